@@ -44,6 +44,14 @@ pub(crate) fn stands_before_program() -> bool {
     words.split(|byte| *byte == b'+').any(|word| word == b"program") && !jitlisten_shim::is_python()
 }
 
+/// The path of this library as `jitlisten run` has put it into `LD_PRELOAD`.
+#[cfg(feature = "interpose")]
+pub(crate) fn library() -> Option<OsString> {
+    let run = env::var_os(RUN)?;
+    let library = run.as_bytes().splitn(2, |byte| *byte == b':').nth(1)?;
+    Some(OsString::from_vec(library.to_vec()))
+}
+
 fn set(variable: &str, value: Option<Vec<u8>>) {
     match value {
         // SAFETY: constructors of preloaded libraries run before the program has threads.

@@ -11,11 +11,15 @@ mod borrowed;
 mod give_back;
 pub mod guard;
 mod heap;
+#[cfg(feature = "interpose")]
+mod left_behind;
 pub mod log;
 mod log_callback;
 pub mod object;
 mod preload;
 pub mod record;
+#[cfg(feature = "interpose")]
+pub mod sanitizer;
 pub mod session;
 pub mod sinks;
 pub mod statistics;

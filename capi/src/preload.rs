@@ -52,6 +52,10 @@ static DESTRUCTOR: extern "C" fn() = destructor;
 
 /// Runs in `exit(3)`, not when the process is killed or calls `_exit(2)`, where only a recording ends.
 extern "C" fn destructor() {
+    // A filter of the program's may end it for a system call that it does not expect.
+    if jitlisten_sampler::is_confined() {
+        return;
+    }
     let _host_state = HostStateGuard::enter();
     let _ = catch_unwind(|| {
         jitlisten_shim::ending();

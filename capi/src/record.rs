@@ -1,7 +1,7 @@
 //! Recording samples of this process.
 
 #[cfg(feature = "interpose")]
-use std::ffi::c_int;
+use std::ffi::{c_int, c_long, c_ulong};
 use std::ffi::{OsString, c_char};
 use std::os::unix::ffi::OsStringExt as _;
 
@@ -193,10 +193,14 @@ macro_rules! executes {
         #[cfg(feature = "interpose")]
         #[unsafe(no_mangle)]
         pub unsafe extern "C" fn $name(file: *const c_char, $($argument: jitlisten_sampler::Strings),*) -> c_int {
+            // SAFETY: the caller's, as for the call itself.
+            unsafe { crate::left_behind::warn(file, executes!(@environment $($argument),*)) };
             // SAFETY: the caller's arguments.
             unsafe { jitlisten_sampler::$ours(file, $($argument),*) }
         }
     )*};
+    (@environment $arguments:ident) => { std::ptr::null() };
+    (@environment $arguments:ident, $environment:ident) => { $environment };
 }
 
 executes! {
@@ -204,6 +208,60 @@ executes! {
     execve(arguments, environment) = execute_in;
     execvp(arguments) = execute_found;
     execvpe(arguments, environment) = execute_found_in;
+}
+
+/// Functions of libc's by which a program gives up rights, as `jitlisten_sampler` has them.
+macro_rules! loses {
+    ($($name:ident($($argument:ident: $type:ty),*) = $ours:ident;)*) => {$(
+        /// Stands in for libc's: see `jitlisten_sampler`.
+        ///
+        /// # Safety
+        /// As that.
+        #[cfg(feature = "interpose")]
+        #[unsafe(no_mangle)]
+        pub unsafe extern "C" fn $name($($argument: $type),*) -> c_int {
+            // SAFETY: the caller's arguments.
+            unsafe { jitlisten_sampler::$ours($($argument),*) }
+        }
+    )*};
+}
+
+loses! {
+    setuid(user: libc::uid_t) = set_user;
+    seteuid(user: libc::uid_t) = set_effective_user;
+    setreuid(real: libc::uid_t, effective: libc::uid_t) = set_users;
+    setresuid(real: libc::uid_t, effective: libc::uid_t, saved: libc::uid_t) = set_all_users;
+    chroot(path: *const c_char) = change_root;
+}
+
+/// Stands in for `prctl(2)`. Its arguments are words, however many there are.
+///
+/// # Safety
+/// As that.
+#[cfg(feature = "interpose")]
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn prctl(option: c_int, a: c_ulong, b: c_ulong, c: c_ulong, d: c_ulong) -> c_int {
+    // SAFETY: the caller's arguments.
+    unsafe { jitlisten_sampler::control(option, [a, b, c, d]) }
+}
+
+/// Stands in for `syscall(2)`. Its arguments are words, however many there are.
+///
+/// # Safety
+/// As that.
+#[cfg(feature = "interpose")]
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn syscall(
+    number: c_long,
+    a: c_long,
+    b: c_long,
+    c: c_long,
+    d: c_long,
+    e: c_long,
+    f: c_long,
+) -> c_long {
+    // SAFETY: the caller's arguments.
+    unsafe { jitlisten_sampler::call_system(number, a, b, c, d, e, f) }
 }
 
 /// Stands in for `pthread_create(3)`: see `jitlisten_sampler::create`.

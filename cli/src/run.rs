@@ -117,16 +117,56 @@ impl RunEnvironment {
     }
 }
 
-/// The list for `LD_PRELOAD`, with the library in front of what the user has there.
+/// Beginnings of the names of sanitizers' runtimes, which have to come before libraries that they watch: gcc's and
+/// clang's.
+const RUNTIMES: [&str; 6] = ["libasan.", "libhwasan.", "liblsan.", "libtsan.", "libubsan.", "libclang_rt."];
+
+/// The list with the library behind the last of the sanitizers' runtimes, or else in front.
+fn behind_runtimes(library: &Path, list: &str) -> OsString {
+    let is_divider = |byte: char| matches!(byte, ' ' | ':');
+    let is_runtime = |path: &&str| {
+        let name = path.rsplit('/').next().unwrap_or_default();
+        RUNTIMES.iter().any(|start| name.starts_with(start))
+    };
+    // Every entry is a part of the list, so its end is a place in it.
+    let end_of = |entry: &str| entry.as_ptr().addr() + entry.len() - list.as_ptr().addr();
+    let end = list.split(is_divider).filter(is_runtime).last().map_or(0, end_of);
+    let rest = list[end..].trim_matches(is_divider);
+    let mut whole = OsString::from(&list[..end]);
+    for (text, divider) in [(library.as_os_str(), end != 0), (rest.as_ref(), true)] {
+        if !text.is_empty() {
+            whole.push(if divider { ":" } else { "" });
+            whole.push(text);
+        }
+    }
+    whole
+}
+
+/// The list for `LD_PRELOAD`: the user's with the library.
 fn preload(library: &Path) -> Result<OsString, Problem> {
     let before = env::var("LD_PRELOAD").unwrap_or_default();
     let is_ours = |path: &&str| Path::new(path).file_name().is_some_and(|name| name == "libjitlisten.so");
     match before.split([' ', ':']).find(is_ours) {
-        None => Ok(prepended(library.into(), "LD_PRELOAD")),
+        None => Ok(behind_runtimes(library, &before)),
         Some(other) if Path::new(other) == library => Ok(before.into()),
         Some(other) => {
             Err(Problem::new(format!("LD_PRELOAD has another jitlisten already, {other}"))
                 .help("unset it or run that one"))
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn runtimes_of_sanitizers_stay_in_front() {
+        let list = |list: &str| behind_runtimes(Path::new("/our.so"), list).into_string().unwrap();
+        assert_eq!(list(""), "/our.so");
+        assert_eq!(list("/a.so /b.so"), "/our.so:/a.so /b.so");
+        assert_eq!(list("/usr/lib/libasan.so.8"), "/usr/lib/libasan.so.8:/our.so");
+        assert_eq!(list("/a.so:libclang_rt.asan-x86_64.so:/b.so"), "/a.so:libclang_rt.asan-x86_64.so:/our.so:/b.so");
+        assert_eq!(list("libtsan.so.2 libubsan.so.1 /mylibasan.so"), "libtsan.so.2 libubsan.so.1:/our.so:/mylibasan.so");
     }
 }

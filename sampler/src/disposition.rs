@@ -50,7 +50,10 @@ impl Next {
 macro_rules! next {
     ($name:literal, fn($($type:ty),*) -> $result:ty, $missing:expr, $($argument:expr),*) => {{
         static NEXT: $crate::disposition::Next = $crate::disposition::Next::of($name);
-        let address = NEXT.address();
+        $crate::disposition::next!(NEXT, fn($($type),*) -> $result, $missing, $($argument),*)
+    }};
+    ($next:ident, fn($($type:ty),*) -> $result:ty, $missing:expr, $($argument:expr),*) => {{
+        let address = $next.address();
         if address.is_null() {
             $crate::disposition::set_errno(libc::ENOSYS);
             return $missing;

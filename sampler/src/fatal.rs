@@ -9,9 +9,9 @@ use std::mem::MaybeUninit;
 use std::ptr;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use crate::clock;
+use crate::process::{self, object_of};
+use crate::{clock, leaving};
 use crate::disposition::{end_process, kernels_sigaction, restore_default};
-use crate::leaving;
 
 /// What programs die of. Nothing can be done before `SIGKILL`.
 const FATAL: [c_int; 11] = [
@@ -33,16 +33,7 @@ static IS_IN_FRONT: AtomicBool = AtomicBool::new(false);
 
 /// Asks the loader: not under locks, nor in the child of a fork.
 pub(crate) fn look() {
-    let object = |address: *const c_void| {
-        let mut found = MaybeUninit::<libc::Dl_info>::zeroed();
-        // SAFETY: any address, and writable memory for the result.
-        let result = unsafe { libc::dladdr(address, found.as_mut_ptr()) };
-        // SAFETY: zeros are a valid result, whatever was written over them.
-        (result != 0).then(|| unsafe { found.assume_init() }.dli_fbase)
-    };
-    // SAFETY: a terminated name.
-    let first = unsafe { libc::dlsym(libc::RTLD_DEFAULT, c"sigaction".as_ptr()) };
-    let is_ours = object(first).is_some_and(|first| object(look as *const c_void) == Some(first));
+    let is_ours = process::owner_of(c"sigaction").is_some_and(|owner| object_of(look as *const c_void) == Some(owner));
     // The default does not end the first process of a PID namespace.
     IS_IN_FRONT.store(is_ours && std::process::id() != 1, Ordering::Relaxed);
 }
@@ -75,6 +66,19 @@ pub(crate) fn handle(signal: c_int) {
     unsafe { libc::sigfillset(&raw mut action.sa_mask) };
     // SAFETY: a handler of this library, which is never unloaded, and safe in every thread.
     unsafe { kernels_sigaction(signal, &raw const action, ptr::null_mut()) };
+}
+
+/// Undoes [`handle_all`].
+pub(crate) fn restore_all() {
+    for signal in FATAL {
+        // SAFETY: all zeros is a valid disposition, the default.
+        let mut action: libc::sigaction = unsafe { MaybeUninit::zeroed().assume_init() };
+        // SAFETY: reads the disposition.
+        let read = unsafe { kernels_sigaction(signal, ptr::null(), &raw mut action) };
+        if read == 0 && seen(action.sa_sigaction) != action.sa_sigaction {
+            restore_default(signal);
+        }
+    }
 }
 
 /// A disposition as the program has to see it.

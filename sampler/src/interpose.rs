@@ -11,9 +11,8 @@ use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, Ordering};
 
 use jitlisten::plumbing::HostStateGuard;
 
-use crate::clock;
 use crate::slot::{SIGNAL_STACK, Slot};
-use crate::threads;
+use crate::{clock, leaving, sanitizer, threads};
 
 /// Whether new threads are sampled.
 pub(crate) static ACTIVE: AtomicBool = AtomicBool::new(false);
@@ -171,7 +170,7 @@ fn know_stack(slot: &Slot, size: u64) {
 
 /// A signal stack for a thread that has none: the thread may be about to use up its own one.
 fn give_signal_stack(slot: &Slot) {
-    if signal_stack().is_null() {
+    if sanitizer::may_give_signal_stack() && signal_stack().is_null() {
         let stack = libc::stack_t { ss_sp: slot.signal_stack().cast(), ss_flags: 0, ss_size: SIGNAL_STACK };
         // SAFETY: memory that is never unmapped, and of no other thread until this one is gone.
         unsafe { libc::sigaltstack(&raw const stack, ptr::null_mut()) };
@@ -197,6 +196,7 @@ unsafe extern "C" fn thread_ends(slot: *mut c_void) {
     let slot = unsafe { &*slot.cast::<Slot>() };
     if slot.tid.load(Ordering::Acquire) == clock::own_tid() {
         threads::this_thread_ends(slot);
+        let _ = std::panic::catch_unwind(leaving::end_before_last_thread);
     }
 }
 

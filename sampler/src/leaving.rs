@@ -1,24 +1,25 @@
-//! `_exit(2)`, `_Exit(3)` and `quick_exit(3)`: the process ends without the destructor, so the recording ends here.
+//! `_exit(2)`, `_Exit(3)` and `quick_exit(3)`: the process ends without the destructor, so the recording ends here. So it
+//! does before the program's last thread ends, by `pthread_exit(3)` or by the system call `exit`.
 //! `execve(2)` and its like end the writer, so the file gets all samples first; if they fail, the recording goes on.
 //!
 //! They may be called where anything is locked: by a signal's handler, or in the child of a fork. So nothing is looked
 //! up here, no lock is taken, and the wait for the writer has a bound.
 
-use std::ffi::{CStr, c_char, c_int, c_void};
+use std::ffi::{CStr, c_char, c_int, c_long, c_void};
 use std::mem;
 use std::sync::atomic::Ordering;
 
 use jitlisten::plumbing::HostStateGuard;
 
-use crate::disposition::{Next, errno, set_errno};
+use crate::disposition::{Next, errno, next, set_errno};
 use crate::interpose::ACTIVE;
 use crate::slot::PROCESS;
 use crate::writer::{STOP, WRITTEN};
-use crate::{threads, wake};
+use crate::{recorder, rights, threads, wake};
 
 /// The longest wait for the writer, in nanoseconds. It needs one or two milliseconds, unless the caller's thread holds
 /// a lock of `malloc`.
-const PATIENCE: u64 = 250_000_000;
+pub(crate) const PATIENCE: u64 = 250_000_000;
 
 static LEAVE: Next = Next::of(c"_exit");
 static LEAVE_C: Next = Next::of(c"_Exit");
@@ -27,15 +28,19 @@ static EXECUTE: Next = Next::of(c"execv");
 static EXECUTE_IN: Next = Next::of(c"execve");
 static EXECUTE_FOUND: Next = Next::of(c"execvp");
 static EXECUTE_FOUND_IN: Next = Next::of(c"execvpe");
+static CALL_SYSTEM: Next = Next::of(c"syscall");
 
 /// Arguments or an environment, as `execve(2)` takes them.
 pub type Strings = *const *const c_char;
 
 /// Looks up libc's functions, for a constructor.
 pub fn find_exits() {
-    for next in [&LEAVE, &LEAVE_C, &LEAVE_QUICKLY, &EXECUTE, &EXECUTE_IN, &EXECUTE_FOUND, &EXECUTE_FOUND_IN] {
+    let executing = [&EXECUTE, &EXECUTE_IN, &EXECUTE_FOUND, &EXECUTE_FOUND_IN];
+    for next in [&LEAVE, &LEAVE_C, &LEAVE_QUICKLY, &CALL_SYSTEM].into_iter().chain(executing) {
         next.address();
     }
+    recorder::find_join();
+    rights::find();
 }
 
 /// The child of a vfork has its parent's memory, and another number.
@@ -55,6 +60,67 @@ pub(crate) fn end_recording() {
         wake::writer();
         wake::wait_until(|| WRITTEN.load(Ordering::Acquire), PATIENCE);
     });
+}
+
+/// The calling thread ends by the system call `exit`, without libc.
+fn end_thread() {
+    if !is_recorded() {
+        return;
+    }
+    let _host_state = HostStateGuard::enter();
+    let _ = std::panic::catch_unwind(|| {
+        threads::caller_ends();
+        end_before_last_thread();
+    });
+}
+
+/// The calling thread, whose slot has ended, ends. If it is the program's last one, the recording ends first: otherwise
+/// the writer would be the last thread of the process, which decides the exit status and runs the handlers of `exit(3)`.
+pub(crate) fn end_before_last_thread() {
+    if !is_recorded() || !threads::only_writer_is_left() {
+        return;
+    }
+    end_recording();
+    if WRITTEN.load(Ordering::Acquire) {
+        recorder::join_writer(PATIENCE);
+    }
+}
+
+/// Stands in for `syscall(2)`.
+///
+/// # Safety
+/// As that.
+#[expect(clippy::too_many_arguments, reason = "the number and the six arguments of a system call")]
+pub unsafe fn call_system(
+    number: c_long,
+    first: c_long,
+    second: c_long,
+    third: c_long,
+    fourth: c_long,
+    fifth: c_long,
+    sixth: c_long,
+) -> c_long {
+    match number {
+        libc::SYS_exit => end_thread(),
+        libc::SYS_exit_group => end_recording(),
+        libc::SYS_prctl if first == libc::PR_SET_SECCOMP.into() => rights::before_seccomp(second, third as u64),
+        libc::SYS_seccomp => rights::before_seccomp_call(first, third as u64),
+        libc::SYS_setuid | libc::SYS_setreuid | libc::SYS_setresuid | libc::SYS_chroot => rights::before_loss(),
+        _ => {}
+    }
+    type Word = c_long;
+    next!(
+        CALL_SYSTEM,
+        fn(Word, Word, Word, Word, Word, Word, Word) -> Word,
+        -1,
+        number,
+        first,
+        second,
+        third,
+        fourth,
+        fifth,
+        sixth
+    )
 }
 
 /// Has all samples written, if the file may be executed. libc looks for some without a directory in several.

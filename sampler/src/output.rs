@@ -127,6 +127,16 @@ impl Output {
     }
 }
 
+impl Output {
+    /// Removes the file, if it is still ours and this user may.
+    pub(crate) fn discard(self) {
+        let identity = fs::symlink_metadata(&self.path).map(|about| (about.dev(), about.ino()));
+        if !self.is_later() && identity.is_ok_and(|identity| identity == self.identity) {
+            let _ = fs::remove_file(&self.path);
+        }
+    }
+}
+
 /// Whether the file begins as a recording does, ours or perf's. Only those are made anew.
 fn is_recording(path: &Path) -> io::Result<bool> {
     let mut magic = [0; perf_data::MAGIC.len()];

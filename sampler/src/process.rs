@@ -1,7 +1,7 @@
 //! A process that another one depends on, distinguished from a later process with the same PID; and facts about this
 //! process: names by a system call, which takes a tenth of reading a file of /proc, and memory that stays mapped.
 
-use std::ffi::CStr;
+use std::ffi::{CStr, c_void};
 use std::fs;
 use std::mem::MaybeUninit;
 use std::ops::Range;
@@ -47,6 +47,29 @@ pub(crate) fn in_place(code: &Range<u64>, address: u64, size: u64) -> Option<&'s
     Some(unsafe { std::slice::from_raw_parts(address as *const u8, usize::try_from(size).ok()?) })
 }
 
+/// Where the library or program is loaded that has this address. Asks the loader: not under locks, nor in the child of
+/// a fork.
+pub(crate) fn object_of(address: *const c_void) -> Option<*const u8> {
+    let mut object = MaybeUninit::<libc::Dl_info>::zeroed();
+    // SAFETY: any address, and writable memory for the result.
+    let result = unsafe { libc::dladdr(address, object.as_mut_ptr()) };
+    // SAFETY: zeros are a valid result, whatever was written over them.
+    (result != 0).then(|| unsafe { object.assume_init() }.dli_fbase.cast_const().cast())
+}
+
+/// The library or program whose function of that name a program calls.
+pub(crate) fn owner_of(function: &CStr) -> Option<*const u8> {
+    // SAFETY: a terminated name.
+    object_of(unsafe { libc::dlsym(libc::RTLD_DEFAULT, function.as_ptr()) })
+}
+
+/// The status with which the main thread has ended by the system call `exit`; `None` if it was 0, or a signal.
+pub(crate) fn status_of_main_thread() -> Option<i32> {
+    let stat = fs::read("/proc/self/stat").ok()?;
+    let code: i32 = fields_after_name(&stat)?.last()?.parse().ok()?;
+    (code & 0x7f == 0 && code >> 8 != 0).then_some(code >> 8)
+}
+
 /// The name of this machine, and the kernel's release.
 pub(crate) fn system() -> (String, String) {
     let mut found = MaybeUninit::<libc::utsname>::zeroed();
@@ -67,10 +90,15 @@ pub(crate) fn own_name() -> Vec<u8> {
     CStr::from_bytes_until_nul(&name).map_or(Vec::new(), |name| name.to_bytes().to_vec())
 }
 
-/// The third and the 22nd field of `/proc/PID/stat`. The second one, a name in parentheses, may have anything in it.
+/// The fields of `/proc/PID/stat` after the second one, a name in parentheses that may have anything in it.
+fn fields_after_name(stat: &[u8]) -> Option<std::str::SplitWhitespace<'_>> {
+    let name_end = stat.iter().rposition(|&byte| byte == b')')?;
+    Some(std::str::from_utf8(stat.get(name_end + 1..)?).ok()?.split_whitespace())
+}
+
+/// The third and the 22nd field of `/proc/PID/stat`.
 fn state_and_start(stat: &[u8]) -> Option<(u8, u64)> {
-    let after = stat.iter().rposition(|&byte| byte == b')')?;
-    let mut fields = std::str::from_utf8(stat.get(after + 1..)?).ok()?.split_whitespace();
+    let mut fields = fields_after_name(stat)?;
     let state = *fields.next()?.as_bytes().first()?;
     Some((state, fields.nth(18)?.parse().ok()?))
 }

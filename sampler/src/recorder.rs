@@ -13,7 +13,7 @@ use jitlisten::plumbing::{ForkSlot, HeldAcrossFork, began, exempt_signal, follow
 use jitlisten::{Session, log_line};
 
 use crate::code_map::UNKNOWN_CODE;
-use crate::disposition::SIGNAL;
+use crate::disposition::{Next, SIGNAL, next};
 use crate::event_name::Counter;
 use crate::events::{self, Observer};
 use crate::handler;
@@ -24,8 +24,8 @@ use crate::perf_data::Attribute;
 use crate::process::Process;
 use crate::slot::PROCESS;
 use crate::threads::{self, SAMPLED, WITHOUT_TIMER};
-use crate::writer::{ABANDON, COUNTERS, Inherited, STOP, WORK, WRITTEN, Writer};
-use crate::{clock, code_map, counter, fatal, measure, process, python, slot, timer, vdso, wake};
+use crate::writer::{ABANDON, COUNTERS, End, HAS_NO_FILE, Inherited, MAKE_FILE, STOP, WORK, WRITTEN, Writer};
+use crate::{clock, code_map, counter, fatal, measure, process, python, sanitizer, slot, timer, vdso, wake};
 
 /// Names the process that has begun the file, for itself after `exec(2)`.
 const BEGUN: &str = "JITLISTEN_RECORD_BEGUN";
@@ -51,6 +51,8 @@ pub enum Error {
     Machine,
     /// The process that wanted it is gone.
     RecorderGone,
+    /// The program has a runtime that cannot be recorded.
+    ThreadSanitizer,
     /// The kernel does not count that event for us.
     Counter(String, std::io::Error),
 }
@@ -65,6 +67,7 @@ impl std::fmt::Display for Error {
             Error::NoSignal => f.write_str("every real-time signal is in use"),
             Error::NoThread(number) => write!(f, "start a thread: error {number}"),
             Error::RecorderGone => f.write_str("the process that asked for the recording has ended"),
+            Error::ThreadSanitizer => f.write_str("a program with ThreadSanitizer cannot be recorded"),
             Error::Machine => f.write_str("threads are sampled on x86_64 and aarch64 only"),
             Error::Counter(name, error) => write!(f, "cannot count {name}: {error}: {}", Counter::reason(error)),
         }
@@ -114,9 +117,15 @@ fn state() -> MutexGuard<'static, Option<Running>> {
 /// # Errors
 /// See [`Error`].
 pub fn start(options: Options) -> Result<(), Error> {
+    look_around()?;
+    start_in(&mut state(), options, None, false, |_| false)
+}
+
+/// Learns of the process; asks the loader.
+fn look_around() -> Result<(), Error> {
     vdso::look();
     fatal::look();
-    start_in(&mut state(), options, None, false, |_| false)
+    if sanitizer::look() { Err(Error::ThreadSanitizer) } else { Ok(()) }
 }
 
 /// Ends it. The file is whole when this returns.
@@ -147,12 +156,51 @@ fn stop_in(state: &mut Option<Running>) -> Result<Statistics, Error> {
     let running = state.take().ok_or(Error::NotRecording)?;
     STOP.store(true, Ordering::Release);
     wake::writer();
-    // SAFETY: a thread of ours that is waited for only here.
-    unsafe { libc::pthread_join(running.writer, ptr::null_mut()) };
+    // The same libc's or sanitizer's that has created it.
+    // SAFETY: a thread of ours that nothing else has waited for: it was in the state.
+    unsafe { join(running.writer) };
     if !ABANDONED.swap(false, Ordering::AcqRel) {
         leave_code(running.enabled_images);
     }
     Ok(statistics())
+}
+
+static JOIN: Next = Next::of(c"pthread_join");
+static JOIN_IN_TIME: Next = Next::of(c"pthread_timedjoin_np");
+
+/// Looks up libc's functions, for a constructor.
+pub(crate) fn find_join() {
+    JOIN.address();
+    JOIN_IN_TIME.address();
+}
+
+unsafe fn join(thread: libc::pthread_t) -> i32 {
+    next!(JOIN, fn(libc::pthread_t, *mut *mut c_void) -> i32, libc::ENOSYS, thread, ptr::null_mut())
+}
+
+unsafe fn join_in_time(thread: libc::pthread_t, until: *const libc::timespec) -> i32 {
+    next!(
+        JOIN_IN_TIME,
+        fn(libc::pthread_t, *mut *mut c_void, *const libc::timespec) -> i32,
+        libc::ENOSYS,
+        thread,
+        ptr::null_mut(),
+        until
+    )
+}
+
+/// Waits until the writer, which has finished the file, is gone, for so many nanoseconds at most. Does not wait for a
+/// thread that holds the recorder.
+pub(crate) fn join_writer(patience: u64) {
+    let Some(running) = STATE.try_lock().ok().and_then(|mut state| state.take()) else { return };
+    let mut until = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: writes the time.
+    unsafe { libc::clock_gettime(libc::CLOCK_REALTIME, &raw mut until) };
+    let nanoseconds = until.tv_nsec as u64 + patience;
+    until.tv_sec += (nanoseconds / 1_000_000_000) as libc::time_t;
+    until.tv_nsec = (nanoseconds % 1_000_000_000) as _;
+    // SAFETY: a thread of ours that nothing else has waited for: it was in the state.
+    unsafe { join_in_time(running.writer, &raw const until) };
 }
 
 /// The counters of the recording that is being made, or of the last one.
@@ -199,9 +247,7 @@ fn start_in(
     let counter = permitted(&options)?;
     let append = continues(&absolute);
     let attribute = Attribute::new(&options, counter.as_ref());
-    // Root may be about to become another user, who may not make it.
-    // SAFETY: has no precondition.
-    let output = if is_child && unsafe { libc::geteuid() } != 0 {
+    let output = if is_child {
         Output::later(&absolute, append, attribute)
     } else {
         Output::open(&absolute, append, attribute).map_err(|error| Error::Output(absolute, error))?
@@ -214,6 +260,8 @@ fn start_in(
     WITHOUT_TIMER.store(0, Ordering::Relaxed);
     STOP.store(false, Ordering::Release);
     ABANDON.store(false, Ordering::Release);
+    MAKE_FILE.store(false, Ordering::Release);
+    HAS_NO_FILE.store(is_child, Ordering::Release);
     WRITTEN.store(false, Ordering::Release);
     slot::discard_all();
     UNKNOWN_CODE.store(false, Ordering::Relaxed);
@@ -293,13 +341,23 @@ fn start_writer(writer: Writer, enabled_images: bool) -> Result<libc::pthread_t,
         // SAFETY: a terminated name of less than 16 bytes.
         unsafe { libc::prctl(libc::PR_SET_NAME, c"jitlisten".as_ptr()) };
         let ran = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
-            if writer.run() {
+            let end = writer.run();
+            if matches!(end, End::Abandoned) {
                 leave_code(enabled_images);
                 ABANDONED.store(true, Ordering::Release);
             }
+            end
         }));
-        if ran.is_err() {
-            ACTIVE.store(false, Ordering::Release);
+        match ran {
+            Err(_) => ACTIVE.store(false, Ordering::Release),
+            // The last thread decides the process's status: it has to be that of the program's.
+            Ok(End::LastThread) => {
+                if let Some(status) = process::status_of_main_thread() {
+                    // SAFETY: ends this thread, which owns nothing any more.
+                    unsafe { libc::syscall(libc::SYS_exit, status) };
+                }
+            }
+            Ok(End::Finished | End::Abandoned) => {}
         }
         ptr::null_mut()
     }
@@ -374,8 +432,7 @@ pub fn start_by_environment(heirs: Heirs) -> Result<bool, Error> {
         }
         None => {}
     }
-    vdso::look();
-    fatal::look();
+    look_around()?;
     set_variable(BEGUN, std::ffi::OsStr::new(&own));
     // The environment of a child after fork(2) is its parent's, and tells nothing of the child's file.
     let continues = |file: &Path| if is_child { is_of_this_process(file) } else { begun.as_ref() == Some(&own) };

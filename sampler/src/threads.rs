@@ -6,9 +6,11 @@
 //! ```
 
 use std::collections::BTreeSet;
+use std::ffi::c_void;
 use std::fs;
 use std::os::unix::fs::MetadataExt as _;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::ptr;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use crate::clock;
 use crate::disposition::SIGNAL;
@@ -201,6 +203,41 @@ pub(crate) fn no_handler_runs() -> bool {
     slot::all().all(|(_, slot)| slot.running.load(Ordering::SeqCst) == 0)
 }
 
+/// The writer's number.
+pub(crate) static WRITER: AtomicU32 = AtomicU32::new(0);
+
+/// Whether the main thread has ended, however it did: then the kernel has taken back its list of robust mutexes, which
+/// glibc sets in every thread. `false` where the kernel does not tell.
+fn main_thread_has_ended(pid: u32) -> bool {
+    let (mut list, mut size) = (ptr::dangling_mut::<c_void>(), 0_usize);
+    // SAFETY: writes a pointer and a size.
+    let result = unsafe { libc::syscall(libc::SYS_get_robust_list, pid, &raw mut list, &raw mut size) };
+    result == 0 && list.is_null()
+}
+
+/// Whether the calling thread, which is about to end, is the last one of the program's: of the others, all but the
+/// writer have ended or are about to.
+pub(crate) fn only_writer_is_left() -> bool {
+    let (own, pid) = (clock::own_tid(), std::process::id());
+    let is_ending = |tid: &u32| {
+        slot::of(*tid).any(|(_, slot)| slot.state.load(Ordering::SeqCst) == slot::ENDED) || !exists(pid, *tid)
+    };
+    (own == pid || main_thread_has_ended(pid))
+        && tasks_of(own)
+            .iter()
+            .all(|tid| [own, pid, WRITER.load(Ordering::Acquire)].contains(tid) || is_ending(tid))
+}
+
+/// All threads; those that are sampled where the process has left /proc by chroot, or has that of other numbers.
+fn tasks_of(own: u32) -> Vec<u32> {
+    let tasks: Vec<u32> = tasks().collect();
+    if tasks.contains(&own) {
+        return tasks;
+    }
+    let used = slot::all().filter(|(_, slot)| slot.state.load(Ordering::Acquire) != slot::FREE);
+    used.map(|(_, slot)| slot.tid.load(Ordering::Acquire)).collect()
+}
+
 /// Finds threads that came another way than through `pthread_create`, and those that have ended.
 #[derive(Debug, Default)]
 pub(crate) struct Scan {
@@ -218,17 +255,11 @@ impl Scan {
         Scan { own, ..Scan::default() }
     }
 
-    /// Whether the main thread has ended by `pthread_exit`, and all others but this one: the C library ends the process
-    /// with the last thread, which is this one then.
+    /// Whether every other thread has ended, the last one without a word: the process ends with this one.
     pub(crate) fn is_last(&self) -> bool {
-        // The link is the main thread's, and goes with it.
-        let error = fs::read_link("/proc/self/exe").err();
-        if error.is_none_or(|error| error.kind() != std::io::ErrorKind::NotFound) {
-            return false;
-        }
-        // Where the process has left /proc by chroot, there is nothing to see.
-        let tasks: Vec<u32> = tasks().collect();
-        tasks.contains(&self.own) && tasks.iter().all(|tid| [self.own, std::process::id()].contains(tid))
+        let pid = std::process::id();
+        main_thread_has_ended(pid)
+            && tasks_of(self.own).iter().all(|tid| [self.own, pid].contains(tid) || !exists(pid, *tid))
     }
 
     /// Whether to look at every thread. As many may have come as have gone, so it is done without a sign of it, too:

@@ -61,6 +61,22 @@ pub(crate) static ABANDON: AtomicBool = AtomicBool::new(false);
 /// Everything is written: the thread ends.
 pub(crate) static WRITTEN: AtomicBool = AtomicBool::new(false);
 
+/// The file is not made before the first sample.
+pub(crate) static HAS_NO_FILE: AtomicBool = AtomicBool::new(false);
+/// It is to be made now.
+pub(crate) static MAKE_FILE: AtomicBool = AtomicBool::new(false);
+
+/// Why the writer has ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum End {
+    /// It was told to, its time is over, or the file cannot be written.
+    Finished,
+    /// The process that wanted the recording is gone, or waits no more.
+    Abandoned,
+    /// All other threads have ended.
+    LastThread,
+}
+
 /// What a recording consists of so far.
 #[derive(Debug, Default)]
 pub(crate) struct Counters {
@@ -191,20 +207,21 @@ impl Writer {
         self.last_mappings != 0
     }
 
-    /// The thread's function. Returns whether the recorder is gone.
-    pub(crate) fn run(mut self) -> bool {
+    /// The thread's function.
+    pub(crate) fn run(mut self) -> End {
+        threads::WRITER.store(clock::own_tid(), Ordering::Release);
         self.scan = Scan::without(clock::own_tid());
-        let is_abandoned = loop {
+        let end = loop {
             let seen = wake::seen();
             if STOP.load(Ordering::Acquire) || self.until.is_some_and(|until| clock::monotonic() >= until) {
-                break false;
+                break End::Finished;
             }
             if ABANDON.load(Ordering::Acquire) {
-                break true;
+                break End::Abandoned;
             }
             if self.looks.is_multiple_of(RECORDER_EVERY) && self.recorder.is_some_and(Process::has_ended) {
                 log_line!(Warn, "the recording ends: the process that requested it has exited");
-                break true;
+                break End::Abandoned;
             }
             {
                 let mut work = WORK.lock().unwrap_or_else(PoisonError::into_inner);
@@ -218,8 +235,11 @@ impl Writer {
                 }
             }
             wake::has_looked(seen);
-            if self.output.is_none() || self.looks != 0 && self.scan.is_last() {
-                break false;
+            if self.output.is_none() {
+                break End::Finished;
+            }
+            if self.looks != 0 && self.scan.is_last() {
+                break End::LastThread;
             }
             let next = self.next_drain.min(self.next_watch);
             wake::wait(seen, Duration::from_nanos(next.saturating_sub(clock::monotonic())));
@@ -233,7 +253,7 @@ impl Writer {
         self.end();
         WRITTEN.store(true, Ordering::Release);
         wake::has_ended();
-        is_abandoned
+        end
     }
 
     /// By wall-clock time: samples the threads that wait, or have others sample themselves.
@@ -484,11 +504,15 @@ impl Writer {
             let says_nothing = [&COUNTERS.samples, &COUNTERS.lost, &threads::WITHOUT_TIMER]
                 .iter()
                 .all(|counter| counter.load(Ordering::Relaxed) == 0);
-            if output.is_later() && says_nothing && self.batch.as_bytes().len() < BATCH {
+            let is_wanted = MAKE_FILE.load(Ordering::Acquire);
+            if output.is_later() && says_nothing && !is_wanted && self.batch.as_bytes().len() < BATCH {
                 return;
             }
             match output.append(&self.batch) {
-                Ok(()) => COUNTERS.bytes.store(output.size(), Ordering::Relaxed),
+                Ok(()) => {
+                    COUNTERS.bytes.store(output.size(), Ordering::Relaxed);
+                    HAS_NO_FILE.store(false, Ordering::Release);
+                }
                 Err(error) => self.give_up(&error),
             }
         }
@@ -534,7 +558,10 @@ impl Writer {
         }
         if let Some(output) = self.output.take() {
             let path = output.path().to_owned();
-            if let Err(error) = output.finish(&self.features()) {
+            let is_empty = [&COUNTERS.samples, &COUNTERS.lost].iter().all(|count| count.load(Ordering::Relaxed) == 0);
+            if MAKE_FILE.load(Ordering::Acquire) && is_empty {
+                output.discard();
+            } else if let Err(error) = output.finish(&self.features()) {
                 log_line!(Warn, "the recording has no header: write {}: {error}", path.display());
             }
         }

@@ -1,0 +1,70 @@
+//! A process that `jitlisten run` or `record` has started, before its program, executes that program without this
+//! library: a wrapper that sets or clears `LD_PRELOAD`. Nobody would know why nothing is observed, so one line says it.
+
+use std::ffi::{CStr, OsStr, c_char};
+use std::os::unix::ffi::OsStrExt as _;
+use std::panic::catch_unwind;
+use std::path::Path;
+
+use jitlisten::plumbing::HostStateGuard;
+use jitlisten_sampler::Strings;
+
+use crate::give_back;
+
+unsafe extern "C" {
+    static environ: Strings;
+}
+
+/// Says so, if the program that is about to be executed will not load this library. `environment` is null for the
+/// caller's own.
+///
+/// # Safety
+/// As `execve(2)`.
+pub(crate) unsafe fn warn(file: *const c_char, environment: Strings) {
+    let _host_state = HostStateGuard::enter();
+    let _ = catch_unwind(|| {
+        if file.is_null() || !give_back::stands_before_program() {
+            return;
+        }
+        // SAFETY: libc's, which the caller's thread may read, as the call itself does.
+        let environment = if environment.is_null() { unsafe { environ } } else { environment };
+        // SAFETY: the caller's promise.
+        let preload = unsafe { value_of(environment, b"LD_PRELOAD=") }.unwrap_or_default();
+        let Some(library) = give_back::library() else { return };
+        let is_library = |path: &[u8]| path == library.as_bytes();
+        if preload.split(|byte| b" :".contains(byte)).any(is_library) {
+            return;
+        }
+        // SAFETY: the caller's promise.
+        let path = Path::new(OsStr::from_bytes(unsafe { CStr::from_ptr(file) }.to_bytes()));
+        if path.components().count() > 1 && !path.is_file() {
+            return;
+        }
+        let how = if preload.is_empty() { "without LD_PRELOAD" } else { "with another LD_PRELOAD" };
+        say(&format!(
+            "jitlisten: {} is started {how} and cannot be observed: put jitlisten after the wrapper that changes it\n",
+            path.display()
+        ));
+    });
+}
+
+/// To standard error, as the command's own messages: no session of this process has to log.
+fn say(line: &str) {
+    // SAFETY: readable bytes.
+    unsafe { libc::write(libc::STDERR_FILENO, line.as_ptr().cast(), line.len()) };
+}
+
+/// # Safety
+/// `environment` is null, or an array of terminated strings that ends with null.
+unsafe fn value_of<'a>(environment: Strings, name: &[u8]) -> Option<&'a [u8]> {
+    if environment.is_null() {
+        return None;
+    }
+    let strings = (0..).map_while(|number| {
+        // SAFETY: the caller's promise: no string before this one was null.
+        let string = unsafe { *environment.add(number) };
+        // SAFETY: the caller's promise.
+        (!string.is_null()).then(|| unsafe { CStr::from_ptr(string) }.to_bytes())
+    });
+    strings.into_iter().find_map(|string| string.strip_prefix(name))
+}

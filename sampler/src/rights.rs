@@ -1,0 +1,180 @@
+//! Calls by which a program gives up rights that a recording needs.
+//!
+//! ```text
+//!   prctl, seccomp                          a filter that may end the process: the recording ends before
+//!   setuid and its like, chroot             the file of a child without samples is made before
+//! ```
+
+use std::ffi::{c_char, c_int, c_long, c_ulong};
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use jitlisten::plumbing::{HostStateGuard, checked_read};
+use jitlisten::{Address, log_line};
+
+use crate::disposition::{Next, next};
+use crate::writer::{HAS_NO_FILE, MAKE_FILE, WRITTEN};
+use crate::{fatal, leaving, wake};
+
+/// The program has a filter that may end it for a system call of ours.
+static IS_CONFINED: AtomicBool = AtomicBool::new(false);
+
+/// Whether this process had better make no system call that the program does not make.
+pub fn is_confined() -> bool {
+    IS_CONFINED.load(Ordering::Acquire)
+}
+
+/// `struct sock_fprog`
+#[repr(C)]
+#[derive(Clone, Copy)]
+struct Program {
+    length: u16,
+    padding: [u16; 3],
+    instructions: u64,
+}
+
+/// `struct sock_filter`
+#[repr(C)]
+#[derive(Clone, Copy)]
+struct Instruction {
+    code: u16,
+    jumps: [u8; 2],
+    constant: u32,
+}
+
+impl Instruction {
+    /// Whether it returns an action other than to allow, to log or to refuse the call.
+    fn may_end_process(&self) -> bool {
+        const RETURN: u16 = 6;
+        const SOURCE: u16 = 0x18;
+        let action = self.constant & 0xffff_0000;
+        let is_harmless =
+            [libc::SECCOMP_RET_ALLOW, libc::SECCOMP_RET_LOG, libc::SECCOMP_RET_ERRNO].contains(&action);
+        self.code & 7 == RETURN && (self.code & SOURCE != 0 || !is_harmless)
+    }
+}
+
+/// Whether a filter may end the process. One that cannot be read is refused by the kernel, too.
+fn may_end_process(filter: u64) -> bool {
+    // SAFETY: integers.
+    let Ok(program) = (unsafe { checked_read::copy_struct::<Program>(Address(filter)) }) else { return false };
+    let length = usize::from(program.length);
+    // SAFETY: integers.
+    let read = unsafe { checked_read::copy_structs::<Instruction>(Address(program.instructions), length) };
+    read.is_ok_and(|instructions| instructions.iter().any(Instruction::may_end_process))
+}
+
+/// Before `prctl(PR_SET_SECCOMP, mode, filter)`.
+pub(crate) fn before_seccomp(mode: c_long, filter: u64) {
+    let _host_state = HostStateGuard::enter();
+    let _ = std::panic::catch_unwind(|| {
+        if mode == libc::SECCOMP_MODE_STRICT.into() || may_end_process(filter) {
+            if leaving::is_recorded() {
+                log_line!(Error, "the recording ends: the program installs a seccomp filter that may end it");
+                leaving::end_recording();
+                fatal::restore_all();
+            }
+            IS_CONFINED.store(true, Ordering::Release);
+        }
+    });
+}
+
+/// Before `seccomp(operation, flags, filter)`.
+pub(crate) fn before_seccomp_call(operation: c_long, filter: u64) {
+    match operation as u32 {
+        libc::SECCOMP_SET_MODE_STRICT => before_seccomp(libc::SECCOMP_MODE_STRICT.into(), 0),
+        libc::SECCOMP_SET_MODE_FILTER => before_seccomp(libc::SECCOMP_MODE_FILTER.into(), filter),
+        _ => {}
+    }
+}
+
+/// Before the process becomes another user or gets another root: afterwards it may not be able to make its file.
+pub(crate) fn before_loss() {
+    if !HAS_NO_FILE.load(Ordering::Acquire) || !leaving::is_recorded() {
+        return;
+    }
+    let _host_state = HostStateGuard::enter();
+    let _ = std::panic::catch_unwind(|| {
+        MAKE_FILE.store(true, Ordering::Release);
+        let ticket = wake::writer_to_write();
+        wake::wait_until(|| WRITTEN.load(Ordering::Acquire) || wake::has_written(ticket), leaving::PATIENCE);
+    });
+}
+
+static CONTROL: Next = Next::of(c"prctl");
+
+/// Looks up libc's functions, for a constructor.
+pub(crate) fn find() {
+    CONTROL.address();
+}
+
+/// Stands in for `prctl(2)`.
+///
+/// # Safety
+/// As that.
+pub unsafe fn control(option: c_int, arguments: [c_ulong; 4]) -> c_int {
+    if option == libc::PR_SET_SECCOMP {
+        before_seccomp(arguments[0] as c_long, arguments[1]);
+    }
+    let [first, second, third, fourth] = arguments;
+    next!(
+        CONTROL,
+        fn(c_int, c_ulong, c_ulong, c_ulong, c_ulong) -> c_int,
+        -1,
+        option,
+        first,
+        second,
+        third,
+        fourth
+    )
+}
+
+/// Defines functions that stand in for those of libc's that take rights.
+macro_rules! loses {
+    ($($ours:ident($($argument:ident: $type:ty),*) = $name:literal;)*) => {$(
+        #[doc = concat!("Stands in for `", $name, "(2)`.")]
+        ///
+        /// # Safety
+        /// As that.
+        pub unsafe fn $ours($($argument: $type),*) -> c_int {
+            const NAME: &std::ffi::CStr =
+                match std::ffi::CStr::from_bytes_with_nul(concat!($name, "\0").as_bytes()) {
+                    Ok(name) => name,
+                    Err(_) => c"",
+                };
+            static NEXT: Next = Next::of(NAME);
+            before_loss();
+            next!(NEXT, fn($($type),*) -> c_int, -1, $($argument),*)
+        }
+    )*};
+}
+
+loses! {
+    set_user(user: libc::uid_t) = "setuid";
+    set_effective_user(user: libc::uid_t) = "seteuid";
+    set_users(real: libc::uid_t, effective: libc::uid_t) = "setreuid";
+    set_all_users(real: libc::uid_t, effective: libc::uid_t, saved: libc::uid_t) = "setresuid";
+    change_root(path: *const c_char) = "chroot";
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn filters_that_only_refuse_end_nothing() {
+        let instruction = |code, constant| Instruction { code, jumps: [0; 2], constant };
+        let may_end = |instructions: &[Instruction]| {
+            let length = instructions.len() as u16;
+            let program = Program { length, padding: [0; 3], instructions: instructions.as_ptr() as u64 };
+            may_end_process(&raw const program as u64)
+        };
+        let load = instruction(0x20, 0);
+        let (allow, refuse) = (instruction(6, libc::SECCOMP_RET_ALLOW), instruction(6, libc::SECCOMP_RET_ERRNO | 1));
+        assert!(!may_end(&[load, refuse, allow]));
+        for action in [libc::SECCOMP_RET_KILL_PROCESS, libc::SECCOMP_RET_KILL_THREAD, libc::SECCOMP_RET_TRAP] {
+            assert!(may_end(&[load, instruction(6, action), allow]));
+        }
+        assert!(may_end(&[load, instruction(0x16, 0)]), "an action that is computed");
+        assert!(!may_end_process(1), "the kernel returns an error");
+    }
+}

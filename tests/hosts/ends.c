@@ -1,0 +1,185 @@
+/* A program that ends in every way that a process can: the status and the output have to be the same while it is
+ * recorded. cc -O1 -pthread ends.c; ./ends SCENARIO */
+#define _GNU_SOURCE
+#include <errno.h>
+#include <linux/filter.h>
+#include <linux/seccomp.h>
+#include <pthread.h>
+#include <signal.h>
+#include <stddef.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/prctl.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+static pthread_barrier_t both;
+
+/* Uses the processor: some samples. */
+static void burn(double seconds) {
+    struct timespec now;
+    volatile double sum = 0;
+    do {
+        for (int turn = 0; turn < 10000; turn++) sum += turn;
+        clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now);
+    } while (now.tv_sec + now.tv_nsec / 1e9 < seconds);
+}
+
+/* exit(2) without a function of libc's. */
+static void exit_by_instruction(long status) {
+#ifdef __x86_64__
+    __asm__ volatile("syscall" : : "a"(SYS_exit), "D"(status) : "rcx", "r11", "memory");
+#else
+    register long number __asm__("x8") = SYS_exit;
+    register long first __asm__("x0") = status;
+    __asm__ volatile("svc 0" : : "r"(number), "r"(first) : "memory");
+#endif
+}
+
+/* Which thread runs the handlers of exit(3), and with which signals blocked. */
+static __thread const char *name = "another thread";
+static void at_exit(void) {
+    sigset_t blocked;
+    pthread_sigmask(SIG_SETMASK, NULL, &blocked);
+    printf("handlers in %s, SIGTERM %s\n", name, sigismember(&blocked, SIGTERM) ? "blocked" : "open");
+}
+
+static void *returns(void *seconds) {
+    name = "a worker";
+    burn(*(double *)seconds);
+    return NULL;
+}
+
+static void *returns_at_once_with_others(void *seconds) {
+    returns(seconds);
+    pthread_barrier_wait(&both);
+    return NULL;
+}
+
+static void *exits(void *seconds) {
+    burn(*(double *)seconds);
+    syscall(SYS_exit, 22);
+    return NULL;
+}
+
+static void start(void *(*function)(void *), double *seconds) {
+    pthread_t thread;
+    if (pthread_create(&thread, NULL, function, seconds) != 0) abort();
+    pthread_detach(thread);
+}
+
+static void filter(struct sock_filter *instructions, unsigned short length) {
+    struct sock_fprog program = {length, instructions};
+    if (prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) || prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program)) abort();
+}
+
+#define ALLOWED(call) BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, call, 0, 1), BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW)
+
+int main(int count, char **words) {
+    const char *scenario = count > 1 ? words[1] : "";
+    double brief = 0.05, longer = 0.15;
+    name = "the main thread";
+    atexit(at_exit);
+    setvbuf(stdout, NULL, _IONBF, 0);
+    burn(brief);
+    if (!strcmp(scenario, "main")) {
+        syscall(SYS_exit, 21);
+    } else if (!strcmp(scenario, "main by an instruction")) {
+        exit_by_instruction(21);
+    } else if (!strcmp(scenario, "group")) {
+        syscall(SYS_exit_group, 25);
+    } else if (!strcmp(scenario, "main, then a worker")) {
+        start(exits, &longer);
+        syscall(SYS_exit, 21);
+    } else if (!strcmp(scenario, "main, then a worker returns")) {
+        start(returns, &longer);
+        syscall(SYS_exit, 21);
+    } else if (!strcmp(scenario, "a worker, then main")) {
+        start(exits, &brief);
+        burn(0.3);
+        syscall(SYS_exit, 21);
+    } else if (!strcmp(scenario, "a worker, then main returns")) {
+        start(exits, &brief);
+        burn(0.3);
+        return 26;
+    } else if (!strcmp(scenario, "pthread_exit")) {
+        pthread_exit(NULL);
+    } else if (!strcmp(scenario, "pthread_exit, then a worker")) {
+        start(returns, &longer);
+        pthread_exit(NULL);
+    } else if (!strcmp(scenario, "pthread_exit, then a worker exits")) {
+        start(exits, &longer);
+        pthread_exit(NULL);
+    } else if (!strcmp(scenario, "pthread_exit, then workers")) {
+        pthread_barrier_init(&both, NULL, 4);
+        for (int number = 0; number < 4; number++) start(returns_at_once_with_others, &longer);
+        pthread_exit(NULL);
+    } else if (!strcmp(scenario, "strict")) {
+        if (prctl(PR_SET_SECCOMP, SECCOMP_MODE_STRICT)) abort();
+        burn(longer);
+        syscall(SYS_exit, 23);
+    } else if (!strcmp(scenario, "strict, killed")) {
+        if (prctl(PR_SET_SECCOMP, SECCOMP_MODE_STRICT)) abort();
+        burn(longer);
+        getppid();
+    } else if (!strcmp(scenario, "strict, crashed")) {
+        if (syscall(SYS_seccomp, SECCOMP_SET_MODE_STRICT, 0, NULL)) abort();
+        burn(longer);
+        *(volatile int *)16 = 1;
+    } else if (!strcmp(scenario, "filter") || !strcmp(scenario, "filter, crashed")) {
+        struct sock_filter few[] = {
+            BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, nr)),
+            ALLOWED(SYS_write),        ALLOWED(SYS_rt_sigprocmask),
+            ALLOWED(SYS_exit_group),   ALLOWED(SYS_clock_gettime),
+            BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_KILL_PROCESS),
+        };
+        filter(few, sizeof few / sizeof *few);
+        burn(longer);
+        if (!strcmp(scenario, "filter, crashed")) *(volatile int *)16 = 1;
+        return 24;
+    } else if (!strcmp(scenario, "refusing filter")) {
+        struct sock_filter refuse[] = {
+            BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, nr)),
+            BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_futex, 0, 1),
+            BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | EPERM),
+            BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
+        };
+        filter(refuse, sizeof refuse / sizeof *refuse);
+        burn(longer);
+        return 27;
+    } else if (!strcmp(scenario, "daemon")) {
+        if (daemon(1, 1)) abort();
+        burn(longer);
+        printf("a daemon\n");
+        return 28;
+    } else if (!strcmp(scenario, "vfork")) {
+        pid_t child = vfork();
+        int status = 0;
+        if (child == 0) _exit(29);
+        if (waitpid(child, &status, 0) != child) abort();
+        return WEXITSTATUS(status);
+    } else if (!strcmp(scenario, "exec")) {
+        execlp("no such program", "no such program", (char *)NULL);
+        char *arguments[] = {"sh", "-c", "exit 30", NULL};
+        execv("/bin/sh", arguments);
+    } else if (!strcmp(scenario, "abort")) {
+        abort();
+    } else if (!strcmp(scenario, "crash")) {
+        *(volatile int *)16 = 1;
+    } else if (!strcmp(scenario, "terminated")) {
+        kill(getpid(), SIGTERM);
+        pause();
+    } else if (!strcmp(scenario, "no /proc")) {
+        if (chroot("/usr/share")) abort();
+        start(exits, &longer);
+        exit_by_instruction(21);
+    } else if (!strcmp(scenario, "no /proc, pthread_exit")) {
+        if (chroot("/usr/share")) abort();
+        start(returns, &longer);
+        pthread_exit(NULL);
+    }
+    return 31;
+}
