@@ -44,12 +44,10 @@ pub(crate) fn stands_before_program() -> bool {
     words.split(|byte| *byte == b'+').any(|word| word == b"program") && !jitlisten_shim::is_python()
 }
 
-/// The path of this library as `jitlisten run` has put it into `LD_PRELOAD`.
-#[cfg(feature = "interpose")]
-pub(crate) fn library() -> Option<OsString> {
-    let run = env::var_os(RUN)?;
-    let library = run.as_bytes().splitn(2, |byte| *byte == b':').nth(1)?;
-    Some(OsString::from_vec(library.to_vec()))
+/// The path of this library as `jitlisten run` has put it into `LD_PRELOAD`, if the program is yet to come.
+pub(crate) fn library_for_program() -> Option<Vec<u8>> {
+    let run = env::var_os(RUN).filter(|_| stands_before_program())?;
+    run.as_bytes().splitn(2, |byte| *byte == b':').nth(1).map(<[u8]>::to_vec)
 }
 
 fn set(variable: &str, value: Option<Vec<u8>>) {

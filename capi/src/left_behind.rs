@@ -5,6 +5,9 @@ use std::ffi::{CStr, OsStr, c_char};
 use std::os::unix::ffi::OsStrExt as _;
 use std::panic::catch_unwind;
 use std::path::Path;
+use std::ptr;
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicBool, AtomicPtr, Ordering};
 
 use jitlisten::plumbing::HostStateGuard;
 use jitlisten_sampler::Strings;
@@ -15,6 +18,23 @@ unsafe extern "C" {
     static environ: Strings;
 }
 
+/// The library, in a process that stands before the program.
+static LIBRARY: OnceLock<Vec<u8>> = OnceLock::new();
+/// Whether a line was written, by this process or a child of its: in memory that they share.
+static IS_SAID: AtomicPtr<AtomicBool> = AtomicPtr::new(ptr::null_mut());
+
+/// For the constructor, before the environment changes.
+pub(crate) fn look() {
+    let Some(library) = give_back::library_for_program() else { return };
+    let (protection, flags) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_SHARED | libc::MAP_ANONYMOUS);
+    // SAFETY: new memory, at an address of the kernel's choice.
+    let shared = unsafe { libc::mmap(ptr::null_mut(), size_of::<AtomicBool>(), protection, flags, -1, 0) };
+    if shared != libc::MAP_FAILED {
+        IS_SAID.store(shared.cast(), Ordering::Release);
+        let _ = LIBRARY.set(library);
+    }
+}
+
 /// Says so, if the program that is about to be executed will not load this library. `environment` is null for the
 /// caller's own.
 ///
@@ -23,21 +43,21 @@ unsafe extern "C" {
 pub(crate) unsafe fn warn(file: *const c_char, environment: Strings) {
     let _host_state = HostStateGuard::enter();
     let _ = catch_unwind(|| {
-        if file.is_null() || !give_back::stands_before_program() {
-            return;
-        }
+        let Some(library) = LIBRARY.get().filter(|_| !file.is_null()) else { return };
         // SAFETY: libc's, which the caller's thread may read, as the call itself does.
         let environment = if environment.is_null() { unsafe { environ } } else { environment };
         // SAFETY: the caller's promise.
         let preload = unsafe { value_of(environment, b"LD_PRELOAD=") }.unwrap_or_default();
-        let Some(library) = give_back::library() else { return };
-        let is_library = |path: &[u8]| path == library.as_bytes();
-        if preload.split(|byte| b" :".contains(byte)).any(is_library) {
+        if preload.split(|byte| b" :".contains(byte)).any(|path| path == library.as_slice()) {
             return;
         }
         // SAFETY: the caller's promise.
         let path = Path::new(OsStr::from_bytes(unsafe { CStr::from_ptr(file) }.to_bytes()));
         if path.components().count() > 1 && !path.is_file() {
+            return;
+        }
+        // SAFETY: memory that is never unmapped, since the library is known; zero is `false`.
+        if unsafe { &*IS_SAID.load(Ordering::Acquire) }.swap(true, Ordering::AcqRel) {
             return;
         }
         let how = if preload.is_empty() { "without LD_PRELOAD" } else { "with another LD_PRELOAD" };

@@ -15,6 +15,8 @@ use jitlisten::{Session, log_line};
 use jitlisten_sampler::Heirs;
 
 use crate::give_back::{self, give_back};
+#[cfg(feature = "interpose")]
+use crate::left_behind;
 use crate::session::open_by_environment;
 
 #[used]
@@ -28,6 +30,8 @@ extern "C" fn constructor() {
         if !is_privileged() && is_preloaded() {
             before_program(open_by_environment);
             // Before the environment is restored.
+            #[cfg(feature = "interpose")]
+            left_behind::look();
             record_by_environment();
             give_back();
         }

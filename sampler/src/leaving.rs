@@ -77,9 +77,13 @@ fn end_thread() {
 /// The calling thread, whose slot has ended, ends. If it is the program's last one, the recording ends first: otherwise
 /// the writer would be the last thread of the process, which decides the exit status and runs the handlers of `exit(3)`.
 pub(crate) fn end_before_last_thread() {
-    if !is_recorded() || !threads::only_writer_is_left() {
-        return;
+    if is_recorded() && threads::only_writer_is_left() {
+        end_recording_and_writer();
     }
+}
+
+/// Ends the recording of this process, and waits until the writer is no thread any more.
+pub(crate) fn end_recording_and_writer() {
     end_recording();
     if WRITTEN.load(Ordering::Acquire) {
         recorder::join_writer(PATIENCE);

@@ -63,11 +63,10 @@ pub(crate) fn owner_of(function: &CStr) -> Option<*const u8> {
     object_of(unsafe { libc::dlsym(libc::RTLD_DEFAULT, function.as_ptr()) })
 }
 
-/// The status with which the main thread has ended by the system call `exit`; `None` if it was 0, or a signal.
-pub(crate) fn status_of_main_thread() -> Option<i32> {
-    let stat = fs::read("/proc/self/stat").ok()?;
-    let code: i32 = fields_after_name(&stat)?.last()?.parse().ok()?;
-    (code & 0x7f == 0 && code >> 8 != 0).then_some(code >> 8)
+/// How the main thread has ended by itself, as `wait(2)` has it; 0 by `pthread_exit`, or if that is not known.
+pub(crate) fn status_of_main_thread() -> i32 {
+    let stat = fs::read("/proc/self/stat").unwrap_or_default();
+    fields_after_name(&stat).and_then(Iterator::last).and_then(|code| code.parse().ok()).unwrap_or(0)
 }
 
 /// The name of this machine, and the kernel's release.

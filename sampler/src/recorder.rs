@@ -13,7 +13,7 @@ use jitlisten::plumbing::{ForkSlot, HeldAcrossFork, began, exempt_signal, follow
 use jitlisten::{Session, log_line};
 
 use crate::code_map::UNKNOWN_CODE;
-use crate::disposition::{Next, SIGNAL, next};
+use crate::disposition::{Next, SIGNAL, end_process, next};
 use crate::event_name::Counter;
 use crate::events::{self, Observer};
 use crate::handler;
@@ -351,15 +351,26 @@ fn start_writer(writer: Writer, enabled_images: bool) -> Result<libc::pthread_t,
         match ran {
             Err(_) => ACTIVE.store(false, Ordering::Release),
             // The last thread decides the process's status: it has to be that of the program's.
-            Ok(End::LastThread) => {
-                if let Some(status) = process::status_of_main_thread() {
-                    // SAFETY: ends this thread, which owns nothing any more.
-                    unsafe { libc::syscall(libc::SYS_exit, status) };
-                }
-            }
+            Ok(End::LastThread) => end_as_main_thread(),
             Ok(End::Finished | End::Abandoned) => {}
         }
         ptr::null_mut()
+    }
+    /// libc ends the process if every thread of the program has ended by libc's functions, which is status 0.
+    fn end_as_main_thread() {
+        match process::status_of_main_thread() {
+            0 => {}
+            status if libc::WIFSIGNALED(status) => {
+                end_process(libc::WTERMSIG(status));
+                let none = [0_u64; 16];
+                // SAFETY: an empty set, which has 128 bytes.
+                unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, none.as_ptr().cast(), ptr::null_mut()) };
+            }
+            status => {
+                // SAFETY: ends this thread, which owns nothing any more.
+                unsafe { libc::syscall(libc::SYS_exit, libc::WEXITSTATUS(status)) };
+            }
+        }
     }
     let (mut all, mut before) = (MaybeUninit::<libc::sigset_t>::uninit(), MaybeUninit::<libc::sigset_t>::uninit());
     // SAFETY: writes the set.

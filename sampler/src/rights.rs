@@ -1,7 +1,7 @@
 //! Calls by which a program gives up rights that a recording needs.
 //!
 //! ```text
-//!   prctl, seccomp                          a filter that may end the process: the recording ends before
+//!   prctl, seccomp                          a filter for system calls: the recording ends before
 //!   setuid and its like, chroot             the file of a child without samples is made before
 //! ```
 
@@ -67,12 +67,12 @@ fn may_end_process(filter: u64) -> bool {
 pub(crate) fn before_seccomp(mode: c_long, filter: u64) {
     let _host_state = HostStateGuard::enter();
     let _ = std::panic::catch_unwind(|| {
+        if leaving::is_recorded() {
+            log_line!(Error, "the recording of this process ends: it installs a seccomp filter");
+            leaving::end_recording_and_writer();
+            fatal::restore_all();
+        }
         if mode == libc::SECCOMP_MODE_STRICT.into() || may_end_process(filter) {
-            if leaving::is_recorded() {
-                log_line!(Error, "the recording ends: the program installs a seccomp filter that may end it");
-                leaving::end_recording();
-                fatal::restore_all();
-            }
             IS_CONFINED.store(true, Ordering::Release);
         }
     });

@@ -18,14 +18,15 @@
 
 static pthread_barrier_t both;
 
-/* Uses the processor: some samples. */
+/* Uses the processor, without a system call: some samples. */
 static void burn(double seconds) {
-    struct timespec now;
+    struct timespec began, now;
     volatile double sum = 0;
+    clock_gettime(CLOCK_MONOTONIC, &began);
     do {
         for (int turn = 0; turn < 10000; turn++) sum += turn;
-        clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now);
-    } while (now.tv_sec + now.tv_nsec / 1e9 < seconds);
+        clock_gettime(CLOCK_MONOTONIC, &now);
+    } while (now.tv_sec - began.tv_sec + (now.tv_nsec - began.tv_nsec) / 1e9 < seconds);
 }
 
 /* exit(2) without a function of libc's. */
@@ -65,6 +66,26 @@ static void *exits(void *seconds) {
     return NULL;
 }
 
+static pthread_mutex_t counting = PTHREAD_MUTEX_INITIALIZER;
+static int allocations;
+
+static void *allocates(void *seconds) {
+    burn(*(double *)seconds);
+    for (int turn = 0; turn < 1000; turn++) {
+        pthread_mutex_lock(&counting);
+        char *memory = malloc(64 + turn);
+        memset(memory, 1, 64);
+        free(memory);
+        allocations++;
+        pthread_mutex_unlock(&counting);
+    }
+    return NULL;
+}
+
+static void *leaves(void *nothing) {
+    pthread_exit(nothing);
+}
+
 static void start(void *(*function)(void *), double *seconds) {
     pthread_t thread;
     if (pthread_create(&thread, NULL, function, seconds) != 0) abort();
@@ -80,7 +101,8 @@ static void filter(struct sock_filter *instructions, unsigned short length) {
 
 int main(int count, char **words) {
     const char *scenario = count > 1 ? words[1] : "";
-    double brief = 0.05, longer = 0.15;
+    /* Not on the stack of a thread that may end first. */
+    static double brief = 0.05, longer = 0.15;
     name = "the main thread";
     atexit(at_exit);
     setvbuf(stdout, NULL, _IONBF, 0);
@@ -140,6 +162,16 @@ int main(int count, char **words) {
         burn(longer);
         if (!strcmp(scenario, "filter, crashed")) *(volatile int *)16 = 1;
         return 24;
+    } else if (!strcmp(scenario, "filter of threads")) {
+        /* Ends the calling thread only, and the process with the last one. */
+        struct sock_filter few[] = {
+            BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, nr)),
+            BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_getppid, 0, 1),
+            BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_KILL_THREAD),
+            BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
+        };
+        filter(few, sizeof few / sizeof *few);
+        getppid();
     } else if (!strcmp(scenario, "refusing filter")) {
         struct sock_filter refuse[] = {
             BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, nr)),
@@ -177,9 +209,31 @@ int main(int count, char **words) {
         start(exits, &longer);
         exit_by_instruction(21);
     } else if (!strcmp(scenario, "no /proc, pthread_exit")) {
+        /* Loads what pthread_exit needs. */
+        pthread_t thread;
+        if (pthread_create(&thread, NULL, leaves, NULL) || pthread_join(thread, NULL)) abort();
         if (chroot("/usr/share")) abort();
         start(returns, &longer);
         pthread_exit(NULL);
+    }
+    else if (!strcmp(scenario, "threads")) {
+        pthread_t threads[3];
+        for (int number = 0; number < 3; number++)
+            if (pthread_create(threads + number, NULL, allocates, &longer)) abort();
+        for (int number = 0; number < 3; number++) pthread_join(threads[number], NULL);
+        printf("%d allocations\n", allocations);
+        return 32;
+    } else if (!strcmp(scenario, "another user") || !strcmp(scenario, "another root")) {
+        /* Before the child has a sample. */
+        pid_t child = fork();
+        int status = 0;
+        if (child == 0) {
+            if (!strcmp(scenario, "another user") ? setuid(65534) : chroot("/usr/share")) _exit(33);
+            burn(longer);
+            _exit(34);
+        }
+        if (waitpid(child, &status, 0) != child) abort();
+        return WEXITSTATUS(status);
     }
     return 31;
 }

@@ -4,7 +4,8 @@ import json
 import platform
 import shutil
 
-from conftest import PROGRAMS, command, perf_map, python
+import pytest
+from conftest import PROGRAMS, command, need, perf_map, python
 
 PATIENT = 300
 
@@ -168,3 +169,37 @@ def test_what_has_gone_wrong_is_said(run, tmp_path):
     assert elsewhere.stderr == "" and "the recording stops: write" in log.read_text()
     assert run(*record, "timers").stderr == ""
     assert "threads without a timer, which are not in the recording: 4" in run(command(), "lines", data).stdout
+
+
+def test_a_runtime_of_a_sanitizer_stays_the_first_library(run, tmp_path):
+    compiler = need("gcc")
+    runtime = run(compiler, "-print-file-name=libasan.so").stdout.strip()
+    if "/" not in runtime:
+        pytest.skip("no libasan")
+    program = "import threading\nt = threading.Thread(target=sum, args=(range(3000000),))\nt.start(); t.join(); print('ran')"
+    surroundings = {"LD_PRELOAD": runtime, "ASAN_OPTIONS": "detect_leaks=0"}
+    alone = run(python(), "-c", program, **surroundings)
+    for words in ("record", "-o", tmp_path / "f.data"), ("record", "-s", "-o", tmp_path / "s.data"), ("run",):
+        done = run(command(), *words, "--", python(), "-c", program, **surroundings)
+        assert (done.stdout, done.stderr) == (alone.stdout, alone.stderr), words
+    assert "samples of task-clock" in run(command(), "lines", tmp_path / "f.data").stdout
+
+
+def test_a_wrapper_that_takes_the_library_away_is_named(run, tmp_path):
+    program = (python(), "-c", "print('ran')")
+    said = "cannot be observed: put jitlisten after the wrapper"
+    for wrapper in (
+        ("env", "LD_PRELOAD=libm.so.6"),
+        ("env", "-u", "LD_PRELOAD"),
+        ("env", "-i"),
+        ("sh", "-c", "unset LD_PRELOAD; /bin/true; \"$@\"; exit $?", "sh"),
+    ):
+        for words in ("record",), ("run",), ("lines",):
+            done = run(command(), *words, "--", *wrapper, *program)
+            assert "ran\n" in done.stdout and done.stderr.count(said) == 1, (wrapper, words, done.stderr)
+    for wrapper in ("env",), ("env", "LD_BIND_NOW=1"), ("sh", "-c", "\"$@\"; exit $?", "sh"):
+        for words in ("record",), ("run",):
+            assert said not in run(command(), *words, "--", *wrapper, *program).stderr
+    # What the program starts is its own business.
+    start = "import subprocess, sys; subprocess.run([sys.executable, '-c', ''], env={})"
+    assert said not in run(command(), "record", "--", python(), "-c", start).stderr

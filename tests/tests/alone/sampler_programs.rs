@@ -4,9 +4,10 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::os::unix::process::ExitStatusExt as _;
 use std::path::{Path, PathBuf};
+use std::process::Command;
 
 use jitlisten_tests::host::{Host, Preload, same_output};
-use jitlisten_tests::paths;
+use jitlisten_tests::{paths, tool};
 use jitlisten_tests::sampled::{
     Weighed, assert_complete, by_thread, counter, read, recorded, scenario, scenario_behind_a_shell, share, sigma,
 };
@@ -144,16 +145,22 @@ fn a_second_reader_finds_the_same() {
     assert_eq!(theirs, perfs);
 }
 
-/// What was sampled is in the file when the process is killed or crashes; perf reads it.
+/// What was sampled is in the file when the process is killed or crashes, and how; perf reads it.
 #[test]
 fn a_killed_process_leaves_a_file() {
-    for word in ["killed", "crashed"] {
+    for (word, words, event) in
+        [("killed", "", "task-clock:u"), ("crashed", "", "task-clock:u"), ("killed", ",wall", "wall-clock")]
+    {
         let Some(host) = scenario(&[word, "1"]) else { return };
-        let (host, data) = recorded(host, "");
+        let (host, data) = recorded(host, words);
         let ended = host.run(Preload::Library);
         assert!(!ended.status.success());
         let seen = seconds(&read(&data));
         assert!((0.8..=1.1).contains(&seen), "{word}: {seen} s");
+        let report = tool::run(Command::new("perf").args(["report", "--stdio", "--header", "-i"]).arg(&data));
+        let text = String::from_utf8_lossy(&report.stdout);
+        let facts = [format!("of event '{event}'"), "# hostname : ".to_owned(), format!("sampled {word} 1")];
+        assert!(facts.iter().all(|fact| text.contains(fact)), "{word}{words}: {facts:?}\n{text}");
     }
 }
 

@@ -49,6 +49,7 @@ mod own_memory;
 mod process_files;
 mod python_frame_pointers;
 mod python_perf_trampolines;
+mod recorded_ends;
 mod self_loaded;
 mod short_lived_functions;
 mod system_calls;
