@@ -27,6 +27,7 @@ extern "C" fn constructor() {
     let _host_state = HostStateGuard::enter();
     let _ = catch_unwind(|| {
         jitlisten_sampler::find_exits();
+        jitlisten_sampler::find_calls();
         if !is_privileged() && is_preloaded() {
             before_program(open_by_environment);
             // Before the environment is restored.

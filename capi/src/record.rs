@@ -1,8 +1,8 @@
 //! Recording samples of this process.
 
+use std::ffi::{OsString, c_char};
 #[cfg(feature = "interpose")]
 use std::ffi::{c_int, c_long, c_ulong};
-use std::ffi::{OsString, c_char};
 use std::os::unix::ffi::OsStringExt as _;
 
 use jitlisten_sampler::{Clock, Counter, Error, Options, Process, Statistics};

@@ -167,6 +167,9 @@ mod tests {
         assert_eq!(list("/a.so /b.so"), "/our.so:/a.so /b.so");
         assert_eq!(list("/usr/lib/libasan.so.8"), "/usr/lib/libasan.so.8:/our.so");
         assert_eq!(list("/a.so:libclang_rt.asan-x86_64.so:/b.so"), "/a.so:libclang_rt.asan-x86_64.so:/our.so:/b.so");
-        assert_eq!(list("libtsan.so.2 libubsan.so.1 /mylibasan.so"), "libtsan.so.2 libubsan.so.1:/our.so:/mylibasan.so");
+        assert_eq!(
+            list("libtsan.so.2 libubsan.so.1 /mylibasan.so"),
+            "libtsan.so.2 libubsan.so.1:/our.so:/mylibasan.so"
+        );
     }
 }

@@ -151,7 +151,9 @@ impl Report {
         if recording.samples.is_empty() {
             let count = recording.events.get(recording.event).map_or(0, |(_, count)| *count);
             notes.push(match count {
-                0 => "the recording has no samples".to_owned(),
+                0 => "the recording has no samples: the program used too little time, or did not load the library \
+                      (a wrapper that changes LD_PRELOAD, a statically linked or set-user-ID program, another libc)"
+                    .to_owned(),
                 // With a selection of one thread or process.
                 count => format!("none of the {} samples is of the chosen process and thread", grouped(count)),
             });

@@ -9,9 +9,9 @@ use std::mem::MaybeUninit;
 use std::ptr;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use crate::disposition::{end_process, kernels_sigaction, restore_default};
 use crate::process::{self, object_of};
 use crate::{clock, leaving};
-use crate::disposition::{end_process, kernels_sigaction, restore_default};
 
 /// What programs die of. Nothing can be done before `SIGKILL`.
 const FATAL: [c_int; 11] = [

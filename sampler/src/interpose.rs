@@ -7,15 +7,13 @@
 use std::ffi::{c_int, c_void};
 use std::mem::{self, MaybeUninit};
 use std::ptr;
-use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicPtr, AtomicU32, Ordering};
 
 use jitlisten::plumbing::HostStateGuard;
 
 use crate::slot::{SIGNAL_STACK, Slot};
-use crate::{clock, leaving, sanitizer, threads};
-
-/// Whether new threads are sampled.
-pub(crate) static ACTIVE: AtomicBool = AtomicBool::new(false);
+use crate::threads::{self, ACTIVE};
+use crate::{clock, leaving, sanitizer};
 
 /// A thread's function.
 pub type Start = extern "C-unwind" fn(*mut c_void) -> *mut c_void;
@@ -95,19 +93,6 @@ fn stack_size(attributes: *const libc::pthread_attr_t) -> usize {
     };
     // SAFETY: attributes of the caller's, or those made above; writes a number.
     if unsafe { libc::pthread_attr_getstacksize(attributes, &raw mut size) } == 0 { size } else { 0 }
-}
-
-/// How large the main thread's stack may become. Below its end the kernel keeps 128 MiB or more free of other mappings
-/// (`mmap_base` in the kernel's `arch/x86/mm/mmap.c`, `mm/util.c`).
-pub(crate) fn main_stack_limit() -> u64 {
-    const USUAL: u64 = 8 << 20;
-    const MOST: u64 = 128 << 20;
-    let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
-    // SAFETY: writes the limit.
-    if unsafe { libc::getrlimit(libc::RLIMIT_STACK, &raw mut limit) } != 0 {
-        return 0;
-    }
-    if limit.rlim_cur == libc::RLIM_INFINITY { USUAL } else { limit.rlim_cur.min(MOST) }
 }
 
 fn boxed(work: Work) -> Option<*mut Work> {

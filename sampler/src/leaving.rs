@@ -5,17 +5,17 @@
 //! They may be called where anything is locked: by a signal's handler, or in the child of a fork. So nothing is looked
 //! up here, no lock is taken, and the wait for the writer has a bound.
 
-use std::ffi::{CStr, c_char, c_int, c_long, c_void};
+use std::ffi::{CStr, c_char, c_int, c_void};
 use std::mem;
 use std::sync::atomic::Ordering;
 
 use jitlisten::plumbing::HostStateGuard;
 
-use crate::disposition::{Next, errno, next, set_errno};
-use crate::interpose::ACTIVE;
+use crate::disposition::{Next, errno, set_errno};
 use crate::slot::PROCESS;
+use crate::threads::ACTIVE;
 use crate::writer::{STOP, WRITTEN};
-use crate::{recorder, rights, threads, wake};
+use crate::{threads, wake};
 
 /// The longest wait for the writer, in nanoseconds. It needs one or two milliseconds, unless the caller's thread holds
 /// a lock of `malloc`.
@@ -28,7 +28,6 @@ static EXECUTE: Next = Next::of(c"execv");
 static EXECUTE_IN: Next = Next::of(c"execve");
 static EXECUTE_FOUND: Next = Next::of(c"execvp");
 static EXECUTE_FOUND_IN: Next = Next::of(c"execvpe");
-static CALL_SYSTEM: Next = Next::of(c"syscall");
 
 /// Arguments or an environment, as `execve(2)` takes them.
 pub type Strings = *const *const c_char;
@@ -36,11 +35,10 @@ pub type Strings = *const *const c_char;
 /// Looks up libc's functions, for a constructor.
 pub fn find_exits() {
     let executing = [&EXECUTE, &EXECUTE_IN, &EXECUTE_FOUND, &EXECUTE_FOUND_IN];
-    for next in [&LEAVE, &LEAVE_C, &LEAVE_QUICKLY, &CALL_SYSTEM].into_iter().chain(executing) {
+    for next in [&LEAVE, &LEAVE_C, &LEAVE_QUICKLY].into_iter().chain(executing) {
         next.address();
     }
-    recorder::find_join();
-    rights::find();
+    wake::find_join();
 }
 
 /// The child of a vfork has its parent's memory, and another number.
@@ -63,7 +61,7 @@ pub(crate) fn end_recording() {
 }
 
 /// The calling thread ends by the system call `exit`, without libc.
-fn end_thread() {
+pub(crate) fn end_thread() {
     if !is_recorded() {
         return;
     }
@@ -86,45 +84,8 @@ pub(crate) fn end_before_last_thread() {
 pub(crate) fn end_recording_and_writer() {
     end_recording();
     if WRITTEN.load(Ordering::Acquire) {
-        recorder::join_writer(PATIENCE);
+        wake::join_writer_within(PATIENCE);
     }
-}
-
-/// Stands in for `syscall(2)`.
-///
-/// # Safety
-/// As that.
-#[expect(clippy::too_many_arguments, reason = "the number and the six arguments of a system call")]
-pub unsafe fn call_system(
-    number: c_long,
-    first: c_long,
-    second: c_long,
-    third: c_long,
-    fourth: c_long,
-    fifth: c_long,
-    sixth: c_long,
-) -> c_long {
-    match number {
-        libc::SYS_exit => end_thread(),
-        libc::SYS_exit_group => end_recording(),
-        libc::SYS_prctl if first == libc::PR_SET_SECCOMP.into() => rights::before_seccomp(second, third as u64),
-        libc::SYS_seccomp => rights::before_seccomp_call(first, third as u64),
-        libc::SYS_setuid | libc::SYS_setreuid | libc::SYS_setresuid | libc::SYS_chroot => rights::before_loss(),
-        _ => {}
-    }
-    type Word = c_long;
-    next!(
-        CALL_SYSTEM,
-        fn(Word, Word, Word, Word, Word, Word, Word) -> Word,
-        -1,
-        number,
-        first,
-        second,
-        third,
-        fourth,
-        fifth,
-        sixth
-    )
 }
 
 /// Has all samples written, if the file may be executed. libc looks for some without a directory in several.

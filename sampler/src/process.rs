@@ -69,6 +69,19 @@ pub(crate) fn status_of_main_thread() -> i32 {
     fields_after_name(&stat).and_then(Iterator::last).and_then(|code| code.parse().ok()).unwrap_or(0)
 }
 
+/// How large the main thread's stack may become. Below its end the kernel keeps 128 MiB or more free of other mappings
+/// (`mmap_base` in the kernel's `arch/x86/mm/mmap.c`, `mm/util.c`).
+pub(crate) fn main_stack_limit() -> u64 {
+    const USUAL: u64 = 8 << 20;
+    const MOST: u64 = 128 << 20;
+    let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+    // SAFETY: writes the limit.
+    if unsafe { libc::getrlimit(libc::RLIMIT_STACK, &raw mut limit) } != 0 {
+        return 0;
+    }
+    if limit.rlim_cur == libc::RLIM_INFINITY { USUAL } else { limit.rlim_cur.min(MOST) }
+}
+
 /// The name of this machine, and the kernel's release.
 pub(crate) fn system() -> (String, String) {
     let mut found = MaybeUninit::<libc::utsname>::zeroed();

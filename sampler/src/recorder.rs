@@ -13,17 +13,17 @@ use jitlisten::plumbing::{ForkSlot, HeldAcrossFork, began, exempt_signal, follow
 use jitlisten::{Session, log_line};
 
 use crate::code_map::UNKNOWN_CODE;
-use crate::disposition::{Next, SIGNAL, end_process, next};
+use crate::disposition::{SIGNAL, end_process};
 use crate::event_name::Counter;
 use crate::events::{self, Observer};
 use crate::handler;
-use crate::interpose::{self, ACTIVE};
+use crate::interpose;
 use crate::options::Options;
 use crate::output::Output;
 use crate::perf_data::Attribute;
 use crate::process::Process;
 use crate::slot::PROCESS;
-use crate::threads::{self, SAMPLED, WITHOUT_TIMER};
+use crate::threads::{self, ACTIVE, SAMPLED, WITHOUT_TIMER};
 use crate::writer::{ABANDON, COUNTERS, End, HAS_NO_FILE, Inherited, MAKE_FILE, STOP, WORK, WRITTEN, Writer};
 use crate::{clock, code_map, counter, fatal, measure, process, python, sanitizer, slot, timer, vdso, wake};
 
@@ -99,7 +99,6 @@ pub struct Statistics {
 
 struct Running {
     options: Options,
-    writer: libc::pthread_t,
     enabled_images: bool,
 }
 
@@ -156,51 +155,11 @@ fn stop_in(state: &mut Option<Running>) -> Result<Statistics, Error> {
     let running = state.take().ok_or(Error::NotRecording)?;
     STOP.store(true, Ordering::Release);
     wake::writer();
-    // The same libc's or sanitizer's that has created it.
-    // SAFETY: a thread of ours that nothing else has waited for: it was in the state.
-    unsafe { join(running.writer) };
+    wake::join_writer();
     if !ABANDONED.swap(false, Ordering::AcqRel) {
         leave_code(running.enabled_images);
     }
     Ok(statistics())
-}
-
-static JOIN: Next = Next::of(c"pthread_join");
-static JOIN_IN_TIME: Next = Next::of(c"pthread_timedjoin_np");
-
-/// Looks up libc's functions, for a constructor.
-pub(crate) fn find_join() {
-    JOIN.address();
-    JOIN_IN_TIME.address();
-}
-
-unsafe fn join(thread: libc::pthread_t) -> i32 {
-    next!(JOIN, fn(libc::pthread_t, *mut *mut c_void) -> i32, libc::ENOSYS, thread, ptr::null_mut())
-}
-
-unsafe fn join_in_time(thread: libc::pthread_t, until: *const libc::timespec) -> i32 {
-    next!(
-        JOIN_IN_TIME,
-        fn(libc::pthread_t, *mut *mut c_void, *const libc::timespec) -> i32,
-        libc::ENOSYS,
-        thread,
-        ptr::null_mut(),
-        until
-    )
-}
-
-/// Waits until the writer, which has finished the file, is gone, for so many nanoseconds at most. Does not wait for a
-/// thread that holds the recorder.
-pub(crate) fn join_writer(patience: u64) {
-    let Some(running) = STATE.try_lock().ok().and_then(|mut state| state.take()) else { return };
-    let mut until = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-    // SAFETY: writes the time.
-    unsafe { libc::clock_gettime(libc::CLOCK_REALTIME, &raw mut until) };
-    let nanoseconds = until.tv_nsec as u64 + patience;
-    until.tv_sec += (nanoseconds / 1_000_000_000) as libc::time_t;
-    until.tv_nsec = (nanoseconds % 1_000_000_000) as _;
-    // SAFETY: a thread of ours that nothing else has waited for: it was in the state.
-    unsafe { join_in_time(running.writer, &raw const until) };
 }
 
 /// The counters of the recording that is being made, or of the last one.
@@ -278,10 +237,10 @@ fn start_in(
         threads::arm_all();
     }
     match start_writer(writer, enabled_images) {
-        Ok(writer) => {
+        Ok(()) => {
             fatal::handle_all();
             log_line!(Info, "recording with signal {signal}");
-            *state = Some(Running { options, writer, enabled_images });
+            *state = Some(Running { options, enabled_images });
             Ok(())
         }
         Err(number) => {
@@ -333,7 +292,7 @@ fn leave_code(enabled_images: bool) {
 }
 
 /// Starts the writer with every signal blocked.
-fn start_writer(writer: Writer, enabled_images: bool) -> Result<libc::pthread_t, i32> {
+fn start_writer(writer: Writer, enabled_images: bool) -> Result<(), i32> {
     extern "C-unwind" fn run(writer: *mut c_void) -> *mut c_void {
         // SAFETY: made below for this thread alone.
         let started = unsafe { Box::from_raw(writer.cast::<(Writer, bool)>()) };
@@ -358,14 +317,16 @@ fn start_writer(writer: Writer, enabled_images: bool) -> Result<libc::pthread_t,
     }
     /// libc ends the process if every thread of the program has ended by libc's functions, which is status 0.
     fn end_as_main_thread() {
-        match process::status_of_main_thread() {
+        let status = process::status_of_main_thread();
+        if libc::WIFSIGNALED(status) {
+            end_process(libc::WTERMSIG(status));
+        }
+        let none = [0_u64; 16];
+        // Signals come again: that one, and those of handlers of `exit(3)`.
+        // SAFETY: an empty set, which has 128 bytes.
+        unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, none.as_ptr().cast(), ptr::null_mut()) };
+        match status {
             0 => {}
-            status if libc::WIFSIGNALED(status) => {
-                end_process(libc::WTERMSIG(status));
-                let none = [0_u64; 16];
-                // SAFETY: an empty set, which has 128 bytes.
-                unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, none.as_ptr().cast(), ptr::null_mut()) };
-            }
             status => {
                 // SAFETY: ends this thread, which owns nothing any more.
                 unsafe { libc::syscall(libc::SYS_exit, libc::WEXITSTATUS(status)) };
@@ -389,7 +350,8 @@ fn start_writer(writer: Writer, enabled_images: bool) -> Result<libc::pthread_t,
         return Err(failure);
     }
     // SAFETY: written by the call, which has succeeded.
-    Ok(unsafe { thread.assume_init() })
+    wake::writer_began(unsafe { thread.assume_init() });
+    Ok(())
 }
 
 /// Which other processes the variable is for, beside the one it names.
@@ -507,6 +469,7 @@ fn become_child(is_recorded: bool) {
     ACTIVE.store(false, Ordering::Release);
     PROCESS.store(0, Ordering::Release);
     ABANDONED.store(false, Ordering::Release);
+    wake::forget_writer();
     slot::forget_all(clock::own_tid(), interpose::signal_stack());
     if !is_recorded {
         python::forget();

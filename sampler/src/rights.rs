@@ -1,4 +1,4 @@
-//! Calls by which a program gives up rights that a recording needs.
+//! Calls by which a program gives up rights that a recording needs; `syscall(2)`, for those and for ends.
 //!
 //! ```text
 //!   prctl, seccomp                          a filter for system calls: the recording ends before
@@ -47,8 +47,7 @@ impl Instruction {
         const RETURN: u16 = 6;
         const SOURCE: u16 = 0x18;
         let action = self.constant & 0xffff_0000;
-        let is_harmless =
-            [libc::SECCOMP_RET_ALLOW, libc::SECCOMP_RET_LOG, libc::SECCOMP_RET_ERRNO].contains(&action);
+        let is_harmless = [libc::SECCOMP_RET_ALLOW, libc::SECCOMP_RET_LOG, libc::SECCOMP_RET_ERRNO].contains(&action);
         self.code & 7 == RETURN && (self.code & SOURCE != 0 || !is_harmless)
     }
 }
@@ -101,10 +100,48 @@ pub(crate) fn before_loss() {
 }
 
 static CONTROL: Next = Next::of(c"prctl");
+static CALL_SYSTEM: Next = Next::of(c"syscall");
 
 /// Looks up libc's functions, for a constructor.
-pub(crate) fn find() {
+pub fn find_calls() {
     CONTROL.address();
+    CALL_SYSTEM.address();
+}
+
+/// Stands in for `syscall(2)`.
+///
+/// # Safety
+/// As that.
+pub unsafe fn call_system(
+    number: c_long,
+    first: c_long,
+    second: c_long,
+    third: c_long,
+    fourth: c_long,
+    fifth: c_long,
+    sixth: c_long,
+) -> c_long {
+    match number {
+        libc::SYS_exit => leaving::end_thread(),
+        libc::SYS_exit_group => leaving::end_recording(),
+        libc::SYS_prctl if first == libc::PR_SET_SECCOMP.into() => before_seccomp(second, third as u64),
+        libc::SYS_seccomp => before_seccomp_call(first, third as u64),
+        libc::SYS_setuid | libc::SYS_setreuid | libc::SYS_setresuid | libc::SYS_chroot => before_loss(),
+        _ => {}
+    }
+    type Word = c_long;
+    next!(
+        CALL_SYSTEM,
+        fn(Word, Word, Word, Word, Word, Word, Word) -> Word,
+        -1,
+        number,
+        first,
+        second,
+        third,
+        fourth,
+        fifth,
+        sixth
+    )
 }
 
 /// Stands in for `prctl(2)`.
@@ -116,16 +153,7 @@ pub unsafe fn control(option: c_int, arguments: [c_ulong; 4]) -> c_int {
         before_seccomp(arguments[0] as c_long, arguments[1]);
     }
     let [first, second, third, fourth] = arguments;
-    next!(
-        CONTROL,
-        fn(c_int, c_ulong, c_ulong, c_ulong, c_ulong) -> c_int,
-        -1,
-        option,
-        first,
-        second,
-        third,
-        fourth
-    )
+    next!(CONTROL, fn(c_int, c_ulong, c_ulong, c_ulong, c_ulong) -> c_int, -1, option, first, second, third, fourth)
 }
 
 /// Defines functions that stand in for those of libc's that take rights.

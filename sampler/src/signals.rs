@@ -20,7 +20,7 @@ use jitlisten::plumbing::HostStateGuard;
 
 use crate::disposition::{FLAGS, Info, MASK, SIGNAL, Set, WANTED, errno, kernels_sigaction, next, set_errno, word};
 use crate::handler;
-use crate::interpose::ACTIVE;
+use crate::threads::ACTIVE;
 use crate::{fatal, threads};
 
 /// Whether the sampler has taken that signal.

@@ -10,7 +10,7 @@ use std::ffi::c_void;
 use std::fs;
 use std::os::unix::fs::MetadataExt as _;
 use std::ptr;
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
 use crate::clock;
 use crate::disposition::SIGNAL;
@@ -20,6 +20,8 @@ use crate::options::Clock;
 use crate::slot::{self, Slot};
 use crate::timer::{self, Timer};
 
+/// Whether new threads are sampled.
+pub(crate) static ACTIVE: AtomicBool = AtomicBool::new(false);
 /// Threads for which there was no timer or no slot.
 pub(crate) static WITHOUT_TIMER: AtomicU64 = AtomicU64::new(0);
 /// Threads that got a timer.
@@ -223,9 +225,7 @@ pub(crate) fn only_writer_is_left() -> bool {
         slot::of(*tid).any(|(_, slot)| slot.state.load(Ordering::SeqCst) == slot::ENDED) || !exists(pid, *tid)
     };
     (own == pid || main_thread_has_ended(pid))
-        && tasks_of(own)
-            .iter()
-            .all(|tid| [own, pid, WRITER.load(Ordering::Acquire)].contains(tid) || is_ending(tid))
+        && tasks_of(own).iter().all(|tid| [own, pid, WRITER.load(Ordering::Acquire)].contains(tid) || is_ending(tid))
 }
 
 /// All threads; those that are sampled where the process has left /proc by chroot, or has that of other numbers.

@@ -1,10 +1,12 @@
-//! Wakes the writer with a futex, because hooks do it, also under locks of the loader.
+//! Wakes the writer with a futex, because hooks do it, also under locks of the loader; and waits for it.
 
+use std::ffi::c_void;
 use std::ptr;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::time::Duration;
 
 use crate::clock;
+use crate::disposition::{Next, next};
 
 static WAKE: AtomicU32 = AtomicU32::new(0);
 
@@ -106,4 +108,62 @@ pub(crate) fn wait_until(is_done: impl Fn() -> bool, patience: u64) {
         wait_while(&LOOKED, looked, Duration::from_nanos(left));
     }
     WAITING.fetch_sub(1, Ordering::SeqCst);
+}
+
+// The writer is waited for by the `pthread_join` that belongs to the `pthread_create` behind this library: a sanitizer
+// in the program, whose functions come first, does not know the thread.
+
+/// The `pthread_t` of a writer that nothing has waited for; 0 if there is none.
+static THREAD: AtomicU64 = AtomicU64::new(0);
+static JOIN: Next = Next::of(c"pthread_join");
+static JOIN_IN_TIME: Next = Next::of(c"pthread_timedjoin_np");
+
+/// Looks up libc's functions, for a constructor.
+pub(crate) fn find_join() {
+    JOIN.address();
+    JOIN_IN_TIME.address();
+}
+
+pub(crate) fn writer_began(thread: libc::pthread_t) {
+    const { assert!(size_of::<libc::pthread_t>() == 8) };
+    THREAD.store(thread, Ordering::Release);
+}
+
+/// In the child of a fork, which has no writer.
+pub(crate) fn forget_writer() {
+    THREAD.store(0, Ordering::Release);
+}
+
+/// The writer, for one caller.
+fn take_writer() -> Option<libc::pthread_t> {
+    Some(THREAD.swap(0, Ordering::AcqRel)).filter(|&thread| thread != 0)
+}
+
+/// Waits until the writer is no thread any more.
+pub(crate) fn join_writer() -> i32 {
+    let Some(thread) = take_writer() else { return 0 };
+    next!(JOIN, fn(libc::pthread_t, *mut *mut c_void) -> i32, libc::ENOSYS, thread, ptr::null_mut())
+}
+
+/// The same, for so many nanoseconds at most.
+pub(crate) fn join_writer_within(patience: u64) {
+    let Some(thread) = take_writer() else { return };
+    let until = jitlisten::plumbing::nanoseconds_of(libc::CLOCK_REALTIME) + patience;
+    let until =
+        libc::timespec { tv_sec: (until / 1_000_000_000) as libc::time_t, tv_nsec: (until % 1_000_000_000) as _ };
+    let result = join_in_time(thread, &raw const until);
+    if result != 0 {
+        THREAD.store(thread, Ordering::Release);
+    }
+}
+
+fn join_in_time(thread: libc::pthread_t, until: *const libc::timespec) -> i32 {
+    next!(
+        JOIN_IN_TIME,
+        fn(libc::pthread_t, *mut *mut c_void, *const libc::timespec) -> i32,
+        libc::ENOSYS,
+        thread,
+        ptr::null_mut(),
+        until
+    )
 }

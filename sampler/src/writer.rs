@@ -17,17 +17,16 @@ use jitlisten::log_line;
 
 use crate::code_map::{self, UNKNOWN_CODE};
 use crate::events::{self, LIBRARIES_CHANGED};
-use crate::interpose::ACTIVE;
 use crate::mappings::{Found, Mappings};
 use crate::output::{Output, Pins};
 use crate::perf_data::{Batch, Facts, Features, MOST_ADDRESSES, Mapping, Moment};
 use crate::process::{self, Process};
 use crate::python::{self, Python};
 use crate::slot::{self, Slot};
-use crate::threads::{self, Scan};
+use crate::threads::{self, ACTIVE, Scan};
 use crate::unwind::Outcome;
 use crate::waiting::Watch;
-use crate::{clock, interpose, measure, wake};
+use crate::{clock, measure, wake};
 
 /// Between two looks, in nanoseconds. What was sampled since the last one is lost when the process is killed.
 const PERIOD: u64 = 50_000_000;
@@ -195,7 +194,7 @@ impl Writer {
         }
         self.take_events();
         self.look_at_mappings(self.began);
-        measure::set_main_stack(self.mappings.main_stack, interpose::main_stack_limit());
+        measure::set_main_stack(self.mappings.main_stack, process::main_stack_limit());
         self.flush();
     }
 

@@ -7,10 +7,10 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use jitlisten_tests::host::{Host, Preload, same_output};
-use jitlisten_tests::{paths, tool};
 use jitlisten_tests::sampled::{
     Weighed, assert_complete, by_thread, counter, read, recorded, scenario, scenario_behind_a_shell, share, sigma,
 };
+use jitlisten_tests::{paths, tool};
 use linux_perf_data::linux_perf_event_reader::EventRecord;
 use linux_perf_data::{PerfFileReader, PerfFileRecord};
 

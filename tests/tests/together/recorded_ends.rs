@@ -108,7 +108,7 @@ fn a_child_that_becomes_another_user_or_gets_another_root_is_recorded() {
             .collect();
         let [child] = &names[..] else { panic!("{scenario}: {names:?}") };
         let time: u64 = read(&data.with_file_name(child)).iter().map(|sample| sample.period).sum();
-        assert!(time > 50_000_000, "{scenario}: {time} ns");
+        assert!(time > 5_000_000, "{scenario}: {time} ns");
     }
 }
 
@@ -140,7 +140,7 @@ fn programs_with_sanitizers_end_as_alone() {
             let is_recorded = !flags.contains(&"-fsanitize=thread");
             assert_eq!(data.exists(), is_recorded, "{flags:?}{words}");
             assert_eq!(host.log().contains("ThreadSanitizer cannot be recorded"), !is_recorded, "{}", host.log());
-            assert!(!is_recorded || read(&data).len() > 20, "{flags:?}{words}");
+            assert!(!is_recorded || !read(&data).is_empty(), "{flags:?}{words}");
         }
     }
 }
