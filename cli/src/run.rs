@@ -130,7 +130,7 @@ fn behind_runtimes(library: &Path, list: &str) -> OsString {
     };
     // Every entry is a part of the list, so its end is a place in it.
     let end_of = |entry: &str| entry.as_ptr().addr() + entry.len() - list.as_ptr().addr();
-    let end = list.split(is_divider).filter(is_runtime).last().map_or(0, end_of);
+    let end = list.rsplit(is_divider).find(is_runtime).map_or(0, end_of);
     let rest = list[end..].trim_matches(is_divider);
     let mut whole = OsString::from(&list[..end]);
     for (text, divider) in [(library.as_os_str(), end != 0), (rest.as_ref(), true)] {
@@ -147,6 +147,8 @@ fn preload(library: &Path) -> Result<OsString, Problem> {
     let before = env::var("LD_PRELOAD").unwrap_or_default();
     let is_ours = |path: &&str| Path::new(path).file_name().is_some_and(|name| name == "libjitlisten.so");
     match before.split([' ', ':']).find(is_ours) {
+        // Also a list that is not UTF-8.
+        None if before.is_empty() => Ok(prepended(library.into(), "LD_PRELOAD")),
         None => Ok(behind_runtimes(library, &before)),
         Some(other) if Path::new(other) == library => Ok(before.into()),
         Some(other) => {
