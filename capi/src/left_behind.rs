@@ -18,8 +18,16 @@ unsafe extern "C" {
     static environ: Strings;
 }
 
-/// The library, in a process that stands before the program.
-static LIBRARY: OnceLock<Vec<u8>> = OnceLock::new();
+/// A process that stands before the program.
+struct Launcher {
+    pid: u32,
+    /// Whether its children are meant: what any other program starts is its own business.
+    starts_children: bool,
+    /// The path in `LD_PRELOAD`.
+    library: Vec<u8>,
+}
+
+static LAUNCHER: OnceLock<Launcher> = OnceLock::new();
 /// Whether a line was written, by this process or a child of its: in memory that they share.
 static IS_SAID: AtomicPtr<AtomicBool> = AtomicPtr::new(ptr::null_mut());
 
@@ -31,7 +39,8 @@ pub(crate) fn look() {
     let shared = unsafe { libc::mmap(ptr::null_mut(), size_of::<AtomicBool>(), protection, flags, -1, 0) };
     if shared != libc::MAP_FAILED {
         IS_SAID.store(shared.cast(), Ordering::Release);
-        let _ = LIBRARY.set(library);
+        let starts_children = jitlisten_sampler::stands_before("self");
+        let _ = LAUNCHER.set(Launcher { pid: std::process::id(), starts_children, library });
     }
 }
 
@@ -43,12 +52,13 @@ pub(crate) fn look() {
 pub(crate) unsafe fn warn(file: *const c_char, environment: Strings) {
     let _host_state = HostStateGuard::enter();
     let _ = catch_unwind(|| {
-        let Some(library) = LIBRARY.get().filter(|_| !file.is_null()) else { return };
+        let is_meant = |launcher: &&Launcher| launcher.starts_children || launcher.pid == std::process::id();
+        let Some(launcher) = LAUNCHER.get().filter(is_meant).filter(|_| !file.is_null()) else { return };
         // SAFETY: libc's, which the caller's thread may read, as the call itself does.
         let environment = if environment.is_null() { unsafe { environ } } else { environment };
         // SAFETY: the caller's promise.
         let preload = unsafe { value_of(environment, b"LD_PRELOAD=") }.unwrap_or_default();
-        if preload.split(|byte| b" :".contains(byte)).any(|path| path == library.as_slice()) {
+        if preload.split(|byte| b" :".contains(byte)).any(|path| path == launcher.library.as_slice()) {
             return;
         }
         // SAFETY: the caller's promise.
@@ -56,7 +66,7 @@ pub(crate) unsafe fn warn(file: *const c_char, environment: Strings) {
         if path.components().count() > 1 && !path.is_file() {
             return;
         }
-        // SAFETY: memory that is never unmapped, since the library is known; zero is `false`.
+        // SAFETY: memory that is never unmapped, since there is a launcher; zero is `false`.
         if unsafe { &*IS_SAID.load(Ordering::Acquire) }.swap(true, Ordering::AcqRel) {
             return;
         }

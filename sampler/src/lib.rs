@@ -58,7 +58,9 @@ pub use leaving::{
 };
 pub use options::{Clock, Options};
 pub use process::Process;
-pub use recorder::{Error, Heirs, Statistics, end_soon, ending, start, start_by_environment, statistics, stop};
+pub use recorder::{
+    Error, Heirs, Statistics, end_soon, ending, stands_before, start, start_by_environment, statistics, stop,
+};
 pub use rights::{
     call_system, change_root, control, find_calls, is_confined, set_all_users, set_effective_user, set_user, set_users,
 };

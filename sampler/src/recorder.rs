@@ -370,8 +370,9 @@ const STANDING_BEFORE: [&str; 22] = [
     "setsid", "sh", "strace", "tcsh", "time", "timeout", "unshare", "watch", "zsh",
 ];
 
-/// Whether the program of a process is one of these, with a number behind its name or without (`perf_6.1`).
-fn stands_before(pid: &str) -> bool {
+/// Whether the program of a process is such a one, with a number behind its name or without (`perf_6.1`). `pid` may be
+/// `self`.
+pub fn stands_before(pid: &str) -> bool {
     let Ok(program) = fs::read_link(format!("/proc/{pid}/exe")) else { return false };
     let name = program.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
     let bare = name.trim_end_matches(|letter: char| letter.is_ascii_digit() || "._-".contains(letter));

@@ -200,6 +200,14 @@ def test_a_wrapper_that_takes_the_library_away_is_named(run, tmp_path):
     for wrapper in ("env",), ("env", "LD_BIND_NOW=1"), ("sh", "-c", "\"$@\"; exit $?", "sh"):
         for words in ("record",), ("run",):
             assert said not in run(command(), *words, "--", *wrapper, *program).stderr
-    # What the program starts is its own business.
+    # What the program starts is its own business, also of one that is not Python.
+    starter = tmp_path / "starter.c"
+    starter.write_text(
+        "#include <stdlib.h>\n#include <unistd.h>\n#include <sys/wait.h>\n"
+        "int main(void) { unsetenv(\"LD_PRELOAD\"); if (!fork()) execl(\"/bin/true\", \"true\", NULL);"
+        " if (!fork()) execv(\"/bin/true\", (char *[]){\"true\", NULL}); while (wait(NULL) > 0); return 0; }\n"
+    )
+    run(need("cc"), starter, "-o", tmp_path / "starter")
+    assert said not in run(command(), "record", "--", tmp_path / "starter").stderr
     start = "import subprocess, sys; subprocess.run([sys.executable, '-c', ''], env={})"
     assert said not in run(command(), "record", "--", python(), "-c", start).stderr
