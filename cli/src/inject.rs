@@ -38,7 +38,8 @@ use crate::installation::{Installation, LIBRARY};
 use crate::memory::{self, words};
 use crate::problem::Problem;
 use crate::process::{Process, is_libc};
-use crate::safe_point::SafePoints;
+use crate::safe_point::{SafePoints, Stacks};
+use crate::signal_frame::WayBack;
 use crate::sinks::Sinks;
 use crate::symbols;
 use crate::system::{Blocked, send_signal};
@@ -199,13 +200,14 @@ fn end_recording(process: &Process, timeout: Duration, signals: &Blocked) -> Res
     let process = &Process::open(process.pid)?;
     let library = process.library_named(LIBRARY).ok_or_else(none)?;
     let end = entry(process, library, "jitlisten_record_end").map_err(Problem::new)?;
+    let way_back = way_back(process)?;
     let began = Instant::now();
     loop {
         let answer = trace::with_main_thread(process.pid, |stopped| {
             if !process.still_maps(&[end]) {
                 return Err(executed_another());
             }
-            stopped.call(end, [0; 6], None)
+            stopped.call(end, [0; 6], None, way_back)
         });
         match answer.map(|answer| answer as u32) {
             Ok(1) if began.elapsed() < timeout => {}
@@ -271,6 +273,8 @@ struct Functions {
     mmap: u64,
     munmap: u64,
     start: StartFunctions,
+    way_back: WayBack,
+    stacks: Stacks,
 }
 
 enum StartFunctions {
@@ -309,7 +313,8 @@ impl Functions {
                 StartFunctions::Thread { create, open, library: library.clone(), safe }
             }
         };
-        Ok(Functions { mmap: of_libc("mmap")?, munmap: of_libc("munmap")?, start })
+        let (mmap, munmap, way_back) = (of_libc("mmap")?, of_libc("munmap")?, way_back(process)?);
+        Ok(Functions { mmap, munmap, start, way_back, stacks: Stacks::of(process) })
     }
 
     fn are_there(&self, process: &Process) -> io::Result<()> {
@@ -332,13 +337,13 @@ impl Functions {
     ) -> io::Result<u64> {
         let protection = (libc::PROT_READ | libc::PROT_WRITE) as u64;
         let flags = (libc::MAP_PRIVATE | libc::MAP_ANONYMOUS) as u64;
-        let at = stopped.call(self.mmap, [0, size as u64, protection, flags, u64::MAX, 0], None)?;
-        if at == u64::MAX || at == 0 {
+        let at = stopped.call(self.mmap, [0, size as u64, protection, flags, u64::MAX, 0], None, self.way_back)?;
+        if at == 0 || !at.is_multiple_of(PAGE as u64) {
             return Err(io::Error::other("it is out of memory"));
         }
         let begun = self.begin(process, stopped, at, at + size as u64 - RESULTS, &text_of(at));
         if begun.is_err() {
-            let _ = stopped.call(self.munmap, [at, size as u64, 0, 0, 0, 0], None);
+            let _ = stopped.call(self.munmap, [at, size as u64, 0, 0, 0, 0], None, self.way_back);
         }
         begun.map(|()| at)
     }
@@ -348,7 +353,7 @@ impl Functions {
         match &self.start {
             StartFunctions::Python { add, run } => {
                 memory::write(process.pid, string, text)?;
-                match stopped.call(*add, [*run, string, 0, 0, 0, 0], Some(results))? as i32 {
+                match stopped.call(*add, [*run, string, 0, 0, 0, 0], Some(results), self.way_back)? as i32 {
                     0 => Ok(()),
                     _ => Err(io::Error::other("too many pending calls")),
                 }
@@ -357,7 +362,7 @@ impl Functions {
                 if let Some(open) = open {
                     memory::write(process.pid, string, &[library.as_os_str().as_bytes(), b"\0"].concat())?;
                     let flags = (libc::RTLD_NOW | libc::RTLD_LOCAL) as u64;
-                    if stopped.call(*open, [string, flags, 0, 0, 0, 0], Some(results))? == 0 {
+                    if stopped.call(*open, [string, flags, 0, 0, 0, 0], Some(results), self.way_back)? == 0 {
                         return Err(io::Error::other(format!("it cannot open {}", library.display())));
                     }
                 }
@@ -365,13 +370,17 @@ impl Functions {
                 let now = Process::open(process.pid).map_err(|_| io::ErrorKind::NotFound)?;
                 let entry = entry(&now, library, "jitlisten_attached")?;
                 memory::write(process.pid, string, text)?;
-                match stopped.call(*create, [results, 0, entry, at, 0, 0], Some(results))? as i32 {
+                match stopped.call(*create, [results, 0, entry, at, 0, 0], Some(results), self.way_back)? as i32 {
                     0 => Ok(()),
                     number => Err(io::Error::other(format!("it cannot start a thread: error {number}"))),
                 }
             }
         }
     }
+}
+
+fn way_back(process: &Process) -> Result<WayBack, Problem> {
+    WayBack::find(process).ok_or_else(|| Problem::new("its libc has no code by which a call could return"))
 }
 
 /// Where the library has a function for us.
@@ -409,9 +418,10 @@ impl Memory<'_> {
             let mut refusal = None;
             let at = trace::with_main_thread(process.pid, |stopped| {
                 functions.are_there(process)?;
-                if let StartFunctions::Thread { safe, .. } = &functions.start {
-                    refusal = safe.refuse(process, stopped)?;
-                }
+                refusal = match &functions.start {
+                    StartFunctions::Thread { safe, .. } => safe.refuse(process, stopped)?,
+                    StartFunctions::Python { .. } => functions.stacks.refuse(process, stopped),
+                };
                 if refusal.is_some() { Ok(0) } else { functions.hand_over(process, stopped, size, text_of) }
             });
             let Some(place) = refusal else { break at };
@@ -503,7 +513,8 @@ impl Memory<'_> {
     fn unmap(&self) {
         let _ = trace::with_main_thread(self.process.pid, |stopped| {
             self.functions.are_there(self.process)?;
-            stopped.call(self.functions.munmap, [self.at, self.size as u64, 0, 0, 0, 0], None)
+            let Functions { munmap, way_back, .. } = self.functions;
+            stopped.call(munmap, [self.at, self.size as u64, 0, 0, 0, 0], None, way_back)
         });
     }
 }
