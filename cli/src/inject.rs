@@ -6,7 +6,7 @@
 //! function for signal handlers: it takes only its own lock. If the main thread waits for a lock, the wait is
 //! interrupted as by a signal, and Python runs its pending calls.
 //!
-//! **Any other process** gets a thread, which starts the recording (`capi/src/attached.rs`). The main thread makes it with
+//! **Any other process**, and a Python whose main thread stays in compiled code, gets a thread, which starts the recording (`capi/src/attached.rs`). The main thread makes it with
 //! `pthread_create`, after a `dlopen` of the library where that is missing, when it is found where it may call these
 //! (`safe_point.rs`).
 //!
@@ -49,6 +49,9 @@ use crate::trace::{self, Stopped};
 const PAUSE: Duration = Duration::from_millis(50);
 /// How long a main thread that runs Python takes at most to look at pending calls, generously.
 const SOON: Duration = Duration::from_secs(3);
+
+/// A main thread of Python that is longer in native code than that is taken for one without Python.
+const NATIVE_AFTER: Duration = Duration::from_secs(5);
 
 /// Between two looks whether the main thread may start a thread.
 const RETRY: Duration = Duration::from_millis(10);
@@ -157,13 +160,42 @@ pub(crate) fn inject(
     if process.is_stopped() {
         return Err(Problem::new(format!("process {pid} is stopped")).help(format!("kill -CONT {pid}")));
     }
-    let way = match (process.python(), request) {
-        (Some(_), _) => Way::Python(visible_package(process, installation)?),
-        (None, Request::Start(start)) => Way::Thread(visible_library(process, installation)?, start),
-        (None, Request::Stop) => return end_recording(process, timeout, signals),
-        (None, _) => return Err(not_python(pid)),
+    let without_python = |timeout| match request {
+        Request::Start(start) => {
+            let way = Way::Thread(visible_library(process, installation)?, start);
+            attempt(process, &way, request, timeout, signals)?
+                .ok_or_else(|| Problem::new(format!("timed out: process {pid} did not run a new thread")))
+        }
+        Request::Stop => end_recording(process, timeout, signals),
+        Request::Enable { .. } | Request::Disable => Err(not_python(pid)),
     };
-    let memory = Memory::arm(process, &way, request, timeout, signals).map_err(|problem| match process.is_there() {
+    if process.python().is_none() {
+        return without_python(timeout);
+    }
+    let began = Instant::now();
+    let has_other_way = cfg!(target_arch = "x86_64") && matches!(request, Request::Start(_) | Request::Stop);
+    let python_timeout = if has_other_way { NATIVE_AFTER.min(timeout / 2) } else { timeout };
+    let way = Way::Python(visible_package(process, installation)?);
+    match attempt(process, &way, request, python_timeout, signals)? {
+        Some(result) => Ok(result),
+        None if has_other_way => without_python(timeout.saturating_sub(began.elapsed())),
+        None => Err(Problem::new(format!(
+            "timed out: the main thread of process {pid} has not been in Python for {} s",
+            timeout.as_secs()
+        ))),
+    }
+}
+
+/// Does it in one way. Nothing if the process has not begun in time, and never will.
+fn attempt(
+    process: &Process,
+    way: &Way,
+    request: &Request,
+    timeout: Duration,
+    signals: &Blocked,
+) -> Result<Option<String>, Problem> {
+    let pid = process.pid;
+    let memory = Memory::arm(process, way, request, timeout, signals).map_err(|problem| match process.is_there() {
         true => Problem::new(format!("process {pid} cannot be changed")).because(&problem),
         false => process.ended(),
     })?;
@@ -171,10 +203,10 @@ pub(crate) fn inject(
     if result.is_ok() {
         memory.unmap();
     }
-    let result = result?;
+    let Some(result) = result? else { return Ok(None) };
     match result.split_once(' ') {
         // The process has written it.
-        Some(("ok", words)) => Ok(printable(words)),
+        Some(("ok", words)) => Ok(Some(printable(words))),
         Some((_, words)) => Err(Problem::new(format!("process {pid}: {words}"))),
         None => Err(Problem::new(format!("process {pid} did not report a result"))),
     }
@@ -451,8 +483,8 @@ impl Memory<'_> {
         (state == DONE).then(|| String::from_utf8_lossy(&bytes[RESULT..][..length]).into_owned())
     }
 
-    /// Waits for the result. A request that has not begun in time never does.
-    fn wait(&self, timeout: Duration, signals: &Blocked) -> Result<String, Problem> {
+    /// Waits for the result. A request that has not begun in time never does: then there is none.
+    fn wait(&self, timeout: Duration, signals: &Blocked) -> Result<Option<String>, Problem> {
         let pid = self.process.pid;
         let began = Instant::now();
         let (mut is_woken, mut interrupt) = (false, None);
@@ -460,7 +492,7 @@ impl Memory<'_> {
             if let Some(result) = self.result() {
                 // The caller asks for it, too.
                 interrupt.into_iter().for_each(|signal| send_signal(std::process::id(), signal));
-                return Ok(result);
+                return Ok(Some(result));
             }
             if !self.process.is_there() {
                 return Err(self.process.ended());
@@ -479,14 +511,7 @@ impl Memory<'_> {
                 });
             }
             if (interrupt.is_some() || began.elapsed() >= timeout) && state != Some(BEGUN) && self.cancel() {
-                return Err(match interrupt {
-                    Some(_) => Problem::new("interrupted"),
-                    None if is_python => Problem::new(format!(
-                        "timed out: the main thread of process {pid} has not been in Python for {} s",
-                        timeout.as_secs()
-                    )),
-                    None => Problem::new(format!("timed out: process {pid} did not run a new thread")),
-                });
+                return if interrupt.is_some() { Err(Problem::new("interrupted")) } else { Ok(None) };
             }
             // It has begun, and hangs in an import, say.
             if began.elapsed() >= 2 * timeout + SOON {

@@ -2,7 +2,7 @@
 //! of the loader, or of a signal handler, which may have interrupted these.
 //!
 //! ```text
-//!   runs outside of libc, the loader and files that define malloc     none of their functions is active
+//!   is outside of libc, the loader and files that define malloc       none of their functions is active
 //!   waits in a system call that they never wait in                    libc's wrapper of that call is active
 //!   a signal frame on its stack                                       a handler, or a trace of one: not known
 //! ```
@@ -81,7 +81,9 @@ impl SafePoints {
         thread.run_on(|at| self.is_outside(at))?;
         let (at, stack) = thread.place();
         Ok(match thread.waits_in() {
-            Some((call, second)) if !self.is_harmless(call, second) => Some("in a system call or a lock"),
+            Some((call, second)) if !self.is_outside(at) && !self.is_harmless(call, second) => {
+                Some("in a system call or a lock")
+            }
             None if !self.is_outside(at) => Some("in the C library"),
             _ => match self.stacks.has_signal_frame(process, stack) {
                 Some(false) => None,
@@ -141,7 +143,8 @@ impl Stacks {
         let size = self.at(stack)?.end - stack;
         let bytes =
             memory::read(process.pid, stack, usize::try_from(size).ok().filter(|_| size <= MOST_STACK)?).ok()?;
-        let mut words = bytes.chunks_exact(8).map(|word| u64::from_le_bytes(word.try_into().unwrap_or_default()));
-        Some(words.any(|word| self.returns.contains(&word)))
+        let returns = |word: &[u8]| self.returns.iter().any(|address| address.to_le_bytes() == word);
+        let mut words = bytes.chunks_exact(8).enumerate().filter(|(_, word)| returns(word));
+        Some(words.any(|(number, _)| signal_frame::is_whole(&bytes[number * 8..])))
     }
 }

@@ -32,6 +32,9 @@ const FLAGS: u64 = 7;
 /// No mode of a signal stack: `rt_sigreturn` then leaves the thread's signal stack as it is.
 const KEEP_SIGNAL_STACK: u64 = 0x7fff_ffff;
 
+/// The code segment of 64-bit programs.
+const USER_CODE: u64 = 0x33;
+
 /// Offsets in an XSAVE area, and the marks that the kernel requires in a frame.
 const SOFTWARE: usize = 464;
 const FEATURES: usize = 512;
@@ -108,9 +111,11 @@ impl Frame {
 
 /// The vector registers as in a frame: with a mark behind the last register that is in use.
 fn signal_vectors(vectors: &[u8]) -> Vec<u8> {
-    let word = |at: usize| vectors.get(at..at + 8).map_or(0, |bytes| u64::from_le_bytes(bytes.try_into().unwrap_or_default()));
+    let word =
+        |at: usize| vectors.get(at..at + 8).map_or(0, |bytes| u64::from_le_bytes(bytes.try_into().unwrap_or_default()));
     let features = word(FEATURES) | X87_AND_SSE | word(SOFTWARE) & PKRU;
-    let size = (2..63).filter(|bit| features >> bit & 1 == 1).map(extent).fold(HEADER_END, usize::max).min(vectors.len());
+    let size =
+        (2..63).filter(|bit| features >> bit & 1 == 1).map(extent).fold(HEADER_END, usize::max).min(vectors.len());
     let mut frame = vectors[..size].to_vec();
     if size >= HEADER_END {
         let sizes = [MAGIC1, size as u32 + 4].into_iter().flat_map(u32::to_le_bytes);
@@ -147,6 +152,17 @@ fn resumed(registers: &Registers) -> Registers {
 /// The addresses in this code to which handlers return.
 pub(crate) fn returns_in(process: &Process, range: &Range<u64>) -> Vec<u64> {
     Code::read(process, range).map(|code| code.all(&RETURN_FROM_SIGNAL)).unwrap_or_default()
+}
+
+/// Whether this memory, which begins with an address from [`returns_in`], is the frame of a handler. Stacks have such
+/// words of handlers that have long returned, in locals that were never written; of those frames parts are left.
+pub(crate) fn is_whole(frame: &[u8]) -> bool {
+    let word =
+        |at: usize| frame.get(at * 8..at * 8 + 8).and_then(|bytes| Some(u64::from_le_bytes(bytes.try_into().ok()?)));
+    let (flags, link, segments) = (word(1), word(2), word(24));
+    flags.is_some_and(|flags| flags <= FLAGS)
+        && link == Some(0)
+        && segments.is_some_and(|all| all & 0xffff == USER_CODE)
 }
 
 /// A copy of code of a process.
