@@ -34,6 +34,7 @@ mod recording;
 mod run;
 mod safe_point;
 mod scratch;
+#[cfg_attr(not(target_arch = "x86_64"), path = "no_signal_frame.rs")]
 mod signal_frame;
 mod sinks;
 mod symbols;

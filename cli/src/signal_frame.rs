@@ -61,7 +61,7 @@ impl WayBack {
     }
 
     /// Whether the thread is about to restore itself, after its call.
-    pub(crate) fn is_taken(&self, registers: &Registers, frame: &Frame) -> bool {
+    pub(crate) fn is_taken(self, registers: &Registers, frame: &Frame) -> bool {
         registers.rip == self.restorer + RETURN_FROM_SIGNAL.len() as u64
             && registers.orig_rax == libc::SYS_rt_sigreturn as u64
             && registers.rsp == frame.at + CONTEXT
@@ -74,7 +74,7 @@ impl WayBack {
     }
 
     /// Lets a thread restore itself next.
-    pub(crate) fn take(&self, registers: &mut Registers, frame: &Frame) {
+    pub(crate) fn take(self, registers: &mut Registers, frame: &Frame) {
         registers.rip = self.restorer;
         registers.rsp = frame.at + CONTEXT;
         registers.orig_rax = u64::MAX;
