@@ -9,6 +9,7 @@
 //! | `/tmp/perf-PID.map` | is of this PID namespace and has another start time, `ended` or `mixed`; holds no lock |
 //! | `image-PID-START*/`, `object-N.so`, `alive`, `dead` | has another start time; holds no lock on `alive` |
 //! | `sources/NAME-HASH.py` | (no process) was written more than 30 days ago |
+//! | `$TMPDIR/jitlisten-{top,lines}-XXXXXX/` | holds no lock on it; is older than a minute (`scratch.rs`) |
 //! | `jitlisten-XXXXXX/`, `jit-PID.dump`, `jitted-PID-*` | is not there; holds no lock on `jit-PID.dump` |
 //!
 //! The first line of a perf map is `0 0 jitlisten PID START NAMESPACE STATE`.
@@ -33,6 +34,7 @@ use jitlisten::plumbing::FirstLine;
 use crate::outside;
 use crate::problem::Problem;
 use crate::process;
+use crate::scratch;
 
 const EXAMPLE: &str = "Example: jitlisten clean --dry-run";
 
@@ -88,8 +90,21 @@ impl Clean {
                 }
             }
         }
+        let abandoned = if self.pids.is_empty() { scratch::abandoned() } else { Vec::new() };
+        for path in &abandoned {
+            let removed = if self.dry_run { Ok(()) } else { std::fs::remove_dir_all(path) };
+            match removed {
+                Ok(()) => {
+                    let _ = writeln!(out, "{:<8} {:>10}  {}", "scratch", "", path.display());
+                }
+                Err(error) => {
+                    failed += 1;
+                    let _ = writeln!(io::stderr(), "jitlisten: {} stays: {error}", path.display());
+                }
+            }
+        }
         let verb = if self.dry_run { "would be removed" } else { "removed" };
-        let _ = writeln!(out, "{} {verb}, {}", left.len() - failed, size(sum));
+        let _ = writeln!(out, "{} {verb}, {}", left.len() + abandoned.len() - failed, size(sum));
         Ok(if failed == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE })
     }
 

@@ -28,7 +28,7 @@ The code is instrumented: never measure time with it.";
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Coverage {
     /// The command and its arguments
-    #[arg(required = true, trailing_var_arg = true, allow_hyphen_values = true, value_name = "CMD")]
+    #[arg(required = true, trailing_var_arg = true, value_name = "CMD")]
     command: Vec<OsString>,
 }
 

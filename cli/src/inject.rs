@@ -6,7 +6,7 @@
 //! function for signal handlers: it takes only its own lock. If the main thread waits for a lock, the wait is
 //! interrupted as by a signal, and Python runs its pending calls.
 //!
-//! **Any other process** gets a thread, which starts the recording (`capi/src/attached.rs`). The main thread makes it with
+//! **Any other process**, and a Python whose main thread stays in compiled code, gets a thread, which starts the recording (`capi/src/attached.rs`). The main thread makes it with
 //! `pthread_create`, after a `dlopen` of the library where that is missing, when it is found where it may call these
 //! (`safe_point.rs`).
 //!
@@ -38,7 +38,8 @@ use crate::installation::{Installation, LIBRARY};
 use crate::memory::{self, words};
 use crate::problem::Problem;
 use crate::process::{Process, is_libc};
-use crate::safe_point::SafePoints;
+use crate::safe_point::{SafePoints, Stacks};
+use crate::signal_frame::WayBack;
 use crate::sinks::Sinks;
 use crate::symbols;
 use crate::system::{Blocked, send_signal};
@@ -48,6 +49,9 @@ use crate::trace::{self, Stopped};
 const PAUSE: Duration = Duration::from_millis(50);
 /// How long a main thread that runs Python takes at most to look at pending calls, generously.
 const SOON: Duration = Duration::from_secs(3);
+
+/// A main thread of Python that is longer in native code than that is taken for one without Python.
+const NATIVE_AFTER: Duration = Duration::from_secs(5);
 
 /// Between two looks whether the main thread may start a thread.
 const RETRY: Duration = Duration::from_millis(10);
@@ -156,13 +160,42 @@ pub(crate) fn inject(
     if process.is_stopped() {
         return Err(Problem::new(format!("process {pid} is stopped")).help(format!("kill -CONT {pid}")));
     }
-    let way = match (process.python(), request) {
-        (Some(_), _) => Way::Python(visible_package(process, installation)?),
-        (None, Request::Start(start)) => Way::Thread(visible_library(process, installation)?, start),
-        (None, Request::Stop) => return end_recording(process, timeout, signals),
-        (None, _) => return Err(not_python(pid)),
+    let without_python = |timeout| match request {
+        Request::Start(start) => {
+            let way = Way::Thread(visible_library(process, installation)?, start);
+            attempt(process, &way, request, timeout, signals)?
+                .ok_or_else(|| Problem::new(format!("timed out: process {pid} did not run a new thread")))
+        }
+        Request::Stop => end_recording(process, timeout, signals),
+        Request::Enable { .. } | Request::Disable => Err(not_python(pid)),
     };
-    let memory = Memory::arm(process, &way, request, timeout, signals).map_err(|problem| match process.is_there() {
+    if process.python().is_none() {
+        return without_python(timeout);
+    }
+    let began = Instant::now();
+    let has_other_way = cfg!(target_arch = "x86_64") && matches!(request, Request::Start(_) | Request::Stop);
+    let python_timeout = if has_other_way { NATIVE_AFTER.min(timeout / 2) } else { timeout };
+    let way = Way::Python(visible_package(process, installation)?);
+    match attempt(process, &way, request, python_timeout, signals)? {
+        Some(result) => Ok(result),
+        None if has_other_way => without_python(timeout.saturating_sub(began.elapsed())),
+        None => Err(Problem::new(format!(
+            "timed out: the main thread of process {pid} has not been in Python for {} s",
+            timeout.as_secs()
+        ))),
+    }
+}
+
+/// Does it in one way. Nothing if the process has not begun in time, and never will.
+fn attempt(
+    process: &Process,
+    way: &Way,
+    request: &Request,
+    timeout: Duration,
+    signals: &Blocked,
+) -> Result<Option<String>, Problem> {
+    let pid = process.pid;
+    let memory = Memory::arm(process, way, request, timeout, signals).map_err(|problem| match process.is_there() {
         true => Problem::new(format!("process {pid} cannot be changed")).because(&problem),
         false => process.ended(),
     })?;
@@ -170,10 +203,10 @@ pub(crate) fn inject(
     if result.is_ok() {
         memory.unmap();
     }
-    let result = result?;
+    let Some(result) = result? else { return Ok(None) };
     match result.split_once(' ') {
         // The process has written it.
-        Some(("ok", words)) => Ok(printable(words)),
+        Some(("ok", words)) => Ok(Some(printable(words))),
         Some((_, words)) => Err(Problem::new(format!("process {pid}: {words}"))),
         None => Err(Problem::new(format!("process {pid} did not report a result"))),
     }
@@ -199,13 +232,14 @@ fn end_recording(process: &Process, timeout: Duration, signals: &Blocked) -> Res
     let process = &Process::open(process.pid)?;
     let library = process.library_named(LIBRARY).ok_or_else(none)?;
     let end = entry(process, library, "jitlisten_record_end").map_err(Problem::new)?;
+    let way_back = way_back(process)?;
     let began = Instant::now();
     loop {
         let answer = trace::with_main_thread(process.pid, |stopped| {
             if !process.still_maps(&[end]) {
                 return Err(executed_another());
             }
-            stopped.call(end, [0; 6], None)
+            stopped.call(end, [0; 6], None, way_back)
         });
         match answer.map(|answer| answer as u32) {
             Ok(1) if began.elapsed() < timeout => {}
@@ -271,6 +305,8 @@ struct Functions {
     mmap: u64,
     munmap: u64,
     start: StartFunctions,
+    way_back: WayBack,
+    stacks: Stacks,
 }
 
 enum StartFunctions {
@@ -309,7 +345,8 @@ impl Functions {
                 StartFunctions::Thread { create, open, library: library.clone(), safe }
             }
         };
-        Ok(Functions { mmap: of_libc("mmap")?, munmap: of_libc("munmap")?, start })
+        let (mmap, munmap, way_back) = (of_libc("mmap")?, of_libc("munmap")?, way_back(process)?);
+        Ok(Functions { mmap, munmap, start, way_back, stacks: Stacks::of(process) })
     }
 
     fn are_there(&self, process: &Process) -> io::Result<()> {
@@ -332,13 +369,13 @@ impl Functions {
     ) -> io::Result<u64> {
         let protection = (libc::PROT_READ | libc::PROT_WRITE) as u64;
         let flags = (libc::MAP_PRIVATE | libc::MAP_ANONYMOUS) as u64;
-        let at = stopped.call(self.mmap, [0, size as u64, protection, flags, u64::MAX, 0], None)?;
-        if at == u64::MAX || at == 0 {
+        let at = stopped.call(self.mmap, [0, size as u64, protection, flags, u64::MAX, 0], None, self.way_back)?;
+        if at == 0 || !at.is_multiple_of(PAGE as u64) {
             return Err(io::Error::other("it is out of memory"));
         }
         let begun = self.begin(process, stopped, at, at + size as u64 - RESULTS, &text_of(at));
         if begun.is_err() {
-            let _ = stopped.call(self.munmap, [at, size as u64, 0, 0, 0, 0], None);
+            let _ = stopped.call(self.munmap, [at, size as u64, 0, 0, 0, 0], None, self.way_back);
         }
         begun.map(|()| at)
     }
@@ -348,7 +385,7 @@ impl Functions {
         match &self.start {
             StartFunctions::Python { add, run } => {
                 memory::write(process.pid, string, text)?;
-                match stopped.call(*add, [*run, string, 0, 0, 0, 0], Some(results))? as i32 {
+                match stopped.call(*add, [*run, string, 0, 0, 0, 0], Some(results), self.way_back)? as i32 {
                     0 => Ok(()),
                     _ => Err(io::Error::other("too many pending calls")),
                 }
@@ -357,7 +394,7 @@ impl Functions {
                 if let Some(open) = open {
                     memory::write(process.pid, string, &[library.as_os_str().as_bytes(), b"\0"].concat())?;
                     let flags = (libc::RTLD_NOW | libc::RTLD_LOCAL) as u64;
-                    if stopped.call(*open, [string, flags, 0, 0, 0, 0], Some(results))? == 0 {
+                    if stopped.call(*open, [string, flags, 0, 0, 0, 0], Some(results), self.way_back)? == 0 {
                         return Err(io::Error::other(format!("it cannot open {}", library.display())));
                     }
                 }
@@ -365,13 +402,17 @@ impl Functions {
                 let now = Process::open(process.pid).map_err(|_| io::ErrorKind::NotFound)?;
                 let entry = entry(&now, library, "jitlisten_attached")?;
                 memory::write(process.pid, string, text)?;
-                match stopped.call(*create, [results, 0, entry, at, 0, 0], Some(results))? as i32 {
+                match stopped.call(*create, [results, 0, entry, at, 0, 0], Some(results), self.way_back)? as i32 {
                     0 => Ok(()),
                     number => Err(io::Error::other(format!("it cannot start a thread: error {number}"))),
                 }
             }
         }
     }
+}
+
+fn way_back(process: &Process) -> Result<WayBack, Problem> {
+    WayBack::find(process).ok_or_else(|| Problem::new("its libc has no code by which a call could return"))
 }
 
 /// Where the library has a function for us.
@@ -409,9 +450,10 @@ impl Memory<'_> {
             let mut refusal = None;
             let at = trace::with_main_thread(process.pid, |stopped| {
                 functions.are_there(process)?;
-                if let StartFunctions::Thread { safe, .. } = &functions.start {
-                    refusal = safe.refuse(process, stopped)?;
-                }
+                refusal = match &functions.start {
+                    StartFunctions::Thread { safe, .. } => safe.refuse(process, stopped)?,
+                    StartFunctions::Python { .. } => functions.stacks.refuse(process, stopped),
+                };
                 if refusal.is_some() { Ok(0) } else { functions.hand_over(process, stopped, size, text_of) }
             });
             let Some(place) = refusal else { break at };
@@ -441,8 +483,8 @@ impl Memory<'_> {
         (state == DONE).then(|| String::from_utf8_lossy(&bytes[RESULT..][..length]).into_owned())
     }
 
-    /// Waits for the result. A request that has not begun in time never does.
-    fn wait(&self, timeout: Duration, signals: &Blocked) -> Result<String, Problem> {
+    /// Waits for the result. A request that has not begun in time never does: then there is none.
+    fn wait(&self, timeout: Duration, signals: &Blocked) -> Result<Option<String>, Problem> {
         let pid = self.process.pid;
         let began = Instant::now();
         let (mut is_woken, mut interrupt) = (false, None);
@@ -450,7 +492,7 @@ impl Memory<'_> {
             if let Some(result) = self.result() {
                 // The caller asks for it, too.
                 interrupt.into_iter().for_each(|signal| send_signal(std::process::id(), signal));
-                return Ok(result);
+                return Ok(Some(result));
             }
             if !self.process.is_there() {
                 return Err(self.process.ended());
@@ -469,14 +511,7 @@ impl Memory<'_> {
                 });
             }
             if (interrupt.is_some() || began.elapsed() >= timeout) && state != Some(BEGUN) && self.cancel() {
-                return Err(match interrupt {
-                    Some(_) => Problem::new("interrupted"),
-                    None if is_python => Problem::new(format!(
-                        "timed out: the main thread of process {pid} has not been in Python for {} s",
-                        timeout.as_secs()
-                    )),
-                    None => Problem::new(format!("timed out: process {pid} did not run a new thread")),
-                });
+                return if interrupt.is_some() { Err(Problem::new("interrupted")) } else { Ok(None) };
             }
             // It has begun, and hangs in an import, say.
             if began.elapsed() >= 2 * timeout + SOON {
@@ -503,7 +538,8 @@ impl Memory<'_> {
     fn unmap(&self) {
         let _ = trace::with_main_thread(self.process.pid, |stopped| {
             self.functions.are_there(self.process)?;
-            stopped.call(self.functions.munmap, [self.at, self.size as u64, 0, 0, 0, 0], None)
+            let Functions { munmap, way_back, .. } = self.functions;
+            stopped.call(munmap, [self.at, self.size as u64, 0, 0, 0, 0], None, way_back)
         });
     }
 }

@@ -33,6 +33,9 @@ mod recorder;
 mod recording;
 mod run;
 mod safe_point;
+mod scratch;
+#[cfg_attr(not(target_arch = "x86_64"), path = "no_signal_frame.rs")]
+mod signal_frame;
 mod sinks;
 mod symbols;
 mod system;

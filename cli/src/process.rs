@@ -42,6 +42,7 @@ pub(crate) struct Mapping {
     pub(crate) end: u64,
     pub(crate) offset: u64,
     pub(crate) is_executable: bool,
+    pub(crate) is_main_stack: bool,
     /// Empty if it is no file.
     pub(crate) path: PathBuf,
 }
@@ -358,6 +359,7 @@ impl Mapping {
             end: line.range.start().0.saturating_add(line.range.size()),
             offset: line.offset,
             is_executable: line.is_executable(),
+            is_main_stack: line.path == b"[stack]",
             path: PathBuf::from(std::ffi::OsStr::from_bytes(path)),
         }
     }

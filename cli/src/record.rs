@@ -59,19 +59,19 @@ pub(crate) struct Record {
     /// End the recording of this process
     #[arg(long, value_name = "PID", conflicts_with_all = ["command", "pid", "output", "bundle"])]
     stop: Option<u32>,
+    /// With -p and --stop: how long to wait until the process reaches a point where it can be changed
+    #[arg(long, value_name = "SECONDS", default_value_t = 20, conflicts_with = "command")]
+    timeout: u64,
     #[command(flatten)]
     recorder: Recorder,
     /// The command and its arguments; prog.py and -m MODULE mean this environment's Python
     #[arg(required_unless_present_any = ["pid", "stop"], value_name = "CMD")]
-    #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
+    #[arg(trailing_var_arg = true)]
     command: Vec<OsString>,
 }
 
 /// Where a recording goes unless -o says so.
 pub(crate) const USUAL_FILE: &str = "jitlisten.perf.data";
-
-/// How long a process may take to begin or to end.
-const PATIENCE: Duration = Duration::from_secs(20);
 
 /// With the process for `%p` and this host for `%h`.
 fn expanded(path: &Path, pid: u32) -> PathBuf {
@@ -141,7 +141,7 @@ fn check_timers() -> Result<(), Problem> {
 impl Record {
     pub(crate) fn execute(self) -> Result<ExitCode, Problem> {
         if let Some(pid) = self.stop {
-            return Record::stop(pid);
+            return Record::stop(pid, Duration::from_secs(self.timeout));
         }
         let usual = if self.bundle { "jitlisten.bundle" } else { USUAL_FILE };
         let path = checked_output(self.output.as_deref().unwrap_or(Path::new(usual)), self.bundle, self.pid)?;
@@ -234,22 +234,28 @@ impl Record {
             options: Options { recorder: recorder(&process), ..self.options(path) },
         };
         // They end the recording and not this process.
-        let until = Blocked::ends();
-        inject::inject(&process, &installation, &Request::Start(start), PATIENCE, &until)?;
+        let (until, timeout) = (Blocked::ends(), Duration::from_secs(self.timeout));
+        let answer = inject::inject(&process, &installation, &Request::Start(start), timeout, &until)?;
+        if process.python().is_some() && answer.is_empty() {
+            let _ = writeln!(
+                io::stderr(),
+                "jitlisten: the main thread is in native code: functions that are compiled from now on get no lines"
+            );
+        }
         let _ = writeln!(io::stderr(), "jitlisten: recording process {pid} into {}", path.display());
         let deadline = self.duration.map(|seconds| Instant::now() + Duration::from_secs(seconds.into()));
         let in_time = || deadline.is_none_or(|deadline| Instant::now() < deadline);
         while process.is_there() && in_time() && until.arrived(Duration::from_millis(100)).is_none() {}
         if process.is_there() {
-            inject::inject(&process, &installation, &Request::Stop, PATIENCE, &until)?;
+            inject::inject(&process, &installation, &Request::Stop, timeout, &until)?;
         }
         Ok(ExitCode::SUCCESS)
     }
 
     /// Ends the recording of a process, whoever began it.
-    fn stop(pid: u32) -> Result<ExitCode, Problem> {
+    fn stop(pid: u32, timeout: Duration) -> Result<ExitCode, Problem> {
         let process = Process::open(pid)?;
-        inject::inject(&process, &Installation::find()?, &Request::Stop, PATIENCE, &Blocked::ends())?;
+        inject::inject(&process, &Installation::find()?, &Request::Stop, timeout, &Blocked::ends())?;
         Ok(ExitCode::SUCCESS)
     }
 }

@@ -37,7 +37,7 @@ pub(crate) struct Run {
     #[arg(long)]
     python_perf: bool,
     /// The command and its arguments; prog.py and -m MODULE mean this environment's Python
-    #[arg(required = true, trailing_var_arg = true, allow_hyphen_values = true, value_name = "CMD")]
+    #[arg(required = true, trailing_var_arg = true, value_name = "CMD")]
     command: Vec<OsString>,
 }
 

@@ -2,7 +2,7 @@
 //! of the loader, or of a signal handler, which may have interrupted these.
 //!
 //! ```text
-//!   runs outside of libc, the loader and files that define malloc     none of their functions is active
+//!   is outside of libc, the loader and files that define malloc       none of their functions is active
 //!   waits in a system call that they never wait in                    libc's wrapper of that call is active
 //!   a signal frame on its stack                                       a handler, or a trace of one: not known
 //! ```
@@ -16,14 +16,15 @@ use std::ops::Range;
 use std::path::Path;
 
 use crate::memory;
-use crate::process::{Process, is_libc};
+use crate::process::{Mapping, Process, is_libc};
+use crate::signal_frame;
 use crate::symbols::Symbols;
 use crate::trace::Stopped;
 
 /// More of a stack is not read.
 const MOST_STACK: u64 = 8 << 20;
-/// glibc's `__restore_rt`, to which every handler returns: `mov $15, %rax; syscall`.
-const RETURN_FROM_SIGNAL: [u8; 9] = [0x48, 0xc7, 0xc0, 0x0f, 0, 0, 0, 0x0f, 0x05];
+/// A signal frame with the vector registers of any machine, and a system call.
+const MIN_ROOM: u64 = 16 << 10;
 
 /// Calls in which a thread waits for others, and neither `malloc` nor the loader does.
 #[cfg(target_arch = "x86_64")]
@@ -55,9 +56,8 @@ const SLEEPS: &[libc::c_long] = &[libc::SYS_clock_nanosleep, libc::SYS_nanosleep
 /// The code of a process that a thread must not be in.
 pub(crate) struct SafePoints {
     code: Vec<Range<u64>>,
-    returns: Vec<u64>,
     has_own_malloc: bool,
-    mappings: Vec<Range<u64>>,
+    stacks: Stacks,
 }
 
 impl SafePoints {
@@ -72,26 +72,24 @@ impl SafePoints {
         let code = process.mappings.iter().filter(|mapping| mapping.is_executable);
         let excluded = |path: &Path| usual.contains(path) || allocators.contains(path);
         let code = code.filter(|mapping| excluded(&mapping.path)).map(|mapping| mapping.start..mapping.end);
-        let code: Vec<_> = code.collect();
-        let returns = code.iter().flat_map(|range| returns_in(process, range)).collect();
-        let mappings = process.mappings.iter().map(|mapping| mapping.start..mapping.end).collect();
-        SafePoints { code, returns, has_own_malloc: !allocators.is_empty(), mappings }
+        SafePoints { code: code.collect(), has_own_malloc: !allocators.is_empty(), stacks: Stacks::of(process) }
     }
 
     /// Why the thread must not be disturbed where it is, or a little later.
     pub(crate) fn refuse(&self, process: &Process, thread: &mut Stopped) -> io::Result<Option<&'static str>> {
-        match thread.waits_in() {
-            Some((call, second)) if !self.is_harmless(call, second) => return Ok(Some("in a system call or a lock")),
-            Some(_) => {}
-            // A program may be in `malloc` nearly always.
-            None => thread.step(|at| self.is_outside(at))?,
-        }
+        // A program may be in `malloc` nearly always.
+        thread.run_on(|at| self.is_outside(at))?;
         let (at, stack) = thread.place();
-        Ok(match self.has_signal_frame(process, stack) {
-            _ if thread.waits_in().is_none() && !self.is_outside(at) => Some("in the C library"),
-            Some(false) => None,
-            Some(true) => Some("in a signal handler"),
-            None => Some("on a stack that cannot be read"),
+        Ok(match thread.waits_in() {
+            Some((call, second)) if !self.is_outside(at) && !self.is_harmless(call, second) => {
+                Some("in a system call or a lock")
+            }
+            None if !self.is_outside(at) => Some("in the C library"),
+            _ => match self.stacks.has_signal_frame(process, stack) {
+                Some(false) => None,
+                Some(true) => Some(IN_HANDLER),
+                None => Some("on a stack that cannot be read"),
+            },
         })
     }
 
@@ -107,19 +105,46 @@ impl SafePoints {
         let is_condition = call == libc::SYS_futex as u64 && second & !OPTIONS == FUTEX_WAIT_BITSET;
         is(WAITS) || !self.has_own_malloc && (is(SLEEPS) || is_condition)
     }
-
-    fn has_signal_frame(&self, process: &Process, stack: u64) -> Option<bool> {
-        // The main stack's begins further down by now, perhaps.
-        let size = self.mappings.iter().find(|mapping| stack < mapping.end)?.end - stack;
-        let bytes =
-            memory::read(process.pid, stack, usize::try_from(size).ok().filter(|_| size <= MOST_STACK)?).ok()?;
-        let mut words = bytes.chunks_exact(8).map(|word| u64::from_le_bytes(word.try_into().unwrap_or_default()));
-        Some(words.any(|word| self.returns.contains(&word)))
-    }
 }
 
-fn returns_in(process: &Process, range: &Range<u64>) -> Vec<u64> {
-    let size = usize::try_from(range.end - range.start).unwrap_or(usize::MAX);
-    let bytes = memory::read(process.pid, range.start, size).unwrap_or_default();
-    memchr::memmem::find_iter(&bytes, &RETURN_FROM_SIGNAL).map(|at| range.start + at as u64).collect()
+const IN_HANDLER: &str = "in a signal handler";
+
+/// The stacks of a process.
+pub(crate) struct Stacks {
+    mappings: Vec<Mapping>,
+    returns: Vec<u64>,
+}
+
+impl Stacks {
+    pub(crate) fn of(process: &Process) -> Stacks {
+        let libc = process.mappings.iter().filter(|mapping| mapping.is_executable && is_libc(&mapping.path));
+        let returns = libc.flat_map(|mapping| signal_frame::returns_in(process, &(mapping.start..mapping.end)));
+        Stacks { returns: returns.collect(), mappings: process.mappings.clone() }
+    }
+
+    /// Why no call can be made on the thread's own stack. A signal stack may be nearly full.
+    pub(crate) fn refuse(&self, process: &Process, thread: &Stopped) -> Option<&'static str> {
+        let (_, stack) = thread.place();
+        match self.at(stack) {
+            Some(mapping) if mapping.is_main_stack => None,
+            Some(mapping) if stack < mapping.start + MIN_ROOM => Some("on a stack without room"),
+            Some(_) if self.has_signal_frame(process, stack) == Some(false) => None,
+            Some(_) => Some(IN_HANDLER),
+            None => Some("on no stack"),
+        }
+    }
+
+    /// The mapping of this stack; the main one may begin further down by now.
+    fn at(&self, stack: u64) -> Option<&Mapping> {
+        self.mappings.iter().find(|mapping| stack < mapping.end)
+    }
+
+    fn has_signal_frame(&self, process: &Process, stack: u64) -> Option<bool> {
+        let size = self.at(stack)?.end - stack;
+        let bytes =
+            memory::read(process.pid, stack, usize::try_from(size).ok().filter(|_| size <= MOST_STACK)?).ok()?;
+        let returns = |word: &[u8]| self.returns.iter().any(|address| address.to_le_bytes() == word);
+        let mut words = bytes.chunks_exact(8).enumerate().filter(|(_, word)| returns(word));
+        Some(words.any(|(number, _)| signal_frame::is_whole(&bytes[number * 8..])))
+    }
 }

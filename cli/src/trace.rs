@@ -3,15 +3,19 @@
 //! ```text
 //!   seize, interrupt     the thread stops, wherever it is, in a system call or not
 //!   save                 all registers, the floating-point and vector ones included, and the signal mask
-//!   call                 with its signals blocked, on a given stack; the return address is 0, so that the return is a
-//!                        SIGSEGV that only the tracer sees
+//!   call                 with its signals blocked, on a given stack, above which a signal frame has what was saved
+//!                        (`signal_frame.rs`): the function returns into `rt_sigreturn`, where the tracer stops it
 //!   restore, detach      as before: the kernel restarts an interrupted system call
 //! ```
 //! Signals that cannot be blocked and arrive during a call are sent again when the thread is as it was.
 //!
 //! The functions must be safe in a signal handler. A call that takes too long is taken back. The kernel detaches when
-//! the thread that traces ends, so [`with_main_thread`] has one of its own. If the command is killed during a call, the
-//! target dies of the return: so signals wait until the end.
+//! the thread that traces ends, so [`with_main_thread`] has one of its own.
+//!
+//! **The tracer may be killed at any time.** One request, which is atomic, leads from the thread as it was into the
+//! call, and one back: the first changes all registers, and the last. In between, the thread finishes the call and
+//! restores itself from the frame. On aarch64 there is no frame: the return address is 0, so that the return is a
+//! SIGSEGV that only the tracer sees, and a thread whose tracer is killed during a call dies.
 
 use std::io;
 use std::time::{Duration, Instant};
@@ -19,20 +23,22 @@ use std::time::{Duration, Instant};
 use rustix::process::Signal;
 
 use crate::memory;
+use crate::signal_frame::{Frame, WayBack};
 use crate::system::{Blocked, Everything};
 
 /// How long a stop, or a call, may take.
 const PATIENCE: Duration = Duration::from_secs(5);
-/// How long a thread may go on step by step.
-const MOST_STEPS: Duration = Duration::from_millis(50);
+/// How long a thread may run on until it is elsewhere, and between two looks.
+const MAX_RUN_ON: Duration = Duration::from_millis(50);
+const RUN_ON: Duration = Duration::from_micros(200);
 /// More than the vector registers of any machine.
-const MOST_VECTORS: usize = 64 << 10;
+const MAX_VECTOR_BYTES: usize = 64 << 10;
 const NT_PRSTATUS: i32 = 1;
 /// Below the stack pointer, the ABI of x86_64 lets functions use 128 bytes. A signal stack may end soon behind that.
 const RED_ZONE: u64 = 128;
 /// Blocked signals would reset their handlers if the call raised one of these.
 const FAULTS: [i32; 6] = [libc::SIGSEGV, libc::SIGBUS, libc::SIGILL, libc::SIGFPE, libc::SIGTRAP, libc::SIGSYS];
-/// While a call or a step is made.
+/// While a call is made.
 const BLOCKED: u64 = {
     let [a, b, c, d, e, f] = FAULTS;
     !(bit(a) | bit(b) | bit(c) | bit(d) | bit(e) | bit(f))
@@ -42,19 +48,17 @@ const BLOCKED: u64 = {
 mod machine {
     /// `NT_X86_XSTATE`
     pub(super) const VECTORS: i32 = 0x202;
-    pub(super) const SYSTEM_CALL: [u8; 2] = [0x0f, 0x05];
+    pub(super) const RETURNS_BY_FAULT: bool = false;
     pub(super) type Registers = libc::user_regs_struct;
     pub(super) const FUTEX: u64 = libc::SYS_futex as u64;
 
-    pub(super) fn prepare(registers: &mut Registers, stack: u64, function: u64, arguments: [u64; 6]) -> Option<u64> {
+    pub(super) fn prepare(registers: &mut Registers, stack: u64, function: u64, arguments: [u64; 6]) {
         [registers.rdi, registers.rsi, registers.rdx, registers.rcx, registers.r8, registers.r9] = arguments;
         registers.rip = function;
         registers.rax = 0;
         // No system call to begin again.
         registers.orig_rax = u64::MAX;
-        // As after a `call`: the return address is on top.
-        registers.rsp = (stack & !15) - 8;
-        Some(registers.rsp)
+        registers.rsp = stack;
     }
 
     pub(super) fn stack(registers: &Registers) -> u64 {
@@ -95,17 +99,15 @@ mod machine {
 mod machine {
     /// `NT_PRFPREG`
     pub(super) const VECTORS: i32 = 2;
-    /// `svc #0`
-    pub(super) const SYSTEM_CALL: [u8; 4] = [0x01, 0, 0, 0xd4];
+    pub(super) const RETURNS_BY_FAULT: bool = true;
     pub(super) type Registers = libc::user_regs_struct;
     pub(super) const FUTEX: u64 = libc::SYS_futex as u64;
 
-    pub(super) fn prepare(registers: &mut Registers, stack: u64, function: u64, arguments: [u64; 6]) -> Option<u64> {
+    pub(super) fn prepare(registers: &mut Registers, stack: u64, function: u64, arguments: [u64; 6]) {
         registers.regs[..6].copy_from_slice(&arguments);
         registers.regs[30] = 0;
         registers.pc = function;
-        registers.sp = stack & !15;
-        None
+        registers.sp = stack;
     }
 
     pub(super) fn stack(registers: &Registers) -> u64 {
@@ -157,72 +159,94 @@ impl Stopped {
     fn main_thread(pid: u32) -> io::Result<Stopped> {
         let pid = pid as i32;
         // With a handler that is ignored, the return from a call would change it.
-        if ignores(pid, libc::SIGSEGV) {
+        if machine::RETURNS_BY_FAULT && ignores(pid, libc::SIGSEGV) {
             return Err(io::Error::other("it ignores SIGSEGV"));
         }
-        request(libc::PTRACE_SEIZE, pid, 0, 0)?;
+        // Should the tracer be killed while the thread stands at a system call, this is no SIGTRAP for the thread.
+        request(libc::PTRACE_SEIZE, pid, 0, libc::PTRACE_O_TRACESYSGOOD as usize)?;
         let seized = Seized(pid);
-        request(libc::PTRACE_INTERRUPT, pid, 0, 0)?;
-        let began = Instant::now();
-        loop {
-            match wait(pid, PATIENCE.saturating_sub(began.elapsed()))? {
-                Event::Stopped(libc::SIGTRAP) => break,
-                Event::Stopped(_) => return Err(io::Error::other("it is stopped: continue it first (SIGCONT)")),
-                // It was on its way already.
-                Event::Signal(signal) => request(libc::PTRACE_CONT, pid, 0, signal as usize)?,
-            }
-        }
-        let (registers, vectors) = (registers(pid)?, read_set(pid, machine::VECTORS, MOST_VECTORS)?);
+        interrupt(pid)?;
+        let (registers, vectors) = (registers(pid)?, read_set(pid, machine::VECTORS, MAX_VECTOR_BYTES)?);
         let stopped = Stopped { pid, registers, vectors, mask: mask(pid)?, kept: Vec::new() };
+        // From here on, `stopped` ends the tracing.
         std::mem::forget(seized);
         // Whether they can be put back has to be known before anything is changed.
         stopped.restore()?;
         Ok(stopped)
     }
 
-    /// Calls `function`, and returns what it returns. Its stack begins at `stack`; by default it is the thread's own,
-    /// which is enough for a system call.
-    pub(crate) fn call(&mut self, function: u64, arguments: [u64; 6], stack: Option<u64>) -> io::Result<u64> {
+    /// Calls `function`, and returns what it returns, of which 32 bits are sure. Its stack begins at `stack`; by default
+    /// it is the thread's own, which is enough for a system call.
+    pub(crate) fn call(
+        &mut self,
+        function: u64,
+        arguments: [u64; 6],
+        stack: Option<u64>,
+        way_back: WayBack,
+    ) -> io::Result<u64> {
         let mut registers = self.registers;
-        let stack = stack.unwrap_or(machine::stack(&registers) - RED_ZONE);
-        if let Some(place) = machine::prepare(&mut registers, stack, function, arguments) {
-            memory::write(self.pid as u32, place, &0u64.to_le_bytes())?;
-        }
-        let result = set_mask(self.pid, BLOCKED)
-            .and_then(|()| write_set(self.pid, NT_PRSTATUS, bytes_of(&registers)))
-            .and_then(|()| self.run());
+        let top = stack.unwrap_or(machine::stack(&registers) - RED_ZONE);
+        let frame = Frame::new(top, way_back, &registers, &self.vectors, self.mask);
+        memory::write(self.pid as u32, frame.at, &frame.bytes)?;
+        machine::prepare(&mut registers, frame.at, function, arguments);
+        // In this order: a thread with these registers gets its signal mask back, whatever happens.
+        write_set(self.pid, NT_PRSTATUS, bytes_of(&registers))?;
+        let result = set_mask(self.pid, BLOCKED).and_then(|()| self.run(way_back, &frame));
+        way_back.take(&mut registers, &frame);
+        write_set(self.pid, NT_PRSTATUS, bytes_of(&registers))?;
+        self.stop_again()?;
         self.restore()?;
         result
     }
 
-    fn run(&mut self) -> io::Result<u64> {
-        let began = Instant::now();
+    fn run(&mut self, way_back: WayBack, frame: &Frame) -> io::Result<u64> {
+        let (began, mut last_system_call) = (Instant::now(), 0);
         loop {
-            request(libc::PTRACE_CONT, self.pid, 0, 0)?;
-            let signal = match wait(self.pid, PATIENCE.saturating_sub(began.elapsed())) {
-                Ok(Event::Signal(signal)) => signal,
-                // Of the whole process, by another of its threads: it stops again behind the call.
-                Ok(Event::Stopped(_)) => continue,
+            request(libc::PTRACE_SYSCALL, self.pid, 0, 0)?;
+            let event = match wait(self.pid, PATIENCE.saturating_sub(began.elapsed())) {
                 Err(error) if error.kind() == io::ErrorKind::TimedOut => {
                     request(libc::PTRACE_INTERRUPT, self.pid, 0, 0)?;
                     wait(self.pid, 4 * PATIENCE)?;
                     return Err(error);
                 }
-                Err(error) => return Err(error),
+                event => event?,
             };
             let now = registers(self.pid)?;
-            if FAULTS.contains(&signal) && is_fault(self.pid)? {
-                let is_back = signal == libc::SIGSEGV && machine::at(&now) == 0;
-                return if is_back { Ok(machine::result(&now)) } else { Err(io::Error::other("the call failed")) };
+            let is_back = way_back.is_taken(&now, frame);
+            match event {
+                // Of the whole process, by another of its threads: it stops again after the call.
+                Event::Stopped(_) => {}
+                Event::SystemCall | Event::Signal(libc::SIGSEGV) if is_back => {
+                    return Ok(WayBack::result(&now, last_system_call));
+                }
+                Event::SystemCall => last_system_call = machine::result(&now),
+                Event::Signal(signal) if FAULTS.contains(&signal) && is_fault(self.pid)? => {
+                    return Err(io::Error::other("the call failed"));
+                }
+                Event::Signal(signal) => self.kept.push(signal),
             }
-            self.kept.push(signal);
         }
     }
 
+    /// From a stop for a signal or a system call to one where the kernel looks whether a system call begins again. No
+    /// instruction is executed in between.
+    fn stop_again(&mut self) -> io::Result<()> {
+        request(libc::PTRACE_INTERRUPT, self.pid, 0, 0)?;
+        loop {
+            request(libc::PTRACE_CONT, self.pid, 0, 0)?;
+            match wait(self.pid, PATIENCE)? {
+                Event::Stopped(_) => return Ok(()),
+                Event::SystemCall => {}
+                Event::Signal(signal) => self.kept.push(signal),
+            }
+        }
+    }
+
+    /// With the registers last: until then, they are those of the thread or lead to its frame.
     fn restore(&self) -> io::Result<()> {
         write_set(self.pid, machine::VECTORS, &self.vectors)?;
-        write_set(self.pid, NT_PRSTATUS, bytes_of(&self.registers))?;
-        set_mask(self.pid, self.mask)
+        set_mask(self.pid, self.mask)?;
+        write_set(self.pid, NT_PRSTATUS, bytes_of(&self.registers))
     }
 
     /// The next instruction, and the stack pointer.
@@ -235,26 +259,19 @@ impl Stopped {
         machine::waits_in(&self.registers)
     }
 
-    /// Lets the thread go on, one instruction after the other, until `is_there`; not into a system call, nor for long.
-    pub(crate) fn step(&mut self, is_there: impl Fn(u64) -> bool) -> io::Result<()> {
+    /// Lets the thread run on, and stops it again every now and then until it is elsewhere (`is_there`), or waits in a
+    /// system call, or for long. One that is stepped dies with its tracer.
+    pub(crate) fn run_on(&mut self, is_there: impl Fn(u64) -> bool) -> io::Result<()> {
         let began = Instant::now();
-        set_mask(self.pid, BLOCKED)?;
-        while !is_there(machine::at(&self.registers)) && began.elapsed() < MOST_STEPS {
-            let next = memory::read(self.pid as u32, machine::at(&self.registers), machine::SYSTEM_CALL.len())?;
-            if next == machine::SYSTEM_CALL {
-                break;
-            }
-            request(libc::PTRACE_SINGLESTEP, self.pid, 0, 0)?;
-            match wait(self.pid, PATIENCE)? {
-                Event::Signal(libc::SIGTRAP) | Event::Stopped(_) => {}
-                // The instruction raises it once more.
-                Event::Signal(_) if is_fault(self.pid)? => break,
-                Event::Signal(signal) => self.kept.push(signal),
-            }
+        while !is_there(machine::at(&self.registers)) && self.waits_in().is_none() && began.elapsed() < MAX_RUN_ON {
+            request(libc::PTRACE_CONT, self.pid, 0, 0)?;
+            std::thread::sleep(RUN_ON);
+            interrupt(self.pid)?;
             self.registers = registers(self.pid)?;
         }
-        self.vectors = read_set(self.pid, machine::VECTORS, MOST_VECTORS)?;
-        set_mask(self.pid, self.mask)
+        self.vectors = read_set(self.pid, machine::VECTORS, MAX_VECTOR_BYTES)?;
+        self.mask = mask(self.pid)?;
+        Ok(())
     }
 
     /// Lets a wait for a lock return early, as a signal does. Users of futexes look again; Python looks at its pending
@@ -284,6 +301,24 @@ struct Seized(i32);
 impl Drop for Seized {
     fn drop(&mut self) {
         let _ = request(libc::PTRACE_DETACH, self.0, 0, 0);
+    }
+}
+
+/// The signal of a stop at a system call, with `PTRACE_O_TRACESYSGOOD`.
+const AT_SYSTEM_CALL: i32 = libc::SIGTRAP | 0x80;
+
+/// Stops a thread that is traced and runs.
+fn interrupt(pid: i32) -> io::Result<()> {
+    request(libc::PTRACE_INTERRUPT, pid, 0, 0)?;
+    let began = Instant::now();
+    loop {
+        match wait(pid, PATIENCE.saturating_sub(began.elapsed()))? {
+            Event::Stopped(libc::SIGTRAP) => return Ok(()),
+            Event::Stopped(_) => return Err(io::Error::other("it is stopped: continue it first (SIGCONT)")),
+            // It was on its way already.
+            Event::Signal(signal) => request(libc::PTRACE_CONT, pid, 0, signal as usize)?,
+            Event::SystemCall => request(libc::PTRACE_CONT, pid, 0, 0)?,
+        }
     }
 }
 
@@ -328,6 +363,8 @@ fn request(request: libc::c_uint, pid: i32, address: usize, data: usize) -> io::
 
 /// Why a traced thread stands.
 enum Event {
+    /// At the begin of a system call, or at its end.
+    SystemCall,
     /// As asked (`SIGTRAP`), or with its process, by this signal.
     Stopped(i32),
     /// This signal is about to be delivered.
@@ -350,7 +387,11 @@ fn wait(pid: i32, patience: Duration) -> io::Result<Event> {
             found if found == pid && libc::WIFSTOPPED(status) => {
                 let signal = libc::WSTOPSIG(status);
                 let is_event = status >> 16 == libc::PTRACE_EVENT_STOP;
-                return Ok(if is_event { Event::Stopped(signal) } else { Event::Signal(signal) });
+                return Ok(match signal {
+                    _ if is_event => Event::Stopped(signal),
+                    AT_SYSTEM_CALL => Event::SystemCall,
+                    _ => Event::Signal(signal),
+                });
             }
             -1 => return Err(io::Error::last_os_error()),
             _ => return Err(io::Error::from_raw_os_error(libc::ESRCH)),

@@ -58,7 +58,7 @@ pub(crate) struct Top {
     #[command(flatten)]
     recorder: Recorder,
     /// The command and its arguments; prog.py and -m MODULE mean this environment's Python
-    #[arg(required_unless_present = "pid", trailing_var_arg = true, allow_hyphen_values = true, value_name = "CMD")]
+    #[arg(required_unless_present = "pid", trailing_var_arg = true, value_name = "CMD")]
     command: Vec<OsString>,
 }
 

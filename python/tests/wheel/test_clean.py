@@ -113,3 +113,29 @@ def test_images_of_a_program_that_has_ended(run, environment, tmp_path):
     done = run(command(), "clean", pid, JITLISTEN_DIR=place)
     assert "images" in done.stdout and not list(place.iterdir())
     place.rmdir()
+
+
+def test_a_directory_that_a_killed_process_has_left(run, tmp_path):
+    """Of its exact name, old enough, private, and with a lock that nobody holds."""
+    names = ["jitlisten-top-a1B2c3", "jitlisten-lines-a1B2c3", "jitlisten-top-young1", "jitlisten-top-locked"]
+    others = ["jitlisten-top-notes", "jitlisten-top-shared", "jitlisten-top-linked", "jitlisten-topaz-a1B2c3"]
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir(mode=0o700)
+    for name in [*names, *others]:
+        if name != "jitlisten-top-linked":
+            (tmp_path / name).mkdir(mode=0o700)
+            (tmp_path / name / "output").write_text("text")
+            (tmp_path / name / "top.perf.data.images").mkdir()
+            os.utime(tmp_path / name, (time.time() - 100,) * 2)
+    (tmp_path / "jitlisten-top-linked").symlink_to(elsewhere)
+    (tmp_path / "jitlisten-top-shared").chmod(0o755)
+    os.utime(tmp_path / "jitlisten-top-young1")
+    lock = os.open(tmp_path / "jitlisten-top-locked", os.O_RDONLY)
+    fcntl.flock(lock, fcntl.LOCK_EX)
+    dead = ["jitlisten-lines-a1B2c3", "jitlisten-top-a1B2c3"]
+    done = run(command(), "clean", "--dry-run", TMPDIR=tmp_path)
+    assert all(str(tmp_path / name) in done.stdout for name in dead)
+    run(command(), "clean", TMPDIR=tmp_path)
+    os.close(lock)
+    left = sorted(path.name for path in tmp_path.iterdir() if path.name.startswith("jitlisten-"))
+    assert left == sorted({*names, *others} - set(dead))

@@ -52,6 +52,7 @@ TRICKS = {
     "facts without an end": ("library", ["nested"], True),
     "facts of a device": ("library", ["facts"], True),
     "swaps its map": ("hostile", ["swaps", "VICTIM"], True),
+    "swaps the files of top": ("hostile", ["scratch"], True),
     "execs": ("hostile", ["execs"], False),
     "forks": ("hostile", ["forks"], False),
     "is stopped": ("hostile", ["stops"], False),

@@ -4,6 +4,7 @@ import contextlib
 import json
 import os
 import pathlib
+import pty
 import shutil
 import signal
 import subprocess
@@ -189,6 +190,54 @@ def test_an_interrupted_command_is_reported(environment, tmp_path, send, sent):
         text, said = lines.communicate(timeout=PATIENCE)
     assert "samples of task-clock" in text and "__main__.burn" in text, said
     assert lines.returncode == 128 + sent and not list(scratch.iterdir())
+
+
+@pytest.mark.parametrize("words", [["lines"], ["why", "compiled.py:14"], ["record", "--bundle", "-o", "folder"]])
+def test_ctrl_c_ends_a_program_in_compiled_code(environment, tmp_path, words):
+    """The first one is the program's, which does not notice it; the second one, after some advice, ends it."""
+    pid, terminal = pty.fork()
+    if pid == 0:
+        os.chdir(tmp_path)
+        words = [str(word) for word in [command(), *words, "--", python(), PROGRAMS / "compiled.py"]]
+        os.execve(words[0], words, environment)
+    said = b""
+
+    def says(text):
+        nonlocal said
+        while text not in said:
+            said += os.read(terminal, 65536)
+
+    try:
+        says(b"ready")
+        time.sleep(1.5)
+        os.write(terminal, b"\x03")
+        says(b"the program goes on; press Ctrl-C again to end it")
+        os.write(terminal, b"\x03")
+        says(b"the program was ended by signal 15" if words[0] != "record" else b"folder: ")
+        with contextlib.suppress(OSError):
+            says(b"nothing says this")
+        _, status = os.waitpid(pid, 0)
+    finally:
+        os.close(terminal)
+    assert os.waitstatus_to_exitcode(status) == 128 + signal.SIGTERM, said
+    assert words[0] == "record" or b"total += (i % 7) * 0.5" in said, said
+
+
+def test_an_interrupt_that_is_ignored_stays_so(environment, tmp_path):
+    """As of a job in the background of a script."""
+    words = ["sh", "-c", 'trap "" INT HUP; exec "$@"', "sh"]
+    program = [command(), "lines", "--", python(), PROGRAMS / "kernel.py", "work"]
+    started = subprocess.Popen(
+        [str(word) for word in [*words, *program]], env=environment, cwd=tmp_path, stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE, text=True, start_new_session=True,
+    )
+    assert started.stdout.readline().startswith("pid")
+    for _ in range(3):
+        os.killpg(started.pid, signal.SIGINT)
+        os.killpg(started.pid, signal.SIGHUP)
+        time.sleep(0.1)
+    text, said = started.communicate(timeout=PATIENCE)
+    assert started.returncode == 0 and "__main__.burn" in text and "goes on" not in said, said
 
 
 def test_a_bundle_is_filled_when_its_command_is_ended(environment, run, tmp_path):

@@ -15,7 +15,8 @@ def functions(run, data):
 
 
 # In the program, in ``malloc`` nearly always, in a sleep, in the wait for a thread; without the library and with it.
-@pytest.mark.parametrize("place", ["computes", "allocates", "sleeps", "joins"])
+# Or with what a handler has left on the stack.
+@pytest.mark.parametrize("place", ["computes", "allocates", "sleeps", "joins", "handled"])
 @pytest.mark.parametrize("words", [(), ("run", "--sinks", "unwind", "--")])
 def test_a_program_is_recorded_while_it_runs(run, start, tmp_path, host, place, words):
     program = start(*(command(), *words) if words else (), host, place)
@@ -33,6 +34,28 @@ def test_code_that_was_compiled_before_has_names(run, start, tmp_path):
     assert "jitted_work" in run(command(), "lines", data).stdout
     refused = run(command(), "attach", program.pid, "--sinks", "image", status=None)
     assert "is not Python" in refused.stderr
+
+
+@pytest.mark.parametrize("words", [(), ("run", "--")])
+def test_a_python_that_stays_in_compiled_code(run, start, tmp_path, words):
+    """Its lines are known if the library was there when it was compiled."""
+    program = start(*(command(), *words) if words else (), python(), PROGRAMS / "compiled.py")
+    for number in range(2):
+        data = tmp_path / f"{number}.data"
+        done = run(command(), "record", "-p", program.pid, "-d", 1, "-o", data)
+        assert "main thread is in native code" in done.stderr
+        text = run(command(), "lines", data).stdout
+        assert "__main__.endless" in text
+        assert not words or "total += (i % 7) * 0.5" in text
+    assert not program.has_ended()
+
+
+def test_options_that_are_unknown_are_named(run):
+    for words in (["record", "-p", "1", "--no-such"], ["top", "-p", "1", "--no-such"], ["run", "--no-such"]):
+        refused = run(command(), *words, status=2)
+        assert "unexpected argument '--no-such'" in refused.stderr
+    none = run(command(), "record", "-p", 5_000_000, "--timeout", 1, status=2)
+    assert "no such process" in none.stderr
 
 
 def test_a_main_thread_in_a_signal_handler_is_not_disturbed(run, start, tmp_path, host):

@@ -80,6 +80,7 @@ def assert_as_it_was(pane, before):
 
 
 TOP = f"{command()} top" if "JITLISTEN_TEST_PYTHON" in os.environ else ""
+TOP_DIRECTORY = re.compile(r".*/jitlisten-top-[0-9A-Za-z]{6}$")
 BURN = r"^ +\d+\.\d +\d+\.\d +\d+\.\d\d +\d+\.\d\d │ __main__\.burn"
 
 
@@ -123,6 +124,12 @@ def top_of(pane):
     return wait_for(lambda: children(shell), "top")[0], children
 
 
+def scratch_of(top):
+    """Its directory, on which it holds a lock."""
+    [directory] = [file for file in map(os.readlink, pathlib.Path(f"/proc/{top}/fd").iterdir()) if TOP_DIRECTORY.match(file)]
+    return pathlib.Path(directory)
+
+
 @pytest.mark.parametrize("how", ["Ctrl-C", "SIGTERM", "SIGHUP", "SIGINT"])
 def test_the_terminal_is_as_it_was(pane, how):
     before = pane.settings("before")
@@ -130,6 +137,7 @@ def test_the_terminal_is_as_it_was(pane, how):
     pane.shows(BURN)
     top, children = top_of(pane)
     [program] = children(top)
+    scratch = scratch_of(top)
     assert pane.cursor_and_screen() == ["0", "1"], "the other screen, without a cursor"
     if how == "Ctrl-C":
         pane.keys("C-c")
@@ -139,7 +147,7 @@ def test_the_terminal_is_as_it_was(pane, how):
     assert (
         not os.path.exists(f"/proc/{program}/maps") or not open(f"/proc/{program}/maps").read()
     ), "the program has ended"
-    assert not list(pathlib.Path("/tmp").glob(f"jitlisten-top-{top}*")), "no files are left"
+    assert not scratch.exists(), "no files are left"
 
 
 def test_a_process_that_runs_goes_on_after_it(pane, start):
@@ -186,7 +194,7 @@ def test_a_long_recording_takes_no_more_space(pane, tmp_path):
     pane.type(f"{TOP} -r 1000 -- {python()} {PROGRAMS / 'kernel.py'}; echo status $?")
     pane.shows(BURN)
     top, _ = top_of(pane)
-    file = pathlib.Path(f"/tmp/jitlisten-top-{top}/top.perf.data")
+    file = scratch_of(top) / "top.perf.data"
     wait_for(lambda: file.stat().st_size > 300_000, "300 kB of records")
     time.sleep(1.2)
     found = file.stat()

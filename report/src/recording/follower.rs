@@ -13,6 +13,7 @@ use super::format::{self, Container};
 use super::tasks::Tasks;
 use super::{Recording, Selection, count, event_of, records};
 use crate::Error;
+use crate::lookup::open_regular;
 
 /// Where in the header the offset and the size of the records stand.
 const DATA_AT: u64 = 40;
@@ -32,7 +33,7 @@ impl Follower {
     /// # Errors
     /// When it is no recording.
     pub fn open(path: &Path) -> Result<Option<Follower>, Error> {
-        let mut file = match File::options().read(true).write(true).open(path) {
+        let mut file = match open_regular(path, File::options().read(true).write(true)) {
             Ok(file) => file,
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
             Err(error) => return Err(Error::io("open", path, error)),

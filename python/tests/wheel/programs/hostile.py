@@ -1,8 +1,10 @@
 """A Python program that plays tricks on whoever looks at it: `hostile.py BEHAVIOUR [VICTIM]`. See test_hostile.py."""
 
+import glob
 import os
 import signal
 import sys
+import tempfile
 import threading
 import time
 
@@ -39,6 +41,24 @@ def swap():
             plant(kind)
 
 
+def swap_scratch():
+    """Pipes in the places of the files of `top`, which it makes with the rights of this user."""
+    while True:
+        for place in {"/tmp", tempfile.gettempdir()}:
+            for directory in glob.glob(f"{place}/jitlisten-top-*"):
+                for name in ("output", "top.perf.data"):
+                    file = os.path.join(directory, name)
+                    try:
+                        if os.path.isfile(file):
+                            os.unlink(file)
+                        elif name == "output":
+                            continue
+                        os.mkfifo(file)
+                    except OSError:
+                        pass
+        time.sleep(0.001)
+
+
 def say():
     while True:
         print("alive", flush=True)
@@ -47,8 +67,8 @@ def say():
 
 if behaviour in ("link", "pipe", "directory", "device", "sparse"):
     plant(behaviour)
-elif behaviour == "swaps":
-    threading.Thread(target=swap, daemon=True).start()
+elif behaviour in ("swaps", "scratch"):
+    threading.Thread(target=swap if behaviour == "swaps" else swap_scratch, daemon=True).start()
 print("ready", flush=True)
 if behaviour == "execs":
     # The number stays, the program is another one each time.

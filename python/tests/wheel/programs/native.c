@@ -26,11 +26,27 @@ static void handles(int signal)
     burns(NULL);
 }
 
+static void *return_address;
+
+static void returns(int signal)
+{
+    (void)signal;
+    return_address = __builtin_return_address(0);
+}
+
+/* As in a local that is never written, where a handler had its frame. */
+static void burns_above_a_return_address(void)
+{
+    void *volatile words[64] = {0};
+    words[8] = return_address;
+    burns((void *)words[9]);
+}
+
 int main(int count, char **words)
 {
     const char *place = count > 1 ? words[1] : "computes";
     pthread_t thread;
-    if (strcmp(place, "computes") != 0 && strcmp(place, "handles") != 0)
+    if (strcmp(place, "computes") != 0 && strcmp(place, "handles") != 0 && strcmp(place, "handled") != 0)
         pthread_create(&thread, NULL, burns, NULL);
     if (write(1, "ready\n", 6) != 6)
         return 1;
@@ -45,6 +61,11 @@ int main(int count, char **words)
     if (strcmp(place, "handles") == 0) {
         signal(SIGUSR1, handles);
         raise(SIGUSR1);
+    }
+    if (strcmp(place, "handled") == 0) {
+        signal(SIGUSR1, returns);
+        raise(SIGUSR1);
+        burns_above_a_return_address();
     }
     burns(NULL);
 }
