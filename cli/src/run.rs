@@ -12,6 +12,7 @@ use std::path::Path;
 use std::process::{Command, ExitCode};
 
 use clap::Args;
+use jitlisten::plumbing::{self, ProcessIdentity};
 
 use crate::command;
 use crate::environment::{COVERAGE, PYTHON, is_set, prepended};
@@ -96,18 +97,18 @@ impl RunEnvironment {
     fn environment(&self, installation: &Installation) -> Result<Vec<(&'static str, OsString)>, Problem> {
         let library = installation.preloadable()?;
         let mut variables = vec![("LD_PRELOAD", preload(library)?)];
-        let mut words = vec![if self.subprocesses { "children" } else { "program" }];
+        let mut words = vec![if self.subprocesses { "children" } else { "program" }.to_owned(), own_run().to_string()];
         let sinks = self.sinks.clone().or_else(|| (!is_set("JITLISTEN")).then(Sinks::that_can_be));
         if let Some(sinks) = &sinks {
             sinks.check_places()?;
             variables.push(("JITLISTEN", sinks.to_string().into()));
             if !is_set("JITLISTEN") {
-                words.push("sinks");
+                words.push("sinks".to_owned());
             }
         }
         if let Some(site) = installation.site().filter(|_| !self.no_lines) {
             variables.push(("PYTHONPATH", prepended(site.as_os_str().to_owned(), "PYTHONPATH")));
-            words.push("lines");
+            words.push("lines".to_owned());
         }
         let mut run = OsString::from(words.join("+"));
         run.push(":");
@@ -115,6 +116,13 @@ impl RunEnvironment {
         variables.push(("JITLISTEN_RUN", run));
         Ok(variables)
     }
+}
+
+/// This process, which becomes the command, or the one of a `jitlisten run` around it that is not over.
+fn own_run() -> plumbing::Run {
+    let around = env::var("JITLISTEN_RUN").ok().and_then(|value| plumbing::Run::named_in(&value));
+    let is_running = |run: &plumbing::Run| run.0.is_alive(plumbing::pid_namespace()) == Some(true);
+    around.filter(is_running).unwrap_or_else(|| plumbing::Run(ProcessIdentity::own()))
 }
 
 /// The list for `LD_PRELOAD`, with the library in front of what the user has there.

@@ -5,6 +5,7 @@
 //!   OwnDirectory   a directory of this user that nobody else may write to, held open; files in it by `openat(2)`
 //!   Replacement    a file under a temporary name, renamed when it is complete
 //!   create_new, open_or_create, create_directories      files and directories in places that the user chose
+//!   FileName       the names of our files, printed by what makes them and parsed by what removes them
 //! ```
 //!
 //! A predictable name in a directory like `/tmp` may already exist as another user's link or directory. Therefore new
@@ -19,10 +20,12 @@
 #![cfg_attr(not(test), deny(clippy::expect_used, clippy::panic, clippy::unreachable, clippy::unwrap_used))]
 
 mod directory;
+mod name;
 mod plain;
 mod replacement;
 
 pub use directory::OwnDirectory;
+pub use name::FileName;
 pub use plain::{create_directories, create_new, open_or_create, unacceptable};
 pub use replacement::{Replacement, Visibility};
 
