@@ -16,6 +16,7 @@
 
 use std::env;
 use std::ffi::{OsStr, OsString};
+use std::fmt::Write as _;
 use std::fs::{self, File};
 use std::io::{self, BufRead as _, BufReader, Read as _, Write as _};
 use std::os::fd::OwnedFd;
@@ -33,6 +34,7 @@ use rustix::process::geteuid;
 use crate::outside;
 use crate::problem::Problem;
 use crate::process;
+use crate::recording;
 
 const EXAMPLE: &str = "Example: jitlisten clean --dry-run";
 
@@ -91,7 +93,7 @@ impl Clean {
             dead.extend(cells(&place));
         }
         dead.retain(|dead| self.pids.is_empty() || self.pids.contains(&dead.pid));
-        let mut out = io::stdout().lock();
+        let mut out = String::new();
         let (mut count, mut sum, mut failed) = (0, 0, false);
         for Dead { kind, path, bytes, remains, .. } in dead {
             let removed = if self.dry_run { Ok(()) } else { remains.remove() };
@@ -103,12 +105,14 @@ impl Clean {
                 }
                 Err(error) => {
                     failed = true;
-                    let _ = writeln!(io::stderr(), "jitlisten: {} stays: {error}", path.display());
+                    let _ =
+                        io::stderr().write_all(format!("jitlisten: {} stays: {error}\n", path.display()).as_bytes());
                 }
             }
         }
         let verb = if self.dry_run { "would be removed" } else { "removed" };
         let _ = writeln!(out, "{count} {verb}, {}", size(sum));
+        recording::write(None, out.as_bytes())?;
         Ok(if failed { ExitCode::FAILURE } else { ExitCode::SUCCESS })
     }
 }

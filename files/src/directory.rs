@@ -191,7 +191,7 @@ impl AsFd for OwnDirectory {
     }
 }
 
-fn refused(reason: &'static str) -> io::Error {
+pub(crate) fn refused(reason: &'static str) -> io::Error {
     io::Error::new(io::ErrorKind::PermissionDenied, reason)
 }
 

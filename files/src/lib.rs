@@ -5,6 +5,7 @@
 //!   OwnDirectory   a directory of this user that nobody else may write to, held open; files in it by `openat(2)`
 //!   Replacement    a file under a temporary name, renamed when it is complete
 //!   create_new, open_or_create, create_directories      files and directories in places that the user chose
+//!   open_regular   opens a file that a recording or a process named
 //!   FileName       the names of our files, printed by what makes them and parsed by what removes them
 //! ```
 //!
@@ -22,11 +23,13 @@
 mod directory;
 mod name;
 mod plain;
+mod regular;
 mod replacement;
 
 pub use directory::OwnDirectory;
 pub use name::FileName;
 pub use plain::{create_directories, create_new, open_or_create, unacceptable};
+pub use regular::{open_in_place, open_regular, reopen_regular};
 pub use replacement::{Replacement, Visibility};
 
 #[cfg(test)]

@@ -16,16 +16,16 @@
 #![forbid(unsafe_code)]
 
 use std::ffi::{OsStr, OsString};
-use std::fs::{self, DirBuilder, File};
+use std::fs::{self, File};
 use std::io::{self, Read as _};
-use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _};
+use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
 use jitlisten_files::{FileName, OwnDirectory};
 
 use crate::liveness::{self, Dead, Lock, Owner, ProcessIdentity, Run};
-use crate::process::checked_file::{CheckedFile, FileIdentity, open_to_us};
+use crate::process::checked_file::{CheckedFile, FileIdentity};
 use crate::process::write_nosignal::{effective_user, write_whole};
 use crate::sink::SinkError;
 
@@ -58,8 +58,8 @@ impl ProcessDirectory {
         let mut attempt = 0;
         let path = loop {
             let path = base.join(name(own, attempt).to_string());
-            match DirBuilder::new().mode(0o700).create(&path) {
-                Ok(()) => break path,
+            match OwnDirectory::create_new(&path) {
+                Ok(_) => break path,
                 Err(error) if error.kind() == io::ErrorKind::AlreadyExists && attempt < 1000 => attempt += 1,
                 Err(error) => return Err(failed("create", &path)(error)),
             }
@@ -68,7 +68,7 @@ impl ProcessDirectory {
     }
 
     fn marked(path: &Path, run: Option<Run>) -> Result<ProcessDirectory, SinkError> {
-        let identity = open_to_us(path).map_err(failed("open", path))?;
+        let identity = FileIdentity::of(&fs::symlink_metadata(path).map_err(failed("stat", path))?);
         let lock = path.join(FileName::Alive.to_string());
         let alive = create_file(path, FileName::Alive)?;
         let text = format!("{MARK}{}\n", Owner { process: ProcessIdentity::own(), run });

@@ -283,7 +283,9 @@ impl Container {
             }
             End::CompressedDamaged => {
                 self.notes.push(
-                    "a compressed record is damaged; it and the compressed records behind it are not read".to_owned(),
+                    "a compressed record is damaged, or expands too much; it and the compressed records after it are not \
+                     read"
+                        .to_owned(),
                 );
             }
         }

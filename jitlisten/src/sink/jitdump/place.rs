@@ -12,14 +12,14 @@
 //! perf detects the file by an executable mapping of it, the *marker*. It is never used, and never unmapped while the
 //! file is written. A file system mounted `noexec` refuses it, so no jitdump is written there.
 
-use std::fs::{File, OpenOptions};
+use std::fs::File;
 use std::io;
 use std::os::fd::AsRawFd as _;
-use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _};
+use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 use std::ptr;
 
-use jitlisten_files::{FileName, create_directories};
+use jitlisten_files::{FileName, create_directories, open_or_create};
 
 use crate::liveness::Run;
 use crate::process::checked_file::CheckedFile;
@@ -62,7 +62,7 @@ impl Dump {
         let path = directory.path().join(file_name().to_string());
         directory.create_file(file_name())?;
         // Every write is at the end, whoever else has written.
-        let file = open(&path).map_err(failed("open", &path))?;
+        let file = open_or_create(&path).map_err(failed("open", &path))?;
         write_whole(&file, header).map_err(|(_, error)| failed("write", &path)(error))?;
         let marker = Marker::map(&file).map_err(failed("map as executable", &path))?;
         let file = CheckedFile::new(file).map_err(failed("stat", &path))?;
@@ -102,7 +102,7 @@ impl Dump {
     /// The file, opened again if the host has closed what it did not know.
     fn file(&mut self) -> Result<&File, SinkError> {
         if self.file.get().is_none() {
-            let again = open(&self.path).and_then(CheckedFile::new).map_err(failed("open", &self.path))?;
+            let again = open_or_create(&self.path).and_then(CheckedFile::new).map_err(failed("open", &self.path))?;
             if again.identity() != self.file.identity() {
                 return Err(SinkError::NotOurs { path: self.path.clone(), found: "another file" });
             }
@@ -129,12 +129,6 @@ impl Dump {
             }
         }
     }
-}
-
-/// Opens an existing file to append to it.
-fn open(path: &Path) -> io::Result<File> {
-    let safely = libc::O_NOFOLLOW | libc::O_CLOEXEC | libc::O_NOCTTY | libc::O_NONBLOCK;
-    OpenOptions::new().read(true).append(true).custom_flags(safely).open(path)
 }
 
 /// perf takes the process number in the name for that of the innermost PID namespace, which is what `getpid(2)`
