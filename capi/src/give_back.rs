@@ -6,6 +6,7 @@
 //! ```text
 //!   JITLISTEN_RUN = WORD+WORD..:LIBRARY     set by `jitlisten run`
 //!     program       the first Python gives the environment back; without it (`-s`) no process does
+//!     run=PID-START-NAMESPACE   the process that became the command: its files are kept until it has ended
 //!     sinks         JITLISTEN was not set before
 //!     lines         a sitecustomize of ours is first in PYTHONPATH; it gives that back (python/jitlisten/_site)
 //! ```

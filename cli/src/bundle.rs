@@ -7,20 +7,23 @@
 //!   FOLDER/perf.data.images/  what Numba compiled
 //!   FOLDER/root/...           images, libraries, sources, perf maps, each at its own path below
 //! ```
-//! An existing folder is replaced only if it has the marker: the files that the marker lists are removed one by one,
-//! then empty directories. Any other file stays, and the command refuses.
+//! Files have mode 0600 in directories of mode 0700, whatever the umask: a source may be private. An existing folder is
+//! replaced only if it has the marker: the files that the marker lists are removed one by one, then empty directories.
+//! Any other file stays, and the command refuses.
 
 #![forbid(unsafe_code)]
 
 use std::ffi::OsStr;
-use std::fs::{self, File, OpenOptions};
+use std::fs::{self, File};
 use std::io::{self, Read as _, Write as _};
 use std::os::unix::ffi::OsStrExt as _;
-use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _};
+use std::os::unix::fs::MetadataExt as _;
 use std::path::{Component, Path, PathBuf};
 
+use jitlisten_files::{FileName, OwnDirectory, open_or_create, unacceptable};
 use jitlisten_report::{Options, Report, bundle, printable};
-use rustix::fs::OFlags;
+use rustix::fs::{Mode, OFlags};
+use rustix::process::geteuid;
 
 use crate::problem::Problem;
 
@@ -41,20 +44,29 @@ pub(crate) fn recording_in(folder: &Path) -> PathBuf {
 /// Makes the folder for a new recording: one that does not exist, is empty, or is a bundle of this user.
 pub(crate) fn make(folder: &Path) -> Result<(), Problem> {
     let failed = |error: io::Error| Problem::new(format!("cannot make {}: {error}", folder.display()));
-    match fs::symlink_metadata(folder) {
-        Ok(found) => {
-            refuse_places_of_others(folder)?;
-            if fs::read_dir(folder).map_err(failed)?.next().is_some() {
-                if found.uid() != rustix::process::geteuid().as_raw() {
-                    return Err(Problem::new(format!("{} belongs to another user", folder.display())));
-                }
-                remove_old(folder)?;
-            }
+    if fs::symlink_metadata(folder).is_ok() {
+        refuse_places_of_others(folder)?;
+        let is_empty = fs::read_dir(folder).map_err(failed)?.next().is_none();
+        // A file in another user's folder, or in one that others may write to, can be exchanged.
+        let opened = rustix::fs::open(folder, OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty());
+        let opened = opened.map_err(|error| failed(error.into()))?;
+        if rustix::fs::fstat(&opened).map_err(|error| failed(error.into()))?.st_uid != geteuid().as_raw() {
+            return Err(Problem::new(format!("{} belongs to another user", folder.display())));
         }
-        Err(_) => fs::create_dir(folder).map_err(failed)?,
+        if !is_empty {
+            remove_old(folder)?;
+        }
+        rustix::fs::fchmod(&opened, Mode::RWXU).map_err(|error| failed(error.into()))?;
+        let _ = fs::remove_file(folder.join(MARKER));
     }
-    marker(folder, true).and_then(|mut marker| writeln!(marker, "{VERSION}")).map_err(failed)?;
-    fs::create_dir(folder.join(ROOT)).map_err(failed)
+    // A link to a folder is the user's.
+    let folder = fs::canonicalize(folder).unwrap_or_else(|_| folder.to_owned());
+    let make = || {
+        let folder = OwnDirectory::create(&folder)?;
+        writeln!(folder.create_file(OsStr::new(MARKER))?, "{VERSION}")?;
+        OwnDirectory::create_new(&folder.path().join(ROOT))
+    };
+    make().map(drop).map_err(failed)
 }
 
 /// `/`, the home and the working directory are no folders for one recording.
@@ -102,14 +114,8 @@ fn remove_old(folder: &Path) -> Result<(), Problem> {
 
 /// The files below the folder that its marker lists; `None` without a marker.
 fn written_by_us(folder: &Path) -> Option<Vec<PathBuf>> {
-    let mut options = OpenOptions::new();
-    let file = options
-        .read(true)
-        .custom_flags((OFlags::NOFOLLOW | OFlags::NONBLOCK).bits() as i32)
-        .open(folder.join(MARKER))
-        .ok()?;
-    let found = file.metadata().ok()?;
-    if !found.is_file() || found.len() > LONGEST {
+    let file = OwnDirectory::open(folder).and_then(|folder| folder.open_file(OsStr::new(MARKER))).ok()?;
+    if file.metadata().ok()?.len() > LONGEST {
         return None;
     }
     let mut text = Vec::new();
@@ -136,15 +142,6 @@ fn has_no_link(folder: &Path, path: &Path) -> bool {
     parts.map(|part| folder.join(part)).all(|part| fs::symlink_metadata(part).is_ok_and(|found| found.is_dir()))
 }
 
-/// The marker, to be written at its end.
-fn marker(folder: &Path, anew: bool) -> io::Result<File> {
-    let path = folder.join(MARKER);
-    if anew && fs::symlink_metadata(&path).is_ok() {
-        fs::remove_file(&path)?;
-    }
-    OpenOptions::new().append(true).create_new(anew).custom_flags(OFlags::NOFOLLOW.bits() as i32).open(path)
-}
-
 /// Copies what the folder's recordings name into it.
 pub(crate) fn fill(folder: &Path) -> Result<(), Problem> {
     let recordings = recordings_of(folder);
@@ -152,7 +149,10 @@ pub(crate) fn fill(folder: &Path) -> Result<(), Problem> {
         return Err(Problem::new("nothing was recorded").help("see above, or try jitlisten doctor"));
     }
     let cannot = |error: io::Error| Problem::new(format!("cannot write {}: {error}", folder.join(MARKER).display()));
-    let mut marker = marker(folder, false).map_err(cannot)?;
+    let mut marker = open_or_create(&folder.join(MARKER)).map_err(cannot)?;
+    if let Some(reason) = marker.metadata().map_err(cannot).map(|marker| unacceptable(&marker))? {
+        return Err(cannot(io::Error::other(reason)));
+    }
     let (mut files, mut bytes) = (0, 0);
     for file in &recordings {
         let options = Options::default();
@@ -163,12 +163,9 @@ pub(crate) fn fill(folder: &Path) -> Result<(), Problem> {
         for path in done.files.iter().filter_map(|path| path.strip_prefix(folder).ok()) {
             marker.write_all(&[path.as_os_str().as_bytes(), b"\n"].concat()).map_err(cannot)?;
         }
-        for missing in &done.missing {
-            let _ = writeln!(
-                io::stderr(),
-                "jitlisten: {} was not found, or is larger than 4 GB",
-                printable(&missing.to_string_lossy())
-            );
+        for (missing, why) in &done.missing {
+            let missing = printable(&missing.to_string_lossy());
+            let _ = writeln!(io::stderr(), "jitlisten: {missing} is not in the bundle: {why}");
         }
         remove_pinned(file);
     }
@@ -187,11 +184,10 @@ fn beside(recording: &Path) -> PathBuf {
 /// Removes the images beside a recording: they are below the root now. What Numba compiled stays.
 fn remove_pinned(recording: &Path) {
     let directory = beside(recording);
-    for entry in fs::read_dir(&directory).into_iter().flatten().flatten() {
-        let name = entry.file_name();
-        let name = name.to_string_lossy();
-        if name.starts_with("image-") && name.contains("-object-") && name.ends_with(".so") {
-            let _ = fs::remove_file(entry.path());
+    if let Ok(opened) = OwnDirectory::open(&directory) {
+        let names = opened.names().unwrap_or_default();
+        for name in names.iter().filter(|name| matches!(FileName::parse(name), Some(FileName::KeptImage { .. }))) {
+            let _ = opened.remove_file(name);
         }
     }
     let _ = fs::remove_dir(directory);
@@ -201,10 +197,8 @@ fn remove_pinned(recording: &Path) {
 fn recordings_of(folder: &Path) -> Vec<PathBuf> {
     let is_recording = |name: &OsStr| {
         let rest = name.to_str().and_then(|name| name.strip_prefix(RECORDING));
-        rest.is_some_and(|rest| {
-            let pid = rest.strip_prefix('.');
-            rest.is_empty() || pid.is_some_and(|pid| !pid.is_empty() && pid.bytes().all(|byte| byte.is_ascii_digit()))
-        })
+        let is_pid = |text: &str| text.parse::<u32>().is_ok_and(|pid| pid.to_string() == text);
+        rest.is_some_and(|rest| rest.is_empty() || rest.strip_prefix('.').is_some_and(is_pid))
     };
     let entries = fs::read_dir(folder).into_iter().flatten().flatten();
     let mut found: Vec<PathBuf> = entries

@@ -1,39 +1,41 @@
 //! `jitlisten clean`: removes perf maps, images and jitdumps of dead processes of this user, and old texts of notebook
 //! cells, which belong to no process.
 //!
-//! The library follows the same rules (`perf_map/left.rs`, `image/directory.rs`), but keeps recent files and searches
+//! The library follows the same rules (`perf_map/left.rs`, `process_directory.rs`), but keeps recent files and searches
 //! only the directories that it writes to.
 //!
-//! | file | its process is dead if it |
-//! | --- | --- |
-//! | `/tmp/perf-PID.map` | is of this PID namespace and has another start time, `ended` or `mixed`; holds no lock |
-//! | `image-PID-START*/`, `object-N.so`, `alive`, `dead` | has another start time; holds no lock on `alive` |
-//! | `sources/NAME-HASH.py` | (no process) was written more than 30 days ago |
-//! | `$TMPDIR/jitlisten-{top,lines}-XXXXXX/` | holds no lock on it; is older than a minute (`scratch.rs`) |
-//! | `jitlisten-XXXXXX/`, `jit-PID.dump`, `jitted-PID-*` | is not there; holds no lock on `jit-PID.dump` |
+//! | file | proof that it is ours | its process is dead if it |
+//! | --- | --- | --- |
+//! | `/tmp/perf-PID.map` | its first line names the process | is of this PID namespace and has another start time, `ended` or `mixed`; holds no lock |
+//! | `image-PID-START*/`, `jitdump-PID-START*/`, files of exact names | `alive` in it names the process | has another start time; holds no lock on `alive` |
+//! | `sources/NAME-HASH.py` | `alive` in it; the hash of its text | (no process) was written more than 30 days ago |
+//! | `$TMPDIR/jitlisten-{top,lines}-XXXXXX/` | mode, owner, exact name | holds no lock on it; is older than a minute (`scratch.rs`) |
 //!
-//! The first line of a perf map is `0 0 jitlisten PID START NAMESPACE STATE`.
+//! Files of a `jitlisten run` that is not over stay: see `liveness.rs` of the library.
 
 #![forbid(unsafe_code)]
 
 use std::env;
-use std::fs::File;
+use std::ffi::{OsStr, OsString};
+use std::fmt::Write as _;
+use std::fs::{self, File};
 use std::io::{self, BufRead as _, BufReader, Read as _, Write as _};
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
-use std::rc::Rc;
 use std::time::Duration;
 
 use clap::Args;
-use rustix::fs::{AtFlags, FileType, FlockOperation, Mode, OFlags};
+use jitlisten::plumbing::{FirstLine, MarkedDirectory, pid_namespace};
+use jitlisten_files::{FileName, OwnDirectory, unacceptable};
+use jitlisten_report::source_hash;
+use rustix::fs::{AtFlags, FlockOperation, Mode, OFlags};
 use rustix::process::geteuid;
-
-use jitlisten::plumbing::FirstLine;
 
 use crate::outside;
 use crate::problem::Problem;
 use crate::process;
+use crate::recording;
 use crate::scratch;
 
 const EXAMPLE: &str = "Example: jitlisten clean --dry-run";
@@ -53,40 +55,60 @@ pub(crate) struct Clean {
 }
 
 /// Texts of notebook cells are kept so long: a kernel or a recording may need them, which is not known here.
-const KEPT: Duration = Duration::from_secs(30 * 24 * 3600);
+const MAX_CELL_AGE: Duration = Duration::from_secs(30 * 24 * 3600);
+/// A larger text is not saved (`python/jitlisten/_lines/sources.py`).
+const MAX_CELL_BYTES: u64 = 4 << 20;
+/// The marker of the directory of saved texts, and its content.
+const CELLS_MARKER: (&str, &[u8]) = ("jitlisten-sources", b"texts of notebook cells, saved by jitlisten\n");
+/// Longer than the first line of any perf map of ours.
+const MAX_FIRST_LINE_BYTES: u64 = 256;
+
+/// What can be removed.
+enum Remains {
+    /// The map, opened, in its directory.
+    Map {
+        directory: OwnedFd,
+        name: String,
+        file: File,
+    },
+    Directory(MarkedDirectory),
+    /// Saved texts in their directory.
+    Cells(OwnDirectory, Vec<PathBuf>),
+}
 
 /// Files of one dead process.
-struct Left {
-    /// 0: of no one process.
+struct Dead {
+    /// 0 for files of no one process.
     pid: u32,
-    what: &'static str,
-    directory: Rc<Directory>,
-    names: Vec<String>,
-    /// Where the directory is that goes with them.
-    parent: Option<Rc<Directory>>,
+    kind: &'static str,
+    path: PathBuf,
     bytes: u64,
+    remains: Remains,
 }
 
 impl Clean {
     pub(crate) fn execute(self) -> Result<ExitCode, Problem> {
-        let mut left = perf_maps(Path::new("/tmp"), self.all);
-        for place in places().iter().filter_map(|place| Directory::open(place)).map(Rc::new) {
-            left.extend(directories(&place));
-            left.extend(sources(&place));
+        let namespace = pid_namespace();
+        let mut dead = perf_maps(Path::new("/tmp"), self.all, namespace);
+        for place in places() {
+            dead.extend(directories(&place, namespace));
+            dead.extend(cells(&place));
         }
-        left.retain(|dead| self.pids.is_empty() || self.pids.contains(&dead.pid));
-        let mut out = io::stdout().lock();
-        let (mut sum, mut failed) = (0, 0);
-        for dead in &left {
-            let shown = dead.shown();
-            match self.remove(dead) {
+        dead.retain(|dead| self.pids.is_empty() || self.pids.contains(&dead.pid));
+        let mut out = String::new();
+        let (mut count, mut sum, mut failed) = (0, 0, false);
+        for Dead { kind, path, bytes, remains, .. } in dead {
+            let removed = if self.dry_run { Ok(()) } else { remains.remove() };
+            match removed {
                 Ok(()) => {
-                    sum += dead.bytes;
-                    let _ = writeln!(out, "{:<8} {:>10}  {}", dead.what, size(dead.bytes), shown.display());
+                    count += 1;
+                    sum += bytes;
+                    let _ = writeln!(out, "{kind:<8} {:>10}  {}", size(bytes), path.display());
                 }
                 Err(error) => {
-                    failed += 1;
-                    let _ = writeln!(io::stderr(), "jitlisten: {} stays: {error}", shown.display());
+                    failed = true;
+                    let _ =
+                        io::stderr().write_all(format!("jitlisten: {} stays: {error}\n", path.display()).as_bytes());
                 }
             }
         }
@@ -95,39 +117,34 @@ impl Clean {
             let removed = if self.dry_run { Ok(()) } else { std::fs::remove_dir_all(path) };
             match removed {
                 Ok(()) => {
+                    count += 1;
                     let _ = writeln!(out, "{:<8} {:>10}  {}", "scratch", "", path.display());
                 }
                 Err(error) => {
-                    failed += 1;
-                    let _ = writeln!(io::stderr(), "jitlisten: {} stays: {error}", path.display());
+                    failed = true;
+                    let _ =
+                        io::stderr().write_all(format!("jitlisten: {} stays: {error}\n", path.display()).as_bytes());
                 }
             }
         }
         let verb = if self.dry_run { "would be removed" } else { "removed" };
-        let _ = writeln!(out, "{} {verb}, {}", left.len() + abandoned.len() - failed, size(sum));
-        Ok(if failed == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE })
-    }
-
-    fn remove(&self, dead: &Left) -> io::Result<()> {
-        if self.dry_run {
-            return Ok(());
-        }
-        for name in &dead.names {
-            rustix::fs::unlinkat(&dead.directory.descriptor, name, AtFlags::empty())?;
-        }
-        if let (Some(parent), Some(name)) = (&dead.parent, dead.directory.path.file_name()) {
-            // What others have put there stays, and the directory with it.
-            let _ = rustix::fs::unlinkat(&parent.descriptor, name, AtFlags::REMOVEDIR);
-        }
-        Ok(())
+        let _ = writeln!(out, "{count} {verb}, {}", size(sum));
+        recording::write(None, out.as_bytes())?;
+        Ok(if failed { ExitCode::FAILURE } else { ExitCode::SUCCESS })
     }
 }
 
-impl Left {
-    fn shown(&self) -> PathBuf {
-        match (&self.parent, self.names.first()) {
-            (None, Some(name)) => self.directory.path.join(name),
-            _ => self.directory.path.clone(),
+impl Remains {
+    fn remove(self) -> io::Result<()> {
+        match self {
+            // Its lock is ours until it is closed: no new process of that number has begun to write.
+            Remains::Map { directory, name, file: _locked } => {
+                Ok(rustix::fs::unlinkat(directory, name, AtFlags::empty())?)
+            }
+            Remains::Directory(directory) => directory.remove(),
+            Remains::Cells(directory, files) => {
+                files.iter().try_for_each(|file| directory.remove_file(file.as_os_str()))
+            }
         }
     }
 }
@@ -152,24 +169,41 @@ fn places() -> Vec<PathBuf> {
     places
 }
 
-fn perf_maps(directory: &Path, all: bool) -> Vec<Left> {
-    let Some(directory) = Directory::open(directory).map(Rc::new) else { return Vec::new() };
-    directory.names().into_iter().filter_map(|name| perf_map(&directory, name, all)).collect()
+/// The names in a directory, sorted.
+fn names(directory: &Path) -> Vec<OsString> {
+    let entries = fs::read_dir(directory).into_iter().flatten().flatten();
+    let mut names: Vec<_> = entries.map(|entry| entry.file_name()).collect();
+    names.sort();
+    names
 }
 
-fn perf_map(directory: &Rc<Directory>, name: String, all: bool) -> Option<Left> {
-    let number: u32 = name.strip_prefix("perf-")?.strip_suffix(".map")?.parse().ok()?;
-    let bytes = directory.size_of(&name)?;
-    let file = directory.file(&name)?;
+fn perf_maps(directory: &Path, all: bool, namespace: u64) -> Vec<Dead> {
+    let maps = names(directory).into_iter().filter_map(|name| match FileName::parse(&name)? {
+        FileName::PerfMap { pid } => perf_map(directory, pid, all, namespace),
+        _ => None,
+    });
+    maps.collect()
+}
+
+fn perf_map(directory: &Path, pid: u32, all: bool, namespace: u64) -> Option<Dead> {
+    let name = FileName::PerfMap { pid }.to_string();
+    // Whoever puts another directory or a link in its place does not make us remove files elsewhere.
+    let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
+    let opened = rustix::fs::open(directory, flags | OFlags::DIRECTORY, Mode::empty()).ok()?;
+    let file = File::from(rustix::fs::openat(&opened, &name, flags, Mode::empty()).ok()?);
+    let metadata = file.metadata().ok()?;
+    if unacceptable(&metadata).is_some() {
+        return None;
+    }
     let mut first = String::new();
-    BufReader::new((&file).take(128)).read_line(&mut first).ok()?;
+    let _ = BufReader::new((&file).take(MAX_FIRST_LINE_BYTES)).read_line(&mut first);
     let is_dead = match signature(&first) {
-        Some(signed) => is_dead(&signed),
-        None => all && process::start_time(number).is_none(),
+        Some(signed) => signed.owner.process.pid == pid && is_dead(&signed, namespace),
+        None => all && process::start_time(pid).is_none(),
     };
-    let directory = Rc::clone(directory);
-    let left = Left { pid: number, what: "perf map", directory, names: vec![name], parent: None, bytes };
-    (is_dead && is_unlocked(&file)).then_some(left)
+    let path = directory.join(&name);
+    let remains = (is_dead && is_unlocked(&file)).then_some(Remains::Map { directory: opened, name, file })?;
+    Some(Dead { pid, kind: "perf map", path, bytes: metadata.len(), remains })
 }
 
 /// The first line of a perf map that jitlisten has written, from inside the process or from outside.
@@ -177,127 +211,59 @@ fn signature(line: &str) -> Option<FirstLine> {
     FirstLine::parse(line.replacen(outside::MARK, "0 0 jitlisten ", 1).as_bytes())
 }
 
-fn is_dead(signed: &FirstLine) -> bool {
-    let here = process::pid_namespace("self");
-    signed.is_ended || (here == Some(signed.namespace) && process::start_time(signed.pid) != Some(signed.start))
+fn is_dead(signed: &FirstLine, namespace: u64) -> bool {
+    let has_ended = signed.is_ended || signed.owner.process.is_alive(namespace) == Some(false);
+    has_ended && !signed.owner.belongs_to_running(namespace, None)
 }
 
 /// Images and jitdumps below `place`.
-fn directories(place: &Rc<Directory>) -> Vec<Left> {
-    let below = |name: &String| {
-        place.directory(name).and_then(|found| images(place, &found).or_else(|| jitdump(place, &found)))
-    };
-    place.names().iter().filter_map(below).collect()
+fn directories(place: &Path, namespace: u64) -> Vec<Dead> {
+    let dead = names(place).into_iter().filter_map(|name| {
+        let directory = MarkedDirectory::open(place, &name)?;
+        if directory.owner.belongs_to_running(namespace, None) || !directory.is_dead(namespace) {
+            return None;
+        }
+        let kind = if matches!(directory.name, FileName::Images { .. }) { "images" } else { "jitdump" };
+        let (pid, bytes) = (directory.owner.process.pid, directory.bytes());
+        Some(Dead { pid, kind, path: place.join(&name), bytes, remains: Remains::Directory(directory) })
+    });
+    dead.collect()
 }
 
-fn images(parent: &Rc<Directory>, directory: &Rc<Directory>) -> Option<Left> {
-    let name = directory.path.file_name()?.to_str()?;
-    let mut numbers = name.strip_prefix("image-")?.split('-');
-    let (pid, start): (u32, u64) = (numbers.next()?.parse().ok()?, numbers.next()?.parse().ok()?);
-    if process::start_time(pid) == Some(start) || !directory.file("alive").is_none_or(|file| is_unlocked(&file)) {
+/// Old texts that `python/jitlisten/_lines/sources.py` has saved.
+fn cells(place: &Path) -> Option<Dead> {
+    let path = place.join("sources");
+    let directory = OwnDirectory::open(&path).ok()?;
+    let (marker, content) = CELLS_MARKER;
+    if text_of(&directory, OsStr::new(marker), MAX_CELL_BYTES)?.1 != content {
         return None;
     }
-    let is_ours =
-        |name: &str| ["alive", "dead"].contains(&name) || (name.starts_with("object-") && name.ends_with(".so"));
-    Some(contents(pid, "images", parent, directory, is_ours))
+    let (mut files, mut bytes) = (Vec::new(), 0);
+    for name in directory.names().unwrap_or_default() {
+        let Some((metadata, text)) = text_of(&directory, &name, MAX_CELL_BYTES) else { continue };
+        let age = metadata.modified().ok().and_then(|modified| modified.elapsed().ok());
+        if is_cell(&name, &text) && age.is_some_and(|age| age > MAX_CELL_AGE) {
+            bytes += metadata.len();
+            files.push(name.into());
+        }
+    }
+    let remains = (!files.is_empty()).then_some(Remains::Cells(directory, files))?;
+    Some(Dead { pid: 0, kind: "sources", path, bytes, remains })
 }
 
-fn jitdump(parent: &Rc<Directory>, directory: &Rc<Directory>) -> Option<Left> {
-    let rest = directory.path.file_name()?.to_str()?.strip_prefix("jitlisten-")?;
-    if rest.len() != 6 || !rest.bytes().all(|byte| byte.is_ascii_alphanumeric()) {
-        return None;
-    }
-    let dumps: Vec<_> = directory.names().into_iter().filter(|name| dumped_by(name).is_some()).collect();
-    let is_dead = |name: &String| {
-        let is_gone = dumped_by(name).is_some_and(|pid| process::start_time(pid).is_none());
-        is_gone && directory.file(name).is_some_and(|file| is_unlocked(&file))
-    };
-    if dumps.is_empty() || !dumps.iter().all(is_dead) {
-        return None;
-    }
-    let is_ours = |name: &str| name == "dead" || (name.starts_with("jit-") || name.starts_with("jitted-"));
-    Some(contents(dumped_by(dumps.first()?)?, "jitdump", parent, directory, is_ours))
+/// A file of this user with one name, and its content if that is not too long.
+fn text_of(directory: &OwnDirectory, name: &OsStr, max_bytes: u64) -> Option<(fs::Metadata, Vec<u8>)> {
+    let mut file = directory.open_file(name).ok()?;
+    let metadata = file.metadata().ok().filter(|file| unacceptable(file).is_none() && file.len() <= max_bytes)?;
+    let mut text = Vec::new();
+    (&mut file).take(max_bytes).read_to_end(&mut text).ok()?;
+    Some((metadata, text))
 }
 
-/// What `python/jitlisten/_lines/sources.py` has saved.
-fn sources(place: &Rc<Directory>) -> Option<Left> {
-    let directory = place.directory("sources")?;
-    let is_old = |name: &str| {
-        let modified = directory.file(name).and_then(|file| file.metadata().ok()?.modified().ok());
-        modified.and_then(|modified| modified.elapsed().ok()).is_some_and(|age| age > KEPT)
-    };
-    let left = contents(0, "sources", place, &directory, |name| is_cell(name) && is_old(name));
-    (!left.names.is_empty()).then_some(left)
-}
-
-/// A name, and the first twelve digits of the text's hash.
-fn is_cell(name: &str) -> bool {
-    let hash = name.strip_suffix(".py").and_then(|name| name.rsplit_once('-'));
-    hash.is_some_and(|(_, hash)| hash.len() == 12 && hash.bytes().all(|byte| byte.is_ascii_hexdigit()))
-}
-
-fn dumped_by(name: &str) -> Option<u32> {
-    name.strip_prefix("jit-")?.strip_suffix(".dump")?.parse().ok()
-}
-
-fn contents(
-    pid: u32,
-    what: &'static str,
-    parent: &Rc<Directory>,
-    directory: &Rc<Directory>,
-    is_ours: impl Fn(&str) -> bool,
-) -> Left {
-    let mut names = directory.names();
-    names.retain(|name| is_ours(name) && directory.size_of(name).is_some());
-    let bytes = names.iter().filter_map(|name| directory.size_of(name)).sum();
-    Left { pid, what, directory: Rc::clone(directory), names, parent: Some(Rc::clone(parent)), bytes }
-}
-
-/// A directory that is held open: whoever renames it, or puts a link in its place, does not make us remove files
-/// elsewhere.
-struct Directory {
-    path: PathBuf,
-    descriptor: OwnedFd,
-}
-
-impl Directory {
-    const FLAGS: OFlags = OFlags::DIRECTORY.union(OFlags::RDONLY).union(OFlags::CLOEXEC);
-
-    fn open(path: &Path) -> Option<Directory> {
-        let descriptor = rustix::fs::open(path, Directory::FLAGS, Mode::empty()).ok()?;
-        Some(Directory { path: path.to_owned(), descriptor })
-    }
-
-    fn names(&self) -> Vec<String> {
-        let entries = rustix::fs::Dir::read_from(&self.descriptor).into_iter().flatten().flatten();
-        let mut names: Vec<_> =
-            entries.filter_map(|entry| entry.file_name().to_str().ok().map(str::to_owned)).collect();
-        names.retain(|name| name != "." && name != "..");
-        names.sort();
-        names
-    }
-
-    /// A directory in it that is this user's.
-    fn directory(&self, name: &str) -> Option<Rc<Directory>> {
-        let flags = Directory::FLAGS | OFlags::NOFOLLOW;
-        let descriptor = rustix::fs::openat(&self.descriptor, name, flags, Mode::empty()).ok()?;
-        let is_ours = rustix::fs::fstat(&descriptor).is_ok_and(|found| found.st_uid == geteuid().as_raw());
-        is_ours.then(|| Rc::new(Directory { path: self.path.join(name), descriptor }))
-    }
-
-    /// The size of a regular file in it that is this user's, and has no other name.
-    fn size_of(&self, name: &str) -> Option<u64> {
-        let found = rustix::fs::statat(&self.descriptor, name, AtFlags::SYMLINK_NOFOLLOW).ok()?;
-        let is_file = FileType::from_raw_mode(found.st_mode) == FileType::RegularFile;
-        (is_file && found.st_uid == geteuid().as_raw() && found.st_nlink == 1).then_some(found.st_size as u64)
-    }
-
-    /// That file, opened for reading.
-    fn file(&self, name: &str) -> Option<File> {
-        self.size_of(name)?;
-        let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
-        rustix::fs::openat(&self.descriptor, name, flags, Mode::empty()).ok().map(File::from)
-    }
+/// `NAME-HASH.py`, with the first twelve digits of the hash of the text.
+fn is_cell(name: &OsStr, text: &[u8]) -> bool {
+    let hash = name.to_str().and_then(|name| name.strip_suffix(".py")?.rsplit_once('-'));
+    hash.is_some_and(|(_, hash)| source_hash(text).get(..12) == Some(hash))
 }
 
 /// Whether no process holds a lock on it (`flock(2)`), in this PID namespace or another. The lock goes with the file.
@@ -313,7 +279,7 @@ mod tests {
     fn a_first_line_tells_whose_the_map_is() {
         for mark in ["0 0 jitlisten ", outside::MARK] {
             let signed = signature(&format!("{mark}12 345 4026531836 alive\n")).expect("signed");
-            assert_eq!((signed.pid, signed.start, signed.namespace, signed.is_ended), (12, 345, 4026531836, false));
+            assert_eq!((signed.owner.process.pid, signed.is_ended), (12, false));
         }
         for state in ["ended", "mixed"] {
             let line = format!("0 0 jitlisten 12 345 4026531836 {state}\n");
@@ -321,6 +287,15 @@ mod tests {
         }
         for other in ["7f00 10 f", "0 0 jitlisten", "0 0 jitlisten 12 345", ""] {
             assert_eq!(signature(other), None, "{other}");
+        }
+    }
+
+    #[test]
+    fn a_saved_text_is_known_by_its_hash() {
+        assert!(is_cell(OsStr::new("cell-2-2d711642b726.py"), b"x"));
+        for name in ["cell-0123456789ab.py", "backup-202401011230.py", "2d711642b726.py", "cell-2d711642b726", "a-.py"]
+        {
+            assert!(!is_cell(OsStr::new(name), b"x"), "{name}");
         }
     }
 

@@ -2,15 +2,17 @@
 
 #![forbid(unsafe_code)]
 
-use std::io::{self, Write as _};
+use std::io;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::{Args, CommandFactory as _};
 use clap_complete::Shell;
+use jitlisten_files::Visibility;
 
 use crate::Arguments;
 use crate::problem::Problem;
+use crate::recording;
 
 const COMPLETIONS: &str = "Example: source <(jitlisten completions bash)";
 const MAN_PAGES: &str = "Example: jitlisten man-pages ~/.local/share/man/man1";
@@ -35,16 +37,28 @@ impl Completions {
     pub(crate) fn execute(&self) -> Result<ExitCode, Problem> {
         let mut text = Vec::new();
         clap_complete::generate(self.shell, &mut Arguments::command(), "jitlisten", &mut text);
-        // A reader that has closed the pipe has what it wants.
-        let _ = io::stdout().write_all(&text);
+        recording::write(None, &text)?;
         Ok(ExitCode::SUCCESS)
     }
 }
 
 impl ManPages {
     pub(crate) fn execute(&self) -> Result<ExitCode, Problem> {
-        clap_mangen::generate_to(Arguments::command(), &self.directory)
+        let mut command = Arguments::command().disable_help_subcommand(true);
+        command.build();
+        self.write(&command)
             .map_err(|error| Problem::new(format!("cannot write into {}: {error}", self.directory.display())))?;
         Ok(ExitCode::SUCCESS)
+    }
+
+    /// The page of a command and those of its subcommands.
+    fn write(&self, command: &clap::Command) -> io::Result<()> {
+        for subcommand in command.get_subcommands().filter(|subcommand| !subcommand.is_hide_set()) {
+            self.write(subcommand)?;
+        }
+        let page = clap_mangen::Man::new(command.clone());
+        let mut text = Vec::new();
+        page.render(&mut text)?;
+        recording::save(&self.directory.join(page.get_filename()), &text, Visibility::Umask)
     }
 }

@@ -8,19 +8,20 @@
 use std::collections::HashSet;
 use std::fs::File;
 use std::io::{self, Read as _, Write as _};
-use std::os::fd::{AsRawFd as _, OwnedFd};
+use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
 use jitlisten::{LoadedObject, name};
+use jitlisten_files::reopen_regular;
 use rustix::fs::{AtFlags, Mode, OFlags};
 
 use crate::jit_list::{self, Entry, JitList};
 use crate::memory;
 use crate::problem::Problem;
-use crate::process::{Process, is_regular};
+use crate::process::Process;
 
 /// How often to look for what is new.
 const PAUSE: Duration = Duration::from_millis(250);
@@ -163,10 +164,7 @@ fn is_replaceable(process: &Process, directory: &OwnedFd, name: &str) -> io::Res
             Err(rustix::io::Errno::NOENT) => return Ok(true),
             found => found?,
         };
-    if !is_regular(&rustix::fs::fstat(&found)?) {
-        return Err(io::Error::other("not a regular file"));
-    }
-    let file = File::open(format!("/proc/self/fd/{}", found.as_raw_fd()))?;
+    let file = reopen_regular(&found)?;
     let is_stale = process.is_younger_than(&file);
     let mut begin = Vec::new();
     file.take(MARK.len() as u64).read_to_end(&mut begin)?;

@@ -8,7 +8,7 @@
 
 use std::fs::{self, File};
 use std::io::{self, Read as _};
-use std::os::fd::{AsRawFd as _, OwnedFd};
+use std::os::fd::OwnedFd;
 use std::os::unix::ffi::OsStrExt as _;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
@@ -16,6 +16,7 @@ use std::time::{Duration, SystemTime};
 
 use jitlisten::plumbing::MapsLine;
 pub(crate) use jitlisten::plumbing::start_time;
+use jitlisten_files::reopen_regular;
 use rustix::fs::{AtFlags, CWD, Mode, OFlags, ResolveFlags, Stat};
 use rustix::io::Errno;
 use rustix::process::{Gid, Uid, geteuid};
@@ -135,12 +136,7 @@ impl Process {
 
     /// Opens a regular file of the process for reading.
     pub(crate) fn open_file(&self, path: &Path) -> io::Result<File> {
-        let found = self.resolve(path, OFlags::PATH)?;
-        if !is_regular(&rustix::fs::fstat(&found)?) {
-            return Err(io::Error::other("not a regular file"));
-        }
-        // The same file, whatever lies at the path by now.
-        File::open(format!("/proc/self/fd/{}", found.as_raw_fd()))
+        reopen_regular(self.resolve(path, OFlags::PATH)?)
     }
 
     fn has_our_root(&self) -> bool {
@@ -286,11 +282,6 @@ impl Drop for ActingAs {
 
 fn identity(found: &Stat) -> (u64, u64) {
     (found.st_dev, found.st_ino)
-}
-
-/// Whether it is a file with content, and no directory, link, pipe or device.
-pub(crate) fn is_regular(found: &Stat) -> bool {
-    rustix::fs::FileType::from_raw_mode(found.st_mode) == rustix::fs::FileType::RegularFile
 }
 
 fn mappings(pid: u32) -> io::Result<Vec<Mapping>> {

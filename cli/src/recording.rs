@@ -2,13 +2,18 @@
 
 #![forbid(unsafe_code)]
 
-use std::io::{IsTerminal as _, Read as _, Write};
+use std::fs;
+use std::io::{self, IsTerminal as _, Read as _, Write};
+use std::os::unix::fs::{MetadataExt as _, fchown};
 use std::path::{Path, PathBuf};
 use std::sync::mpsc;
 use std::time::Duration;
 
 use clap::{Args, ValueEnum};
+use jitlisten_files::{Replacement, Visibility, open_in_place};
 use jitlisten_report::{Lookup, Options, RecordingFile, Report, Selection, printable};
+
+use rustix::io::Errno;
 
 use crate::bundle;
 use crate::problem::Problem;
@@ -112,8 +117,8 @@ fn terminal_columns() -> Option<usize> {
     (size.ws_col != 0).then_some(usize::from(size.ws_col))
 }
 
-/// Writes what was asked for: to a file, or to standard output where it is `-` or not given. A file that exists is
-/// overwritten if it is empty or of the same kind: `--html perf.data` forgets the name of the page, and means no harm
+/// Writes what was asked for: to a file, or to standard output where it is `-` or not given. It has text of sources,
+/// which may be private, so a new file is, too. A file that exists is replaced if it is empty or of the same kind: `--html perf.data` forgets the name of the page, and means no harm
 /// to the recording.
 pub(crate) fn write(out: Option<&Path>, content: &[u8]) -> Result<(), Problem> {
     match out.filter(|path| *path != Path::new("-")) {
@@ -122,7 +127,7 @@ pub(crate) fn write(out: Option<&Path>, content: &[u8]) -> Result<(), Problem> {
                 .help("choose another name"))
         }
         Some(path) => {
-            std::fs::write(path, content)
+            save(path, content, Visibility::Private)
                 .map_err(|error| Problem::new(format!("cannot write {}: {error}", path.display())))?;
             if path.is_file() {
                 let _ = writeln!(std::io::stderr(), "jitlisten: wrote {}", path.display());
@@ -135,6 +140,62 @@ pub(crate) fn write(out: Option<&Path>, content: &[u8]) -> Result<(), Problem> {
             result => result.map_err(|error| Problem::new(format!("cannot write to standard output: {error}"))),
         },
     }
+}
+
+/// Writes a file that the user named: beside it and renamed, so that a full disk or a kill loses nothing. What is not a
+/// regular file is written to, as is a file in a directory that cannot be changed. `new` is who may read a file that did
+/// not exist; an existing one keeps its owner and mode.
+pub(crate) fn save(path: &Path, content: &[u8], new: Visibility) -> io::Result<()> {
+    let old = fs::metadata(path).ok();
+    if is_descriptor(path) || old.as_ref().is_some_and(|old| !old.is_file()) {
+        return write_in_place(path, content);
+    }
+    let visibility = if old.is_some() { Visibility::Umask } else { new };
+    match replace(path, content, visibility, old.as_ref()) {
+        Err(error) if old.is_some() && error.raw_os_error().map(Errno::from_raw_os_error).is_some_and(is_fixed) => {
+            write_in_place(path, content)
+        }
+        result => result,
+    }
+}
+
+/// Whether the file has to stay: its directory cannot be changed, or it is a mount point.
+fn is_fixed(error: Errno) -> bool {
+    [Errno::ACCESS, Errno::PERM, Errno::ROFS, Errno::BUSY].contains(&error)
+}
+
+fn replace(path: &Path, content: &[u8], visibility: Visibility, old: Option<&fs::Metadata>) -> io::Result<()> {
+    let mut replacement = Replacement::at(path, visibility)?;
+    let file = replacement.file();
+    if let Some(old) = old
+        && (old.uid(), old.gid()) != file.metadata().map(|new| (new.uid(), new.gid()))?
+        && fchown(&*file, Some(old.uid()), Some(old.gid())).is_err()
+    {
+        return Err(Errno::PERM.into());
+    }
+    file.write_all(content)?;
+    // Some file systems tell only now that the disk is full.
+    file.sync_data()?;
+    replacement.commit()
+}
+
+fn write_in_place(path: &Path, content: &[u8]) -> io::Result<()> {
+    open_in_place(path)?.write_all(content)
+}
+
+/// Whether links lead from the path to a descriptor in `/proc`, as `/dev/stdout` does.
+fn is_descriptor(path: &Path) -> bool {
+    const MAX_LINKS: usize = 8;
+    let mut path = path.to_owned();
+    for _ in 0..MAX_LINKS {
+        let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
+        if fs::canonicalize(parent).is_ok_and(|parent| parent.starts_with("/proc")) {
+            return true;
+        }
+        let Ok(target) = fs::read_link(&path) else { return false };
+        path = parent.join(target);
+    }
+    false
 }
 
 /// Whether a file that may exist can be replaced by this content. A pipe or a device takes anything.
@@ -248,6 +309,38 @@ mod tests {
         }
         std::fs::remove_file(&path).unwrap();
         write(Some(Path::new("/dev/null")), b"anything").expect("a device");
+    }
+
+    #[test]
+    fn a_file_is_replaced_and_what_is_no_file_is_written_to() {
+        let mode = |path: &Path| fs::metadata(path).expect("there").mode() & 0o777;
+        let directory = std::env::temp_dir().join(format!("jitlisten-save-{}", std::process::id()));
+        fs::create_dir(&directory).unwrap();
+        let (page, link, pipe) = (directory.join("page"), directory.join("link"), directory.join("pipe"));
+        save(&page, b"one", Visibility::Private).expect("new");
+        assert_eq!(mode(&page), 0o600);
+        std::os::unix::fs::symlink("page", &link).unwrap();
+        fs::set_permissions(&page, std::os::unix::fs::PermissionsExt::from_mode(0o640)).unwrap();
+        let opened = fs::File::open(&page).unwrap();
+        save(&link, b"two", Visibility::Private).expect("by way of a link");
+        assert_eq!(io::read_to_string(&opened).unwrap(), "one", "the old file is whole");
+        assert_eq!((fs::read(&page).unwrap(), mode(&page)), (b"two".to_vec(), 0o640));
+        assert!(link.is_symlink());
+        rustix::fs::mknodat(rustix::fs::CWD, &pipe, rustix::fs::FileType::Fifo, rustix::fs::Mode::RWXU, 0).unwrap();
+        let reader = std::thread::spawn({
+            let pipe = pipe.clone();
+            move || fs::read(pipe).unwrap()
+        });
+        save(&pipe, b"three", Visibility::Private).expect("a pipe");
+        assert_eq!(reader.join().unwrap(), b"three");
+        save(Path::new("/dev/null"), b"four", Visibility::Private).expect("a device");
+        save(Path::new("/dev/full"), b"five", Visibility::Private).expect_err("a full one");
+        for descriptor in ["/dev/stdout", "/dev/fd/0", "/proc/self/fd/1"].map(Path::new) {
+            assert!(is_descriptor(descriptor), "{}", descriptor.display());
+        }
+        assert!(!is_descriptor(&link) && !is_descriptor(Path::new("/dev/null")) && !is_descriptor(Path::new("page")));
+        assert_eq!(fs::read_dir(&directory).unwrap().count(), 3, "nothing else is left");
+        fs::remove_dir_all(directory).unwrap();
     }
 
     #[test]

@@ -12,6 +12,7 @@ use std::path::Path;
 use std::process::{Command, ExitCode};
 
 use clap::Args;
+use jitlisten::plumbing::{self, ProcessIdentity};
 
 use crate::command;
 use crate::environment::{COVERAGE, PYTHON, is_set, prepended};
@@ -96,18 +97,18 @@ impl RunEnvironment {
     fn environment(&self, installation: &Installation) -> Result<Vec<(&'static str, OsString)>, Problem> {
         let library = installation.preloadable()?;
         let mut variables = vec![("LD_PRELOAD", preload(library)?)];
-        let mut words = vec![if self.subprocesses { "children" } else { "program" }];
+        let mut words = vec![if self.subprocesses { "children" } else { "program" }.to_owned(), own_run().to_string()];
         let sinks = self.sinks.clone().or_else(|| (!is_set("JITLISTEN")).then(Sinks::that_can_be));
         if let Some(sinks) = &sinks {
             sinks.check_places()?;
             variables.push(("JITLISTEN", sinks.to_string().into()));
             if !is_set("JITLISTEN") {
-                words.push("sinks");
+                words.push("sinks".to_owned());
             }
         }
         if let Some(site) = installation.site().filter(|_| !self.no_lines) {
             variables.push(("PYTHONPATH", prepended(site.as_os_str().to_owned(), "PYTHONPATH")));
-            words.push("lines");
+            words.push("lines".to_owned());
         }
         let mut run = OsString::from(words.join("+"));
         run.push(":");
@@ -117,11 +118,18 @@ impl RunEnvironment {
     }
 }
 
+/// This process, which becomes the command, or the one of a `jitlisten run` around it that is not over.
+fn own_run() -> plumbing::Run {
+    let around = env::var("JITLISTEN_RUN").ok().and_then(|value| plumbing::Run::named_in(&value));
+    let is_running = |run: &plumbing::Run| run.0.is_alive(plumbing::pid_namespace()) == Some(true);
+    around.filter(is_running).unwrap_or_else(|| plumbing::Run(ProcessIdentity::own()))
+}
+
 /// Beginnings of the names of sanitizers' runtimes, which have to come before libraries that they watch: gcc's and
 /// clang's.
 const RUNTIMES: [&str; 6] = ["libasan.", "libhwasan.", "liblsan.", "libtsan.", "libubsan.", "libclang_rt."];
 
-/// The list with the library behind the last of the sanitizers' runtimes, or else in front.
+/// The list with the library after the last sanitizer runtime, or else in front.
 fn behind_runtimes(library: &Path, list: &str) -> OsString {
     let is_divider = |byte: char| matches!(byte, ' ' | ':');
     let is_runtime = |path: &&str| {

@@ -70,15 +70,24 @@ fn a_recording_does_not_replace_another_file() {
     holds(&program, "print(1)");
 }
 
+/// The marker of the directory of a process that is dead.
+fn marker(pid: u32) -> String {
+    use std::os::unix::fs::MetadataExt as _;
+    let namespace = fs::metadata("/proc/self/ns/pid").expect("a namespace").ino();
+    format!("jitlisten files of {pid} 1 {namespace}\n")
+}
+
 #[test]
 fn clean_removes_nothing_by_way_of_a_link() {
     let place = Place::new("clean");
     let victim = place.write("elsewhere/object-0.so", "precious");
     let dump = place.write("elsewhere/jit-4194305.dump", "precious");
-    for link in ["image-4194305-1", "jitlisten-abc123", "sources"] {
+    place.write("elsewhere/alive", &marker(4194305));
+    for link in ["image-4194305-1", "jitdump-4194305-1", "sources"] {
         std::os::unix::fs::symlink(place.0.join("elsewhere"), place.0.join(link)).expect("linked");
     }
-    fs::create_dir(place.0.join("image-4194306-1")).expect("made");
+    let image = place.write("image-4194306-1/object-0.so", "image");
+    place.write("image-4194306-1/alive", &marker(4194306));
     std::os::unix::fs::symlink(&victim, place.0.join("image-4194306-1/object-1.so")).expect("linked");
     fs::hard_link(&victim, place.0.join("image-4194306-1/object-2.so")).expect("linked");
     let notes = place.write("image-4194306-1/notes", "notes");
@@ -89,7 +98,7 @@ fn clean_removes_nothing_by_way_of_a_link() {
     for (path, text) in [(&victim, "precious"), (&dump, "precious"), (&notes, "notes")] {
         holds(path, text);
     }
-    assert!(place.0.join("image-4194306-1/object-1.so").is_symlink());
+    assert!(place.0.join("image-4194306-1/object-1.so").is_symlink() && !image.exists());
 }
 
 #[test]

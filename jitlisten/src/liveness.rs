@@ -1,12 +1,17 @@
 //! Whether the process that created a file is still alive, and how long files of ended processes are kept.
 //!
 //! Files outlive the process, because `perf report`, `perf inject` and a debugger on a core file open them by name.
-//! Each process that creates its first file of a kind removes old ones: it keeps those of the [`DEAD_KEPT`] processes
-//! that ended last, for at most [`DEAD_AGE`]. The age counts from the moment when the end was detected.
+//! Each process that creates its first file of a kind removes old ones of ended processes: those older than
+//! [`MAX_DEAD_AGE`], and those of processes that ended before the last [`MAX_DEAD_PROCESSES`] or before the last few
+//! gigabytes ([`expired`]). The age counts from the moment when the end was detected.
+//!
+//! Files of a `jitlisten run` that is not over are never removed: with `-s` it may have thousands of short processes, and
+//! its recording refers to all of them.
 //!
 //! A living process holds a lock (`flock(2)`) on one of its files, which works across PID namespaces, where PIDs are
 //! ambiguous. A process that has closed unknown descriptors is still recognised by PID and start time.
 
+use std::fmt::{self, Display, Formatter};
 use std::fs::File;
 use std::io;
 use std::os::fd::AsRawFd as _;
@@ -15,37 +20,130 @@ use std::time::{Duration, SystemTime};
 
 use crate::process::clock;
 
-/// The files of how many dead processes are kept.
-pub(crate) const DEAD_KEPT: usize = 16;
-/// How long they are kept.
-pub(crate) const DEAD_AGE: Duration = Duration::from_secs(7 * 24 * 3600);
+/// How long files of dead processes are kept.
+pub(crate) const MAX_DEAD_AGE: Duration = Duration::from_secs(7 * 24 * 3600);
+/// For how many dead processes, those of running `jitlisten run`s not counted. Each start of a process looks at all.
+const MAX_DEAD_PROCESSES: usize = 1024;
 
-/// A recording of many short processes is looked at when they are over.
-const DEAD_RECENTLY: Duration = Duration::from_secs(3600);
+/// A process among all that ever had its number.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct ProcessIdentity {
+    /// Its number.
+    pub pid: u32,
+    /// When it began, see [`start_time`].
+    pub start: u64,
+    /// Its PID namespace, see `pid_namespaces(7)`.
+    pub namespace: u64,
+}
 
-/// What a dead process has left.
+impl ProcessIdentity {
+    /// This process.
+    pub fn own() -> ProcessIdentity {
+        let pid = std::process::id();
+        ProcessIdentity { pid, start: start_time(pid).unwrap_or(0), namespace: pid_namespace() }
+    }
+
+    /// Whether it runs; `None` if it belongs to another PID namespace than `namespace`, this process's.
+    pub fn is_alive(self, namespace: u64) -> Option<bool> {
+        (self.namespace == namespace && namespace != 0).then(|| start_time(self.pid) == Some(self.start))
+    }
+
+    fn from_numbers(numbers: &[&str]) -> Option<ProcessIdentity> {
+        let &[pid, start, namespace] = numbers else { return None };
+        Some(ProcessIdentity { pid: pid.parse().ok()?, start: start.parse().ok()?, namespace: namespace.parse().ok()? })
+    }
+}
+
+/// The process of a `jitlisten run`, which is over when that process has ended. Its word in `JITLISTEN_RUN` is
+/// `run=PID-START-NAMESPACE`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Run(pub ProcessIdentity);
+
+impl Run {
+    /// Parses the word.
+    pub fn parse(word: &str) -> Option<Run> {
+        let numbers: Vec<&str> = word.strip_prefix("run=")?.split('-').collect();
+        ProcessIdentity::from_numbers(&numbers).map(Run).filter(|run| run.to_string() == word)
+    }
+
+    /// The run that the value of `JITLISTEN_RUN` names.
+    pub fn named_in(value: &str) -> Option<Run> {
+        value.split(':').next()?.split('+').find_map(Run::parse)
+    }
+}
+
+impl Display for Run {
+    fn fmt(&self, formatter: &mut Formatter<'_>) -> fmt::Result {
+        write!(formatter, "run={}-{}-{}", self.0.pid, self.0.start, self.0.namespace)
+    }
+}
+
+/// The process that made a file, as the file says: `PID START NAMESPACE`, and the word of its [`Run`] if it has one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Owner {
+    /// The process.
+    pub process: ProcessIdentity,
+    /// The `jitlisten run` that it belongs to.
+    pub run: Option<Run>,
+}
+
+impl Owner {
+    /// Parses the text in its exact form.
+    pub fn parse(text: &str) -> Option<Owner> {
+        let words: Vec<&str> = text.split(' ').collect();
+        let process = ProcessIdentity::from_numbers(words.get(..3)?)?;
+        let run = words.get(3).and_then(|word| Run::parse(word));
+        Some(Owner { process, run }).filter(|owner| owner.to_string() == text)
+    }
+
+    /// Whether it belongs to a `jitlisten run` that is not over; `own` is this process's.
+    pub fn belongs_to_running(&self, namespace: u64, own: Option<Run>) -> bool {
+        self.run.is_some_and(|run| own == Some(run) || run.0.is_alive(namespace) == Some(true))
+    }
+
+    /// Whether the process is known to have ended, if nobody holds the lock on the file that names it: by its number,
+    /// or in another PID namespace if the file was last written long ago.
+    pub(crate) fn is_gone(&self, namespace: u64, written: SystemTime) -> bool {
+        match self.process.is_alive(namespace) {
+            Some(is_alive) => !is_alive,
+            None => clock::time_of_day().duration_since(written).is_ok_and(|age| age >= MAX_DEAD_AGE),
+        }
+    }
+}
+
+impl Display for Owner {
+    fn fmt(&self, formatter: &mut Formatter<'_>) -> fmt::Result {
+        let ProcessIdentity { pid, start, namespace } = self.process;
+        write!(formatter, "{pid} {start} {namespace}")?;
+        self.run.iter().try_for_each(|run| write!(formatter, " {run}"))
+    }
+}
+
+/// The files of a dead process.
 #[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Dead<T> {
-    /// When it was found out.
+    /// When the process was found dead.
     pub(crate) since: SystemTime,
     /// When it last wrote.
     pub(crate) written: SystemTime,
-    pub(crate) left: T,
+    /// How large they are.
+    pub(crate) bytes: u64,
+    pub(crate) files: T,
 }
 
-/// Those that are kept no longer. Of those that died within the last hour, `recent` are kept even if they are more.
-pub(crate) fn expired<T: Ord>(mut dead: Vec<Dead<T>>, recent: usize) -> impl Iterator<Item = T> {
+/// Those that are kept no longer: too old, or others that died later are `max_bytes` or [`MAX_DEAD_PROCESSES`] already.
+pub(crate) fn expired<T: Ord>(mut dead: Vec<Dead<T>>, max_bytes: u64) -> impl Iterator<Item = T> {
     dead.sort();
-    let (now, count) = (clock::time_of_day(), dead.len());
-    let is_recent = |dead: &Dead<T>| now.duration_since(dead.since).is_ok_and(|age| age < DEAD_RECENTLY);
-    let of_last_hour = dead.iter().rev().take_while(|dead| is_recent(dead)).count();
-    let many = count.saturating_sub(of_last_hour.min(recent).max(DEAD_KEPT));
-    // What seems to come from the future is young.
-    let is_old = move |since: SystemTime| now.duration_since(since).is_ok_and(|age| age >= DEAD_AGE);
-    dead.into_iter()
-        .enumerate()
-        .filter(move |(index, dead)| *index < many || is_old(dead.since))
-        .map(|(_, dead)| dead.left)
+    let now = clock::time_of_day();
+    let mut newer_bytes = 0_u64;
+    let newest_first = dead.into_iter().rev().enumerate().map(move |(newer, dead)| {
+        // A time in the future counts as young.
+        let is_old = now.duration_since(dead.since).is_ok_and(|age| age >= MAX_DEAD_AGE);
+        let is_too_many = newer >= MAX_DEAD_PROCESSES || newer_bytes >= max_bytes;
+        newer_bytes = newer_bytes.saturating_add(dead.bytes);
+        (is_old || is_too_many).then_some(dead.files)
+    });
+    newest_first.flatten()
 }
 
 /// When a process began, in clock ticks since boot: field 22 of `proc_pid_stat(5)`.
@@ -68,7 +166,7 @@ pub fn began() -> Option<SystemTime> {
 }
 
 /// The PID namespace, in which our number counts (`pid_namespaces(7)`); 0 where `/proc` does not say.
-pub(crate) fn pid_namespace() -> u64 {
+pub fn pid_namespace() -> u64 {
     std::fs::metadata("/proc/self/ns/pid").map_or(0, |metadata| metadata.ino())
 }
 
@@ -116,17 +214,45 @@ mod tests {
         assert!(began().is_some_and(|began| began <= clock::time_of_day()));
     }
 
+    fn dead(hours: u64, bytes: u64) -> Dead<u64> {
+        let since = clock::time_of_day() - Duration::from_secs(hours * 3600);
+        Dead { since, written: since, bytes, files: hours }
+    }
+
     #[test]
-    fn sixteen_are_kept_and_none_for_longer_than_a_week() {
-        let dead = |hours: u64| {
-            let since = clock::time_of_day() - Duration::from_secs(hours * 3600);
-            Dead { since, written: since, left: hours }
-        };
-        let old = |ages: Vec<u64>, recent| expired(ages.into_iter().map(dead).collect(), recent).collect::<Vec<_>>();
-        assert_eq!(old((0..18).collect(), 0), [17, 16]);
-        assert_eq!(old(vec![1, 7 * 24 + 1, 7 * 24 - 1], 0), [7 * 24 + 1]);
-        assert_eq!(old(vec![0; 30], 20).len(), 10);
-        assert_eq!(old(vec![0; 30], 50).len(), 0);
-        assert_eq!(old([vec![0; 10], vec![2; 10]].concat(), 50), [2; 4]);
+    fn age_size_and_number_limit_what_is_kept() {
+        let old = |dead: Vec<Dead<u64>>| expired(dead, 100).collect::<Vec<_>>();
+        assert_eq!(old((0..168).map(|hours| dead(hours, 0)).collect()), [0; 0]);
+        assert_eq!(old(vec![dead(1, 0), dead(7 * 24 + 1, 0), dead(7 * 24 - 1, 0)]), [7 * 24 + 1]);
+        assert_eq!(old(vec![dead(3, 50), dead(1, 99), dead(2, 1)]), [3], "the last 100 bytes are of the first two");
+        assert_eq!(old(vec![dead(2, 1), dead(1, 1000)]), [2], "the last process stays, however large its files are");
+        assert_eq!(old((0..1030).map(|_| dead(5, 0)).collect()).len(), 1030 - MAX_DEAD_PROCESSES);
+    }
+
+    #[test]
+    fn an_owner_is_parsed_as_it_is_printed() {
+        for text in ["12 345 4026531836", "12 345 4026531836 run=7-9-4026531836"] {
+            assert_eq!(Owner::parse(text).map(|owner| owner.to_string()).as_deref(), Some(text));
+        }
+        for text in
+            ["12 345", "12 345 4026531836 ", "012 345 1", "12 345 1 run=7-9", "12 345 1 run=7-9-1 more", "a b c"]
+        {
+            assert_eq!(Owner::parse(text), None, "{text}");
+        }
+        let run = Run(ProcessIdentity { pid: 7, start: 9, namespace: 1 });
+        assert_eq!(Run::named_in("children+run=7-9-1+lines:/a+run=1-1-1.so"), Some(run));
+        assert_eq!(Run::named_in("program+lines:/a.so"), None);
+    }
+
+    #[test]
+    fn a_run_is_over_when_its_process_has_ended() {
+        let own = ProcessIdentity::own();
+        let belongs =
+            |process, namespace| Owner { process: own, run: Some(Run(process)) }.belongs_to_running(namespace, None);
+        assert!(belongs(own, own.namespace));
+        assert!(!belongs(ProcessIdentity { start: own.start + 1, ..own }, own.namespace));
+        assert!(!belongs(own, own.namespace + 1));
+        let elsewhere = Some(Run(ProcessIdentity { namespace: own.namespace + 1, ..own }));
+        assert!(Owner { process: own, run: elsewhere }.belongs_to_running(own.namespace, elsewhere));
     }
 }

@@ -18,6 +18,7 @@
 use std::ffi::OsString;
 use std::path::PathBuf;
 
+use crate::liveness::Run;
 pub use crate::log::{Level, LogTarget};
 
 /// The sinks.
@@ -199,6 +200,8 @@ pub struct Options {
     pub llvm: LlvmSources,
     /// What to observe. No variable sets it.
     pub listening: Listening,
+    /// The `jitlisten run` that the process belongs to: the command's business.
+    pub(crate) run: Option<Run>,
 }
 
 impl Default for Options {
@@ -214,6 +217,7 @@ impl Default for Options {
             names: NameStyle::default(),
             llvm: LlvmSources::ALL,
             listening: Listening::default(),
+            run: None,
         }
     }
 }
@@ -265,6 +269,7 @@ impl Options {
         if let Some(value) = variable("JITLISTEN_LLVM") {
             options.llvm = LlvmSources::read(&value.to_string_lossy(), &mut complaints);
         }
+        options.run = variable("JITLISTEN_RUN").and_then(|value| Run::named_in(value.to_str()?));
         (options, complaints)
     }
 

@@ -4,7 +4,7 @@
 #![forbid(unsafe_code)]
 
 pub use crate::ledger::{Executable, Ledger, Outcome, Ranges, code_pages};
-pub use crate::liveness::{began, start_time};
+pub use crate::liveness::{ProcessIdentity, Run, began, pid_namespace, start_time};
 pub use crate::observer::{CodeObserver, ObservedCode, notify_libraries_changed};
 pub use crate::process::across_fork::{ForkSlot, HeldAcrossFork, follow_forks};
 pub use crate::process::checked_read;
@@ -20,5 +20,6 @@ pub use crate::session::{ForkGuard, Loaded};
 #[cfg(feature = "fuzzing")]
 pub use crate::sink::fuzzing;
 pub use crate::sink::perf_map::FirstLine;
+pub use crate::sink::process_directory::MarkedDirectory;
 pub use crate::sink::{Unwinders, before_program};
 pub use unwind_register::{DynamicSection, Entered, Inside, RELATIVE, Relocation, is_relative};

@@ -134,6 +134,7 @@ impl Session {
         let counters = Counters::default();
         let context = SinkContext {
             stale_map: StaleMap::find(),
+            run: options.run,
             images: Arc::new(Mutex::new(Images::new(Arc::clone(&counters.images)))),
             ..SinkContext::default()
         };

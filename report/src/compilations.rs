@@ -5,9 +5,9 @@ use std::fs::{self, File};
 use std::io::{BufRead as _, BufReader, Read as _, Seek as _, SeekFrom};
 use std::path::{Path, PathBuf};
 
+use jitlisten_files::open_regular;
 use serde_json::Value;
 
-use crate::lookup::open_file;
 use crate::printable::printable;
 use crate::recording::{Recording, Selection};
 
@@ -204,7 +204,7 @@ fn beside(recording: &Path) -> PathBuf {
 fn open_beside(recording: &Path) -> Option<File> {
     let path = beside(recording);
     fs::symlink_metadata(&path).ok().filter(fs::Metadata::is_file)?;
-    open_file(&path).ok()
+    open_regular(&path).ok()
 }
 
 /// The process, by the first line.

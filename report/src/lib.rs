@@ -60,6 +60,7 @@ pub use recording::{
 };
 pub use report::{Group, Options, RecordingFile, Report};
 pub use source::{Compiled, SourceText};
+pub use source_hashes::hash as source_hash;
 pub use symbols::{FileSymbols, Frame, Function, Kind, SourceFrame, SymbolCache, Symbols};
 pub use text::{Style, to_text};
 pub use why::{SourceLine, why_to_text};

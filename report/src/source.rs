@@ -4,9 +4,9 @@ use std::io::Read as _;
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
-use crate::lookup::open_file;
 use crate::printable::{LONGEST_LINE, printable};
 use crate::source_hashes::hash as source_hash;
+use jitlisten_files::open_regular;
 
 /// A larger file is not read.
 const LARGEST: u64 = 64 << 20;
@@ -98,7 +98,7 @@ impl SourceText {
 }
 
 fn read(path: &Path) -> Result<(Vec<u8>, Option<SystemTime>), String> {
-    let file = open_file(path).map_err(|error| error.to_string())?;
+    let file = open_regular(path).map_err(|error| error.to_string())?;
     let data = file.metadata().map_err(|error| error.to_string())?;
     if data.len() > LARGEST {
         return Err(format!("{} bytes are too many for a source", data.len()));

@@ -52,7 +52,7 @@ fn parse(line: &str) -> Option<(String, String)> {
 }
 
 /// The hash of a file's bytes, as it stands in an image.
-pub(crate) fn hash(bytes: &[u8]) -> String {
+pub fn hash(bytes: &[u8]) -> String {
     let digest = Sha256::digest(bytes);
     digest.iter().take(16).fold(String::new(), |mut text, byte| {
         let _ = write!(text, "{byte:02x}");

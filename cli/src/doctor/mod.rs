@@ -20,7 +20,6 @@ mod python;
 mod tools;
 
 use std::ffi::OsString;
-use std::io::Write as _;
 use std::process::ExitCode;
 use std::time::Duration;
 
@@ -30,6 +29,7 @@ use jitlisten_report::printable;
 use serde::Serialize;
 
 use crate::problem::Problem;
+use crate::recording;
 use crate::run::RunEnvironment;
 use machine::Machine;
 use program::Program;
@@ -112,13 +112,12 @@ impl Doctor {
         };
         let tools = tools::conclude(&machine, &program);
         let report = Report { machine: machine.findings, program: program.findings, tools };
-        let mut out = std::io::stdout().lock();
-        if self.json {
-            let _ = serde_json::to_writer_pretty(&mut out, &report);
-            let _ = writeln!(out);
+        let text = if self.json {
+            serde_json::to_string_pretty(&report).map_err(Problem::new)? + "\n"
         } else {
-            let _ = out.write_all(report.for_people().as_bytes());
-        }
+            report.for_people()
+        };
+        recording::write(None, text.as_bytes())?;
         Ok(ExitCode::SUCCESS)
     }
 }

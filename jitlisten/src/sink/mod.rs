@@ -8,6 +8,7 @@ mod jitdump;
 mod modules;
 mod own_lines;
 pub(crate) mod perf_map;
+pub(crate) mod process_directory;
 mod unwind;
 
 use std::collections::BTreeMap;
@@ -19,6 +20,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use crate::cfi::FunctionRules;
 use crate::code_snapshot::CodeSnapshot;
+use crate::liveness::Run;
 use crate::name::{self, ReadableName};
 use crate::object::{DebugObject, Origin};
 use crate::options::{NameStyle, Options, SinkKind};
@@ -148,6 +150,8 @@ pub(crate) struct SinkContext {
     pub(crate) left_lines: Arc<Mutex<LeftLines>>,
     /// Whether another living process has the same perf map: lines that are not ours are about its code.
     pub(crate) map_is_shared: Arc<AtomicBool>,
+    /// The `jitlisten run` that this process belongs to.
+    pub(crate) run: Option<Run>,
     /// The mappings of images, whether that sink is on or off. Taken under the session's lock only.
     pub(crate) images: Arc<Mutex<Images>>,
 }

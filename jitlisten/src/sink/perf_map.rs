@@ -111,7 +111,7 @@ impl PerfMap {
             && !inherited
             && let Some(directory) = self.path.parent()
         {
-            left::remove_old(directory, &self.path);
+            left::remove_old(directory, &self.path, self.context.run);
         }
         let left = std::mem::take(&mut *self.context.left_lines.lock().unwrap_or_else(PoisonError::into_inner));
         if left.file == Some(opened.file.identity()) && left.size <= opened.size {
@@ -131,7 +131,7 @@ impl PerfMap {
         }
         self.file = Some(opened.file);
         if opened.size == 0 {
-            self.append(&left::first_line())?;
+            self.append(&left::first_line(self.context.run))?;
         }
         Ok(())
     }

@@ -20,6 +20,10 @@ import numba
 from . import log
 
 _MOST_BYTES = 4 << 20
+# `jitlisten clean` removes old texts from a directory with this file only (cli/src/clean.rs): a directory that was
+# there before is the user's.
+_MARKER = "jitlisten-sources"
+_MARKER_TEXT = b"texts of notebook cells, saved by jitlisten\n"
 # A directory of the user's may have this name, too.
 _NUMBA = os.path.join(os.path.dirname(os.path.abspath(numba.__file__)), "")
 
@@ -125,10 +129,11 @@ def _save(filename: str, data: bytes) -> str:
     saved = os.path.join(directory, "%s-%s.py" % (name[:80], digest))
     if not os.path.exists(saved):
         partial = "%s.%d" % (saved, os.getpid())
-        flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC
-        descriptor = os.open(partial, flags, 0o600)
-        with os.fdopen(descriptor, "wb") as file:
-            file.write(data)
+        try:
+            os.unlink(partial)
+        except FileNotFoundError:
+            pass
+        _write_new(partial, data)
         os.rename(partial, saved)
     return saved
 
@@ -140,15 +145,25 @@ def _directory() -> str:
         base = "/var/tmp/jitlisten-%d" % os.geteuid()
         _make_private(base)
     directory = os.path.join(os.path.abspath(base), "sources")
-    _make_private(directory)
+    if _make_private(directory):
+        _write_new(os.path.join(directory, _MARKER), _MARKER_TEXT)
     return directory
 
 
-def _make_private(directory: str) -> None:
+def _write_new(path: str, data: bytes) -> None:
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+    with os.fdopen(descriptor, "wb") as file:
+        file.write(data)
+
+
+def _make_private(directory: str) -> bool:
+    """Whether the directory is new."""
+    is_new = True
     try:
         os.mkdir(directory, 0o700)
     except FileExistsError:
-        pass
+        is_new = False
     found = os.lstat(directory)
     if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.geteuid() or found.st_mode & 0o022:
         raise OSError("%s is not a private directory of this user" % directory)
+    return is_new

@@ -1,6 +1,7 @@
 """`jitlisten clean`."""
 
 import fcntl
+import hashlib
 import os
 import pathlib
 import shutil
@@ -23,24 +24,32 @@ def left(environment, tmp_path):
     base.mkdir()
     namespace = os.stat("/proc/self/ns/pid").st_ino
     start = open("/proc/self/stat").read().rsplit(")", 1)[1].split()[19]
-    files = {
-        "dead image": base / f"image-{UNUSED_PID}-1/object-0.so",
-        "living image": base / f"image-{os.getpid()}-{start}/object-0.so",
-        "locked image": base / f"image-{UNUSED_PID}-2/object-0.so",
-        "dead dump": base / f"jitlisten-abc123/jit-{UNUSED_PID}.dump",
-        "living dump": base / f"jitlisten-abc124/jit-{os.getpid()}.dump",
-        "other": base / "notes.txt",
-        "dead map": pathlib.Path(f"/tmp/perf-{UNUSED_PID}.map"),
-        "unsigned map": pathlib.Path(f"/tmp/perf-{UNUSED_PID + 1}.map"),
+    dead = lambda pid, start=1: (pid, f"{pid} {start} {namespace}")
+    own = (os.getpid(), f"{os.getpid()} {start} {namespace}")
+    marked = {
+        "dead image": (*dead(UNUSED_PID), base / f"image-{UNUSED_PID}-1/object-0.so"),
+        "living image": (*own, base / f"image-{os.getpid()}-{start}/object-0.so"),
+        "locked image": (*dead(UNUSED_PID, 2), base / f"image-{UNUSED_PID}-2/object-0.so"),
+        # The run of these workers is this process, which is not over.
+        "image of a run": (UNUSED_PID, f"{UNUSED_PID} 3 {namespace} run={os.getpid()}-{start}-{namespace}",
+                           base / f"image-{UNUSED_PID}-3/object-0.so"),
+        "dead dump": (*dead(UNUSED_PID), base / f"jitdump-{UNUSED_PID}-1/jit-{UNUSED_PID}.dump"),
+        "living dump": (*own, base / f"jitdump-{os.getpid()}-{start}/jit-{os.getpid()}.dump"),
     }
+    files = {name: file for name, (_, _, file) in marked.items()}
+    files["other"] = base / "notes.txt"
+    files["dead map"] = pathlib.Path(f"/tmp/perf-{UNUSED_PID}.map")
+    files["unsigned map"] = pathlib.Path(f"/tmp/perf-{UNUSED_PID + 1}.map")
     for file in files.values():
         file.parent.mkdir(exist_ok=True)
         file.write_text("x" * 1000)
+    for _, owner, file in marked.values():
+        (file.parent / "alive").write_text(f"jitlisten files of {owner}\n")
     files["dead map"].write_text(f"0 0 jitlisten {UNUSED_PID} 1 {namespace} alive\n1000 10 f\n")
     files["living map"] = pathlib.Path(f"/tmp/perf-{os.getpid()}.map")
     files["living map"].write_text(f"0 0 jitlisten {os.getpid()} {start} {namespace} alive\n")
     alive = files["locked image"].parent / "alive"
-    with open(alive, "w") as lock:
+    with open(alive) as lock:
         fcntl.flock(lock, fcntl.LOCK_SH)
         yield base, files
     for file in files.values():
@@ -71,7 +80,7 @@ def test_what_dead_processes_have_left_goes_and_nothing_else(run, left):
     base, files = left
     done = run(command(), "clean", *PIDS, JITLISTEN_DIR=base)
     assert there(files) == sorted(set(files) - set(DEAD))
-    assert not (base / f"image-{UNUSED_PID}-1").exists() and not (base / "jitlisten-abc123").exists()
+    assert not (base / f"image-{UNUSED_PID}-1").exists() and not (base / f"jitdump-{UNUSED_PID}-1").exists()
     assert "removed" in done.stdout and "KiB" in done.stdout
     again = run(command(), "clean", *PIDS, JITLISTEN_DIR=base)
     assert str(base) not in again.stdout
@@ -84,22 +93,88 @@ def test_maps_of_others_only_when_asked(run, left):
     assert str(files["unsigned map"]) in done.stdout
 
 
+def ago(days):
+    return (time.time() - days * 86400,) * 2
+
+
 def test_texts_of_cells_go_after_thirty_days(run, left):
     base, _ = left
     sources = base / "sources"
-    sources.mkdir()
-    ago = lambda days: (time.time() - days * 86400,) * 2
-    for name, days in [("cell-0123456789ab.py", 31), ("cell-0123456789ac.py", 29), ("notes.py", 31)]:
-        (sources / name).write_text("x = 1\n")
-        os.utime(sources / name, ago(days))
+    # As the library makes it.
+    save = (
+        "import linecache; from jitlisten._lines import sources;"
+        "linecache.cache['<cell>'] = (6, None, ['x = 1\\n'], '<cell>'); print(sources.path('<cell>'))"
+    )
+    saved = pathlib.Path(run(python(), "-c", save, JITLISTEN_DIR=base).stdout.strip())
+    assert saved.parent == sources and (sources / "jitlisten-sources").is_file()
+    digest = hashlib.sha256(b"x = 1\n").hexdigest()[:12]
+    young = sources / f"young-{digest}.py"
+    users = [sources / name for name in ("backup-202401011230.py", "notes.py", "cell-0123456789ab.py")]
+    for file, days in [(saved, 31), (young, 29), *((file, 40) for file in users)]:
+        file.write_text("x = 1\n")
+        os.utime(file, ago(days))
     assert str(sources) not in run(command(), "clean", *PIDS, JITLISTEN_DIR=base).stdout
     done = run(command(), "clean", "--dry-run", JITLISTEN_DIR=base)
     assert f"6 B  {sources}" in done.stdout, "one of them"
-    assert len(list(sources.iterdir())) == 3
+    assert saved.exists()
     # As a process of number 0, which there is not.
     done = run(command(), "clean", "0", JITLISTEN_DIR=base)
     assert str(sources) in done.stdout
-    assert sorted(file.name for file in sources.iterdir()) == ["cell-0123456789ac.py", "notes.py"]
+    assert not saved.exists() and young.exists() and all(file.exists() for file in users)
+
+
+#: Names that look like ours: of directories, of files in them and of files in directories of ours.
+USERS = [
+    "sources/backup-202401011230.py",
+    "sources/model.py",
+    "jitlisten-report/jit-notes.txt",
+    f"jitlisten-report/jit-{UNUSED_PID}.dump",
+    "jitlisten-report/jit-analysis.ipynb",
+    f"jitlisten-traces/jit-{UNUSED_PID}.dump",
+    f"jitdump-{UNUSED_PID}-7/jit-{UNUSED_PID}.dump",
+    f"image-{UNUSED_PID}-7/object-store.so",
+    f"image-{UNUSED_PID}-7/object-0.so",
+    f"image-{UNUSED_PID}-7/alive",
+    f"image-{UNUSED_PID}-8/dead",
+    f"image-{UNUSED_PID}-1/object-detector.so",
+    f"image-{UNUSED_PID}-1/object-01.so",
+    f"image-{UNUSED_PID}-1/jit-{UNUSED_PID}.dump",
+    f"jitdump-{UNUSED_PID}-1/jit-notes.txt",
+    f"jitdump-{UNUSED_PID}-1/jit-5.dump",
+]
+
+
+@pytest.mark.parametrize("all_", [[], ["--all"]])
+def test_files_of_the_user_with_such_names_stay(run, left, all_):
+    base, files = left
+    for name in USERS:
+        (base / name).parent.mkdir(exist_ok=True)
+        (base / name).write_text("precious")
+        os.utime(base / name, ago(40))
+    copy = pathlib.Path(f"/tmp/perf-0{UNUSED_PID}.map")
+    copy.write_text(files["dead map"].read_text())
+    try:
+        run(command(), "clean", *all_, *PIDS, 0, JITLISTEN_DIR=base)
+        assert [name for name in USERS if not (base / name).exists()] == []
+        assert copy.exists() and not files["dead image"].exists() and not files["dead dump"].exists()
+    finally:
+        copy.unlink()
+
+
+def test_the_library_s_own_tidying_leaves_files_of_the_user(run, left):
+    base, files = left
+    program = pathlib.Path(__file__).parent / "programs" / "kernel.py"
+    for name in USERS:
+        (base / name).parent.mkdir(exist_ok=True)
+        (base / name).write_text("precious")
+    for directory in base.iterdir():
+        if directory.is_dir() and directory.name != "sources":
+            (directory / "dead").touch()
+            os.utime(directory / "dead", ago(40))
+    run(command(), "run", "--sinks", "image,jitdump", "--", python(), program, "once", JITLISTEN_DIR=base)
+    assert [name for name in USERS if not (base / name).exists()] == []
+    assert not files["dead image"].exists() and not files["dead dump"].exists()
+    assert files["image of a run"].exists()
 
 
 def test_images_of_a_program_that_has_ended(run, environment, tmp_path):

@@ -225,3 +225,99 @@ def test_a_program_in_a_chroot_stays_there(place, environment, tmp_path):
 
 
 assert USER != 0
+
+
+def readable_by_others(folder):
+    """What another user could read, or see the names of."""
+    found = [folder, *folder.rglob("*")]
+    return [f"{path} {path.lstat().st_mode & 0o777:o}" for path in found if path.lstat().st_mode & 0o077]
+
+
+@pytest.mark.parametrize("umask", [0o022, 0o000, 0o077])
+def test_what_has_the_text_of_a_private_source_is_private(run, environment, tmp_path, umask):
+    tmp_path.chmod(0o755)
+    private = tmp_path / "private"
+    private.mkdir(mode=0o700)
+    secret = private / "secret.py"
+    secret.write_text("def secret_sum(n):\n    return sum(i % 7 for i in range(n))\nfor _ in range(30): secret_sum(200_000)\n")
+    secret.chmod(0o600)
+    # A folder that the user made is the bundle's from then on.
+    (tmp_path / "b").mkdir(mode=0o755)
+    before = os.umask(umask)
+    try:
+        run(command(), "record", "--bundle", "-o", "b", "--", python(), secret)
+        bundle = tmp_path / "b"
+        assert (bundle / f"root{secret}").is_file() and readable_by_others(bundle) == []
+        # As root this is what a reader may do, not only what the modes say.
+        if os.geteuid() == 0:
+            as_nobody = ["setpriv", "--reuid", "65534", "--regid", "65534", "--clear-groups"]
+            done = run(*as_nobody, "head", "-1", f"{bundle}/root{secret}", status=None)
+            assert "Permission denied" in done.stderr, done
+        outputs = {
+            "page.html": ["lines", "--html"], "lines.json": ["lines", "--json"], "flames.svg": ["flamegraph", "-o"],
+            "a.speedscope.json": ["export", "-o"], "a.folded": ["export", "-o"], "callgrind.out": ["export", "-o"],
+            "firefox.json": ["export", "-o"], "compiles.json": ["compiles", "--json"],
+        }
+        for name, (subcommand, option) in outputs.items():
+            run(command(), subcommand, option, name, "b")
+            assert (tmp_path / name).stat().st_mode & 0o777 == 0o600, name
+        # Whoever has opened a page to others keeps it open.
+        (tmp_path / "page.html").chmod(0o644)
+        run(command(), "lines", "--html", "page.html", "b")
+        assert (tmp_path / "page.html").stat().st_mode & 0o777 == 0o644
+    finally:
+        os.umask(before)
+
+
+FULL = """
+mount -t tmpfs -o size=600k tmpfs full
+"$1" lines --html full/a.html "$2"
+cp full/a.html before.html
+head -c 1m /dev/zero >full/pad 2>/dev/null
+for words in "lines --html full/a.html" "lines --html full/new.html" "flamegraph -o full/new.svg" \
+    "export -o full/new.folded" "lines --json full/new.json"; do
+  "$1" $words "$2" && echo "no error: $words"
+done
+cmp full/a.html before.html
+ls -A full
+"""
+
+
+def test_a_full_disk_loses_nothing(run, tmp_path):
+    if os.geteuid() != 0:
+        pytest.skip("needs a file system of its own")
+    run(command(), "record", "-o", "r.data", "--", python(), PROGRAMS / "kernel.py", "once")
+    (tmp_path / "full").mkdir()
+    done = run("unshare", "--mount", "sh", "-c", FULL, "sh", command(), "r.data")
+    assert done.stdout.split() == ["a.html", "pad"], done.stdout
+    assert done.stderr.count("cannot write full/") == 5 and done.stderr.count("No space left") == 5, done.stderr
+    # Standard output is a file as well.
+    for words in (["lines", "r.data"], ["completions", "bash"], ["doctor"], ["clean", "-n", "0"]):
+        with open("/dev/full", "w") as full:
+            status = subprocess.run([str(command()), *words], cwd=tmp_path, stdout=full, stderr=subprocess.DEVNULL)
+        assert status.returncode != 0, words
+
+
+def test_a_source_that_cannot_be_read_does_not_stop_a_bundle(place, run):
+    """As the ordinary user: a source that only root may read now, a pipe and a file of the kernel's."""
+    program = place.home / "several.py"
+    text = "def work{0}(n):\n    return sum(i % 7 for i in range(n))\n"
+    names = ["one", "two", "three", "four"]
+    for number, name in enumerate(names):
+        source = place.home / f"{name}_source.py"
+        source.write_text(text.format(number))
+        os.chown(source, USER, USER)
+    lines = [f"import {name}_source" for name in names] + ["import os"]
+    lines += ["for _ in range(30):", *(f"    {name}_source.work{number}(50_000)" for number, name in enumerate(names))]
+    lines += ["os.unlink('two_source.py'); os.mkfifo('two_source.py')",
+              "os.unlink('three_source.py'); os.symlink('/proc/kmsg', 'three_source.py')",
+              "os.chmod('one_source.py', 0)"]
+    program.write_text("\n".join(lines))
+    words = [*place.words, command(), "record", "--bundle", "-o", place.home / "several", "--", python(), program]
+    done = run(*words, **place.environment, timeout=BOUND)
+    try:
+        for name in names[:3]:
+            assert f"{name}_source.py is not in the bundle: " in done.stderr, done.stderr
+        assert (place.home / f"several/root{place.home}/four_source.py").is_file()
+    finally:
+        shutil.rmtree(place.home / "several")

@@ -5,7 +5,10 @@
 
 use std::fs::File;
 use std::io::{Read, Seek, SeekFrom};
+use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::Path;
+
+use rustix::fs::OFlags;
 
 use perf_format::PERF_RECORD_SAMPLE;
 
@@ -13,7 +16,6 @@ use super::format::{self, Container};
 use super::tasks::Tasks;
 use super::{Recording, Selection, count, event_of, records};
 use crate::Error;
-use crate::lookup::open_regular;
 
 /// Where in the header the offset and the size of the records stand.
 const DATA_AT: u64 = 40;
@@ -33,11 +35,17 @@ impl Follower {
     /// # Errors
     /// When it is no recording.
     pub fn open(path: &Path) -> Result<Option<Follower>, Error> {
-        let mut file = match open_regular(path, File::options().read(true).write(true)) {
+        // A pipe in its place does not make anyone wait.
+        let mut options = File::options();
+        let flags = (OFlags::NONBLOCK | OFlags::NOCTTY).bits() as i32;
+        let mut file = match options.read(true).write(true).custom_flags(flags).open(path) {
             Ok(file) => file,
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
             Err(error) => return Err(Error::io("open", path, error)),
         };
+        if !file.metadata().is_ok_and(|found| found.is_file()) {
+            return Err(Error::io("open", path, std::io::Error::other("not a regular file")));
+        }
         match data_section(&mut file) {
             Ok((start, size)) if size != 0 => {
                 let container = format::open(&mut file)?;

@@ -92,7 +92,7 @@ impl Container {
         let _event_types = (cursor.u64()?, cursor.u64()?);
         let features = [cursor.u64()?, cursor.u64()?, cursor.u64()?, cursor.u64()?];
         self.data = self.data_section(data, data_size, length);
-        self.read_attrs(file, attr_size, attrs, attrs_size.min(LONGEST_EVENTS));
+        self.read_attrs(file, attr_size, attrs, attrs_size.min(LONGEST_EVENTS), length);
         if self.data.end == data.saturating_add(data_size) && data_size != 0 {
             self.read_features(file, features);
         }
@@ -119,20 +119,23 @@ impl Container {
         start..end
     }
 
-    fn read_attrs(&mut self, file: &mut (impl Read + Seek), attr_size: u64, start: u64, size: u64) {
+    fn read_attrs(&mut self, file: &mut (impl Read + Seek), attr_size: u64, start: u64, size: u64, length: u64) {
         // attr_size counts the attribute and the section of its ids.
         let Ok(attr_size) = usize::try_from(attr_size) else { return };
         if !(64 + 16..=4096).contains(&attr_size) {
             return;
         }
         let Ok(bytes) = read_at(file, start, size) else { return };
-        for entry in bytes.chunks_exact(attr_size) {
+        // Sections of ids do not overlap: together they are no longer than the file.
+        let mut unread = length;
+        for entry in bytes.chunks_exact(attr_size).take(MOST_EVENTS) {
             let (attr, ids) = entry.split_at(attr_size - 16);
             let Some(mut event) = Event::parse(attr) else { continue };
             let mut section = Bytes(ids);
             if let (Some(offset), Some(size)) = (section.u64(), section.u64())
-                && let Ok(ids) = read_at(file, offset, size.min(LONGEST_EVENTS))
+                && let Ok(ids) = read_at(file, offset, size.min(LONGEST_EVENTS).min(unread))
             {
+                unread -= ids.len() as u64;
                 event.add_ids(&ids);
             }
             self.add_event(event);

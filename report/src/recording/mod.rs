@@ -32,7 +32,7 @@ use perf_format::*;
 use rustc_hash::FxHashMap;
 
 use crate::Error;
-use crate::lookup::open_file;
+use jitlisten_files::open_regular;
 use crate::unwind::{Machine, Unwinder};
 
 use event::ById;
@@ -115,7 +115,7 @@ impl Recording {
     /// # Errors
     /// As [`open`](Recording::open).
     pub fn open_with(path: &Path, selection: &Selection, roots: &[PathBuf]) -> Result<Recording, Error> {
-        let mut file = open_file(path).map_err(|error| Error::io("open", path, error))?;
+        let mut file = open_regular(path).map_err(|error| Error::io("open", path, error))?;
         Recording::read_with(&mut file, selection, roots).map_err(|error| match error {
             Error::Io { verb, source, .. } => Error::io(verb, path, source),
             other => other,
@@ -283,7 +283,9 @@ impl Container {
             }
             End::CompressedDamaged => {
                 self.notes.push(
-                    "a compressed record is damaged; it and the compressed records behind it are not read".to_owned(),
+                    "a compressed record is damaged, or expands too much; it and the compressed records after it are not \
+                     read"
+                        .to_owned(),
                 );
             }
         }

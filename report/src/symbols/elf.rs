@@ -6,6 +6,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use gimli::{EndianArcSlice, RunTimeEndian};
+use jitlisten_files::open_regular;
 use object::elf;
 use object::read::elf::{ElfFile64, ProgramHeader};
 use object::{Endianness, Object, ObjectSection, ObjectSymbol, ReadCache, SymbolKind};
@@ -13,7 +14,6 @@ use rustc_hash::FxHashMap;
 
 use super::line_zero::Blocks;
 use super::source_frame::SourceFrame;
-use crate::lookup::open_file;
 use crate::machine::Machine;
 use crate::segments::Segments;
 use crate::source_hashes;
@@ -45,7 +45,7 @@ pub(super) struct Elf {
 
 impl Elf {
     pub(super) fn open(path: &Path) -> Result<Elf, String> {
-        let file = open_file(path).map_err(|error| error.to_string())?;
+        let file = open_regular(path).map_err(|error| error.to_string())?;
         let length = file.metadata().map_err(|error| error.to_string())?.len();
         let cache = ReadCache::new(file);
         let parsed = Parsed::parse(&cache).map_err(|error| error.to_string())?;

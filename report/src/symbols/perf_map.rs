@@ -6,9 +6,10 @@ use std::io::Read as _;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
+use jitlisten_files::open_regular;
 use rustc_hash::{FxHashMap, FxHashSet};
 
-use crate::lookup::{Lookup, open_file};
+use crate::lookup::Lookup;
 use crate::recording::Origin;
 use crate::recording::Recording;
 
@@ -33,7 +34,7 @@ struct Entry {
 
 impl PerfMap {
     pub(super) fn open(path: &Path) -> Option<PerfMap> {
-        let file = open_file(path).ok()?;
+        let file = open_regular(path).ok()?;
         let mut bytes = Vec::new();
         file.take(LARGEST).read_to_end(&mut bytes).ok()?;
         let length = bytes.len() as u64;

@@ -3,12 +3,13 @@
 use std::fs::File;
 use std::path::{Path, PathBuf};
 
+use jitlisten_files::open_regular;
 use jitlisten_unwinder::{Entry, Rule, Section};
 use object::read::elf::ElfFile64;
 use object::{Endianness, Object as _, ObjectSection as _, ReadCache, elf};
 
 use super::machine::{Machine, Registers, Row};
-use crate::lookup::{candidates, open_file, same_id};
+use crate::lookup::{candidates, same_id};
 use crate::segments::Segments;
 
 /// A section of rules that is longer is not read.
@@ -62,7 +63,7 @@ impl Module {
     }
 
     fn open_one(path: &Path, build_id: &[u8], machine: Machine) -> Option<Module> {
-        let file = open_file(path).ok()?;
+        let file = open_regular(path).ok()?;
         let cache = ReadCache::new(file);
         let file = ElfFile64::<Endianness, &ReadCache<File>>::parse(&cache).ok()?;
         let own = file.build_id().ok().flatten().unwrap_or_default();

@@ -1,46 +1,34 @@
-//! The directory of this process's images, and those of ended processes.
+//! The directory of this process's images.
 //!
 //! ```text
 //!   $JITLISTEN_DIR, or /var/tmp/jitlisten-UID, or where jitdumps go       the first that may hold executable files
 //!     image-4711-9034/            process id, start time (so that a number used again is another process); 0700
-//!       alive                     locked (flock) as long as the process, or a child that shares its mappings, lives
 //!       object-0.so  object-1.so
-//!       dead                      created by the first process that finds this one ended
 //! ```
 //!
-//! Files outlive the process; [`crate::liveness`] says for how long. A process is dead if it does not run and its lock
-//! is free. The lock alone counts for a process in another PID namespace, and for one whose children share its
-//! mappings.
+//! What else is in it, and how long it is kept: see [`crate::sink::process_directory`].
 
-use std::fs::{self, DirBuilder, File, OpenOptions};
+use std::fs::{self, DirBuilder, File};
 use std::io;
 use std::os::fd::AsRawFd as _;
-use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _, OpenOptionsExt as _};
+use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _};
 use std::path::{Path, PathBuf};
-use std::time::SystemTime;
+
+use jitlisten_files::FileName;
 
 use super::pages;
-use crate::liveness::{self, Dead, Lock, start_time};
-use crate::process::checked_file::{CheckedFile, FileIdentity, only_ours, open_to_us};
+use crate::liveness::Run;
+use crate::process::checked_file::open_to_us;
 use crate::process::write_nosignal::{effective_user, write_whole};
 use crate::sink::SinkError;
+use crate::sink::process_directory::{ProcessDirectory, discard, failed, remove_dead};
 use crate::{log_line, options::Options};
-
-/// The lock's file.
-const ALIVE: &str = "alive";
-/// As old as our knowledge that the process is gone.
-pub(in crate::sink) const DEAD: &str = "dead";
-/// How often a new directory may be taken away under our hands.
-const ATTEMPTS: usize = 3;
 
 /// The directory of one process.
 #[derive(Debug)]
 pub(super) struct Directory {
-    path: PathBuf,
-    identity: FileIdentity,
+    directory: ProcessDirectory,
     next: u64,
-    /// The lock; a host may have closed it.
-    _alive: CheckedFile,
 }
 
 /// A file that is done.
@@ -49,79 +37,54 @@ pub(super) struct ImageFile {
     pub(super) file: File,
 }
 
-fn failed(verb: &'static str, path: &Path) -> impl FnOnce(io::Error) -> SinkError {
-    let path = path.to_owned();
-    move |error| SinkError::Io { verb, path, error }
-}
-
 impl Directory {
     /// Makes the directory of this process at the first place that will do.
     pub(super) fn open(options: &Options) -> Result<Directory, SinkError> {
         if let Some(wanted) = &options.directory {
-            return Directory::below(wanted);
+            return Directory::below(wanted, options.run);
         }
         let usual = PathBuf::from(format!("/var/tmp/jitlisten-{}", effective_user()));
-        let first = private(&usual).and_then(|()| Directory::below(&usual));
+        let first = private(&usual).and_then(|()| Directory::below(&usual, options.run));
         let Some(other) = &options.jitdump_directory else { return first };
         first.or_else(|error| {
             log_line!(Info, "{error}; trying {}", other.display());
             DirBuilder::new().recursive(true).mode(0o700).create(other).map_err(failed("create", other))?;
-            Directory::below(other)
+            Directory::below(other, options.run)
         })
     }
 
-    fn below(base: &Path) -> Result<Directory, SinkError> {
+    fn below(base: &Path, run: Option<Run>) -> Result<Directory, SinkError> {
         if is_remote(base) {
             let error = io::Error::other("a network file system cannot hold code that must not vanish");
             return Err(failed("use", base)(error));
         }
-        remove_dead(base);
-        // In another PID namespace a directory without a lock may be taken for a dead process's.
-        for _ in 1..ATTEMPTS {
-            match Directory::create(base) {
-                Err(SinkError::Io { error, .. }) if error.kind() == io::ErrorKind::NotFound => {}
-                done => return done,
-            }
-        }
-        Directory::create(base)
+        remove_dead(base, |name| matches!(name, FileName::Images { .. }), run);
+        Directory::create(base, run)
     }
 
-    fn create(base: &Path) -> Result<Directory, SinkError> {
-        let path = create_unique(base)?;
-        Directory::fill(&path).inspect_err(|_| {
-            let _ = fs::remove_file(path.join(ALIVE));
-            let _ = fs::remove_dir(&path);
-        })
-    }
-
-    /// Takes the lock and tries whether code may run from here.
-    fn fill(path: &Path) -> Result<Directory, SinkError> {
-        let identity = open_to_us(path).map_err(failed("open", path))?;
-        let lock = path.join(ALIVE);
-        let alive = create_file(&lock)?;
-        // One byte: an empty file has no page to map.
-        write_whole(&alive, b"\n").map_err(|(_, error)| failed("write", &lock)(error))?;
-        if liveness::lock_shared(&alive) != Lock::Taken {
-            return Err(failed("lock", &lock)(io::Error::last_os_error()));
-        }
-        pages::can_execute(&alive).map_err(failed("execute from", path))?;
-        let alive = CheckedFile::new(alive).map_err(failed("stat", &lock))?;
-        Ok(Directory { path: path.to_owned(), identity, next: 0, _alive: alive })
-    }
-
-    /// The owner of the place we are in may put another directory there.
-    fn check_that_it_is_there(&self) -> Result<(), SinkError> {
-        let metadata = fs::symlink_metadata(&self.path).map_err(failed("stat", &self.path))?;
-        let same = FileIdentity::of(&metadata) == self.identity;
-        if same { Ok(()) } else { Err(SinkError::NotOurs { path: self.path.clone(), found: "another directory" }) }
+    /// Makes the directory and tries whether code may run from here.
+    fn create(base: &Path, run: Option<Run>) -> Result<Directory, SinkError> {
+        let directory = ProcessDirectory::create(
+            base,
+            |own, attempt| FileName::Images { pid: own.pid, start: own.start, attempt },
+            run,
+        )?;
+        let try_out = || {
+            directory.lock()?;
+            // An empty file has no page to map.
+            let executable = directory.marker().map_or_else(|| Err(io::ErrorKind::NotFound.into()), pages::can_execute);
+            executable.map_err(failed("execute from", directory.path()))
+        };
+        try_out().inspect_err(|_| discard(directory.path()))?;
+        Ok(Directory { directory, next: 0 })
     }
 
     /// Writes a new file. Nothing is left of one that fails.
     pub(super) fn write(&mut self, bytes: &[u8]) -> Result<ImageFile, SinkError> {
-        let path = self.path.join(format!("object-{}.so", self.next));
+        let name = FileName::Image { number: self.next };
+        let path = self.directory.path().join(name.to_string());
         self.next += 1;
-        self.check_that_it_is_there()?;
-        let file = create_file(&path)?;
+        let file = self.directory.create_file(name)?;
         match write_whole(&file, bytes) {
             Ok(()) => Ok(ImageFile { path, file }),
             Err((_, error)) => {
@@ -130,15 +93,6 @@ impl Directory {
             }
         }
     }
-}
-
-fn create_file(path: &Path) -> Result<File, SinkError> {
-    let safely = libc::O_NOFOLLOW | libc::O_CLOEXEC;
-    let mut options = OpenOptions::new();
-    options.read(true).write(true).create_new(true).mode(0o600).custom_flags(safely);
-    let file = options.open(path).map_err(failed("create", path))?;
-    only_ours(&file).map_err(failed("create", path))?;
-    Ok(file)
 }
 
 /// Makes a directory that is ours alone, or finds it.
@@ -159,78 +113,6 @@ pub(in crate::sink) fn private(path: &Path) -> Result<(), SinkError> {
         return Ok(());
     };
     Err(SinkError::NotOurs { path: path.to_owned(), found })
-}
-
-/// The session may be opened, or the program replaced by `exec`, several times in the life of one process.
-fn create_unique(base: &Path) -> Result<PathBuf, SinkError> {
-    let pid = std::process::id();
-    let start = start_time(pid).unwrap_or_default();
-    let mut attempt = 0;
-    loop {
-        let suffix = if attempt == 0 { String::new() } else { format!("-{attempt}") };
-        let path = base.join(format!("image-{pid}-{start}{suffix}"));
-        match DirBuilder::new().mode(0o700).create(&path) {
-            Ok(()) => return Ok(path),
-            Err(error) if error.kind() == io::ErrorKind::AlreadyExists && attempt < 1000 => attempt += 1,
-            Err(error) => return Err(failed("create", &path)(error)),
-        }
-    }
-}
-
-/// Removes what dead processes of ours have left, as far as this module's head says.
-fn remove_dead(base: &Path) {
-    let Ok(entries) = fs::read_dir(base) else { return };
-    let mut dead = Vec::new();
-    for entry in entries.flatten() {
-        let is_ours = entry.metadata().is_ok_and(|metadata| metadata.is_dir() && metadata.uid() == effective_user());
-        let name = entry.file_name();
-        let Some((pid, start)) = name.to_str().filter(|_| is_ours).and_then(parse_name) else { continue };
-        if start_time(pid) != Some(start) && !is_locked(&entry.path()) {
-            dead.push(found_dead(entry.path()));
-        }
-    }
-    liveness::expired(dead, 0).for_each(|path| remove(&path));
-}
-
-/// What a dead process has left, from now on if it was not found before.
-pub(in crate::sink) fn found_dead(directory: PathBuf) -> Dead<PathBuf> {
-    let written = fs::symlink_metadata(&directory).and_then(|metadata| metadata.modified());
-    let written = written.unwrap_or(SystemTime::UNIX_EPOCH);
-    Dead { since: since_when(&directory, written), written, left: directory }
-}
-
-/// When the process was found dead: now, if it was not found before. Where that cannot be written down, when it last
-/// wrote an image.
-fn since_when(directory: &Path, written: SystemTime) -> SystemTime {
-    let mark = directory.join(DEAD);
-    if let Ok(metadata) = fs::symlink_metadata(&mark) {
-        return metadata.modified().unwrap_or(written);
-    }
-    create_file(&mark).ok().and_then(|file| file.metadata().ok()?.modified().ok()).unwrap_or(written)
-}
-
-/// `image-PID-START` or `image-PID-START-N`
-fn parse_name(name: &str) -> Option<(u32, u64)> {
-    let mut numbers = name.strip_prefix("image-")?.split('-');
-    Some((numbers.next()?.parse().ok()?, numbers.next()?.parse().ok()?))
-}
-
-/// Whether the lock is held, be it in another PID namespace.
-fn is_locked(directory: &Path) -> bool {
-    let options = OpenOptions::new().read(true).custom_flags(libc::O_NOFOLLOW | libc::O_CLOEXEC).to_owned();
-    options.open(directory.join(ALIVE)).is_ok_and(|file| liveness::lock_exclusive(&file) != Lock::Taken)
-}
-
-/// Removes what this module makes, and the directory if nothing else is in it.
-fn remove(directory: &Path) {
-    for entry in fs::read_dir(directory).into_iter().flatten().flatten() {
-        let name = entry.file_name();
-        let name = name.to_string_lossy();
-        if name == ALIVE || name == DEAD || (name.starts_with("object-") && name.ends_with(".so")) {
-            let _ = fs::remove_file(entry.path());
-        }
-    }
-    let _ = fs::remove_dir(directory);
 }
 
 /// Whether files at `path` come over a network (`statfs(2)`): when it fails, their pages are gone, and the code with
@@ -257,122 +139,24 @@ fn is_remote(path: &Path) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
-
     use super::*;
+    use crate::liveness::{ProcessIdentity, pid_namespace};
+    use crate::sink::process_directory::MarkedDirectory;
 
     #[test]
-    fn names_contain_the_process() {
-        assert_eq!(parse_name("image-12-345"), Some((12, 345)));
-        assert_eq!(parse_name("image-12-345-2"), Some((12, 345)));
-        assert_eq!(parse_name("jitdump-12-345"), None);
-        assert_eq!(parse_name("image-12"), None);
-    }
-
-    /// A place for directories, removed at the end.
-    struct Base(PathBuf);
-
-    impl Base {
-        fn new(test: &str) -> Base {
-            let path = std::env::temp_dir().join(format!("jitlisten-directory-{test}-{}", std::process::id()));
-            fs::create_dir_all(&path).unwrap();
-            Base(path)
-        }
-
-        /// A directory with an image in it, that was found dead so many hours ago.
-        fn add(&self, name: &str, dead_for: Option<u64>) {
-            let directory = self.0.join(name);
-            fs::create_dir(&directory).unwrap();
-            for file in [ALIVE, "object-0.so"] {
-                fs::write(directory.join(file), "x").unwrap();
-            }
-            if let Some(hours) = dead_for {
-                let then = crate::process::clock::time_of_day() - Duration::from_secs(hours * 3600);
-                File::create(directory.join(DEAD)).unwrap().set_modified(then).unwrap();
-            }
-        }
-
-        fn has(&self, name: &str) -> bool {
-            self.0.join(name).join("object-0.so").exists()
-        }
-    }
-
-    impl Drop for Base {
-        fn drop(&mut self) {
-            let _ = fs::remove_dir_all(&self.0);
-        }
-    }
-
-    /// No process has such a number: `pid_max` is at most 2^22.
-    const UNUSED_PID: u32 = 5_000_000;
-
-    #[test]
-    fn sixteen_dead_processes_are_kept() {
-        let base = Base::new("count");
-        let name = |number: u32| format!("image-{}-1", UNUSED_PID + number);
-        (0..20).for_each(|number| base.add(&name(number), Some(u64::from(number))));
-        remove_dead(&base.0);
-        assert_eq!((0..20).filter(|&number| base.has(&name(number))).collect::<Vec<_>>(), (0..16).collect::<Vec<_>>());
-        assert_eq!(fs::read_dir(&base.0).unwrap().count(), 16, "nothing is left of the others");
-    }
-
-    #[test]
-    fn a_dead_process_is_kept_for_seven_days() {
-        let base = Base::new("age");
-        base.add("image-5000001-1", Some(7 * 24 - 1));
-        base.add("image-5000002-1", Some(7 * 24 + 1));
-        base.add("image-5000003-1", None);
-        let long_ago = crate::process::clock::time_of_day() - Duration::from_secs(30 * 24 * 3600);
-        File::open(base.0.join("image-5000003-1")).unwrap().set_modified(long_ago).unwrap();
-        remove_dead(&base.0);
-        let left = ["image-5000001-1", "image-5000002-1", "image-5000003-1"].map(|name| base.has(name));
-        assert_eq!(left, [true, false, true], "a process that wrote last a month ago may have died just now");
-        remove_dead(&base.0);
-        assert!(base.has("image-5000003-1"), "and counts from now on");
-        assert!(base.0.join("image-5000003-1").join(DEAD).exists());
-    }
-
-    #[test]
-    fn no_live_process_loses_a_file() {
-        let base = Base::new("alive");
-        let pid = std::process::id();
-        let start = start_time(pid).unwrap();
-        let (own, reused) = (format!("image-{pid}-{start}"), format!("image-{pid}-{}", start + 1));
-        let (locked, unlocked) = ("image-5000001-1", "image-5000002-1");
-        let old = Some(365 * 24);
-        [&own, &reused, locked, unlocked].into_iter().for_each(|name| base.add(name, old));
-        // As a process in another PID namespace, or the child of a dead one, holds it.
-        let held = File::open(base.0.join(locked).join(ALIVE)).unwrap();
-        assert_eq!(liveness::lock_shared(&held), Lock::Taken);
-        remove_dead(&base.0);
-        assert_eq!([own.as_str(), &reused, locked, unlocked].map(|name| base.has(name)), [true, false, true, false]);
-        drop(held);
-        remove_dead(&base.0);
-        assert!(!base.has(locked));
-    }
-
-    #[test]
-    fn what_others_have_put_there_stays() {
-        let base = Base::new("others");
-        base.add("image-of-my-cat", Some(365 * 24));
-        base.add("image-5000001-1", Some(365 * 24));
-        fs::write(base.0.join("image-5000001-1/notes.txt"), "x").unwrap();
-        fs::write(base.0.join("image-5000002-1"), "a file").unwrap();
-        remove_dead(&base.0);
-        assert!(base.has("image-of-my-cat"));
-        assert!(base.0.join("image-5000001-1/notes.txt").exists() && !base.has("image-5000001-1"));
-        assert!(base.0.join("image-5000002-1").exists());
-    }
-
-    #[test]
-    fn a_directory_holds_its_lock() {
-        let base = Base::new("lock");
-        let mut directory = Directory::create(&base.0).unwrap();
+    fn a_directory_has_a_marker_and_holds_its_lock() {
+        let base = std::env::temp_dir().join(format!("jitlisten-images-{}", std::process::id()));
+        fs::create_dir_all(&base).unwrap();
+        let mut directory = Directory::create(&base, None).unwrap();
         let written = directory.write(b"image").unwrap();
-        assert!(is_locked(&directory.path));
         assert_eq!(fs::read(&written.path).unwrap(), b"image");
-        let path = directory.path.clone();
+        let name = directory.directory.path().file_name().unwrap().to_owned();
+        let marked = MarkedDirectory::open(&base, &name).expect("the marker");
+        assert_eq!(marked.owner.process, ProcessIdentity::own());
+        assert!(!marked.is_dead(pid_namespace()));
         drop(directory);
-        assert!(!is_locked(&path));
+        marked.remove().unwrap();
+        assert_eq!(fs::read_dir(&base).unwrap().count(), 0, "nothing is left");
+        fs::remove_dir(base).unwrap();
     }
 }

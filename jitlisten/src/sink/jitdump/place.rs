@@ -2,32 +2,30 @@
 //!
 //! ```text
 //!   $JITLISTEN_DIR, or else $JITDUMPDIR, or else $HOME/.debug/jit
-//!     `- jitlisten-XXXXXX/            mkdtemp(3): fresh, mode 0700
+//!     `- jitdump-4711-9034/          process id, start time; mode 0700
 //!          |- jit-PID.dump            O_EXCL, O_NOFOLLOW, mode 0600; perf knows it by this name
-//!          |- jitted-PID-INDEX.so     later, from `perf inject`
-//!          `- dead                    created by the first process that finds that the process has ended
+//!          `- jitted-PID-INDEX.so     later, from `perf inject`
 //! ```
 //!
-//! The file is locked (`flock`) as long as the process lives and has it open. A process that creates one removes those
-//! of ended processes, with the output of `perf inject`: [`crate::liveness`] says when.
+//! What else is in it, and how long it is kept: see [`crate::sink::process_directory`].
 //!
 //! perf detects the file by an executable mapping of it, the *marker*. It is never used, and never unmapped while the
 //! file is written. A file system mounted `noexec` refuses it, so no jitdump is written there.
 
-use std::ffi::CString;
-use std::fs::{self, DirBuilder, File, OpenOptions};
+use std::fs::File;
 use std::io;
 use std::os::fd::AsRawFd as _;
-use std::os::unix::ffi::{OsStrExt as _, OsStringExt as _};
-use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _, OpenOptionsExt as _};
+use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 use std::ptr;
 
-use crate::liveness::{self, Lock};
-use crate::process::checked_file::{CheckedFile, only_ours, open_to_us};
-use crate::process::write_nosignal::{effective_user, write_whole};
+use jitlisten_files::{FileName, create_directories, open_or_create};
+
+use crate::liveness::Run;
+use crate::process::checked_file::CheckedFile;
+use crate::process::write_nosignal::write_whole;
 use crate::sink::SinkError;
-use crate::sink::image::{DEAD, found_dead};
+use crate::sink::process_directory::{ProcessDirectory, discard, failed, remove_dead};
 
 /// A jitdump that is being written.
 #[derive(Debug)]
@@ -35,6 +33,7 @@ pub(super) struct Dump {
     file: CheckedFile,
     path: PathBuf,
     pid: u32,
+    _directory: ProcessDirectory,
     _marker: Marker,
     /// Bytes in the file: a header and whole records.
     length: u64,
@@ -43,28 +42,32 @@ pub(super) struct Dump {
 impl Dump {
     /// Makes a directory below `base`, the file in it with `header`, and the marker. Leaves nothing behind when it
     /// fails.
-    pub(super) fn create(base: &Path, header: &[u8]) -> Result<Dump, SinkError> {
-        let mut builder = DirBuilder::new();
-        builder.recursive(true).mode(0o700).create(base).map_err(failed("create", base))?;
-        remove_dead(base);
-        let directory = fresh_directory(base)?;
-        Dump::create_in(&directory, header).inspect_err(|_| {
-            // Where even this fails there is nothing more to be done, and nothing that harms.
-            let _ = std::fs::remove_file(directory.join(file_name()));
-            let _ = std::fs::remove_dir(&directory);
+    pub(super) fn create(base: &Path, header: &[u8], run: Option<Run>) -> Result<Dump, SinkError> {
+        create_directories(base).map_err(failed("create", base))?;
+        remove_dead(base, |name| matches!(name, FileName::Jitdump { .. }), run);
+        let directory = ProcessDirectory::create(
+            base,
+            |own, attempt| FileName::Jitdump { pid: own.pid, start: own.start, attempt },
+            run,
+        )?;
+        let _ = directory.lock();
+        let path = directory.path().to_owned();
+        Dump::create_in(directory, header).inspect_err(|_| {
+            let _ = std::fs::remove_file(path.join(file_name().to_string()));
+            discard(&path);
         })
     }
 
-    fn create_in(directory: &Path, header: &[u8]) -> Result<Dump, SinkError> {
-        let path = directory.join(file_name());
-        let file = open(&path, true).map_err(failed("create", &path))?;
-        only_ours(&file).map_err(failed("create", &path))?;
+    fn create_in(directory: ProcessDirectory, header: &[u8]) -> Result<Dump, SinkError> {
+        let path = directory.path().join(file_name().to_string());
+        directory.create_file(file_name())?;
+        // Every write is at the end, whoever else has written.
+        let file = open_or_create(&path).map_err(failed("open", &path))?;
         write_whole(&file, header).map_err(|(_, error)| failed("write", &path)(error))?;
-        // Without a lock it is known by its number alone.
-        liveness::lock_shared(&file);
         let marker = Marker::map(&file).map_err(failed("map as executable", &path))?;
         let file = CheckedFile::new(file).map_err(failed("stat", &path))?;
-        Ok(Dump { file, path, pid: std::process::id(), _marker: marker, length: header.len() as u64 })
+        let (pid, length) = (std::process::id(), header.len() as u64);
+        Ok(Dump { file, path, pid, _directory: directory, _marker: marker, length })
     }
 
     pub(super) fn path(&self) -> &Path {
@@ -99,11 +102,10 @@ impl Dump {
     /// The file, opened again if the host has closed what it did not know.
     fn file(&mut self) -> Result<&File, SinkError> {
         if self.file.get().is_none() {
-            let again = open(&self.path, false).and_then(CheckedFile::new).map_err(failed("open", &self.path))?;
+            let again = open_or_create(&self.path).and_then(CheckedFile::new).map_err(failed("open", &self.path))?;
             if again.identity() != self.file.identity() {
                 return Err(SinkError::NotOurs { path: self.path.clone(), found: "another file" });
             }
-            again.get().map(liveness::lock_shared);
             self.file = again;
         }
         self.file.unchecked().ok_or_else(|| failed("open", &self.path)(io::Error::from_raw_os_error(libc::EBADF)))
@@ -129,87 +131,10 @@ impl Dump {
     }
 }
 
-/// Removes what dead processes of ours have left, as far as [`crate::liveness`] says.
-fn remove_dead(base: &Path) {
-    let Ok(entries) = fs::read_dir(base) else { return };
-    let mut dead = Vec::new();
-    for entry in entries.flatten() {
-        let is_ours = entry.metadata().is_ok_and(|metadata| metadata.is_dir() && metadata.uid() == effective_user());
-        if is_ours && entry.file_name().to_str().is_some_and(is_directory_name) && is_dead(&entry.path()) {
-            dead.push(found_dead(entry.path()));
-        }
-    }
-    for directory in liveness::expired(dead, 0) {
-        for entry in fs::read_dir(&directory).into_iter().flatten().flatten() {
-            let name = entry.file_name();
-            let name = name.to_string_lossy();
-            if name == DEAD || pid_of(&name).is_some() || (name.starts_with("jitted-") && name.ends_with(".so")) {
-                let _ = fs::remove_file(entry.path());
-            }
-        }
-        // Whatever else is in it stays.
-        let _ = fs::remove_dir(&directory);
-    }
-}
-
-/// `jitlisten-XXXXXX`
-fn is_directory_name(name: &str) -> bool {
-    name.strip_prefix("jitlisten-")
-        .is_some_and(|rest| rest.len() == 6 && rest.bytes().all(|b| b.is_ascii_alphanumeric()))
-}
-
-/// `jit-PID.dump`
-fn pid_of(name: &str) -> Option<u32> {
-    name.strip_prefix("jit-")?.strip_suffix(".dump")?.parse().ok()
-}
-
-/// Whether the process that made the directory is dead: the lock is not held, and the number of its file is not in use.
-/// Without a file in it, it is of a process that is about to make one.
-fn is_dead(directory: &Path) -> bool {
-    let names = fs::read_dir(directory).into_iter().flatten().flatten().map(|entry| entry.file_name());
-    let dumps: Vec<String> =
-        names.filter_map(|name| name.into_string().ok()).filter(|name| pid_of(name).is_some()).collect();
-    !dumps.is_empty()
-        && dumps.iter().all(|name| {
-            let file = open(&directory.join(name), false);
-            pid_of(name).is_some_and(|pid| liveness::start_time(pid).is_none())
-                && file.is_ok_and(|file| liveness::lock_exclusive(&file) == Lock::Taken)
-        })
-}
-
-fn open(path: &Path, create_new: bool) -> io::Result<File> {
-    let safely = libc::O_NOFOLLOW | libc::O_CLOEXEC | libc::O_NOCTTY | libc::O_NONBLOCK;
-    let mut options = OpenOptions::new();
-    options.read(true).append(true).create_new(create_new).mode(0o600).custom_flags(safely).open(path)
-}
-
 /// perf takes the process number in the name for that of the innermost PID namespace, which is what `getpid(2)`
 /// returns.
-fn file_name() -> String {
-    format!("jit-{}.dump", std::process::id())
-}
-
-fn failed(verb: &'static str, path: &Path) -> impl FnOnce(io::Error) -> SinkError {
-    let path = path.to_owned();
-    move |error| SinkError::Io { verb, path, error }
-}
-
-/// mkdtemp(3): a directory that no other user could have made or can look into.
-fn fresh_directory(base: &Path) -> Result<PathBuf, SinkError> {
-    let template = base.join("jitlisten-XXXXXX");
-    let text = CString::new(template.as_os_str().as_bytes());
-    let text = text.map_err(|error| failed("create", &template)(error.into()))?.into_raw();
-    // SAFETY: `text` is a C string of ours, writable, and ends in the six letters the function replaces.
-    let made = unsafe { libc::mkdtemp(text) };
-    let error = io::Error::last_os_error();
-    // SAFETY: `text` comes from `into_raw` above; the function has changed letters, not the length.
-    let text = unsafe { CString::from_raw(text) };
-    if made.is_null() {
-        return Err(failed("create a directory in", base)(error));
-    }
-    let made = PathBuf::from(std::ffi::OsString::from_vec(text.into_bytes()));
-    open_to_us(&made).map_err(failed("open", &made))?;
-    Ok(made)
+fn file_name() -> FileName {
+    FileName::Dump { pid: std::process::id() }
 }
 
 /// The thread that is running: perf notes it beside the code.
@@ -246,57 +171,5 @@ impl Drop for Marker {
     fn drop(&mut self) {
         // SAFETY: the mapping was made in `map`, is as long as this, and nothing refers to it.
         unsafe { libc::munmap(self.address, self.size) };
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use std::time::Duration;
-
-    use crate::process::clock;
-
-    use super::*;
-
-    /// No process has such a number: `pid_max` is at most 2^22.
-    const UNUSED_PID: u32 = 5_000_000;
-
-    fn add(base: &Path, name: &str, pid: u32, dead_for: Option<u64>) {
-        let directory = base.join(name);
-        fs::create_dir_all(&directory).unwrap();
-        for file in [format!("jit-{pid}.dump"), format!("jitted-{pid}-0.so")] {
-            fs::write(directory.join(file), "x").unwrap();
-        }
-        if let Some(hours) = dead_for {
-            let then = clock::time_of_day() - Duration::from_secs(hours * 3600);
-            File::create(directory.join(DEAD)).unwrap().set_modified(then).unwrap();
-        }
-    }
-
-    #[test]
-    fn what_dead_processes_have_left_is_removed() {
-        let base = std::env::temp_dir().join(format!("jitlisten-dumps-{}", std::process::id()));
-        let old = Some(365 * 24);
-        (10..28).for_each(|number| add(&base, &format!("jitlisten-{number:06}"), UNUSED_PID, Some(number)));
-        add(&base, "jitlisten-old000", UNUSED_PID, old);
-        add(&base, "jitlisten-locked", UNUSED_PID + 1, old);
-        add(&base, "jitlisten-living", std::process::id(), old);
-        add(&base, "java-jit-20261121", UNUSED_PID, old);
-        add(&base, "jitlisten-notes0", UNUSED_PID, old);
-        fs::write(base.join("jitlisten-notes0/notes"), "x").unwrap();
-        fs::create_dir_all(base.join("jitlisten-begins")).unwrap();
-        let held = File::open(base.join(format!("jitlisten-locked/jit-{}.dump", UNUSED_PID + 1))).unwrap();
-        assert_eq!(liveness::lock_shared(&held), Lock::Taken);
-        remove_dead(&base);
-        let has = |name: &str| base.join(name).exists();
-        assert_eq!(
-            (10..28).filter(|number| has(&format!("jitlisten-{number:06}"))).collect::<Vec<_>>(),
-            (10..26).collect::<Vec<_>>()
-        );
-        assert!(!has("jitlisten-old000"));
-        assert!(
-            has("jitlisten-locked") && has("jitlisten-living") && has("jitlisten-begins") && has("java-jit-20261121")
-        );
-        assert_eq!(fs::read_dir(base.join("jitlisten-notes0")).unwrap().count(), 1, "the notes");
-        fs::remove_dir_all(base).unwrap();
     }
 }

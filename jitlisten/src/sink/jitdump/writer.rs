@@ -77,10 +77,10 @@ impl Jitdump {
         }
         let base = self.base.as_deref().ok_or(SinkError::NoDirectory)?;
         let header = record::header(machine, std::process::id(), clock::monotonic());
-        let dump = Dump::create(base, &header).or_else(|error| match self.fallback(&error) {
+        let dump = Dump::create(base, &header, self.context.run).or_else(|error| match self.fallback(&error) {
             Some(other) => {
                 log_line!(Info, "{error}; trying {}", other.display());
-                private(&other).and_then(|()| Dump::create(&other, &header))
+                private(&other).and_then(|()| Dump::create(&other, &header, self.context.run))
             }
             None => Err(error),
         })?;

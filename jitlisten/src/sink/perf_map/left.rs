@@ -9,18 +9,17 @@ use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read as _, Seek as _};
 use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
-use std::time::SystemTime;
+
+use jitlisten_files::FileName;
 
 use super::file::SAFELY;
-use crate::liveness::{self, DEAD_AGE, Dead, Lock};
-use crate::process::clock;
+use crate::liveness::{self, Dead, Lock, Owner, ProcessIdentity, Run};
 use crate::process::write_nosignal::{effective_user, overwrite};
 
 /// A `/tmp` with more in it is not looked through: that would take the host's time.
 const MOST_ENTRIES: usize = 20_000;
-/// So many that died within the last hour stay, beside what [`crate::liveness`] says: a map has little in it, and a
-/// program may have many workers.
-const RECENT: usize = 256;
+/// So many bytes of maps are kept: `/tmp` may be in memory.
+const MAX_DEAD_BYTES: u64 = 64 << 20;
 /// So many bytes of a map are looked through, once.
 const MOST_SEARCHED: u64 = 1 << 26;
 /// Longer than any first line.
@@ -32,21 +31,18 @@ const ENDED: &str = "ended";
 const MIXED: &str = "mixed";
 
 /// The first line of a map of this process.
-pub(super) fn first_line() -> String {
-    let pid = std::process::id();
-    let (start, namespace) = (liveness::start_time(pid).unwrap_or(0), liveness::pid_namespace());
-    format!("0 0 jitlisten {pid} {start} {namespace} {ALIVE}\n")
+pub(super) fn first_line(run: Option<Run>) -> String {
+    format!("{MARK}{} {ALIVE}\n", Owner { process: ProcessIdentity::own(), run })
 }
 
-/// What a first line says.
+/// How the first line begins, of which perf sees a function of no bytes at 0.
+const MARK: &str = "0 0 jitlisten ";
+
+/// The first line of a map: `0 0 jitlisten PID START NAMESPACE [RUN] STATE`.
 #[derive(Debug, PartialEq, Eq)]
 pub struct FirstLine {
-    /// The process.
-    pub pid: u32,
-    /// When it began, see [`liveness::start_time`].
-    pub start: u64,
-    /// Its PID namespace.
-    pub namespace: u64,
+    /// Whose map it is.
+    pub owner: Owner,
     /// Where it says whether the process lives.
     state_at: u64,
     /// Whether it says that the process is dead.
@@ -56,47 +52,33 @@ pub struct FirstLine {
 }
 
 impl FirstLine {
-    /// Reads it; it ends with a line feed.
+    /// Parses it; it ends with a line feed.
     pub fn parse(bytes: &[u8]) -> Option<FirstLine> {
         let end = bytes.iter().position(|&byte| byte == b'\n')?;
         let line = std::str::from_utf8(&bytes[..end]).ok()?;
-        let mut words = line.strip_prefix("0 0 jitlisten ")?.split(' ');
-        let mut number = || words.next()?.parse::<u64>().ok();
-        let (pid, start, namespace) = (u32::try_from(number()?).ok()?, number()?, number()?);
-        let state = words.next()?;
-        if words.next().is_some() || ![ALIVE, ENDED, MIXED].contains(&state) {
-            return None;
-        }
+        let (owner, state) = line.strip_prefix(MARK)?.rsplit_once(' ')?;
+        let owner = Owner::parse(owner).filter(|_| [ALIVE, ENDED, MIXED].contains(&state))?;
         let state_at = (end - ALIVE.len()) as u64;
-        Some(FirstLine { pid, start, namespace, state_at, is_ended: state != ALIVE, is_mixed: state == MIXED })
-    }
-
-    /// Whether its process is dead, as far as its number shows.
-    fn is_gone(&self, namespace: u64, written: SystemTime) -> bool {
-        if self.namespace == namespace && namespace != 0 {
-            return liveness::start_time(self.pid) != Some(self.start);
-        }
-        clock::time_of_day().duration_since(written).is_ok_and(|age| age >= DEAD_AGE)
+        Some(FirstLine { owner, state_at, is_ended: state != ALIVE, is_mixed: state == MIXED })
     }
 }
 
-/// Removes what dead processes of ours have left in `directory`, except `own`.
-pub(super) fn remove_old(directory: &Path, own: &Path) {
+/// Removes maps of dead processes of this user in `directory`, except `own` and those of `run` or another one that is
+/// not over.
+pub(super) fn remove_old(directory: &Path, own: &Path, run: Option<Run>) {
     let Ok(entries) = fs::read_dir(directory) else { return };
     let namespace = liveness::pid_namespace();
     let mut maps = Vec::new();
     for entry in entries.flatten().take(MOST_ENTRIES) {
-        let name = entry.file_name();
-        let number = name.to_str().and_then(|name| name.strip_prefix("perf-")?.strip_suffix(".map"));
         let path = entry.path();
-        if number.is_some_and(|number| number.parse::<u32>().is_ok()) && path != own {
+        if matches!(FileName::parse(entry.file_name()), Some(FileName::PerfMap { .. })) && path != own {
             maps.push((entry.metadata().and_then(|about| about.modified()).ok(), path));
         }
     }
     // Many may be found at once: who wrote last is found last, and stays longest.
     maps.sort();
-    let dead = maps.into_iter().filter_map(|(_, path)| found_dead(path, namespace)).collect();
-    for path in liveness::expired(dead, RECENT) {
+    let dead = maps.into_iter().filter_map(|(_, path)| found_dead(path, namespace, run)).collect();
+    for path in liveness::expired(dead, MAX_DEAD_BYTES) {
         // Once more under the lock: a process may have got the number meanwhile.
         if let Some((_lock, _)) = locked(&path) {
             let _ = fs::remove_file(&path);
@@ -104,16 +86,17 @@ pub(super) fn remove_old(directory: &Path, own: &Path) {
     }
 }
 
-fn found_dead(path: PathBuf, namespace: u64) -> Option<Dead<PathBuf>> {
+fn found_dead(path: PathBuf, namespace: u64, run: Option<Run>) -> Option<Dead<PathBuf>> {
     let (file, first) = locked(&path)?;
-    let written = file.metadata().ok()?.modified().ok()?;
-    if first.is_mixed {
+    let about = file.metadata().ok()?;
+    let (written, bytes) = (about.modified().ok()?, about.len());
+    if first.is_mixed || first.owner.belongs_to_running(namespace, run) {
         return None;
     }
     if first.is_ended {
-        return Some(Dead { since: written, written, left: path });
+        return Some(Dead { since: written, written, bytes, files: path });
     }
-    if !first.is_gone(namespace, written) {
+    if !first.owner.is_gone(namespace, written) {
         return None;
     }
     if has_lines_of_python(&file, MOST_SEARCHED).ok()? {
@@ -122,7 +105,7 @@ fn found_dead(path: PathBuf, namespace: u64) -> Option<Dead<PathBuf>> {
     }
     overwrite(&file, ENDED.as_bytes(), first.state_at).ok()?;
     let since = file.metadata().ok()?.modified().ok()?;
-    Some(Dead { since, written, left: path })
+    Some(Dead { since, written, bytes, files: path })
 }
 
 /// The map with its first line, if it is one of ours and its lock is free, which is ours then.
@@ -139,7 +122,9 @@ fn locked(path: &Path) -> Option<(File, FirstLine)> {
     let mut start = Vec::new();
     (&file).take(FIRST_LINE as u64).read_to_end(&mut start).ok()?;
     let first = FirstLine::parse(&start)?;
-    (liveness::lock_exclusive(&file) == Lock::Taken).then_some((file, first))
+    // A copy of a map under another number is the user's.
+    let is_its_name = FileName::parse(path.file_name()?) == Some(FileName::PerfMap { pid: first.owner.process.pid });
+    (is_its_name && liveness::lock_exclusive(&file) == Lock::Taken).then_some((file, first))
 }
 
 /// CPython names its trampolines `py::function:file`. Reads until it finds one, and so many bytes at most.
@@ -167,6 +152,7 @@ fn has_lines_of_python(mut file: &File, most: u64) -> io::Result<bool> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::process::clock;
     use std::time::Duration;
 
     /// No process has such a number: `pid_max` is at most 2^22.
@@ -193,7 +179,7 @@ mod tests {
         }
 
         fn clean(&self) {
-            remove_old(&self.0, &self.map(1));
+            remove_old(&self.0, &self.map(1), None);
         }
     }
 
@@ -209,35 +195,45 @@ mod tests {
 
     #[test]
     fn a_first_line_says_whose_the_map_is() {
-        let own = first_line();
+        let own = first_line(None);
         let parsed = FirstLine::parse(own.as_bytes()).unwrap();
-        assert_eq!((parsed.pid, parsed.is_ended), (std::process::id(), false));
+        assert_eq!((parsed.owner.process, parsed.is_ended), (ProcessIdentity::own(), false));
         assert_eq!(&own[parsed.state_at as usize..], "alive\n");
-        assert!(!parsed.is_gone(liveness::pid_namespace(), clock::time_of_day()));
+        assert!(!parsed.owner.is_gone(liveness::pid_namespace(), clock::time_of_day()));
+        let run = Some(Run(ProcessIdentity::own()));
+        assert_eq!(FirstLine::parse(first_line(run).as_bytes()).unwrap().owner.run, run);
         for other in ["7f00 10 name\n", "0 0 jitlisten 1 2 3\n", "0 0 jitlisten 1 2 3 alive", "0 0 freed---\n"] {
             assert_eq!(FirstLine::parse(other.as_bytes()), None, "{other:?}");
         }
     }
 
     #[test]
-    fn sixteen_are_kept_for_a_week() {
+    fn maps_are_kept_for_a_week_and_up_to_a_size() {
         let place = Place::new("count");
-        (0..20).for_each(|number| place.add(UNUSED_PID + number, &line(UNUSED_PID + number, ENDED), u64::from(number)));
-        place.add(UNUSED_PID + 20, &line(UNUSED_PID + 20, ENDED), 7 * 24 + 1);
+        let name = |number: u32| line(UNUSED_PID + number, ENDED);
+        (0..60).for_each(|number| place.add(UNUSED_PID + number, &name(number), u64::from(number) * 2));
+        place.add(UNUSED_PID + 60, &name(60), 7 * 24 + 1);
+        File::options().write(true).open(place.map(UNUSED_PID + 40)).unwrap().set_len(MAX_DEAD_BYTES).unwrap();
+        let then = clock::time_of_day() - Duration::from_secs(80 * 3600);
+        File::options().write(true).open(place.map(UNUSED_PID + 40)).unwrap().set_modified(then).unwrap();
         place.clean();
-        let kept: Vec<u32> = (0..21).filter(|number| place.map(UNUSED_PID + number).exists()).collect();
-        assert_eq!(kept, (0..16).collect::<Vec<_>>());
+        let kept: Vec<u32> = (0..61).filter(|number| place.map(UNUSED_PID + number).exists()).collect();
+        assert_eq!(kept, (0..=40).collect::<Vec<_>>());
     }
 
+    /// The workers of `jitlisten run -s -- perf record ...`, which reads their maps at its end.
     #[test]
-    fn of_many_that_are_found_at_once_those_that_wrote_last_are_kept() {
-        let place = Place::new("many");
-        let most = RECENT as u32;
-        (0..most + 20)
-            .for_each(|number| place.add(UNUSED_PID + number, &line(UNUSED_PID + number, ALIVE), u64::from(number)));
+    fn maps_of_a_run_that_is_not_over_stay() {
+        let place = Place::new("run");
+        let own = ProcessIdentity::own();
+        let over = ProcessIdentity { start: own.start + 1, ..own };
+        for (number, run) in [(0, own), (1, over)] {
+            let pid = UNUSED_PID + number;
+            let owner = Owner { process: ProcessIdentity { pid, start: 1, ..own }, run: Some(Run(run)) };
+            place.add(pid, &format!("{MARK}{owner} {ENDED}\n"), 365 * 24);
+        }
         place.clean();
-        let kept: Vec<u32> = (0..most + 20).filter(|number| place.map(UNUSED_PID + number).exists()).collect();
-        assert_eq!(kept, (0..most).collect::<Vec<_>>());
+        assert_eq!([0, 1].map(|number| place.map(UNUSED_PID + number).exists()), [true, false]);
     }
 
     #[test]
@@ -285,13 +281,15 @@ mod tests {
         place.add(UNUSED_PID + 1, &line(UNUSED_PID + 1, ENDED), old);
         let held = File::open(place.map(UNUSED_PID + 1)).unwrap();
         assert_eq!(liveness::lock_shared(&held), Lock::Taken);
-        place.add(UNUSED_PID + 2, &first_line(), old);
+        place.add(std::process::id(), &first_line(None), old);
+        place.add(UNUSED_PID + 6, &line(UNUSED_PID + 5, ENDED), old);
         place.add(UNUSED_PID + 3, &format!("{}2000 10 py::f:/a.py\n", line(UNUSED_PID + 3, ALIVE)), old);
         place.add(UNUSED_PID + 4, &format!("0 0 jitlisten {} 1 7 alive\n", UNUSED_PID + 4), 1);
         place.add(UNUSED_PID + 5, &line(UNUSED_PID + 5, ENDED), old);
         place.clean();
-        let kept: Vec<u32> = (0..6).filter(|number| place.map(UNUSED_PID + number).exists()).collect();
-        assert_eq!(kept, [0, 1, 2, 3, 4]);
+        let kept: Vec<u32> = (0..7).filter(|number| place.map(UNUSED_PID + number).exists()).collect();
+        assert_eq!(kept, [0, 1, 3, 4, 6]);
+        assert!(place.map(std::process::id()).exists(), "it lives");
         drop(held);
         place.clean();
         assert!(!place.map(UNUSED_PID + 1).exists());

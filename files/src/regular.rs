@@ -1,0 +1,92 @@
+//! Existing files: those that a recording or a process named, which may lie, and those that the user named.
+
+use std::fs::File;
+use std::io;
+use std::os::fd::{AsFd, AsRawFd as _};
+use std::path::Path;
+
+use rustix::fs::{CWD, FileType, Mode, OFlags};
+use rustix::io::retry_on_intr;
+
+use crate::directory::refused;
+
+/// File systems whose files the kernel makes up when they are read (`linux/magic.h`). Reading one may wait, do something,
+/// or take what another program waits for (`/proc/kmsg`).
+const MADE_UP: [u32; 13] = [
+    0x9fa0,      // PROC_SUPER_MAGIC
+    0x6265_6572, // SYSFS_MAGIC
+    0x6462_6720, // DEBUGFS_MAGIC
+    0x7472_6163, // TRACEFS_MAGIC
+    0x7363_6673, // SECURITYFS_MAGIC
+    0x0027_e0eb, // CGROUP_SUPER_MAGIC
+    0x6367_7270, // CGROUP2_SUPER_MAGIC
+    0xcafe_4a11, // BPF_FS_MAGIC
+    0x6265_6570, // CONFIGFS_MAGIC
+    0x6165_676c, // PSTOREFS_MAGIC
+    0xde5e_81e4, // EFIVARFS_MAGIC
+    0xf97c_ff8c, // SELINUX_MAGIC
+    0x4249_4e4d, // BINFMTFS_MAGIC
+];
+
+/// Opens a regular file for reading, and nothing else: opening a pipe waits for its writer, opening a device may do
+/// something, and a file of `/proc` or `/sys` is none.
+///
+/// # Errors
+/// [`io::ErrorKind::PermissionDenied`] for every other kind of file.
+pub fn open_regular(path: &Path) -> io::Result<File> {
+    let flags = OFlags::PATH | OFlags::CLOEXEC;
+    reopen_regular(retry_on_intr(|| rustix::fs::openat(CWD, path, flags, Mode::empty()))?)
+}
+
+/// [`open_regular`], for a file that was opened with `O_PATH`.
+///
+/// # Errors
+/// As that.
+pub fn reopen_regular(found: impl AsFd) -> io::Result<File> {
+    if !FileType::from_raw_mode(rustix::fs::fstat(&found)?.st_mode).is_file() {
+        return Err(refused("not a regular file"));
+    }
+    if MADE_UP.contains(&(rustix::fs::fstatfs(&found)?.f_type as u32)) {
+        return Err(refused("a file of the kernel's"));
+    }
+    // The same file, whatever lies at the path by now.
+    let path = format!("/proc/self/fd/{}", found.as_fd().as_raw_fd());
+    let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
+    Ok(retry_on_intr(|| rustix::fs::openat(CWD, &path, flags, Mode::empty()))?.into())
+}
+
+/// Opens an existing file, pipe or device to write over it. For a path that the user named, which cannot be replaced.
+///
+/// # Errors
+/// When it cannot be opened.
+pub fn open_in_place(path: &Path) -> io::Result<File> {
+    File::options().write(true).truncate(true).open(path)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_regular_files_on_a_disk_are_opened() {
+        let directory = std::env::temp_dir().join(format!("jitlisten-regular-{}", std::process::id()));
+        std::fs::create_dir(&directory).unwrap();
+        let (file, pipe, link) = (directory.join("file"), directory.join("pipe"), directory.join("link"));
+        std::fs::write(&file, "x").unwrap();
+        rustix::fs::mknodat(CWD, &pipe, FileType::Fifo, Mode::RWXU, 0).unwrap();
+        std::os::unix::fs::symlink(&file, &link).unwrap();
+        assert!(
+            open_regular(&file).is_ok()
+                && open_regular(&link).is_ok()
+                && open_regular(Path::new("/proc/self/exe")).is_ok()
+        );
+        let others =
+            ["/proc/kmsg", "/proc/self/maps", "/sys/kernel/notes", "/dev/null", "/dev/tty", "/"].map(Path::new);
+        for path in others.into_iter().chain([pipe.as_path()]).filter(|path| path.exists()) {
+            let error = open_regular(path).expect_err("refused");
+            assert_eq!(error.kind(), io::ErrorKind::PermissionDenied, "{}: {error}", path.display());
+        }
+        assert_eq!(open_regular(&directory.join("none")).expect_err("missing").kind(), io::ErrorKind::NotFound);
+        std::fs::remove_dir_all(directory).unwrap();
+    }
+}

@@ -1,0 +1,421 @@
+//! A directory of one process, for its images or its jitdump, and those of ended processes.
+//!
+//! ```text
+//!   image-4711-9034/, jitdump-4711-9034/    process id, start time (so that a number used again is another process); 0700
+//!     alive                the marker: `jitlisten files of PID START NAMESPACE [RUN]`; locked (flock) as long as the
+//!                          process, or a child that shares its mappings, lives
+//!     object-0.so ...      files of the sink
+//!     dead                 created by the first process that finds this one ended, whose date is that of the finding;
+//!                          the size of all
+//! ```
+//!
+//! Files outlive the process; [`crate::liveness`] says for how long. A process is dead if it does not run and its lock
+//! is free. Files are removed from directories with the marker only, and only those whose names have the exact form
+//! ([`FileName`]): whatever else is in a directory is the user's, and stays with it.
+
+#![forbid(unsafe_code)]
+
+use std::ffi::{OsStr, OsString};
+use std::fs::{self, File};
+use std::io::{self, Read as _};
+use std::os::unix::fs::MetadataExt as _;
+use std::path::{Path, PathBuf};
+use std::time::SystemTime;
+
+use jitlisten_files::{FileName, OwnDirectory};
+
+use crate::liveness::{self, Dead, Lock, Owner, ProcessIdentity, Run};
+use crate::process::checked_file::{CheckedFile, FileIdentity};
+use crate::process::write_nosignal::{effective_user, write_whole};
+use crate::sink::SinkError;
+
+/// So many bytes of images, or of jitdumps, of dead processes are kept.
+const MAX_DEAD_BYTES: u64 = 2 << 30;
+/// More directories are not looked through in one go: that would take the host's time.
+const MAX_DIRECTORIES: usize = 4096;
+/// Longer than any marker.
+const MAX_MARKER_BYTES: u64 = 256;
+const MARK: &str = "jitlisten files of ";
+
+/// The directory of this process.
+#[derive(Debug)]
+pub(super) struct ProcessDirectory {
+    path: PathBuf,
+    identity: FileIdentity,
+    /// The lock; a host may have closed it.
+    alive: CheckedFile,
+}
+
+impl ProcessDirectory {
+    /// Makes a directory below `base` that did not exist. The session may be opened, or the program replaced by `exec`,
+    /// several times in the life of one process: `name` takes the number of the attempt.
+    pub(super) fn create(
+        base: &Path,
+        name: fn(ProcessIdentity, u64) -> FileName,
+        run: Option<Run>,
+    ) -> Result<ProcessDirectory, SinkError> {
+        let own = ProcessIdentity::own();
+        let mut attempt = 0;
+        let path = loop {
+            let path = base.join(name(own, attempt).to_string());
+            match OwnDirectory::create_new(&path) {
+                Ok(_) => break path,
+                Err(error) if error.kind() == io::ErrorKind::AlreadyExists && attempt < 1000 => attempt += 1,
+                Err(error) => return Err(failed("create", &path)(error)),
+            }
+        };
+        ProcessDirectory::marked(&path, run).inspect_err(|_| discard(&path))
+    }
+
+    fn marked(path: &Path, run: Option<Run>) -> Result<ProcessDirectory, SinkError> {
+        let identity = FileIdentity::of(&fs::symlink_metadata(path).map_err(failed("stat", path))?);
+        let lock = path.join(FileName::Alive.to_string());
+        let alive = create_file(path, FileName::Alive)?;
+        let text = format!("{MARK}{}\n", Owner { process: ProcessIdentity::own(), run });
+        write_whole(&alive, text.as_bytes()).map_err(|(_, error)| failed("write", &lock)(error))?;
+        let alive = CheckedFile::new(alive).map_err(failed("stat", &lock))?;
+        Ok(ProcessDirectory { path: path.to_owned(), identity, alive })
+    }
+
+    pub(super) fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Takes the lock. Where files cannot be locked, the process is known by its number alone.
+    pub(super) fn lock(&self) -> Result<(), SinkError> {
+        match self.alive.get().map(liveness::lock_shared) {
+            Some(Lock::Taken) => Ok(()),
+            _ => Err(failed("lock", &self.path.join(FileName::Alive.to_string()))(io::Error::last_os_error())),
+        }
+    }
+
+    /// The marker, which is not empty.
+    pub(super) fn marker(&self) -> Option<&File> {
+        self.alive.get()
+    }
+
+    /// Creates a file, unless the owner of the place has put another directory there.
+    pub(super) fn create_file(&self, name: FileName) -> Result<File, SinkError> {
+        let metadata = fs::symlink_metadata(&self.path).map_err(failed("stat", &self.path))?;
+        if FileIdentity::of(&metadata) != self.identity {
+            return Err(SinkError::NotOurs { path: self.path.clone(), found: "another directory" });
+        }
+        create_file(&self.path, name)
+    }
+}
+
+/// Removes a directory of this process with only the marker in it. Where even this fails nothing more can be done.
+pub(super) fn discard(directory: &Path) {
+    let _ = fs::remove_file(directory.join(FileName::Alive.to_string()));
+    let _ = fs::remove_dir(directory);
+}
+
+fn create_file(directory: &Path, name: FileName) -> Result<File, SinkError> {
+    let name = name.to_string();
+    let file = OwnDirectory::open(directory).and_then(|opened| opened.create_file(OsStr::new(&name)));
+    file.map_err(failed("create", &directory.join(&name)))
+}
+
+pub(super) fn failed(verb: &'static str, path: &Path) -> impl FnOnce(io::Error) -> SinkError {
+    let path = path.to_owned();
+    move |error| SinkError::Io { verb, path, error }
+}
+
+/// Removes what dead processes of this user have left in the directories for `kind` below `base`, as far as the head
+/// of this module says.
+pub(super) fn remove_dead(base: &Path, kind: fn(&FileName) -> bool, run: Option<Run>) {
+    let Ok(entries) = fs::read_dir(base) else { return };
+    let namespace = liveness::pid_namespace();
+    let names = entries.flatten().map(|entry| entry.file_name());
+    let ours = names.filter(|name| FileName::parse(name).is_some_and(|name| kind(&name)));
+    let dead =
+        ours.take(MAX_DIRECTORIES).filter_map(|name| MarkedDirectory::open(base, &name)?.found_dead(run, namespace));
+    for name in liveness::expired(dead.collect(), MAX_DEAD_BYTES) {
+        if let Some(directory) = MarkedDirectory::open(base, &name) {
+            let _ = directory.remove();
+        }
+    }
+}
+
+/// An existing directory of this user with the marker of a process.
+#[derive(Debug)]
+pub struct MarkedDirectory {
+    directory: OwnDirectory,
+    alive: File,
+    /// Whose files it has.
+    pub owner: Owner,
+    /// Its name.
+    pub name: FileName,
+}
+
+impl MarkedDirectory {
+    /// Opens it; `None` if anything about it is not as this module makes it.
+    pub fn open(base: &Path, name: &OsStr) -> Option<MarkedDirectory> {
+        let parsed = FileName::parse(name)?;
+        let directory = OwnDirectory::open(&base.join(name)).ok()?;
+        let mut alive = directory.open_file(OsStr::new(&FileName::Alive.to_string())).ok()?;
+        let mut text = String::new();
+        (&mut alive).take(MAX_MARKER_BYTES).read_to_string(&mut text).ok()?;
+        let owner = Owner::parse(text.strip_prefix(MARK)?.strip_suffix('\n')?)?;
+        let is_its_name = match parsed {
+            FileName::Images { pid, start, .. } | FileName::Jitdump { pid, start, .. } => {
+                (pid, start) == (owner.process.pid, owner.process.start)
+            }
+            _ => false,
+        };
+        is_its_name.then_some(MarkedDirectory { directory, alive, owner, name: parsed })
+    }
+
+    /// Whether its process is dead, and nobody holds the lock.
+    pub fn is_dead(&self, namespace: u64) -> bool {
+        // A process that is dead stays so.
+        if self.directory.contains(OsStr::new(&FileName::Dead.to_string())) {
+            return true;
+        }
+        let written = fs::symlink_metadata(self.directory.path()).and_then(|metadata| metadata.modified());
+        self.owner.is_gone(namespace, written.unwrap_or(SystemTime::UNIX_EPOCH))
+            && liveness::lock_exclusive(&self.alive) == Lock::Taken
+    }
+
+    /// Its files, if its process is dead and its run over.
+    fn found_dead(&self, run: Option<Run>, namespace: u64) -> Option<Dead<OsString>> {
+        if self.owner.belongs_to_running(namespace, run) || !self.is_dead(namespace) {
+            return None;
+        }
+        let metadata = fs::symlink_metadata(self.directory.path()).ok()?;
+        let written = metadata.modified().ok()?;
+        // Where nothing can be written, the process counts as dead since it last made a file.
+        let (since, bytes) = self.dead_since().unwrap_or_else(|| (written, self.bytes()));
+        Some(Dead { since, written, bytes, files: self.name.to_string().into() })
+    }
+
+    /// When the process was found dead, which is now if it was not found before, and the size of its files.
+    fn dead_since(&self) -> Option<(SystemTime, u64)> {
+        let name = FileName::Dead.to_string();
+        if let Ok(mut mark) = self.directory.open_file(OsStr::new(&name)) {
+            let mut text = String::new();
+            (&mut mark).take(MAX_MARKER_BYTES).read_to_string(&mut text).ok()?;
+            return Some((mark.metadata().ok()?.modified().ok()?, text.trim_end().parse().unwrap_or_default()));
+        }
+        let bytes = self.bytes();
+        let mark = self.directory.create_file(OsStr::new(&name)).ok()?;
+        write_whole(&mark, format!("{bytes}\n").as_bytes()).ok()?;
+        Some((mark.metadata().ok()?.modified().ok()?, bytes))
+    }
+
+    /// Files that were made here by us, or by `perf inject` for us: regular ones of this user. The marker is the last.
+    pub fn files(&self) -> Vec<(FileName, fs::Metadata)> {
+        let is_ours = |name: &FileName| match *name {
+            FileName::Alive | FileName::Dead => true,
+            FileName::Image { .. } => matches!(self.name, FileName::Images { .. }),
+            FileName::Dump { pid } | FileName::Injected { pid, .. } => {
+                matches!(self.name, FileName::Jitdump { .. }) && pid == self.owner.process.pid
+            }
+            _ => false,
+        };
+        let names = self.directory.names().unwrap_or_default();
+        let mut files: Vec<(FileName, fs::Metadata)> = names
+            .iter()
+            .filter_map(|name| FileName::parse(name).filter(is_ours))
+            .filter_map(|name| {
+                let metadata = fs::symlink_metadata(self.directory.path().join(name.to_string())).ok()?;
+                (metadata.is_file() && metadata.uid() == effective_user()).then_some((name, metadata))
+            })
+            .collect();
+        files.sort_by_key(|(name, _)| *name == FileName::Alive);
+        files
+    }
+
+    /// The space that its removal frees: a recording beside which an image lies keeps it.
+    pub fn bytes(&self) -> u64 {
+        let files = self.files();
+        files.iter().filter(|(_, metadata)| metadata.nlink() == 1).map(|(_, metadata)| metadata.blocks() * 512).sum()
+    }
+
+    /// Removes the files, and the directory if nothing else is in it.
+    ///
+    /// # Errors
+    /// When a file cannot be removed.
+    pub fn remove(self) -> io::Result<()> {
+        for (name, _) in self.files() {
+            self.directory.remove_file(OsStr::new(&name.to_string()))?;
+        }
+        // Another file in it keeps it.
+        let _ = fs::remove_dir(self.directory.path());
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+    use crate::process::clock;
+
+    /// No process has such a number: `pid_max` is at most 2^22.
+    const UNUSED_PID: u32 = 5_000_000;
+
+    /// A place for directories, removed at the end.
+    struct Base(PathBuf);
+
+    impl Base {
+        fn new(test: &str) -> Base {
+            let path = std::env::temp_dir().join(format!("jitlisten-directory-{test}-{}", std::process::id()));
+            fs::create_dir_all(&path).unwrap();
+            Base(path)
+        }
+
+        /// The directory of an image or a jitdump, with a marker that names this process.
+        fn add(&self, name: &str, pid: u32, start: u64, run: Option<Run>) {
+            let file = match FileName::parse(name) {
+                Some(FileName::Jitdump { .. }) => FileName::Dump { pid },
+                _ => FileName::Image { number: 0 },
+            };
+            let directory = self.0.join(name);
+            fs::create_dir(&directory).unwrap();
+            let owner = Owner { process: ProcessIdentity { pid, start, ..ProcessIdentity::own() }, run };
+            fs::write(directory.join("alive"), format!("{MARK}{owner}\n")).unwrap();
+            fs::write(directory.join(file.to_string()), "x").unwrap();
+        }
+
+        /// Its process was found dead so many hours ago, when its files had so many bytes.
+        fn is_dead_for(&self, name: &str, hours: u64, bytes: u64) {
+            fs::write(self.0.join(name).join("dead"), format!("{bytes}\n")).unwrap();
+            let then = clock::time_of_day() - Duration::from_secs(hours * 3600);
+            File::options().write(true).open(self.0.join(name).join("dead")).unwrap().set_modified(then).unwrap();
+        }
+
+        fn clean(&self) {
+            remove_dead(&self.0, |_| true, None);
+        }
+
+        fn has(&self, name: &str) -> bool {
+            self.0.join(name).exists()
+        }
+    }
+
+    impl Drop for Base {
+        fn drop(&mut self) {
+            let _ = fs::remove_dir_all(&self.0);
+        }
+    }
+
+    #[test]
+    fn dead_processes_are_kept_up_to_a_size() {
+        let base = Base::new("size");
+        let name = |number: u32| format!("image-{}-1", UNUSED_PID + number);
+        for number in 0..40 {
+            base.add(&name(number), UNUSED_PID + number, 1, None);
+            base.is_dead_for(&name(number), u64::from(number), MAX_DEAD_BYTES / 30);
+        }
+        base.clean();
+        assert_eq!((0..40).filter(|&number| base.has(&name(number))).collect::<Vec<_>>(), (0..31).collect::<Vec<_>>());
+    }
+
+    #[test]
+    fn a_dead_process_is_kept_for_seven_days() {
+        let base = Base::new("age");
+        for (number, name) in ["image-5000000-1", "jitdump-5000001-1", "image-5000002-1"].iter().enumerate() {
+            base.add(name, UNUSED_PID + number as u32, 1, None);
+        }
+        base.is_dead_for("image-5000000-1", 7 * 24 - 1, 1);
+        base.is_dead_for("jitdump-5000001-1", 7 * 24 + 1, 1);
+        let long_ago = clock::time_of_day() - Duration::from_secs(30 * 24 * 3600);
+        File::open(base.0.join("image-5000002-1")).unwrap().set_modified(long_ago).unwrap();
+        base.clean();
+        let left = ["image-5000000-1", "jitdump-5000001-1", "image-5000002-1"].map(|name| base.has(name));
+        assert_eq!(left, [true, false, true], "a process that wrote last a month ago may have died just now");
+        base.clean();
+        let mark = fs::read_to_string(base.0.join("image-5000002-1/dead")).unwrap();
+        assert!(mark.trim().parse::<u64>().is_ok_and(|bytes| bytes >= 512), "and counts from now on: {mark}");
+    }
+
+    #[test]
+    fn no_live_process_loses_a_file() {
+        let base = Base::new("alive");
+        let own = ProcessIdentity::own();
+        let (own_name, reused) =
+            (format!("image-{}-{}", own.pid, own.start), format!("image-{}-{}", own.pid, own.start + 1));
+        base.add(&own_name, own.pid, own.start, None);
+        base.add(&own_name.replace("image", "jitdump"), own.pid, own.start, None);
+        base.add(&reused, own.pid, own.start + 1, None);
+        base.add("image-5000001-1", UNUSED_PID + 1, 1, None);
+        // As a process in another PID namespace, or the child of a dead one, holds it.
+        let held = File::open(base.0.join("image-5000001-1/alive")).unwrap();
+        assert_eq!(liveness::lock_shared(&held), Lock::Taken);
+        let names = [&own_name, &own_name.replace("image", "jitdump"), &reused, "image-5000001-1"];
+        let found_dead = || names.map(|name| base.0.join(name).join("dead").exists());
+        base.clean();
+        assert_eq!(found_dead(), [false, false, true, false]);
+        drop(held);
+        base.clean();
+        assert_eq!(found_dead(), [false, false, true, true]);
+    }
+
+    /// The workers of `jitlisten run -s -- perf record ...`, whose recording refers to all of them.
+    #[test]
+    fn a_run_that_is_not_over_loses_no_file() {
+        let base = Base::new("run");
+        let own = ProcessIdentity::own();
+        let over = ProcessIdentity { start: own.start + 1, ..own };
+        let elsewhere = ProcessIdentity { namespace: own.namespace + 1, ..own };
+        for (number, run) in [own, over, elsewhere].into_iter().enumerate() {
+            let name = format!("image-500000{number}-1");
+            base.add(&name, UNUSED_PID + number as u32, 1, Some(Run(run)));
+            base.is_dead_for(&name, 365 * 24, 1);
+        }
+        remove_dead(&base.0, |_| true, Some(Run(elsewhere)));
+        assert_eq!([0, 1, 2].map(|number| base.has(&format!("image-500000{number}-1"))), [true, false, true]);
+        base.clean();
+        assert!(!base.has("image-5000002-1"), "whether it is over cannot be seen from here");
+    }
+
+    #[test]
+    fn files_of_users_stay() {
+        let base = Base::new("others");
+        let own = ProcessIdentity::own();
+        // Directories without the marker, with another one, or with that of another process.
+        for (name, marker) in [
+            ("image-5000000-1", None),
+            ("image-5000001-1", Some("x\n".to_owned())),
+            ("image-5000002-1", Some(format!("{MARK}{} 2 {}\n", UNUSED_PID + 2, own.namespace))),
+            ("image-5000003-1", Some(format!("{MARK}{} 1 {}\nmore", UNUSED_PID + 3, own.namespace))),
+            ("image-of-my-cat", Some(format!("{MARK}{} 1 {}\n", UNUSED_PID + 4, own.namespace))),
+            ("jitlisten-report", Some(format!("{MARK}{} 1 {}\n", UNUSED_PID + 5, own.namespace))),
+        ] {
+            base.add(name, UNUSED_PID, 1, None);
+            base.is_dead_for(name, 365 * 24, 1);
+            match marker {
+                Some(marker) => fs::write(base.0.join(name).join("alive"), marker).unwrap(),
+                None => fs::remove_file(base.0.join(name).join("alive")).unwrap(),
+            }
+        }
+        // Files in a directory of ours.
+        base.add("image-5000006-1", UNUSED_PID + 6, 1, None);
+        base.add("jitdump-5000007-1", UNUSED_PID + 7, 1, None);
+        let users = [
+            "image-5000006-1/object-detector.so",
+            "image-5000006-1/jit-5000006.dump",
+            "image-5000006-1/notes.txt",
+            "jitdump-5000007-1/jit-notes.txt",
+            "jitdump-5000007-1/jit-5.dump",
+            "jitdump-5000007-1/object-0.so",
+        ];
+        users.iter().for_each(|name| fs::write(base.0.join(name), "precious").unwrap());
+        std::os::unix::fs::symlink(base.0.join("elsewhere"), base.0.join("image-5000006-1/object-7.so")).unwrap();
+        ["image-5000006-1", "jitdump-5000007-1"].iter().for_each(|name| base.is_dead_for(name, 365 * 24, 1));
+        fs::create_dir(base.0.join("elsewhere")).unwrap();
+        fs::write(base.0.join("elsewhere/alive"), format!("{MARK}{} 1 {}\n", UNUSED_PID + 8, own.namespace)).unwrap();
+        fs::write(base.0.join("elsewhere/object-0.so"), "precious").unwrap();
+        std::os::unix::fs::symlink(base.0.join("elsewhere"), base.0.join("image-5000008-1")).unwrap();
+        base.clean();
+        for directory in 0..4 {
+            assert!(base.has(&format!("image-500000{directory}-1/object-0.so")), "{directory}");
+        }
+        assert!(base.has("image-of-my-cat/object-0.so") && base.has("jitlisten-report/object-0.so"));
+        assert!(users.iter().all(|name| base.has(name)) && base.has("elsewhere/object-0.so"));
+        assert!(base.0.join("image-5000006-1/object-7.so").is_symlink());
+        assert!(!base.has("image-5000006-1/object-0.so") && !base.has("jitdump-5000007-1/jit-5000007.dump"));
+    }
+}
