@@ -101,6 +101,41 @@ fn clean_removes_nothing_by_way_of_a_link() {
     assert!(place.0.join("image-4194306-1/object-1.so").is_symlink() && !image.exists());
 }
 
+/// By way of a link, over a file of another mode, into a directory that cannot be changed, and to what is no file.
+#[test]
+fn man_pages_replace_files_and_nothing_is_left_beside_them() {
+    use std::os::unix::fs::PermissionsExt as _;
+    let place = Place::new("replace");
+    let old = place.write("man/jitlisten-lines.1", "old");
+    fs::set_permissions(&old, fs::Permissions::from_mode(0o604)).expect("ours");
+    let elsewhere = place.write("elsewhere/page", "old");
+    std::os::unix::fs::symlink(&elsewhere, place.0.join("man/jitlisten-why.1")).expect("linked");
+    std::os::unix::fs::symlink("/dev/null", place.0.join("man/jitlisten-top.1")).expect("linked");
+    let opened = fs::File::open(&old).expect("there");
+    assert!(place.jitlisten(&["man-pages", "man"]).status.success());
+    assert_eq!(std::io::read_to_string(opened).expect("readable"), "old", "the old file is whole");
+    for page in [&old, &elsewhere] {
+        assert!(fs::read_to_string(page).expect("written").contains(".TH"), "{}", page.display());
+    }
+    assert_eq!(fs::metadata(&old).expect("there").permissions().mode() & 0o777, 0o604);
+    assert!(place.0.join("man/jitlisten-why.1").is_symlink() && place.0.join("man/jitlisten-top.1").is_symlink());
+    let names = fs::read_dir(place.0.join("man")).expect("a directory").flatten().map(|entry| entry.file_name());
+    let others: Vec<_> = names.filter(|name| !name.to_string_lossy().ends_with(".1")).collect();
+    assert!(others.is_empty(), "{others:?}");
+}
+
+/// A full disk is told, with a status of its own, whatever is written to standard output.
+#[test]
+fn a_full_disk_is_told() {
+    for words in [&["completions", "bash"][..], &["doctor"], &["doctor", "--json"], &["clean", "-n", "4194305"]] {
+        let full = fs::File::options().write(true).open("/dev/full").expect("a device");
+        let mut command = Command::new(env!("CARGO_BIN_EXE_jitlisten"));
+        let done = command.args(words).stdout(full).output().expect("started");
+        let said = String::from_utf8_lossy(&done.stderr);
+        assert!(!done.status.success() && said.contains("cannot write to standard output"), "{words:?}: {said}");
+    }
+}
+
 #[test]
 fn uninstall_removes_what_install_installs() {
     let place = Place::new("install");

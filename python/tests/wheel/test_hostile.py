@@ -228,7 +228,7 @@ assert USER != 0
 
 
 def readable_by_others(folder):
-    """What another user could read, or see the names of."""
+    """The files that another user could read, and the directories whose names he could see."""
     found = [folder, *folder.rglob("*")]
     return [f"{path} {path.lstat().st_mode & 0o777:o}" for path in found if path.lstat().st_mode & 0o077]
 
@@ -247,7 +247,9 @@ def test_what_has_the_text_of_a_private_source_is_private(run, environment, tmp_
     try:
         run(command(), "record", "--bundle", "-o", "b", "--", python(), secret)
         bundle = tmp_path / "b"
-        assert (bundle / f"root{secret}").is_file() and readable_by_others(bundle) == []
+        assert (bundle / f"root{secret}").is_file() and readable_by_others(bundle / "root") == []
+        modes = {name: (bundle / name).stat().st_mode & 0o777 for name in (".", "jitlisten-bundle", "perf.data")}
+        assert modes == {".": 0o700, "jitlisten-bundle": 0o600, "perf.data": 0o600}
         # As root this is what a reader may do, not only what the modes say.
         if os.geteuid() == 0:
             as_nobody = ["setpriv", "--reuid", "65534", "--regid", "65534", "--clear-groups"]

@@ -289,6 +289,42 @@ fn read_at(file: &mut (impl Read + Seek), offset: u64, size: u64) -> io::Result<
 mod tests {
     use super::*;
 
+    /// Counts what is read.
+    struct Counted(io::Cursor<Vec<u8>>, u64);
+
+    impl Read for Counted {
+        fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+            let count = self.0.read(buffer)?;
+            self.1 += count as u64;
+            Ok(count)
+        }
+    }
+
+    impl Seek for Counted {
+        fn seek(&mut self, to: SeekFrom) -> io::Result<u64> {
+            self.0.seek(to)
+        }
+    }
+
+    /// Each of them names the whole file as its ids.
+    #[test]
+    fn events_that_share_their_ids_cost_no_more_than_the_file() {
+        const EVENTS: u64 = 4000;
+        let length = HEADER_SIZE as u64 + EVENTS * 80;
+        let numbers = [104, 80, HEADER_SIZE as u64, EVENTS * 80, length, 0, 0, 0, 0, 0, 0, 0];
+        let mut bytes = [b"PERFILE2", &numbers.map(u64::to_le_bytes).concat()[..]].concat();
+        for _ in 0..EVENTS {
+            // PERF_ATTR_SIZE_VER0
+            let attr = [0, 64 << 32, 0, 0, 0, 0, 0, 0, 0, length];
+            bytes.extend(attr.map(u64::to_le_bytes).concat());
+        }
+        assert_eq!(bytes.len() as u64, length);
+        let mut file = Counted(io::Cursor::new(bytes), 0);
+        let container = open(&mut file).expect("a recording");
+        assert_eq!(container.events.len() as u64, EVENTS);
+        assert!(file.1 < 4 * length, "{} of {length} bytes were read", file.1);
+    }
+
     #[test]
     fn what_the_recorder_has_counted_is_said_where_it_matters() {
         let version = |incomplete, skipped, without| {

@@ -23,7 +23,7 @@ const MAX_DEAD_BYTES: u64 = 64 << 20;
 /// So many bytes of a map are looked through, once.
 const MOST_SEARCHED: u64 = 1 << 26;
 /// Longer than any first line.
-const FIRST_LINE: usize = 128;
+const FIRST_LINE: usize = 256;
 const ALIVE: &str = "alive";
 /// As long as [`ALIVE`], in whose place it is written by the process that finds it dead.
 const ENDED: &str = "ended";
