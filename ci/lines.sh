@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Line tables that do not change the code: the tests of `python/jitlisten/_lines`.
 #
-#   ci/lines.sh          the newest Numba, the short list of programs, real tools
+#   ci/lines.sh          the newest Numba, the short list of programs, real tools; messages of two old ones, too (ci/setup.sh)
 #   ci/lines.sh environment   makes the environment of that
 #   ci/lines.sh older    another Numba, and the patch for Numba with Numba's own tests
 #   ci/lines.sh truth    three Numbas: programs that time their own phases, recorded by us and by perf; into records/truth.tsv; an hour

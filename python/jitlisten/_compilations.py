@@ -212,7 +212,6 @@ def _codegen(module: Any) -> None:
     module.CPUCodeLibrary._object_compiled_hook = classmethod(_object_compiled_hook)
 
 
-#: None of these is one that `_lines` waits for: a module has one watch.
 _PATCHES = {"numba.core.caching": _caching, "numba.core.compiler": _compiler}
 
 
@@ -354,9 +353,11 @@ def _add(row: Dict[str, Any]) -> None:
 
 
 def _write(rows: List[Dict[str, Any]]) -> None:
-    if not rows or _state.recording is None:
+    recording = _state.recording
+    # Another thread may end it.
+    if not rows or recording is None:
         return
-    folder = _state.recording + ".images"
+    folder = recording + ".images"
     try:
         os.mkdir(folder)
     except FileExistsError:

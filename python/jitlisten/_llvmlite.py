@@ -11,6 +11,7 @@ import sys
 from typing import Any, Dict, Optional
 
 _FUNCTIONS = ("LLVMPY_AddModule", "LLVMPY_CreateMCJITCompiler", "LLVMPY_LLJIT_Link")
+#: Addresses before the first change. They stay here: several threads may switch at a time.
 _originals: Dict[str, int] = {}
 
 
@@ -50,7 +51,7 @@ def use_hooks() -> None:
             continue
         address = dlsym(library._handle, name)
         if word.value is not None and word.value != address:
-            _originals[name] = word.value
+            _originals.setdefault(name, word.value)
             word.value = address
 
 
@@ -59,8 +60,7 @@ def use_originals() -> None:
     library = _opened()
     if library is None:
         return
-    for name, address in _originals.items():
+    for name, address in list(_originals.items()):
         word = _word(library, name)
         if word is not None:
             word.value = address
-    _originals.clear()

@@ -256,6 +256,39 @@ def test_what_was_compiled_before_is_named(place):
     assert "compiled" in done.stderr and "before" in done.stderr
 
 
+def test_coverage_may_start_during_a_compilation(place):
+    """That function has no marks, whoever compiles it, and is not in the cache as if it had."""
+    (place / "start.py").write_text(textwrap.dedent("""
+        import sys
+        import coverage
+        from numba.core import lowering
+        from prog import compiled
+        measured, original = coverage.Coverage(), lowering.Lower.lower_inst
+        def lower_inst(self, inst):
+            lowering.Lower.lower_inst = original
+            measured.start()
+            original(self, inst)
+        if "during" in sys.argv:
+            lowering.Lower.lower_inst = lower_inst
+        else:
+            measured.start()
+        print(compiled(1), sum(compiled.stats.cache_hits.values()))
+        measured.stop()
+        measured.save()
+        """))
+
+    def start(*words):
+        environment = dict(os.environ, PYTHONPATH=PACKAGE, PYTHONDONTWRITEBYTECODE="1")
+        words = [sys.executable, "start.py", "cache", *words]
+        return subprocess.run(words, cwd=place, env=environment, capture_output=True, text=True, check=True)
+
+    during = start("during")
+    assert during.stdout == "0 0\n" and "before coverage.py started): prog.compiled" in during.stderr
+    after = start()
+    assert after.stdout == "0 0\n" and "before" not in after.stderr
+    assert 8 in missing(place) and 9 not in missing(place)
+
+
 def test_a_numba_that_cannot_be_patched(place):
     """Its code has no stores, and the user reads why."""
     (place / "breaks.py").write_text(textwrap.dedent("""

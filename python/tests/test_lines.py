@@ -72,21 +72,60 @@ def changed(before, after):
 """
 
 REPLACED = (
-    "BaseLower.__init__ CPUCodeLibrary.add_ir_module CPUCodegen.magic_tuple InlineWorker.inline_ir Loc.__copy__"
+    "BaseLower.__init__ Block.descr CPUCodeLibrary.add_ir_module CPUCodegen.magic_tuple Cache.save_overload"
+    " CodeLibrary.__init__ InlineWorker.inline_ir Loc.__copy__"
     " Loc.__deepcopy__ Loc.__getstate__ PreLowerStripPhis._strip_phi_nodes PyLower.lower_inst"
     " PythonAPI.serialize_object StencilPass._mk_stencil_parfor _HasMetadata._stringify_metadata"
     " _create_gufunc_for_parfor_body inline_closure_call suspend_emission"
 ).split()
 
 
-def test_remove_puts_everything_back():
+def test_what_is_replaced_is_replaced_once_and_stays():
     program = HEAD + CONTENTS + (
-        "stock = contents(); lines.install(); ours = contents(); lines.remove(); again = contents()\n"
-        "print(' '.join(changed(stock, ours)))\nprint(changed(stock, again))\n"
+        "stock = contents(); lines.install(); ours = contents(); lines.remove(); lines.install(); again = contents()\n"
+        "lines.remove()\nprint(' '.join(changed(stock, ours)))\nprint(changed(ours, again))\n"
     )
-    replaced, left, status = run(program + STATUS).splitlines()
+    replaced, anew, status = run(program + STATUS).splitlines()
     assert replaced.split() == REPLACED
-    assert left == "[]" and status == "False not installed"
+    assert anew == "[]" and status == "False not installed"
+
+
+SWITCHED = """
+import numba
+from numba import njit
+from numba.core import lowering
+import jitlisten._lines as lines
+def switched(before, after):
+    \"\"\"A function that is compiled while lines are switched, and whether it has lines.\"\"\"
+    before()
+    original = lowering.Lower.lower_inst
+    def lower_inst(self, inst):
+        after()
+        original(self, inst)
+    lowering.Lower.lower_inst = lower_inst
+    f = njit(lambda x: [x, x + 1][x - 2])
+    found = f(2)
+    lowering.Lower.lower_inst = original
+    lines.remove()
+    return found, 'LineTablesOnly' in next(iter(f.inspect_llvm().values()))
+off, on = lines.remove, lines.install
+print(switched(on, off), switched(off, on), switched(off, off))
+"""
+
+
+def test_a_function_has_lines_as_it_was_when_its_code_was_begun():
+    assert run(SWITCHED) == "(2, True) (2, False) (2, False)\n"
+
+
+def test_numba_may_be_half_imported():
+    program = HEAD + (
+        "import sys\n"
+        "class Finder:\n"
+        "    def find_spec(self, name, path=None, target=None):\n"
+        "        if name == 'numba.core.pythonapi': lines.install(); print('numba.core.lowering' in sys.modules)\n"
+        "sys.meta_path.insert(0, Finder()); import numba.core.lowering\n" + STATUS + "numba.njit(lambda x: x)(2)"
+    )
+    assert run(program).splitlines()[-1] == "True None"
 
 
 def test_every_version_that_gets_lines_is_one_that_is_compared():
@@ -120,11 +159,11 @@ def test_code_that_would_be_padded_otherwise_has_lines_only_by_force(tmp_path):
 def test_something_else_in_the_place_of_a_class_is_no_trouble(tmp_path):
     log = tmp_path / "log"
     program = HEAD + (
-        "import numba, numba.core.codegen as c; original = c.CPUCodeLibrary.add_ir_module\n"
-        "del c.CPUCodegen.magic_tuple; lines.install(); print(lines.status()['active'])\n"
-        "print(c.CPUCodeLibrary.add_ir_module is original)"
+        "import numba, numba.core.typed_passes as t; found = t.PreLowerStripPhis\n"
+        "t.PreLowerStripPhis = None; lines.install(); t.PreLowerStripPhis = found\n"
+        "print(lines.status()['active'], numba.njit(lambda x: x + 1)(2))"
     )
-    assert run(program, JITLISTEN_LOG=str(log)) == "False\nTrue\n"
+    assert run(program, JITLISTEN_LOG=str(log)) == "False 3\n"
     assert len(log.read_text().splitlines()) == 1
 
 

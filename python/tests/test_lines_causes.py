@@ -163,11 +163,13 @@ def test_the_returns_of_a_function_have_one_line(tmp_path):
 
 JOIN = """
 import prog, numba.core.typed_passes as passes
+from jitlisten._lines.locations import shown
 original = passes.PreLowerStripPhis._strip_phi_nodes
 def strip(self, func_ir):
     known = {id(inst) for block in func_ir.blocks.values() for inst in block.body}
     done = original(self, func_ir)
-    print(sorted(inst.loc.line for block in done.blocks.values() for inst in block.body if id(inst) not in known))
+    copies = [inst.loc for block in done.blocks.values() for inst in block.body if id(inst) not in known]
+    print(sorted(shown(loc).line for loc in copies), sorted(loc.line for loc in copies))
     return done
 passes.PreLowerStripPhis._strip_phi_nodes = strip
 prog.f(2.0, True, False)
@@ -185,8 +187,8 @@ def f(a, p, q):
 
 
 def test_a_copy_where_branches_join_has_no_line_of_a_branch_not_taken(tmp_path):
-    # The value of line 4 is copied behind it, and where only `p` holds.
-    assert run(HEAD + source(tmp_path, JOINED) + JOIN) == "[4, 7, 8]\n"
+    # The value of line 4 is copied after it, and where only `p` holds. Numba's own location, in messages, stays.
+    assert run(HEAD + source(tmp_path, JOINED) + JOIN) == "[4, 7, 8] [4, 4, 7]\n"
 
 
 PARALLEL = """import numpy as np

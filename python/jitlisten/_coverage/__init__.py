@@ -14,7 +14,7 @@ the code that runs otherwise: never measure time with it. `jitlisten.coverage` i
     collect.py      adds what was marked to coverage.py's data
     unmeasured.py   what cannot be measured, by name
 
-Locations of inlined calls come from `jitlisten._lines.inlined`.
+Locations of inlined calls come from `jitlisten._lines.locations`.
 """
 
 from __future__ import annotations

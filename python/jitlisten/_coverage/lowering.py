@@ -11,7 +11,7 @@ from llvmlite.ir import instructions
 
 from numba.core import cgutils, codegen, cpu, ir
 
-from .._lines.inlined import place_of
+from .._lines.locations import place_of
 from . import loops, marks, paths, unmeasured
 from .marks import Mark
 from .patches import STENCILS

@@ -1,11 +1,12 @@
-"""What is replaced in Numba while coverage is measured.
+"""What is replaced in Numba while coverage is measured. Cached code with marks and without is kept apart
+(`_lines/cache_keys.py`).
 
 | replaced                                            | why |
 | --------------------------------------------------- | --- |
 | `lowering.BaseLower.lower_block`, `Lower.lower_inst` | the stores |
 | `PyLower.lower_inst`, `ParforLower.lower_inst`     | the same |
 | `codegen.CPUCodeLibrary.add_ir_module`              | the table of a function gets its name |
-| `codegen.CPUCodegen.magic_tuple`                    | keeps cached code with marks and without apart |
+| `codegen.CodeLibrary.__init__`, `caching.Cache.save_overload`, `codegen.CPUCodegen.magic_tuple` | cached code |
 | `codegen.JITCodeLibrary._unserialize`, `caching.Cache.load_overload` | tables of cached code of the same source |
 | `typed_passes.PreLowerStripPhis._strip_phi_nodes`   | its copies get no line: that of the value may not have run |
 | `parfor_lowering._hoist_internal`, `parfor.try_fuse` | constants stay in the branch they are in, loops stay apart |
@@ -26,16 +27,20 @@ from typing import Any, Callable, Dict, Optional
 
 from .. import _lines
 from .._lines import versions
+from .._lines.cache_keys import CacheKey
 from .._lines.imports import Watch
 
 # Part of the key of cached code. Another number when marks or their names change.
 MARKER = "jitlisten-coverage-1"
+_TOO_EARLY = "compiled before coverage.py started"
 # By the end of the name of the function that is generated around it: whose statements it has.
 STENCILS: Dict[str, Any] = {}
 
 
 class _State:
     watch: Optional[Watch] = None
+    # Once every module that is there has been patched: another thread may be compiling.
+    is_ready = False
     # Why nothing is measured, where that is so.
     why_not: Optional[str] = None
 
@@ -51,6 +56,7 @@ def install() -> None:
         _note_compiled()
         _state.watch = Watch({name: functools.partial(_patch, after) for name, after in _PATCHES.items()})
         _state.watch.start()
+        _state.is_ready = True
 
 
 def _note_compiled() -> None:
@@ -64,9 +70,7 @@ def _note_compiled() -> None:
         if isinstance(each, dispatcher.Dispatcher) and each.overloads:
             function = each.py_func
             if not str(function.__module__).startswith("numba."):
-                unmeasured.add_name(
-                    "compiled before coverage.py started", "%s.%s" % (function.__module__, function.__qualname__)
-                )
+                unmeasured.add_name(_TOO_EARLY, "%s.%s" % (function.__module__, function.__qualname__))
 
 
 def is_installed() -> bool:
@@ -75,6 +79,10 @@ def is_installed() -> bool:
 
 def _is_active() -> bool:
     return _state.why_not is None
+
+
+# Of a compilation that began without marks, all has none.
+_key = CacheKey("marks", lambda: _state.is_ready and _is_active())
 
 
 def _patch(after: Callable[[ModuleType], None], module: ModuleType) -> None:
@@ -111,7 +119,7 @@ def _lowering(module: Any) -> None:
             held = self.__dict__
             if "_jitlisten_coverage" not in held:
                 # Stores without a table, where a patch failed, would crash the program.
-                held["_jitlisten_coverage"] = lowering.begin(self) if _is_active() else None
+                held["_jitlisten_coverage"] = _begin(self, lowering.begin) if _is_active() else None
             made = held["_jitlisten_coverage"]
             if made is None:
                 original(self, block)
@@ -124,6 +132,15 @@ def _lowering(module: Any) -> None:
 
     _replace(module.BaseLower, "lower_block", make_block)
     _replace(module.Lower, "lower_inst", _make_inst)
+
+
+def _begin(lowerer: Any, begin: Callable[[Any], Any]) -> Any:
+    if _key.is_in(lowerer.library):
+        return begin(lowerer)
+    from . import unmeasured
+
+    unmeasured.add(_TOO_EARLY, lowerer)
+    return None
 
 
 def _make_inst(original: Callable[[Any, Any], None]) -> Callable[[Any, Any], None]:
@@ -161,7 +178,7 @@ def _codegen(module: Any) -> None:
 
     def make_magic(original: Callable[[Any], Any]) -> Callable[[Any], Any]:
         def magic_tuple(self: Any) -> Any:
-            return tuple(original(self)) + (MARKER,)
+            return tuple(original(self)) + ((MARKER,) if _key.has_word() else ())
 
         return magic_tuple
 
@@ -173,6 +190,7 @@ def _codegen(module: Any) -> None:
             marks.register_all(part)
         return original_load(cls, codegen, state)
 
+    _replace(module.CodeLibrary, "__init__", _key.creating)
     _replace(module.CPUCodeLibrary, "add_ir_module", make_add)
     _replace(module.CPUCodegen, "magic_tuple", make_magic)
     module.JITCodeLibrary._unserialize = classmethod(_unserialize)
@@ -191,6 +209,7 @@ def _caching(module: Any) -> None:
         return load_overload
 
     _replace(module.Cache, "load_overload", make_load)
+    _replace(module.Cache, "save_overload", _key.saving)
 
 
 # --- lines that did not run
@@ -259,13 +278,13 @@ def _parfor(module: Any) -> None:
 def _inlining(module: Any) -> None:
     from numba.core.ir import Loc
 
-    from .._lines import inlined
+    from .._lines import inlined, locations
 
     def make_worker(original: Callable[..., Any]) -> Callable[..., Any]:
         def inline_ir(
             self: Any, caller_ir: Any, block: Any, i: int, callee_ir: Any, *arguments: Any, **named: Any
         ) -> Any:
-            call = inlined.place_of(block.body[i].loc)
+            call = locations.place_of(block.body[i].loc)
             done = original(self, caller_ir, block, i, callee_ir, *arguments, **named)
             inlined.mark(done[1].values(), inlined.of_ir(callee_ir, call))
             return done
@@ -276,14 +295,14 @@ def _inlining(module: Any) -> None:
         def inline_closure_call(
             func_ir: Any, glbls: Any, block: Any, i: int, callee: Any, *arguments: Any, **named: Any
         ) -> Any:
-            call = inlined.place_of(block.body[i].loc)
+            call = locations.place_of(block.body[i].loc)
             done = original(func_ir, glbls, block, i, callee, *arguments, **named)
             inlined.mark(done[0].values(), inlined.of_callee(callee, func_ir, call))
             return done
 
         return inline_closure_call
 
-    for name, method in inlined.METHODS.items():
+    for name, method in locations.METHODS.items():
         setattr(Loc, name, method)
     _replace(module.InlineWorker, "inline_ir", make_worker)
     _replace(module, "inline_closure_call", make_closure)
@@ -314,7 +333,7 @@ def _stencils(module: Any) -> None:
 
 
 def _parallel_stencils(module: Any) -> None:
-    from .._lines import inlined
+    from .._lines import inlined, locations
 
     def make(original: Callable[..., Any]) -> Callable[..., Any]:
         def _mk_stencil_parfor(self: Any, label: int, in_args: Any, out_arr: Any, stencil_ir: Any, *others: Any) -> Any:
@@ -323,7 +342,7 @@ def _parallel_stencils(module: Any) -> None:
 
             _index_offsets, target, _return_type, stencil = others[:4]
             # It is a copy of the stencil's, and so are its locations.
-            inlined.mark(stencil_ir.blocks.values(), inlined.of_ir(stencil.kernel_ir, inlined.place_of(target.loc)))
+            inlined.mark(stencil_ir.blocks.values(), inlined.of_ir(stencil.kernel_ir, locations.place_of(target.loc)))
             last = [block.body[-1] for block in stencil_ir.blocks.values()]
             returns = [statement.loc for statement in last if isinstance(statement, ir.Return)]
             made = original(self, label, in_args, out_arr, stencil_ir, *others)

@@ -1,7 +1,7 @@
 """Which marks a function gets: at which statements of Numba's intermediate representation, and on which edges between
 its blocks.
 
-    position    a line, and the inlined call that it belongs to (`jitlisten._lines.inlined`)
+    position    a line, and the inlined call that it belongs to (`jitlisten._lines.locations`)
     step        from one position to the next: the arcs that coverage.py would see, out of inlined calls and into others
 
 A mark is an arc, also where only lines are measured: its ends are the lines, and it costs no more.
@@ -22,7 +22,7 @@ from typing import Any, Callable, Dict, FrozenSet, Iterator, List, NamedTuple, O
 
 from numba.core import ir
 
-from .._lines.inlined import Inlined, place_of
+from .._lines.locations import Inlined, place_of
 from .marks import Mark
 
 _RAISES = tuple(getattr(ir, name) for name in ("Raise", "StaticRaise", "DynamicRaise") if hasattr(ir, name))

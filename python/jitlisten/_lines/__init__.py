@@ -5,16 +5,18 @@ bounds. Here no compiler flag is touched. While Numba lowers a function, locatio
 instructions, and nothing else; optimisation passes carry them along.
 
     install()   from now on, or from the moment Numba is imported
-    remove()    undoes it
+    remove()    for functions whose compilation begins later, no lines
     status()    whether it is active, and if not, why
 
 `JITLISTEN_LINES=0` switches it off, and `force` on for Numba 0.56 (see versions.py). Nothing here raises: where
 something is not as expected (a version of Numba that was not tried, say) there are no lines, and one line in the log.
 
     imports.py    runs a patch when a module of Numba has been imported
-    patches.py    what is replaced in Numba, and put back
+    patches.py    what is replaced in Numba
+    cache_keys.py keeps code with lines and without apart in Numba's cache
     versions.py   for which versions
     names.py      what functions are called
+    locations.py  what a location of Numba's says beside file and line
     inlined.py    what Numba inlines itself
     stencils.py   the lines of stencils
     returns.py    the lines of returns
@@ -51,7 +53,7 @@ def install() -> None:
 
 
 def remove() -> None:
-    """Numba compiles again as if `install` had not been called."""
+    """Numba compiles functions again as if `install` had not been called."""
     try:
         from . import patches
 

@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from typing import Any, Dict, Iterator, List, Optional, Tuple
 
 from . import log, names, sources, wrappers
-from .inlined import Inlined, Place, outermost, place_of
+from .locations import Inlined, Place, outermost, place_of
 from .metadata import ModuleLines, Node, begin
 from .names import ARRAY_EXPRESSION, GENERATED, Origin
 
@@ -36,8 +36,10 @@ def _loop() -> Optional[Origin]:
 
 
 def _statement() -> Optional[Origin]:
-    loc = _current.loc
-    return None if loc is None else Origin(loc.filename, loc.line, _current.function)
+    if _current.loc is None:
+        return None
+    place = place_of(_current.loc)
+    return Origin(place.filename, place.line, _current.function)
 
 
 def is_head(location: Any) -> bool:
@@ -147,7 +149,8 @@ class LineBuilder:
             _current.function, _current.head = self._owner, self._head
             last, last_line, found = self._last
             if loc is not last or line != last_line:
-                found = self._found(place_of(loc), line)
+                place = place_of(loc)
+                found = self._found(place, place.line if line == loc.line else line)
                 self._last = (loc, line, found)
             builder.debug_metadata = found
         except Exception as error:

@@ -1,13 +1,14 @@
 """Calls a function when a module has been imported: at once if it is there already.
 
-A finder at the head of `sys.meta_path` looks at names only, and leaves the search to the finders behind it. What it
+A finder at the head of `sys.meta_path` looks at names only, and leaves the search to the finders after it. What it
 changes is the loader that they return, which exists for this one import: the loader's `exec_module` is ours for one
-call.
+call. Several watches may wait for one module.
 """
 
 from __future__ import annotations
 
 import sys
+from contextlib import suppress
 from importlib.machinery import ModuleSpec
 from types import ModuleType
 from typing import Callable, Dict, Iterable, Optional
@@ -23,34 +24,42 @@ class Watch:
 
     def start(self) -> None:
         """Runs what is due, and waits for the rest."""
-        for name in list(self._waiting):
-            module = sys.modules.get(name)
-            if module is not None:
-                self._run(name, module)
+        self.look_again()
         if self._waiting:
             sys.meta_path.insert(0, self)
 
     def stop(self) -> None:
         """Waits no more."""
         self._waiting.clear()
-        if self in sys.meta_path:
+        self._leave()
+
+    def _leave(self) -> None:
+        # Another thread may be here, too.
+        with suppress(ValueError):
             sys.meta_path.remove(self)
 
     def find_spec(
         self, name: str, path: Optional[Iterable[str]] = None, target: Optional[ModuleType] = None
     ) -> Optional[ModuleSpec]:
         """Part of the import system's protocol."""
-        if name not in self._waiting:
+        self.look_again()
+        finders = list(sys.meta_path)
+        if name not in self._waiting or self not in finders:
             return None
-        for finder in list(sys.meta_path):
+        for finder in finders[finders.index(self) + 1 :]:
             find = getattr(finder, "find_spec", None)
-            if finder is self or isinstance(finder, Watch) or find is None:
-                continue
-            spec = find(name, path, target)
+            spec = find(name, path, target) if find is not None else None
             if spec is not None:
                 self._follow(name, spec.loader)
                 return spec  # type: ignore[no-any-return]
         return None
+
+    def look_again(self) -> None:
+        """Runs what is due for modules whose import had begun at the start. Any later import does it, too."""
+        for name in list(self._waiting):
+            module = sys.modules.get(name)
+            if module is not None and not _is_being_imported(module):
+                self._run(name, module)
 
     def _follow(self, name: str, loader: object) -> None:
         run = self._run
@@ -59,7 +68,8 @@ class Watch:
             return
 
         def exec_module(module: ModuleType) -> None:
-            del loader.exec_module  # type: ignore[attr-defined]
+            # That of another watch may be gone with ours.
+            vars(loader).pop("exec_module", None)
             execute(module)
             run(name, module)
 
@@ -70,8 +80,12 @@ class Watch:
 
     def _run(self, name: str, module: ModuleType) -> None:
         after = self._waiting.pop(name, None)
-        if not self._waiting and self in sys.meta_path:
-            sys.meta_path.remove(self)
+        if not self._waiting:
+            self._leave()
         if after is not None:
             after(module)
 
+
+def _is_being_imported(module: ModuleType) -> bool:
+    """Whether the module's text has not run to its end, in this thread or another one."""
+    return bool(getattr(getattr(module, "__spec__", None), "_initializing", False))

@@ -3,51 +3,19 @@
 Their statements become the caller's, and keep the locations of the callee. Here each location gets, beside that, the
 callee and the place of the call, so that it has a frame of its own, as what LLVM inlines has.
 
-It is an attribute of `ir.Loc` that copies have, too, and that pickling leaves out: the pickled text of a `with objmode`
-is part of the compiled code. There, also which statements share a location shows, so locations are changed in their
+Which statements share a location shows in the pickled text of a `with objmode`, so locations are changed in their
 places.
 """
 
 from __future__ import annotations
 
-import copy
-from typing import Any, Callable, Dict, Iterable, NamedTuple, Optional, Set
+from typing import Any, Dict, Iterable, Optional, Set
 
 from numba.core import ir
 
-_ATTRIBUTE = "_jitlisten_inlined"
+from .locations import FRAME, Inlined, Place
+
 _MOST_FRAMES = 64
-
-
-class Inlined(NamedTuple):
-    """A call that is not there any more."""
-
-    module: str
-    name: str
-    filename: str
-    # Of the first decorator, if there is one.
-    first: int
-    call: "Place"
-
-
-class Place(NamedTuple):
-    """Where a statement is, and with which call it came there: with none, it is the function's own."""
-
-    filename: str
-    line: int
-    frame: Optional[Inlined]
-
-
-def place_of(loc: Any) -> Place:
-    return Place(loc.filename, loc.line, loc.__dict__.get(_ATTRIBUTE))
-
-
-def outermost(loc: Any) -> Place:
-    """The place in the function that everything was inlined into."""
-    place = place_of(loc)
-    while place.frame is not None:
-        place = place.frame.call
-    return place
 
 
 def mark(blocks: Iterable[Any], frame: Inlined) -> None:
@@ -75,10 +43,10 @@ def mark(blocks: Iterable[Any], frame: Inlined) -> None:
                 loc = getattr(holder, "loc", None) if isinstance(holder, (ir.Stmt, ir.Expr)) else None
                 if isinstance(loc, ir.Loc) and id(loc) not in marked:
                     marked.add(id(loc))
-                    inner = loc.__dict__.get(_ATTRIBUTE)
+                    inner = loc.__dict__.get(FRAME)
                     # Identities stay taken.
                     kept.append(inner)
-                    loc.__dict__[_ATTRIBUTE] = frame if inner is None else rebase(inner)
+                    loc.__dict__[FRAME] = frame if inner is None else rebase(inner)
 
 
 def of_ir(callee_ir: Any, call: Place) -> Inlined:
@@ -97,36 +65,3 @@ def of_callee(callee: Any, caller_ir: Any, call: Place) -> Inlined:
         # Python 3.11 and later.
         name = getattr(code, "co_qualname", None) or "%s.<locals>.%s" % (caller.func_qualname, code.co_name)
     return Inlined(str(module), name, code.co_filename, code.co_firstlineno, call)
-
-
-# --- for `ir.Loc` -----------------------------------------------------------------------------------------------------
-
-
-def getstate(loc: Any) -> Dict[str, Any]:
-    """As if it had no attribute of ours."""
-    return {name: value for name, value in loc.__dict__.items() if name != _ATTRIBUTE}
-
-
-def _empty(loc: Any) -> Any:
-    kind: Any = type(loc)
-    return kind.__new__(kind)
-
-
-def copied(loc: Any) -> Any:
-    made = _empty(loc)
-    made.__dict__.update(loc.__dict__)
-    return made
-
-
-def deep_copied(loc: Any, memo: Dict[int, Any]) -> Any:
-    """As `copy` does it for any object."""
-    made = _empty(loc)
-    memo[id(loc)] = made
-    frame = loc.__dict__.get(_ATTRIBUTE)
-    made.__dict__.update(copy.deepcopy(getstate(loc), memo))
-    if frame is not None:
-        made.__dict__[_ATTRIBUTE] = frame
-    return made
-
-
-METHODS: Dict[str, Callable[..., Any]] = {"__getstate__": getstate, "__copy__": copied, "__deepcopy__": deep_copied}

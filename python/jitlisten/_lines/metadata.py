@@ -3,6 +3,9 @@
 LLVM's names for it (`llvm/docs/SourceLevelDebugging.rst`): a compile unit, files, a subprogram for each function, and
 for each instruction a location in one of them. With `LineTablesOnly` inlined calls are still described.
 
+They are in the text of a module only while it is handed to LLVM (`written`). At any other time an instruction, a
+function and a module have the text that they have without lines: Numba puts it into messages.
+
 The nodes are written as text here: llvmlite's own compare and hash whole chains of what they refer to, for each
 location. And they are written in front of the functions: LLVM's parser keeps a list of the uses of each node that it
 has not read yet.
@@ -14,7 +17,10 @@ import itertools
 import os
 import re
 from contextlib import contextmanager
-from typing import Any, Dict, Iterator, List, Optional, Tuple
+from typing import Any, Callable, Dict, Iterator, List, Optional, Tuple
+
+from llvmlite.ir import Function
+from llvmlite.ir._utils import _HasMetadata
 
 from numba.core import config
 
@@ -38,7 +44,7 @@ _BEHIND = ", !dbg "
 
 
 class Node(str):
-    """What stands behind an instruction that refers to a node: `, !dbg !10005`.
+    """The text that follows an instruction with this location or function: `, !dbg !10005`.
 
     It has of `llvmlite.ir.values.NamedValue` what an instruction needs to refer to it.
     """
@@ -71,6 +77,8 @@ class ModuleLines:
         self._inlined: Dict[Tuple[str, str, int], Node] = {}
         # Of each function that is lowered, the location of its `def`.
         self.heads: Dict[str, Node] = {}
+        # Whether the text of the module has all of this now.
+        self.is_written = False
         self._hashes = ""
         self._main_file = ""
         # By number, from `_FIRST_NUMBER` on. The first one is the compile unit.
@@ -198,19 +206,58 @@ def begin(module: Any, path: str) -> ModuleLines:
     return found
 
 
-def write_early(module: Any) -> None:
-    """When the module is complete."""
+@contextmanager
+def written(module: Any) -> Iterator[None]:
+    """While a complete module is handed to LLVM."""
     lines = lines_of(module)
-    if lines is not None and _EARLY not in module.globals:
-        module.globals[_EARLY] = _Early(lines.text())
-        module.globals.move_to_end(_EARLY, last=False)
+    assert lines is not None
+    module.globals[_EARLY] = _Early(lines.text())
+    module.globals.move_to_end(_EARLY, last=False)
+    lines.is_written = True
+    try:
+        yield
+    finally:
+        lines.is_written = False
+        del module.globals[_EARLY]
+        flags = module.namedmetadata.get("llvm.module.flags")
+        if flags is not None:
+            flags.operands[:] = [flag for flag in flags.operands if not isinstance(flag, Node)]
 
 
-def text_without(module: Any) -> str:
-    """The text of a complete module without what was added to it."""
-    text = str(module)
-    early = module.globals.get(_EARLY)
-    return _REFERENCE.sub("", text if early is None else text.replace(str(early), "", 1))
+def _is_written(module: Any) -> bool:
+    lines = lines_of(module)
+    return lines is not None and lines.is_written
+
+
+def text_of_metadata(original: Callable[..., str]) -> Callable[..., str]:
+    """Replaces `llvmlite.ir._utils._HasMetadata._stringify_metadata`, which is called for each instruction and
+    function. `text_of_block` writes the locations of instructions."""
+
+    def _stringify_metadata(self: Any, leading_comma: bool = False) -> str:
+        held = self.metadata
+        if type(held.get("dbg")) is not Node or (isinstance(self, Function) and _is_written(self.parent)):
+            return original(self, leading_comma)
+        if len(held) == 1:
+            return ""
+        others = _HasMetadata()
+        others.metadata = {name: node for name, node in held.items() if name != "dbg"}
+        return original(others, leading_comma)
+
+    return _stringify_metadata
+
+
+def text_of_block(original: Callable[[Any, List[str]], None]) -> Callable[[Any, List[str]], None]:
+    """Replaces `llvmlite.ir.Block.descr`, which makes one text of each instruction."""
+
+    def descr(self: Any, texts: List[str]) -> None:
+        original(self, texts)
+        if _is_written(self.parent.parent):
+            for number, instruction in enumerate(self.instructions, len(texts) - len(self.instructions)):
+                location = instruction.metadata.get("dbg")
+                if type(location) is Node:
+                    texts[number] = texts[number][:-1] + location + "\n"
+
+    return descr
 
 
 @contextmanager
@@ -236,19 +283,6 @@ def _described(module: Any) -> Iterator[Any]:
                 yield holder
 
 
-def strip(module: Any) -> None:
-    """Takes everything out again: half a description is worse than none, because LLVM may refuse it."""
-    module.__dict__.pop(_ATTRIBUTE, None)
-    module.globals.pop(_EARLY, None)
-    flags = module.namedmetadata.get("llvm.module.flags")
-    if flags is not None:
-        flags.operands[:] = [flag for flag in flags.operands if not isinstance(flag, Node)]
-    for holder in _described(module):
-        del holder.metadata["dbg"]
-        holder._clear_string_cache()
-
-
-_REFERENCE = re.compile(r",? !dbg !\d+")
 _UNWRITABLE = re.compile(rb'[^ !#-\[\]-~]')
 
 

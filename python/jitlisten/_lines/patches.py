@@ -1,4 +1,4 @@
-"""What is replaced in Numba, and put back by `remove`.
+"""What is replaced in Numba.
 
 | replaced                                         | why |
 | ------------------------------------------------ | --- |
@@ -7,17 +7,22 @@
 | `parfor_lowering._create_gufunc_for_parfor_body` | whose loop a generated kernel is |
 | `stencilparfor.StencilPass._mk_stencil_parfor`   | the loop of a stencil has the location of its argument |
 | `inline_closurecall.InlineWorker.inline_ir`, `.inline_closure_call` | what Numba inlines itself |
-| `ir.Loc.__getstate__`, `__copy__`, `__deepcopy__` | are added: its location keeps by which call it came |
+| `ir.Loc.__getstate__`, `__copy__`, `__deepcopy__` | are added: it keeps what lines know beside it |
 | `pythonapi.PythonAPI.serialize_object`           | an exception's arguments are pickled with their module |
 | `debuginfo.suspend_emission`                     | reference counting keeps the line that causes it |
 | `typed_passes.PreLowerStripPhis._strip_phi_nodes` | copies at the end of a branch have the line of another one |
 | `codegen.CPUCodeLibrary.add_ir_module`           | wrappers; returns; calls without a location |
-| llvmlite's `_HasMetadata._stringify_metadata`    | the same text, quickly: it is there for each instruction |
-| `codegen.CPUCodegen.magic_tuple`                 | keeps cached code with lines and without apart |
+| llvmlite's `_HasMetadata._stringify_metadata`, `Block.descr` | the text of a module has lines only for LLVM |
+| `codegen.CodeLibrary.__init__`, `caching.Cache.save_overload`, `codegen.CPUCodegen.magic_tuple` | cached code |
+
+Cached code with lines and without is kept apart (cache_keys.py).
+
+Replacements stay, and do nothing while lines are off. Another thread may be in the middle of a compilation when they
+are switched on or off, and so may the same thread: `jitlisten attach` runs between any two of its instructions. Each
+library of Numba's, which is one compiled function and its wrappers, has lines or none as it was when it was created,
+and so has its entry in the cache. No lock is taken.
 
 `flags` stay unchanged: debug flags change the code, and are part of every symbol's name.
-
-One option of LLVM is set, and stays (verified.py).
 """
 
 from __future__ import annotations
@@ -26,53 +31,62 @@ import functools
 import os
 import sys
 from types import ModuleType
-from typing import Any, Callable, List, Optional, Tuple
+from typing import Any, Callable, Dict, List, Optional
 
 from . import log, versions
+from .cache_keys import CacheKey
 from .imports import Watch
 
 # Part of the key of cached code. Another number when names, locations or hashes change: a cache would keep the old
 # ones.
 MARKER = "jitlisten-lines-4"
-# In the place of what was not there.
-_NOTHING = object()
-
-_REQUIRED = ("numba.core.lowering", "numba.core.codegen")
 
 
 class _State:
     def __init__(self) -> None:
+        self.wanted = False
         self.watch: Optional[Watch] = None
-        self.undo: List[Tuple[Any, str, Any]] = []
-        self.done: List[str] = []
         self.failed: Optional[str] = None
+        # By name of a module: empty until its patches are complete. A module is patched once.
+        self.patched: Dict[str, List[str]] = {}
 
 
 _state = _State()
 
 
 def install() -> None:
-    """Waits for Numba's modules, or patches them at once. Nothing the second time."""
-    if _state.watch is not None:
+    """Lines from now on, or from the moment Numba is imported. Nothing the second time."""
+    if _state.wanted:
         return
-    _state.failed = None
-    _state.watch = Watch({name: functools.partial(_patch, after) for name, after in _PATCHES.items()})
-    _state.watch.start()
+    # What could not be patched stays so.
+    if all(_state.patched.values()):
+        _state.failed = None
+    _state.wanted = True
+    rest = [name for name in _PATCHES if name not in _state.patched]
+    watch = _state.watch = Watch({name: functools.partial(_patch, _PATCHES[name]) for name in rest})
+    watch.start()
 
 
 def remove() -> None:
-    """Puts everything back."""
-    if _state.watch is not None:
-        _state.watch.stop()
-    _state.watch = None
-    _put_back()
+    """No lines for functions whose library is created from now on."""
+    _state.wanted = False
+    _stop_watching()
+
+
+def _stop_watching() -> None:
+    watch, _state.watch = _state.watch, None
+    if watch is not None:
+        watch.stop()
 
 
 def reason() -> Optional[str]:
     """Why there are no lines; `None` if there are."""
+    watch = _state.watch
+    if watch is not None:
+        watch.look_again()
     if _state.failed is not None:
         return _state.failed
-    if _state.watch is None:
+    if not _state.wanted:
         return "not installed"
     if _is_active():
         return None
@@ -80,55 +94,50 @@ def reason() -> Optional[str]:
 
 
 def _is_active() -> bool:
-    return all(name in _state.done for name in _REQUIRED)
+    return _state.wanted and _state.failed is None and all(map(_state.patched.get, _REQUIRED))
 
 
-def _put_back() -> None:
-    while _state.undo:
-        owner, name, original = _state.undo.pop()
-        if original is _NOTHING:
-            delattr(owner, name)
-        else:
-            setattr(owner, name, original)
-    del _state.done[:]
-
-
-def _give_up(why: str) -> None:
-    if _state.watch is not None:
-        _state.watch.stop()
-    _put_back()
-    _state.failed = why
-    log.warn("no lines: " + why)
+_key = CacheKey("lines", _is_active)
 
 
 def _patch(after: Callable[[ModuleType], None], module: ModuleType) -> None:
-    if _state.failed is not None or _state.watch is None:
+    if _state.failed is not None or not _state.wanted:
         return
     try:
         version = versions.numba_version(sys.modules.get("numba"))
-        why_not = versions.why_not(version, os.environ.get("JITLISTEN_LINES") == "force")
-        if why_not is not None:
-            _give_up(why_not)
-            return
-        after(module)
-        _state.done.append(module.__name__)
-        if module.__name__ in _REQUIRED and _is_active():
-            log.info("lines for numba %s" % version)
+        _state.failed = versions.why_not(version, os.environ.get("JITLISTEN_LINES") == "force")
+        # Another thread may be here, too.
+        claim: List[str] = []
+        if _state.failed is None and _state.patched.setdefault(module.__name__, claim) is claim:
+            after(module)
+            claim.append("complete")
+            if module.__name__ in _REQUIRED and _is_active():
+                log.info("lines for numba %s" % version)
     except Exception as error:
-        _give_up("%s: %s: %s" % (module.__name__, type(error).__name__, error))
+        _state.failed = "%s: %s: %s" % (module.__name__, type(error).__name__, error)
+    if _state.failed is not None:
+        _stop_watching()
+        log.warn("no lines: " + _state.failed)
 
 
 def _replace(owner: Any, name: str, make: Callable[[Any], Any]) -> None:
     original = owner.__dict__[name]
-    _state.undo.append((owner, name, original))
     setattr(owner, name, functools.wraps(original)(make(original)))
 
 
 def _add(owner: Any, name: str, method: Callable[..., Any]) -> None:
     if name in owner.__dict__:
         raise RuntimeError("%s has %s of its own" % (owner.__name__, name))
-    _state.undo.append((owner, name, _NOTHING))
     setattr(owner, name, method)
+
+
+def _guarded(consequence: str, function: Callable[..., Any], *arguments: Any) -> Any:
+    """The function's result; `None` if it fails, which costs lines only."""
+    try:
+        return function(*arguments)
+    except Exception as error:
+        log.warn("%s: %s: %s" % (consequence, type(error).__name__, error))
+        return None
 
 
 def _lowering(module: Any) -> None:
@@ -138,7 +147,7 @@ def _lowering(module: Any) -> None:
     def make(original: Callable[..., None]) -> Callable[..., None]:
         def __init__(self: Any, *arguments: Any, **named: Any) -> None:
             original(self, *arguments, **named)
-            if _is_active():
+            if _key.is_in(self.library):
                 builder.take_over(self)
 
         return __init__
@@ -204,10 +213,10 @@ def _typed_passes(module: Any) -> None:
 
     def make(original: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
         def _strip_phi_nodes(self: Any, func_ir: Any) -> Any:
-            before = phis.joins(func_ir) if _is_active() else None
+            before = _guarded("copies at joins have other lines", phis.joins, func_ir) if _is_active() else None
             done = original(self, func_ir)
             if before is not None:
-                phis.relocate(before, done)
+                _guarded("copies at joins have other lines", phis.relocate, before, done)
             return done
 
         return _strip_phi_nodes
@@ -237,7 +246,7 @@ def _stencilparfor(module: Any) -> None:
         ) -> Any:
             done = original(self, label, in_args, out_arr, ir, offsets, target, *more)
             if _is_active():
-                stencils.relocate(done, in_args[0], target, self.func_ir)
+                _guarded("a stencil has other lines", stencils.relocate, done, in_args[0], target, self.func_ir)
             return done
 
         return _mk_stencil_parfor
@@ -248,21 +257,21 @@ def _stencilparfor(module: Any) -> None:
 def _inlining(module: Any) -> None:
     from numba.core.ir import Loc
 
-    from . import inlined
+    from . import inlined, locations
 
     def note(
         block: Any, at: int, make: Callable[[Any], Any], call: Callable[[], Any], added: Callable[[Any], Any]
     ) -> Any:
-        try:
-            place = inlined.place_of(block.body[at].loc) if _is_active() else None
-        except Exception:  # what the call says of it, it says
-            place = None
+        def of_call() -> Any:
+            return locations.place_of(block.body[at].loc)
+
+        def mark() -> None:
+            inlined.mark(added(done), make(place))
+
+        place = _guarded("an inlined call has no frame", of_call) if _is_active() else None
         done = call()
         if place is not None:
-            try:
-                inlined.mark(added(done), make(place))
-            except Exception as error:
-                log.warn("an inlined call has no frame: %s: %s" % (type(error).__name__, error))
+            _guarded("an inlined call has no frame", mark)
         return done
 
     def make_worker(original: Callable[..., Any]) -> Callable[..., Any]:
@@ -295,61 +304,54 @@ def _inlining(module: Any) -> None:
 
         return inline_closure_call
 
-    for name, method in inlined.METHODS.items():
+    for name, method in locations.METHODS.items():
         _add(Loc, name, method)
     _replace(module.InlineWorker, "inline_ir", make_worker)
     _replace(module, "inline_closure_call", make_closure)
 
 
 def _codegen(module: Any) -> None:
+    from llvmlite.ir import Block
     from llvmlite.ir._utils import _HasMetadata
 
     from . import metadata, verified, wrappers
 
     def make_add(original: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
         def add_ir_module(self: Any, ir_module: Any) -> Any:
-            if not _is_active() or isinstance(self.codegen, module.AOTCPUCodegen):
+            is_ours = _key.is_in(self) or metadata.lines_of(ir_module) is not None
+            if not is_ours or isinstance(self.codegen, module.AOTCPUCodegen):
                 return original(self, ir_module)
-            wrappers.complete(ir_module)
-            if verified.would_end_the_process(ir_module):
-                wrappers.without_lines(ir_module, RuntimeError("rejected by LLVM"))
-            try:
-                return original(self, ir_module)
-            except RuntimeError as error:
-                # LLVM does not read it, or refuses it: nothing has been added yet.
-                if not wrappers.without_lines(ir_module, error):
-                    raise
-                return original(self, ir_module)
+            if wrappers.complete(ir_module) and verified.may_have_lines(ir_module):
+                try:
+                    with verified.left_to_numba(), metadata.written(ir_module):
+                        return original(self, ir_module)
+                except RuntimeError as error:
+                    # LLVM does not read it, or refuses it: nothing has been added yet.
+                    log.warn("no lines for %s: %s" % (ir_module.name, error))
+            return original(self, ir_module)
 
         return add_ir_module
 
     def make_magic(original: Callable[[Any], Any]) -> Callable[[Any], Any]:
         def magic_tuple(self: Any) -> Any:
             magic = original(self)
-            return tuple(magic) + (MARKER,) if _is_active() else magic
+            return tuple(magic) + (MARKER,) if _key.has_word() else magic
 
         return magic_tuple
 
-    def make_text(original: Callable[..., str]) -> Callable[..., str]:
-        node = metadata.Node
-
-        def _stringify_metadata(self: Any, leading_comma: bool = False) -> str:
-            # As short as it can be: each instruction comes here. A location and nothing else is its own text.
-            held = self.metadata
-            if len(held) == 1 and leading_comma and "dbg" in held and type(held["dbg"]) is node:
-                return held["dbg"]
-            return original(self, leading_comma)
-
-        return _stringify_metadata
-
-    verified.leave_to_numba()
+    _replace(module.CodeLibrary, "__init__", _key.creating)
     _replace(module.CPUCodeLibrary, "add_ir_module", make_add)
     _replace(module.CPUCodegen, "magic_tuple", make_magic)
-    if "_stringify_metadata" in _HasMetadata.__dict__:
-        _replace(_HasMetadata, "_stringify_metadata", make_text)
+    _replace(_HasMetadata, "_stringify_metadata", metadata.text_of_metadata)
+    _replace(Block, "descr", metadata.text_of_block)
+
+
+def _caching(module: Any) -> None:
+    _replace(module.Cache, "save_overload", _key.saving)
 
 
 _PATCHES = {
+    "numba.core.caching": _caching,
     "numba.core.codegen": _codegen,
     "numba.core.debuginfo": _debuginfo,
     "numba.core.inline_closurecall": _inlining,
@@ -360,3 +362,8 @@ _PATCHES = {
     "numba.parfors.parfor_lowering": _parfor_lowering,
     "numba.stencils.stencilparfor": _stencilparfor,
 }
+# What `import numba` imports.
+_REQUIRED = tuple(
+    "numba.core." + name
+    for name in ("caching", "codegen", "debuginfo", "lowering", "pylowering", "pythonapi", "typed_passes")
+)

@@ -2,7 +2,7 @@
 
 Where branches join, Numba copies each variable at the end of every branch that leads there. Its copy has the location
 where the value was assigned. That is right if it was assigned in this branch; if not, the location is of a branch not
-taken. Then the copy gets the location of the join.
+taken. Then the copy is shown at the join.
 """
 
 from __future__ import annotations
@@ -10,6 +10,8 @@ from __future__ import annotations
 from typing import Any, Dict, Set, Tuple
 
 from numba.core import ir
+
+from .locations import show_at
 
 # By the name of the variable that the phi assigns; and every statement there was.
 Joins = Tuple[Dict[str, Any], Set[int]]
@@ -41,7 +43,7 @@ def relocate(before: Joins, func_ir: Any) -> None:
                 if isinstance(inst, ir.Assign):
                     assigned.add(inst.target.name)
             elif isinstance(inst.value, ir.Var) and inst.value.name not in assigned and inst.target.name in found:
-                inst.loc = found[inst.target.name]
+                show_at(inst, found[inst.target.name])
 
 
 def _is_phi(inst: Any) -> bool:

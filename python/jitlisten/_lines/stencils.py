@@ -1,10 +1,10 @@
 """Lines of stencils.
 
 In parallel code, Numba makes a loop of the call of a stencil, and gives it the location of the argument: that of the
-function's head, often. Here it gets that of the call.
+function's head, often. Here it is shown at the call.
 
 Numba makes a function of a stencil's kernel, and writes the reads of neighbours (`a[0, 1]`) anew: they have the
-location of the block, which begins with the decorator. Here they get the line of the statement that uses them.
+location of the block, which begins with the decorator. Here they are shown at the statement that uses them.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from __future__ import annotations
 from typing import Any, Callable, Iterable, Tuple
 
 from . import sources
+from .locations import show_at
 
 
 def relocate(statements: Iterable[Any], argument: Any, target: Any, func_ir: Any) -> None:
@@ -21,16 +22,16 @@ def relocate(statements: Iterable[Any], argument: Any, target: Any, func_ir: Any
     if call is None:
         return
     for inst in statements:
-        inst.loc = call
+        show_at(inst, call)
         if hasattr(inst, "loop_body"):
             for first in inst.init_block.body:
-                first.loc = call
+                show_at(first, call)
             for block in inst.loop_body.values():
                 _follow(block, call, lambda loc: loc.line < 1 or loc == argument.loc)
 
 
 def settle(func_ir: Any, generated: str) -> Tuple[str, int]:
-    """Corrects the locations; returns file and line of the first statement of the user's."""
+    """Corrects the lines; returns file and line of the first statement of the user's."""
     statements = [inst for _, block in sorted(func_ir.blocks.items()) for inst in block.body]
     users = [inst.loc for inst in statements if inst.loc.filename != generated]
     if not users:
@@ -46,9 +47,9 @@ def settle(func_ir: Any, generated: str) -> Tuple[str, int]:
 
 
 def _follow(block: Any, last: Any, is_lost: Callable[[Any], bool]) -> None:
-    """Gives the statements with such locations that of the next one that has another."""
+    """Shows the statements with such locations at the next one that has another."""
     for inst in reversed(block.body):
         if is_lost(inst.loc):
-            inst.loc = last
+            show_at(inst, last)
         else:
             last = inst.loc

@@ -1,79 +1,51 @@
 """Modules that LLVM refuses: an exception, as without lines.
 
-Numba verifies each module, and raises an exception for a bad one: by an `@intrinsic` of the user's, say. A module with
-debug information is verified by LLVM, too, while it is read, and there a bad one ends the process. LLVM 16 and later
-leave that to Numba, if an option says so. For those before, a copy without debug information is verified first, where
-code of others than Numba writes LLVM's.
+Numba verifies each module and raises an exception for a bad one: an `@intrinsic` of the user's may make it, and Numba
+itself does (two `with objmode` blocks, before 0.62). LLVM also verifies a module while it reads it, if it has debug
+information. A bad one then ends the process, and bad debug information is a line on stderr.
+
+LLVM 16 and later leave that out while an option is set. It holds for all modules, those with debug information of
+Numba's included, so it is set only while one of ours is handed over. Before LLVM 16, the module is read and verified
+without debug information first.
 """
 
 from __future__ import annotations
 
-import weakref
-from typing import Any, List
+from contextlib import contextmanager
+from typing import Any, Iterator
 
 from llvmlite import binding
 
 from numba.core import cgutils
 
-from .metadata import lines_of, text_without
-
-_OPTION_SINCE = 16
-_IMPLEMENTATIONS = ("functions", "getattrs", "setattrs", "casts", "constants")
-_CONVERSIONS = ("_boxers", "_unboxers", "_reflectors")
+_HAS_OPTION = binding.llvm_version_info[0] >= 16
 
 
-def leave_to_numba() -> None:
-    """Sets the option; it stays."""
-    if binding.llvm_version_info[0] >= _OPTION_SINCE:
-        binding.set_option("jitlisten", "-disable-auto-upgrade-debug-info")
-
-
-def would_end_the_process(module: Any) -> bool:
-    """Whether a module must not be read with debug information."""
-    if binding.llvm_version_info[0] >= _OPTION_SINCE or lines_of(module) is None or not _extensions.are_there():
-        return False
-    try:
-        binding.parse_assembly(cgutils.normalize_ir_text(text_without(module))).verify()
-    except RuntimeError:
+def may_have_lines(module: Any) -> bool:
+    """Whether LLVM can be given a complete module with debug information."""
+    if _HAS_OPTION:
         return True
-    return False
+    try:
+        # A context of its own: types would have other names in the module that is compiled.
+        context = binding.create_context()
+        binding.parse_assembly(cgutils.normalize_ir_text(str(module)), context).verify()
+    except Exception:  # Numba will meet it, too
+        return False
+    return True
 
 
-class _Extensions:
-    """Functions that write LLVM's code and are not Numba's."""
-
-    def __init__(self) -> None:
-        self._found = False
-        # By registry and kind.
-        self._seen: "weakref.WeakKeyDictionary[Any, List[int]]" = weakref.WeakKeyDictionary()
-
-    def are_there(self) -> bool:
-        if not self._found:
-            # Those import what imports this.
-            from numba.core import pythonapi
-            from numba.core.registry import cpu_target
-
-            conversions = [
-                function for name in _CONVERSIONS for function in getattr(pythonapi, name).functions.values()
-            ]
-            registries = list(cpu_target.target_context._registries)
-            self._found = any(map(_is_foreign, conversions)) or any(map(self._is_in, registries))
-        return self._found
-
-    def _is_in(self, registry: Any) -> bool:
-        """Looks at what is new."""
-        seen = self._seen.setdefault(registry, [0] * len(_IMPLEMENTATIONS))
-        found = False
-        for at, kind in enumerate(_IMPLEMENTATIONS):
-            entries = getattr(registry, kind)
-            if len(entries) != seen[at]:
-                found = found or any(_is_foreign(entry[0]) for entry in entries[seen[at] :])
-                seen[at] = len(entries)
-        return found
+@contextmanager
+def left_to_numba() -> Iterator[None]:
+    """While a module with lines is handed over."""
+    if not _HAS_OPTION:
+        yield
+        return
+    _set(1)
+    try:
+        yield
+    finally:
+        _set(0)
 
 
-_extensions = _Extensions()
-
-
-def _is_foreign(function: Any) -> bool:
-    return not str(getattr(function, "__module__", "")).startswith("numba.")
+def _set(value: int) -> None:
+    binding.set_option("jitlisten", "-disable-auto-upgrade-debug-info=%d" % value)

@@ -15,7 +15,7 @@ from llvmlite.ir import instructions
 from numba.core import config
 
 from . import log, returns
-from .metadata import begin, lines_of, strip, write_early
+from .metadata import begin, lines_of
 
 _UNKNOWN = "<numba>"
 _KEPT = 20000
@@ -58,26 +58,16 @@ def begins(linkage_name: str, statement: int) -> None:
         _places[linkage_name] = place._replace(statement=statement)
 
 
-def complete(module: Any) -> None:
-    """Before a module goes to LLVM."""
+def complete(module: Any) -> bool:
+    """Before a module goes to LLVM. Returns whether it has lines."""
     try:
         for function in module.functions:
             if function.blocks:
                 _complete_function(module, function)
-        write_early(module)
+        return lines_of(module) is not None
     except Exception as error:
-        if lines_of(module) is not None:
-            strip(module)
         log.warn("no lines for %s: %s: %s" % (module.name, type(error).__name__, error))
-
-
-def without_lines(module: Any, error: Exception) -> bool:
-    """After LLVM has refused a module: whether it is another one now."""
-    if lines_of(module) is None:
         return False
-    strip(module)
-    log.warn("no lines for %s: %s" % (module.name, error))
-    return True
 
 
 def _complete_function(module: Any, function: Any) -> None:
