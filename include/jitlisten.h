@@ -223,6 +223,15 @@ struct jitlisten_code {
 /* *loaded*, for a JIT that makes no ELF objects. All is copied, except eh_frame. Threads: any. */
 jitlisten_status jitlisten_code_loaded(const struct jitlisten_code *code, jitlisten_object *object);
 
+/* Promises, between *loaded* and *finalized*, that the pages of this object's code hold no code of other objects, and
+ * that from *finalized* to *freeing* nothing writes to them, protects, unmaps or replaces them. The image sink replaces
+ * pages by those of a file with the same bytes; what another thread writes meanwhile would be lost. So it makes an image
+ * only where that cannot happen: if the promise was given for all code in the pages, or while the process has a single
+ * thread, or for code that a memory manager of LLVM's has placed and the session observes (JITLISTEN_LISTEN_PROCESS).
+ * Other pages stay as they are and are counted in images_refused; the other sinks name their code. A JIT that puts many
+ * functions on one page (a bump allocator) must not give the promise. Threads: any. */
+jitlisten_status jitlisten_owns_pages(jitlisten_object object);
+
 /* *finalized*: the bytes are relocated, executable and, for the image sink, no longer writable. The sinks have been
  * notified when this returns; run the code after that. Threads: loader, in the first call after a library was
  * opened. */
@@ -305,10 +314,10 @@ struct jitlisten_statistics {
     /* Those without header padding in front of the code: `perf record --call-graph dwarf` cannot use their unwind
      * tables. */
     uint64_t images_without_padding;
-    /* Runs of code pages without an image: unreadable, not final (writable, shared, not executable), or not
-     * representable as an ELF file. The log has the reasons. */
+    /* Runs of code pages without an image: unreadable, not final (writable, shared, not executable), not owned
+     * (jitlisten_owns_pages), or not representable as an ELF file. The log has the reasons. */
     uint64_t images_refused;
-    /* Images replaced by anonymous memory, because LLVM was about to change their pages. */
+    /* Images replaced by anonymous memory, because their code was freed or their pages were about to change. */
     uint64_t images_withdrawn;
     /* Mappings that failed late: the code was restored. */
     uint64_t images_put_back;

@@ -58,6 +58,11 @@
  *   By MCJIT and RTDyldObjectLinkingLayer themselves; with JITLink by a plugin of LLVM, which LLJIT adds. The sink
  *   "unwind" registers libunwind in each case.
  *
+ * Pages
+ *   Images need pages that hold no other code (jitlisten_owns_pages). LLVM's memory managers give whole pages to what
+ *   they finalize together. If one of your own puts more code on the same pages later, define
+ *   JITLISTEN_LLVM_SHARES_PAGES before you include this header.
+ *
  * Lifetimes
  *   Destroy nothing of this: a listener lives as long as the process or its memory manager, a plugin as long as its
  *   layer. Engines may be destroyed at any time, also during exit().
@@ -177,7 +182,11 @@ class PluginOfAnyVersion : public llvm::orc::ObjectLinkingLayer::Plugin {
 inline jitlisten_object loaded(llvm::StringRef elf) {
   jitlisten_object object{};
   const jitlisten_status status = jitlisten_object_loaded(elf.data(), elf.size(), nullptr, 0, &object);
-  return status == JITLISTEN_OK ? object : jitlisten_object{};
+  if (status != JITLISTEN_OK) return {};
+#ifndef JITLISTEN_LLVM_SHARES_PAGES
+  jitlisten_owns_pages(object);
+#endif
+  return object;
 }
 
 /* The section table of an ELF file in memory, as far as it takes to give sections the addresses they were loaded at. */

@@ -14,8 +14,13 @@ mod adapter {
 
     /// What the adapters call. The crate brings its own, under names that cannot meet those of a `libjitlisten` that is
     /// linked or preloaded into the same program.
-    const VERBS: [&str; 4] =
-        ["jitlisten_object_loaded", "jitlisten_finalized", "jitlisten_freeing", "jitlisten_open_with"];
+    const VERBS: [&str; 5] = [
+        "jitlisten_object_loaded",
+        "jitlisten_owns_pages",
+        "jitlisten_finalized",
+        "jitlisten_freeing",
+        "jitlisten_open_with",
+    ];
 
     pub(super) fn compile() {
         let configs: Vec<String> = env::vars()

@@ -160,6 +160,12 @@ fn id(object: u64) -> Result<ObjectId, Failure> {
     object.checked_sub(1).map(ObjectId).ok_or_else(|| Failure::argument("0 is never an object"))
 }
 
+/// The promise that no other code is in its pages.
+#[unsafe(no_mangle)]
+pub extern "C" fn jitlisten_owns_pages(object: u64) -> i32 {
+    with_active_session(|session| Ok(producer::owns_pages(session, id(object)?)?))
+}
+
 /// *finalized*
 #[unsafe(no_mangle)]
 pub extern "C" fn jitlisten_finalized(object: u64) -> i32 {

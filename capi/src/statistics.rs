@@ -62,7 +62,10 @@ impl CStatistics {
             image_failures: image.failures,
             images_written: images.written,
             images_without_padding: images.without_padding,
-            images_refused: images.refused_unreadable + images.refused_not_final + images.refused_not_encoded,
+            images_refused: images.refused_unreadable
+                + images.refused_not_final
+                + images.refused_not_encoded
+                + images.refused_not_owned,
             images_withdrawn: images.withdrawn,
             images_put_back: images.put_back,
             log_lines_lost: statistics.log_lines_lost,

@@ -3,10 +3,11 @@
 
 #![forbid(unsafe_code)]
 
-pub use crate::ledger::{Executable, Ledger, Outcome, Ranges, code_pages};
+pub use crate::ledger::{Executable, Ledger, MemoryChange, Outcome, Ranges, code_pages};
 pub use crate::liveness::{ProcessIdentity, Run, began, pid_namespace, start_time};
 pub use crate::observer::{CodeObserver, ObservedCode, notify_libraries_changed};
 pub use crate::process::across_fork::{ForkSlot, HeldAcrossFork, follow_forks};
+pub use crate::process::alone::{OwnThread, is_alone};
 pub use crate::process::checked_read;
 pub use crate::process::clock::{monotonic, nanoseconds_of};
 pub use crate::process::elf;

@@ -31,14 +31,15 @@ mod record;
 mod reported;
 
 use std::collections::BTreeMap;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
+use std::time::Duration;
 
 use once_cell::race::OnceBox;
 
 use crate::cfi::FunctionRules;
 use crate::code_snapshot::CodeSnapshot;
-use crate::ledger::{Ledger, Outcome};
+use crate::ledger::{Ledger, MemoryChanges, Outcome};
 use crate::log_line;
 use crate::object::{Channel, DebugObject, Origin};
 use crate::object_id::ObjectId;
@@ -72,6 +73,8 @@ pub struct Session {
     options: Options,
     counters: Counters,
     state: Mutex<State>,
+    /// Threads that wait for `state`.
+    waiting: AtomicU32,
     context: SinkContext,
     warned_of_frame_pointers: AtomicBool,
     warned_of_memory: AtomicBool,
@@ -85,6 +88,8 @@ struct State {
     objects: BTreeMap<ObjectId, Record>,
     /// Where the code of these is, and whether it is final.
     ledger: Ledger,
+    /// System calls under way that change memory.
+    changes: MemoryChanges,
     padding: HeaderPadding,
     sinks: [Option<Box<dyn Sink>>; SinkKind::ALL.len()],
     /// Sinks whose files have nothing yet of what this process has inherited from its parent: see
@@ -98,6 +103,10 @@ struct State {
     /// finalized.
     reported: BTreeMap<ObjectId, bool>,
 }
+
+/// How long, and how often, [`Session::give_way`] waits.
+const TURN: Duration = Duration::from_micros(100);
+const MAX_TURNS: u32 = 50;
 
 static PROCESS: OnceBox<Session> = OnceBox::new();
 
@@ -146,6 +155,7 @@ impl Session {
             options,
             counters,
             state: Mutex::new(state),
+            waiting: AtomicU32::new(0),
             context,
             warned_of_frame_pointers: AtomicBool::new(false),
             warned_of_memory: AtomicBool::new(false),
@@ -164,7 +174,27 @@ impl Session {
 
     fn lock(&self) -> MutexGuard<'_, State> {
         // A panic under the lock was caught at its entry point; the state is a set of independent records.
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        match self.state.try_lock() {
+            Ok(state) => state,
+            Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
+            Err(TryLockError::WouldBlock) => {
+                self.waiting.fetch_add(1, Ordering::Relaxed);
+                let state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+                self.waiting.fetch_sub(1, Ordering::Relaxed);
+                state
+            }
+        }
+    }
+
+    /// Lets the threads that wait for the lock have it, after it was held for long: the lock goes to whoever runs, and
+    /// a program that switches sinks in a loop would keep it.
+    fn give_way(&self) {
+        for _ in 0..MAX_TURNS {
+            if self.waiting.load(Ordering::Relaxed) == 0 {
+                return;
+            }
+            std::thread::sleep(TURN);
+        }
     }
 
     /// The lock, in a process that has the sinks to itself: `_Fork(3)` and `clone(2)` call no handler of
@@ -234,7 +264,17 @@ impl Session {
         log_line!(Debug, "loaded {id:?}: {} functions, text {:?}", object.functions().len(), code.text);
         let (finalized, made_rules) = (None, Vec::new());
         let has_lines = object.has_lines();
-        let record = Record { origin, library, object, from_both: false, names, debug_object, finalized, made_rules };
+        let record = Record {
+            origin,
+            library,
+            object,
+            from_both: false,
+            names,
+            debug_object,
+            finalized,
+            made_rules,
+            owns_pages: origin.channel() == Channel::Discovered,
+        };
         state.objects.insert(id, record);
         let outcome = match origin.channel() {
             Channel::Discovered => state.ledger.loaded(code),

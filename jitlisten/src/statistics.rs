@@ -57,6 +57,8 @@ pub struct ImageStatistics {
     pub refused_not_final: u64,
     /// Runs of pages without an image because no ELF file can be made of what is in them.
     pub refused_not_encoded: u64,
+    /// Runs of pages without an image because other threads may write to them.
+    pub refused_not_owned: u64,
     /// Images taken back because LLVM was about to change their pages.
     pub withdrawn: u64,
     /// Mappings that failed so late that the code had to be put back.
@@ -109,6 +111,7 @@ pub(crate) struct ImageCounters {
     pub(crate) refused_unreadable: Counter,
     pub(crate) refused_not_final: Counter,
     pub(crate) refused_not_encoded: Counter,
+    pub(crate) refused_not_owned: Counter,
     pub(crate) withdrawn: Counter,
     pub(crate) put_back: Counter,
 }
@@ -121,6 +124,7 @@ impl ImageCounters {
             refused_unreadable: self.refused_unreadable.get(),
             refused_not_final: self.refused_not_final.get(),
             refused_not_encoded: self.refused_not_encoded.get(),
+            refused_not_owned: self.refused_not_owned.get(),
             withdrawn: self.withdrawn.get(),
             put_back: self.put_back.get(),
         }

@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use jitlisten::options::SinkKind;
-use jitlisten::plumbing::{ForkSlot, HeldAcrossFork, began, exempt_signal, follow_forks};
+use jitlisten::plumbing::{ForkSlot, HeldAcrossFork, OwnThread, began, exempt_signal, follow_forks};
 use jitlisten::{Session, log_line};
 
 use crate::code_map::UNKNOWN_CODE;
@@ -296,6 +296,7 @@ fn start_writer(writer: Writer, enabled_images: bool) -> Result<(), i32> {
     extern "C-unwind" fn run(writer: *mut c_void) -> *mut c_void {
         // SAFETY: made below for this thread alone.
         let started = unsafe { Box::from_raw(writer.cast::<(Writer, bool)>()) };
+        let _own = OwnThread::begin();
         let (writer, enabled_images) = *started;
         // SAFETY: a terminated name of less than 16 bytes.
         unsafe { libc::prctl(libc::PR_SET_NAME, c"jitlisten".as_ptr()) };

@@ -18,7 +18,7 @@ use std::ffi::{c_int, c_void};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use jitlisten::plumbing::{Entered, Executable, HostStateGuard, Inside};
+use jitlisten::plumbing::{Entered, Executable, HostStateGuard, Inside, MemoryChange};
 use jitlisten::{Address, AddressRange, log_line};
 
 use crate::doctor::unheard;
@@ -130,12 +130,32 @@ pub(crate) unsafe extern "C" fn mprotect_unnamed(address: *mut c_void, size: usi
     result
 }
 
+/// A call of the host that changes memory: until this is dropped, no image is put there.
+pub(crate) struct Change(Option<MemoryChange>);
+
+impl Change {
+    /// The call comes next.
+    pub(crate) fn begin(range: AddressRange) -> Change {
+        Change(guarded(|shim| Some(shim.session.begin_change(range))))
+    }
+}
+
+impl Drop for Change {
+    fn drop(&mut self) {
+        if let Some(change) = &self.0 {
+            guarded(|shim| shim.session.end_change(change));
+        }
+    }
+}
+
 /// `mprotect(2)` of any library.
 pub(crate) unsafe fn protect(address: *mut c_void, size: usize, protection: c_int) -> c_int {
     let range = pages(address, size);
+    let change = Change::begin(range);
     protecting(range, protection);
     // SAFETY: the host's own call, passed on.
     let result = unsafe { next::mprotect(address, size, protection) };
+    drop(change);
     if result == 0 {
         protected(range, protection);
     }
@@ -164,6 +184,7 @@ pub(crate) fn protected(range: AddressRange, protection: c_int) {
 /// `munmap(2)`: code that was not unregistered is freed here.
 pub(crate) unsafe extern "C" fn munmap(address: *mut c_void, size: usize) -> c_int {
     let range = pages(address, size);
+    let change = Change::begin(range);
     if !guarded(|shim| shim.unmapping(range)) {
         // SAFETY: the host's own call, passed on.
         let result = unsafe { next::munmap(address, size) };
@@ -171,6 +192,7 @@ pub(crate) unsafe extern "C" fn munmap(address: *mut c_void, size: usize) -> c_i
             return result;
         }
     }
+    drop(change);
     guarded(|shim| header_padding::give_back(shim.session, range.start()));
     0
 }
@@ -222,6 +244,7 @@ pub(crate) unsafe fn map(
     offset: i64,
     replaces: bool,
 ) -> *mut c_void {
+    let change = replaces.then(|| Change::begin(pages(address, size)));
     if replaces && protection & libc::PROT_EXEC != 0 {
         guarded(|shim| shim.replacing_with_code(pages(address, size)));
     } else if replaces {
@@ -229,6 +252,7 @@ pub(crate) unsafe fn map(
     }
     // SAFETY: the host's own call.
     let mapped = unsafe { next::mmap(address, size, protection, flags, file, offset) };
+    drop(change);
     if mapped != libc::MAP_FAILED && protection & libc::PROT_EXEC != 0 {
         guarded(|shim| shim.executable(pages(mapped, size), how_mapped(protection, flags)));
     }

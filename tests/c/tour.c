@@ -119,6 +119,8 @@ static void tell_of_raw_code(void) {
     code = describe(&made, functions, lines);
     EXPECT(JITLISTEN_OK, jitlisten_code_loaded(&code, &object));
     require(object.number != 0, "an object is not 0");
+    /* Nothing else is in these pages, and nothing changes them until the code is freed. */
+    EXPECT(JITLISTEN_OK, jitlisten_owns_pages(object));
     EXPECT(JITLISTEN_OK, jitlisten_finalized(object));
     require(map_names("gamma", gamma), "the perf map names gamma");
     require(chain_run(&made, 10) == chain_run(&made, 10), "code runs as before");
@@ -131,6 +133,7 @@ static void tell_of_raw_code(void) {
     EXPECT(JITLISTEN_OK, jitlisten_freeing(object));
     EXPECT(JITLISTEN_UNKNOWN_OBJECT, jitlisten_freeing(object));
     EXPECT(JITLISTEN_UNKNOWN_OBJECT, jitlisten_finalized(object));
+    EXPECT(JITLISTEN_UNKNOWN_OBJECT, jitlisten_owns_pages(object));
     require(strstr(jitlisten_last_error(), "alive") != NULL, "the error says more");
     chain_free(&made);
 }
@@ -236,6 +239,7 @@ static void be_hostile(void) {
     jitlisten_object object = {0};
 
     be_newer(code);
+    EXPECT(JITLISTEN_INVALID_ARGUMENT, jitlisten_owns_pages(object_number(0)));
     EXPECT(JITLISTEN_INVALID_ARGUMENT, jitlisten_finalized(object_number(0)));
     EXPECT(JITLISTEN_INVALID_ARGUMENT, jitlisten_freeing(object_number(0)));
     EXPECT(JITLISTEN_UNKNOWN_OBJECT, jitlisten_freeing(object_number(UINT64_MAX)));

@@ -110,6 +110,7 @@ unsafe extern "C" {
         object: *mut u64,
     ) -> i32;
     pub(crate) fn jitlisten_code_loaded(code: *const Code, object: *mut u64) -> i32;
+    pub(crate) fn jitlisten_owns_pages(object: u64) -> i32;
     pub(crate) fn jitlisten_finalized(object: u64) -> i32;
     pub(crate) fn jitlisten_freeing(object: u64) -> i32;
     pub(crate) fn jitlisten_unwind_register(

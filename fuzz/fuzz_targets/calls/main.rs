@@ -307,6 +307,7 @@ fn before_the_session() {
         assert_eq!(call(|| api::jitlisten_disable(ptr::null())), api::NOT_OPEN);
         assert_eq!(call(|| api::jitlisten_get_statistics(&raw mut statistics)), api::NOT_OPEN);
         assert_eq!(call(|| api::jitlisten_code_loaded(ptr::null(), &raw mut id)), api::NOT_OPEN);
+        assert_eq!(call(|| api::jitlisten_owns_pages(1)), api::NOT_OPEN);
         assert_eq!(call(|| api::jitlisten_finalized(1)), api::NOT_OPEN);
         assert_eq!(call(|| api::jitlisten_freeing(0)), api::NOT_OPEN);
         assert_eq!(call(|| api::jitlisten_open_with(ptr::null())), api::INVALID_ARGUMENT);

@@ -14,6 +14,7 @@
 
 #![forbid(unsafe_code)]
 
+mod changes;
 pub mod code_pages;
 mod pending;
 mod ranges;
@@ -21,6 +22,8 @@ mod ranges;
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::{Address, AddressRange, ObjectId};
+pub use changes::MemoryChange;
+pub(crate) use changes::MemoryChanges;
 pub(crate) use pending::LinkedCode;
 use pending::PendingObjects;
 pub use ranges::Ranges;

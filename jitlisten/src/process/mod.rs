@@ -27,6 +27,7 @@
 //! `tests/safeguards.tsv` lists each safeguard with the test that fails without it.
 
 pub(crate) mod across_fork;
+pub(crate) mod alone;
 pub(crate) mod checked_file;
 pub mod checked_read;
 pub(crate) mod clock;
@@ -38,3 +39,32 @@ pub(crate) mod privilege;
 pub(crate) mod published;
 pub(crate) mod reserve;
 pub(crate) mod write_nosignal;
+
+/// What `test` says in a child of this process, where no other test runs.
+#[cfg(test)]
+pub(crate) fn in_child(test: impl FnOnce() -> bool) -> bool {
+    // SAFETY: the child has this thread only, runs the test, and exits.
+    let child = unsafe { libc::fork() };
+    if child == 0 {
+        let is_well = std::panic::catch_unwind(std::panic::AssertUnwindSafe(test)).unwrap_or(false);
+        // SAFETY: ends the child.
+        unsafe { libc::_exit(i32::from(!is_well)) };
+    }
+    let mut status = 0;
+    // SAFETY: the child made above.
+    unsafe { libc::waitpid(child, &raw mut status, 0) == child && status == 0 }
+}
+
+/// A page of `ret` (on x86-64), which may run.
+#[cfg(test)]
+pub(crate) fn page_of_code() -> crate::AddressRange {
+    let (flags, writable) = (libc::MAP_PRIVATE | libc::MAP_ANONYMOUS, libc::PROT_READ | libc::PROT_WRITE);
+    // SAFETY: new memory, which only the test knows.
+    let start = unsafe { libc::mmap(std::ptr::null_mut(), 4096, writable, flags, -1, 0) };
+    assert_ne!(start, libc::MAP_FAILED);
+    // SAFETY: that memory.
+    unsafe { start.cast::<u8>().write_bytes(0xc3, 4096) };
+    // SAFETY: as above.
+    assert_eq!(unsafe { libc::mprotect(start, 4096, libc::PROT_READ | libc::PROT_EXEC) }, 0);
+    crate::AddressRange::new(crate::Address(start as u64), 4096).expect("an address of the kernel's")
+}

@@ -126,6 +126,18 @@ pub fn finalized(session: &Session, id: ObjectId) -> Result<(), Error> {
     session.reported_finalized(id)
 }
 
+/// Promises, before *finalized*, that the pages of this object's code hold no code of others, and that from *finalized*
+/// to *freeing* nothing writes to them, protects, unmaps or replaces them. The image sink needs that promise where the
+/// process has several threads: it replaces the pages, and what another thread writes to them meanwhile would be lost.
+/// Without it, such an object has no image; the other sinks name its code all the same.
+///
+/// # Errors
+/// [`Error::UnknownObject`].
+pub fn owns_pages(session: &Session, id: ObjectId) -> Result<(), Error> {
+    let _host_state = HostStateGuard::enter();
+    session.owns_pages(id)
+}
+
 /// *freeing*: its code is about to be freed, and is still there. Not having been *finalized* is no error.
 ///
 /// # Errors

@@ -29,6 +29,7 @@ type Verb = unsafe extern "C" fn(u64) -> i32;
 /// A `libjitlisten` beside us.
 struct Library {
     loaded: ObjectLoaded,
+    owns_pages: Verb,
     finalized: Verb,
     freeing: Verb,
 }
@@ -45,10 +46,10 @@ const LISTEN_CALLS: u32 = 1;
 
 impl Library {
     fn find() -> Option<Library> {
-        let [loaded, finalized, freeing, open] =
-            [c"jitlisten_object_loaded", c"jitlisten_finalized", c"jitlisten_freeing", c"jitlisten_open_with"]
-                .map(symbol);
-        let (loaded, finalized, freeing, open) = (loaded?, finalized?, freeing?, open?);
+        let [loaded, open] = [c"jitlisten_object_loaded", c"jitlisten_open_with"].map(symbol);
+        let verbs = [c"jitlisten_owns_pages", c"jitlisten_finalized", c"jitlisten_freeing"].map(symbol);
+        let (loaded, open, [owns_pages, finalized, freeing]) = (loaded?, open?, verbs);
+        let (owns_pages, finalized, freeing) = (owns_pages?, finalized?, freeing?);
         // SAFETY: the header declares them with these types.
         unsafe {
             let open = transmute::<*mut c_void, unsafe extern "C" fn(*const OpenOptions) -> i32>(open);
@@ -58,6 +59,7 @@ impl Library {
             open(&raw const options);
             Some(Library {
                 loaded: transmute::<*mut c_void, ObjectLoaded>(loaded),
+                owns_pages: transmute::<*mut c_void, Verb>(owns_pages),
                 finalized: transmute::<*mut c_void, Verb>(finalized),
                 freeing: transmute::<*mut c_void, Verb>(freeing),
             })
@@ -126,6 +128,15 @@ unsafe extern "C" fn jitlisten_crate_object_loaded(
             OK
         }
         Backend::Ours(_) => FAILED,
+    })
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn jitlisten_crate_owns_pages(object: u64) -> i32 {
+    guarded(|| match backend() {
+        // SAFETY: any number may be passed.
+        Backend::Library(library) => unsafe { (library.owns_pages)(object) },
+        Backend::Ours(session) => status(super::owns_pages(session, ObjectId(object.wrapping_sub(1)))),
     })
 }
 

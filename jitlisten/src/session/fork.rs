@@ -10,8 +10,10 @@
 #![forbid(unsafe_code)]
 
 use std::sync::MutexGuard;
+use std::sync::atomic::Ordering;
 
 use super::{Session, State};
+use crate::ledger::MemoryChanges;
 use crate::log_line;
 use crate::options::SinkKind;
 use crate::process::across_fork::{self, ForkSlot, HeldAcrossFork};
@@ -45,6 +47,9 @@ impl Session {
         fork_gate::in_child();
         self.context.forget_map();
         self.images().begin_anew();
+        // The threads that make them are the parent's.
+        state.changes = MemoryChanges::default();
+        self.waiting.store(0, Ordering::Relaxed);
         for kind in SinkKind::ALL {
             let Some(sink) = &mut state.sinks[kind as usize] else { continue };
             state.inherits[kind as usize] |= sink.forked() == Forked::KnowsNothing;

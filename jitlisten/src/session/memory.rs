@@ -7,7 +7,7 @@ use std::sync::{MutexGuard, PoisonError};
 
 use super::{Origin, Session, State};
 use crate::code_snapshot::CodeSnapshot;
-use crate::ledger::{Executable, Ledger, Outcome, code_pages};
+use crate::ledger::{Executable, Ledger, MemoryChange, Outcome, code_pages};
 use crate::log_line;
 use crate::options::SinkKind;
 use crate::process::{checked_read, reserve};
@@ -55,6 +55,19 @@ impl Session {
         let (_state, outcome) = self.change(change);
         self.images().forget(range);
         outcome
+    }
+
+    /// A system call of the host is about to change the memory in `range`. No image is made there until it has ended:
+    /// see `sink/image/pages.rs`.
+    #[doc(hidden)]
+    pub fn begin_change(&self, range: AddressRange) -> MemoryChange {
+        self.lock().changes.begin(range)
+    }
+
+    /// It has returned.
+    #[doc(hidden)]
+    pub fn end_change(&self, change: &MemoryChange) {
+        self.lock().changes.end(change);
     }
 
     /// LLVM has handed the `.eh_frame` at `address` to the unwinder.
@@ -139,6 +152,7 @@ mod tests {
     use super::*;
     use crate::Machine;
     use crate::options::{Options, SinkSet};
+    use crate::process::page_of_code;
     use crate::producer::raw::{self, Code, Function};
 
     /// Where no program has memory: `code_pages` is one for all tests.
@@ -151,6 +165,65 @@ mod tests {
     fn object(start: u64) -> Vec<u8> {
         let functions = [Function { range: AddressRange::new(Address(start), 16).unwrap(), name: b"alpha" }];
         raw::encode(&Code { machine: Machine::X86_64, functions: &functions, lines: &[], eh_frame: None }).unwrap()
+    }
+
+    fn with_images(test: &str) -> (Session, std::path::PathBuf) {
+        let directory = std::env::temp_dir().join(format!("jitlisten-rule-{test}-{}", std::process::id()));
+        std::fs::create_dir_all(&directory).unwrap();
+        let sinks = SinkSet::NONE.with(SinkKind::Image);
+        (Session::new(Options { sinks, directory: Some(directory.clone()), ..Options::default() }), directory)
+    }
+
+    fn counted(session: &Session) -> [u64; 4] {
+        let images = session.statistics().images;
+        [images.written, images.refused_not_final, images.refused_not_owned, images.withdrawn]
+    }
+
+    /// Other tests run in other threads.
+    #[test]
+    #[cfg_attr(miri, ignore = "miri runs no other process's code")]
+    fn reported_code_has_an_image_if_its_pages_are_its_own_until_it_is_freed() {
+        let (session, directory) = with_images("reported");
+        let (shared, owned) = (page_of_code(), page_of_code());
+        for (page, expected) in [(shared, [0, 0, 1, 0]), (owned, [1, 0, 1, 0])] {
+            let id = session.loaded_from(Origin::Caller, object(page.start().0), None).unwrap().id;
+            if page == owned {
+                session.owns_pages(id).unwrap();
+            }
+            session.reported_finalized(id).unwrap();
+            assert_eq!(counted(&session), expected);
+            session.reported_freeing(id).unwrap();
+        }
+        assert_eq!(counted(&session), [1, 0, 1, 1], "the pages are anonymous again");
+        // More code in the same page, without the promise.
+        let first = session.loaded_from(Origin::Caller, object(owned.start().0), None).unwrap().id;
+        session.owns_pages(first).unwrap();
+        let second = session.loaded_from(Origin::Caller, object(owned.start().0 + 64), None).unwrap().id;
+        session.reported_finalized(first).unwrap();
+        session.reported_finalized(second).unwrap();
+        assert_eq!(counted(&session), [1, 0, 2, 1]);
+        std::fs::remove_dir_all(directory).unwrap();
+    }
+
+    #[test]
+    #[cfg_attr(miri, ignore = "miri runs no other process's code")]
+    fn there_is_no_image_during_a_change_of_memory() {
+        let (session, directory) = with_images("changing");
+        let page = page_of_code();
+        let change = session.begin_change(page);
+        let id = session.loaded(object(page.start().0), None, None).unwrap().id;
+        assert_eq!(session.executable(page, Executable::Only).finalized, [id]);
+        assert_eq!(counted(&session), [0, 1, 0, 0]);
+        session.disable(SinkKind::Image);
+        session.enable(SinkKind::Image);
+        assert_eq!(counted(&session), [0, 2, 0, 0]);
+        session.end_change(&change);
+        session.disable(SinkKind::Image);
+        session.enable(SinkKind::Image);
+        assert_eq!(counted(&session), [1, 2, 0, 0]);
+        let _ = session.not_executable(page);
+        assert_eq!(counted(&session), [1, 2, 0, 1]);
+        std::fs::remove_dir_all(directory).unwrap();
     }
 
     #[test]

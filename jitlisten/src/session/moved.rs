@@ -15,12 +15,13 @@ impl Session {
         record.debug_object.bytes(&record.object).map(std::borrow::Cow::into_owned)
     }
 
-    /// An object that is *loaded* and not *finalized* is elsewhere, as this debug object says.
+    /// An object that is *loaded* and not *finalized* is elsewhere, as this debug object says. `owns_pages`: it was
+    /// there before its pages became executable. Otherwise its host writes to executable pages, and may do so again.
     ///
     /// # Errors
     /// That the object is not there, or the debug object is not understood: then nothing has changed.
     #[doc(hidden)]
-    pub fn moved(&self, id: ObjectId, debug_object: Vec<u8>) -> Result<Outcome, Error> {
+    pub fn moved(&self, id: ObjectId, debug_object: Vec<u8>, owns_pages: bool) -> Result<Outcome, Error> {
         self.check_memory(debug_object.len())?;
         let object = LoadedObject::parse(&debug_object)?;
         let names = names(&object, &debug_object);
@@ -29,6 +30,7 @@ impl Session {
         let record = record.ok_or(Error::UnknownObject(id))?;
         let code = linked_code(id, &object);
         (record.object, record.names, record.origin) = (object, names, Origin::Moved);
+        record.owns_pages = owns_pages;
         // What LLVM keeps speaks of the first place.
         record.debug_object = super::DebugObject { copy: Some(debug_object), kept_at: None };
         let outcome = state.ledger.moved(code);
@@ -55,13 +57,13 @@ mod tests {
         let session = Session::new(Options { sinks: SinkSet::NONE, ..Options::default() });
         let id = session.loaded(object(0x1000), None, None).unwrap().id;
         assert_eq!(session.debug_object(id), Some(object(0x1000)));
-        assert!(session.moved(id, vec![1, 2, 3]).is_err());
-        assert!(session.moved(id, object(0x8000)).unwrap().is_empty(), "it may not run there yet");
+        assert!(session.moved(id, vec![1, 2, 3], true).is_err());
+        assert!(session.moved(id, object(0x8000), true).unwrap().is_empty(), "it may not run there yet");
         // The first place is free for another object, the second is not.
         assert_eq!(session.loaded(object(0x8000), None, None).unwrap().id, id);
         assert_ne!(session.loaded(object(0x1000), None, None).unwrap().id, id);
         session.finalized(id);
-        assert!(session.moved(id, object(0x9000)).is_err() && session.debug_object(id).is_none());
+        assert!(session.moved(id, object(0x9000), true).is_err() && session.debug_object(id).is_none());
         assert_eq!(session.statistics().objects_finalized, 1);
     }
 }

@@ -23,6 +23,8 @@ impl Session {
             state.sinks[kind as usize] = Some(sink::create(kind, &self.options, &self.context));
             self.notify_of_everything(&mut state, kind);
         }
+        drop(state);
+        self.give_way();
     }
 
     /// Switches a sink off; its files are closed and stay.
@@ -31,6 +33,8 @@ impl Session {
         self.end(&mut state, kind);
         state.sinks[kind as usize] = None;
         state.inherits[kind as usize] = false;
+        drop(state);
+        self.give_way();
     }
 
     /// Whether a sink is on: asked for, and not failed.
@@ -101,11 +105,11 @@ impl Session {
     }
 
     pub(super) fn notify(&self, state: &mut State, kind: SinkKind, id: ObjectId, snapshot: &CodeSnapshot) {
-        let &mut State { ref objects, ref ledger, ref mut sinks, ref padding, forked_at, .. } = state;
+        let &mut State { ref objects, ref ledger, ref changes, ref mut sinks, ref padding, forked_at, .. } = state;
         let (Some(sink), Some(record)) = (&mut sinks[kind as usize], objects.get(&id)) else { return };
         let debug_object = sink.wants_debug_object().then(|| record.debug_object.bytes(&record.object)).flatten();
         let next_code = |from: Address| ledger.next_text(from);
-        let neighbours = |range: AddressRange| neighbours(objects, ledger, range);
+        let neighbours = |range: AddressRange| neighbours(objects, ledger, changes, range);
         let mut finalized =
             record.as_finalized(id, debug_object.as_deref(), &next_code, &neighbours, padding, snapshot);
         // Before the fork there was no such process.

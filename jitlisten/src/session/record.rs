@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use crate::cfi::FunctionRules;
 use crate::code_snapshot::CodeSnapshot;
-use crate::ledger::{Ledger, LinkedCode};
+use crate::ledger::{Ledger, LinkedCode, MemoryChanges};
 use crate::loaded_object::LineRows;
 use crate::name::{self, ReadableName};
 use crate::object::{DebugObject, Origin};
@@ -28,6 +28,10 @@ pub(super) struct Record {
     pub(super) finalized: Option<u64>,
     /// Unwind rules for functions its `.eh_frame` lacks; empty before *finalized*.
     pub(super) made_rules: Vec<FunctionRules>,
+    /// Whether nothing writes to its pages from *finalized* to *freeing*, except after a call that the shim hooks.
+    /// LLVM's memory managers give whole pages to what they finalize together; a producer has to promise it
+    /// ([`producer::owns_pages`](crate::producer::owns_pages)).
+    pub(super) owns_pages: bool,
 }
 
 impl Record {
@@ -54,6 +58,7 @@ impl Record {
             next_code,
             neighbours,
             origin,
+            owns_pages: self.owns_pages,
             padding,
         }
     }
@@ -69,6 +74,7 @@ pub(super) fn linked_code(id: ObjectId, object: &LoadedObject) -> LinkedCode {
 pub(super) fn neighbours<'a>(
     objects: &'a BTreeMap<ObjectId, Record>,
     ledger: &Ledger,
+    changes: &MemoryChanges,
     range: AddressRange,
 ) -> Neighbours<'a> {
     let record = |id: ObjectId| Some((id, objects.get(&id)?));
@@ -78,10 +84,12 @@ pub(super) fn neighbours<'a>(
         names: &record.names,
         made_rules: &record.made_rules,
         debug_object: &record.debug_object,
+        owns_pages: record.owns_pages,
     };
     Neighbours {
         finalized: ledger.owners(range).into_iter().filter_map(record).map(neighbour).collect(),
         unfinished: ledger.is_pending(range),
+        is_changing: changes.overlap(range),
     }
 }
 

@@ -18,8 +18,29 @@ impl Session {
     }
 
     pub(crate) fn reported_freeing(&self, id: ObjectId) -> Result<(), Error> {
-        self.lock().reported.remove(&id).ok_or(Error::UnknownObject(id))?;
-        self.freeing(id);
+        let mut state = self.lock_here();
+        state.reported.remove(&id).ok_or(Error::UnknownObject(id))?;
+        let text = state.ledger.text(id).unwrap_or_default().to_vec();
+        self.free(&mut state, id);
+        // Nothing hooks what the producer does to these pages next.
+        let mut images = self.images();
+        let is_empty =
+            |pages: &AddressRange| state.ledger.owners(*pages).is_empty() && !state.ledger.is_pending(*pages);
+        for pages in images.around(&text).into_iter().filter(is_empty) {
+            images.withdraw(pages, &state.padding);
+        }
+        Ok(())
+    }
+
+    /// See [`crate::producer::owns_pages`].
+    pub(crate) fn owns_pages(&self, id: ObjectId) -> Result<(), Error> {
+        let mut state = self.lock();
+        if !state.reported.contains_key(&id) {
+            return Err(Error::UnknownObject(id));
+        }
+        if let Some(record) = state.objects.get_mut(&id) {
+            record.owns_pages = true;
+        }
         Ok(())
     }
 }
@@ -42,6 +63,7 @@ impl State {
             return None;
         }
         record.from_both |= !again;
+        record.owns_pages |= channel == Channel::Discovered;
         if channel == Channel::Api {
             self.reported.entry(id).or_default();
         }

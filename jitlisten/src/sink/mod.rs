@@ -46,6 +46,8 @@ pub(crate) struct FinalizedObject<'a> {
     pub(crate) origin: Origin,
     /// Whose text is in a range, of all that is loaded.
     pub(crate) neighbours: &'a dyn Fn(AddressRange) -> Neighbours<'a>,
+    /// Whether nothing writes to its pages unless our hooks hear of it first.
+    pub(crate) owns_pages: bool,
     /// See [`HeaderPadding`].
     pub(crate) padding: &'a HeaderPadding,
 }
@@ -57,6 +59,8 @@ pub(crate) struct Neighbours<'a> {
     pub(crate) finalized: Vec<Neighbour<'a>>,
     /// Whether there are others, which are loaded and not finalized.
     pub(crate) unfinished: bool,
+    /// Whether a system call of another thread changes the memory at this moment.
+    pub(crate) is_changing: bool,
 }
 
 /// A finalized object, as in [`FinalizedObject`].
@@ -66,6 +70,7 @@ pub(crate) struct Neighbour<'a> {
     pub(crate) names: &'a [ReadableName],
     pub(crate) made_rules: &'a [FunctionRules],
     pub(crate) debug_object: &'a DebugObject,
+    pub(crate) owns_pages: bool,
 }
 
 /// Memory that was reserved in front of code, by its end.

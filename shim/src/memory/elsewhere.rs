@@ -6,7 +6,7 @@ use std::ffi::{c_int, c_void};
 use jitlisten::AddressRange;
 use jitlisten::plumbing::code_pages;
 
-use crate::hooks::{self, guarded, pages};
+use crate::hooks::{self, Change, guarded, pages};
 use crate::memory::header_padding;
 use crate::process::next;
 
@@ -22,11 +22,13 @@ pub(crate) unsafe extern "C" fn mprotect(address: *mut c_void, size: usize, prot
 pub(crate) unsafe extern "C" fn munmap(address: *mut c_void, size: usize) -> c_int {
     let range = pages(address, size);
     let held_code = code_pages::overlaps(range);
+    let change = held_code.then(|| Change::begin(range));
     if held_code {
         guarded(|shim| shim.replacing(range));
     }
     // SAFETY: the host's own call, passed on.
     let result = unsafe { next::munmap(address, size) };
+    drop(change);
     if held_code && result == 0 {
         guarded(|shim| header_padding::give_back(shim.session, range.start()));
     }
@@ -55,11 +57,13 @@ pub(crate) unsafe extern "C" fn pkey_mprotect(
 ) -> c_int {
     let (range, executable) = (pages(address, size), protection & libc::PROT_EXEC != 0);
     let concerned = executable || code_pages::overlaps(range);
+    let change = concerned.then(|| Change::begin(range));
     if concerned {
         hooks::protecting(range, protection);
     }
     // SAFETY: the host's own call, passed on.
     let result = unsafe { next::pkey_mprotect(address, size, protection, key) };
+    drop(change);
     if concerned && result == 0 {
         hooks::protected(range, protection);
     }
@@ -76,10 +80,12 @@ pub(crate) unsafe extern "C" fn mremap(
     place: *mut c_void,
 ) -> *mut c_void {
     let (before, target) = (pages(address, size), pages(place, new_size));
-    if flags & libc::MREMAP_FIXED != 0 && code_pages::overlaps(target) {
+    let replaces = flags & libc::MREMAP_FIXED != 0 && code_pages::overlaps(target);
+    let held_code = code_pages::overlaps(before);
+    let changes = [(replaces, target), (held_code, before)].map(|(is, range)| is.then(|| Change::begin(range)));
+    if replaces {
         guarded(|shim| shim.replacing(target));
     }
-    let held_code = code_pages::overlaps(before);
     // SAFETY: the host's own call, passed on.
     let moved = unsafe { next::mremap(address, size, new_size, flags, place) };
     if !held_code || moved == libc::MAP_FAILED {
@@ -93,6 +99,7 @@ pub(crate) unsafe extern "C" fn mremap(
         guarded(|shim| shim.replacing(gone.unwrap_or_default()));
         return moved;
     }
+    drop(changes);
     guarded(|shim| shim.look_at(after));
     moved
 }

@@ -22,6 +22,7 @@ mod image_kernel;
 mod image_lifetime;
 mod image_perf;
 mod image_python_stacks;
+mod image_shared_pages;
 mod image_sharing;
 mod image_tools;
 mod integration_c;

@@ -16,6 +16,10 @@ use crate::{AddressRange, Function, ObjectId};
 /// Objects, and the pages that their text shares.
 pub(super) struct Group<'a> {
     pub(super) pages: AddressRange,
+    /// Whether a system call of another thread changes them at this moment.
+    pub(super) is_changing: bool,
+    /// Whether all members own their pages.
+    pub(super) owns_pages: bool,
     id: ObjectId,
     neighbours: Vec<Neighbour<'a>>,
 }
@@ -32,8 +36,10 @@ impl<'a> Group<'a> {
             let runs = found.finalized.iter().flat_map(|neighbour| runs(neighbour.object, page));
             let grown = runs.filter(|run| run.overlaps(pages)).fold(pages, AddressRange::hull);
             if grown == pages {
+                let owns_pages = found.finalized.iter().all(|neighbour| neighbour.owns_pages) && object.owns_pages;
                 let others = found.finalized.into_iter().filter(|neighbour| neighbour.id != object.id);
-                return Some(Group { pages, id: object.id, neighbours: others.collect() });
+                let (id, is_changing, neighbours) = (object.id, found.is_changing, others.collect());
+                return Some(Group { pages, is_changing, owns_pages, id, neighbours });
             }
             pages = grown;
         }

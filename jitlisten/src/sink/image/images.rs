@@ -3,7 +3,7 @@
 //! They outlive the sink: pages stay mapped while the sink is off, and even then a name must not outlive its code.
 //! Therefore the session reports changes of memory whether the sink is on or not.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
@@ -18,6 +18,7 @@ use super::pages::{self, NotExchanged};
 use super::refusal::{Refusal, Refusals};
 use super::salt::Salt;
 use crate::options::Options;
+use crate::process::alone::{MemoryAsFile, is_alone};
 use crate::process::checked_read;
 use crate::process::mappings::{self, Mapping};
 use crate::sink::{FinalizedObject, HeaderPadding, SinkError};
@@ -49,6 +50,7 @@ pub(crate) struct Images {
     bytes: u64,
     /// How many images may be made before mappings are counted.
     uncounted: u64,
+    memory_as_file: MemoryAsFile,
     /// See [`pages::show_to_valgrind`].
     under_valgrind: bool,
 }
@@ -59,6 +61,8 @@ struct Mapped {
     end: u64,
     /// The objects in it that are alive.
     members: Vec<ObjectId>,
+    /// Whether the objects that it was made for own its pages.
+    owns_pages: bool,
     /// Its file, if it is not among the freed ones.
     file: Option<Arc<Stored>>,
     /// Of [`Images::generation`], when it was made.
@@ -93,6 +97,7 @@ impl Images {
             generation: 0,
             bytes: 0,
             uncounted: 0,
+            memory_as_file: MemoryAsFile::default(),
             under_valgrind: under_valgrind(),
         }
     }
@@ -116,10 +121,10 @@ impl Images {
             path: "/proc/self/maps".into(),
             error,
         })?;
-        let fit = fit(group.pages, mappings);
-        let encoded = fit.and_then(|code| self.encode(options, object, &group, &code));
+        let fit = self.fit(&group, mappings);
+        let encoded = fit.and_then(|code| Ok((self.encode(options, object, &group, &code)?, code)));
         match encoded {
-            Ok(encoded) => self.put(options, &group, &encoded),
+            Ok((encoded, code)) => self.put(options, &group, &encoded, &code),
             Err(refusal) => {
                 self.refusals.count(&self.counters, &refusal, object.id);
                 Ok(0)
@@ -132,6 +137,37 @@ impl Images {
         self.mapped
             .get(&group.pages.start().0)
             .is_some_and(|image| image.end == group.pages.end().0 && group.ids().all(|id| image.members.contains(&id)))
+    }
+
+    /// The bytes of the pages, if they can be exchanged. `mappings` are those of the pages.
+    fn fit(&mut self, group: &Group<'_>, mappings: Option<Vec<Mapping>>) -> Result<Vec<u8>, Refusal> {
+        let mappings = mappings.ok_or(Refusal::Unreadable)?;
+        let is_ours = |mapping: &Mapping| !mapping.of_file || self.has_all_of(mapping.range, group.pages);
+        if group.is_changing || !mappings.iter().all(|mapping| is_final(mapping) && is_ours(mapping)) {
+            return Err(Refusal::NotFinal);
+        }
+        if !self.nobody_writes(group.owns_pages) {
+            return Err(Refusal::NotOwned);
+        }
+        checked_read::copy(group.pages).map_err(|_| Refusal::Unreadable)
+    }
+
+    /// Whether no other thread can write to pages that are not writable, until the session's lock is given back: see
+    /// [`pages`].
+    fn nobody_writes(&mut self, owns_pages: bool) -> bool {
+        owns_pages && !self.memory_as_file.is_open() || is_alone()
+    }
+
+    /// Whether all of `mapping` that is in `pages` is mapped from images.
+    fn has_all_of(&self, mapping: AddressRange, pages: AddressRange) -> bool {
+        let (mut at, end) = (mapping.start().0.max(pages.start().0), mapping.end().0.min(pages.end().0));
+        while at < end {
+            let Some((_, image)) = self.mapped.range(..=at).next_back().filter(|(_, image)| image.end > at) else {
+                return false;
+            };
+            at = image.end;
+        }
+        true
     }
 
     fn encode(
@@ -154,19 +190,23 @@ impl Images {
         encode(&content, pages::page_size()).map_err(Refusal::NotEncoded)
     }
 
-    fn put(&mut self, options: &Options, group: &Group<'_>, encoded: &Encoded) -> Result<u64, SinkError> {
+    fn put(&mut self, options: &Options, group: &Group<'_>, encoded: &Encoded, code: &[u8]) -> Result<u64, SinkError> {
         self.check_mappings()?;
         let size = encoded.bytes.len() as u64;
         self.make_space(size, options.quota)?;
         let written = self.write(options, &encoded.bytes)?;
-        put_in_place(encoded, &written, &self.counters)?;
+        put_in_place(encoded, &written, code, &self.counters)?;
         if let Some(observer) = observer::observer() {
             observer.image_mapped(group.pages, encoded.layout.code, &written.path);
         }
         if self.under_valgrind {
             pages::show_to_valgrind(&written.file);
-        } else if let Err(error) = pages::put_into_core(encoded.layout.mapped_range(), &encoded.in_core) {
-            log_line!(Debug, "core files will lack {}: {error}", written.path.display());
+        } else {
+            // SAFETY: `Images::fit` found that nobody writes to the pages until the session's lock is given back.
+            let put = unsafe { pages::put_into_core(encoded.layout.mapped_range(), &encoded.in_core) };
+            if let Err(error) = put {
+                log_line!(Debug, "core files will lack {}: {error}", written.path.display());
+            }
         }
         self.counters.written.add(1);
         if encoded.layout.mapped > 0 {
@@ -177,7 +217,8 @@ impl Images {
         let file = Some(Arc::new(Stored { path: written.path, size }));
         let generation = self.generation;
         let headers = Some(Arc::new(ImageHeaders::of(encoded)));
-        let image = Mapped { end: group.pages.end().0, members: group.ids().collect(), file, generation, headers };
+        let (end, members, owns_pages) = (group.pages.end().0, group.ids().collect(), group.owns_pages);
+        let image = Mapped { end, members, owns_pages, file, generation, headers };
         self.mapped.insert(group.pages.start().0, image);
         self.bytes += size;
         Ok(size)
@@ -247,22 +288,27 @@ impl Images {
         modules::withdraw(range);
         for start in self.overlapping(range) {
             let Some(image) = self.mapped.get(&start) else { continue };
-            let (from, to) = (start.max(range.start().0), image.end.min(range.end().0));
+            let (from, to, owns_pages) = (start.max(range.start().0), image.end.min(range.end().0), image.owns_pages);
+            if !self.nobody_writes(owns_pages) {
+                continue;
+            }
             let Some(pages) = AddressRange::new(Address(from), to - from) else { continue };
             // Memory may have been unmapped without our notice, and have another owner by now.
             let of_file = |mapping: &Mapping| mapping.of_file && is_final(mapping);
             if !mappings::mappings_of(pages).ok().flatten().is_some_and(|all| all.iter().all(of_file)) {
+                self.forget(pages);
                 continue;
             }
             let padding = padding.get(&pages.start()).copied();
-            // SAFETY: these pages are mapped from a file, and LLVM, which owns them, is about to change them: nothing
-            // runs there. The header padding is listed as ours.
+            // SAFETY: these pages are mapped from a file and not writable; their owner is in this very call, or has
+            // promised not to change them until it returns, or is this thread, the only one. The header padding is
+            // listed as ours.
             match unsafe { pages::withdraw(pages, padding) } {
                 Ok(()) => self.counters.withdrawn.add(1),
                 Err(error) => log_line!(Warn, "{pages} keeps the name of an image: {error}"),
             }
+            self.forget(pages);
         }
-        self.forget(range);
     }
 
     /// The mappings of `range` are gone, or others are there. The files stay for recordings that have samples in them.
@@ -293,6 +339,12 @@ impl Images {
         Some((image.headers.as_deref()?, &image.file.as_deref()?.path))
     }
 
+    /// The pages of each image with a byte of `text`.
+    pub(crate) fn around(&self, text: &[AddressRange]) -> BTreeSet<AddressRange> {
+        let starts = text.iter().flat_map(|&text| self.overlapping(text));
+        starts.filter_map(|start| AddressRange::new(Address(start), self.mapped.get(&start)?.end - start)).collect()
+    }
+
     fn overlapping(&self, range: AddressRange) -> Vec<u64> {
         let below = self.mapped.range(..range.end().0).rev();
         below.take_while(|(_, image)| image.end > range.start().0).map(|(&start, _)| start).collect()
@@ -309,14 +361,6 @@ impl Images {
     }
 }
 
-/// The bytes of the pages, if they can be exchanged.
-fn fit(pages: AddressRange, mappings: Option<Vec<Mapping>>) -> Result<Vec<u8>, Refusal> {
-    if !mappings.ok_or(Refusal::Unreadable)?.iter().all(is_final) {
-        return Err(Refusal::NotFinal);
-    }
-    checked_read::copy(pages).map_err(|_| Refusal::Unreadable)
-}
-
 fn is_final(mapping: &Mapping) -> bool {
     mapping.executable && !mapping.writable && !mapping.shared
 }
@@ -327,14 +371,19 @@ fn under_valgrind() -> bool {
 }
 
 /// Maps the file over the pages, and over the header padding in front of them.
-fn put_in_place(encoded: &Encoded, written: &ImageFile, counters: &ImageCounters) -> Result<(), SinkError> {
+fn put_in_place(
+    encoded: &Encoded,
+    written: &ImageFile,
+    code: &[u8],
+    counters: &ImageCounters,
+) -> Result<(), SinkError> {
     let layout = &encoded.layout;
     let range = layout.mapped_range();
-    let bytes = encoded.bytes.get(layout.code as usize..layout.code_end as usize).unwrap_or_default();
-    // SAFETY: the pages were found private, executable and not writable, and hold these bytes but for zeros behind the
-    // text; their owner is finalizing them in this very call, or lists them as code that is alive; the header padding
-    // of them was reserved for this. The file is in a private directory, and is not written to again.
-    let exchanged = unsafe { pages::exchange(range, &written.file, layout.mapped, bytes) };
+    let bytes = encoded.bytes.get(layout.mapped as usize..layout.code_end as usize).unwrap_or_default();
+    // SAFETY: `Images::fit` found that the pages are private, executable and not writable, and that nobody writes to
+    // them until the session's lock is given back; the header padding of them was reserved for this. The file is in a
+    // private directory, and is not written to again.
+    let exchanged = unsafe { pages::exchange(range, &written.file, layout.mapped, bytes, code) };
     exchanged.map_err(|NotExchanged { error, put_back }| {
         counters.put_back.add(u64::from(put_back));
         let _ = fs::remove_file(&written.path);
@@ -355,6 +404,7 @@ mod tests {
         let image = Mapped {
             end: pages.end().0,
             members: vec![ObjectId(id)],
+            owns_pages: true,
             file: Some(Arc::new(Stored { path, size })),
             generation: 0,
             headers: None,

@@ -16,7 +16,7 @@
 //! | `content.rs`, `encode.rs`, `sections.rs`, `symbols.rs` | the bytes; pure |
 //! | `unwind.rs`, `cfi_entry.rs`, `debug.rs` | the same |
 //! | `directory.rs`, `salt.rs` | where files go, how long they stay, what distinguishes them |
-//! | `pages.rs` | how pages are exchanged under running code |
+//! | `pages.rs` | how pages are exchanged under running code, and when that is safe |
 //! | `group.rs` | which objects have to go together |
 //! | `headers.rs`, `module.rs` | what the loader would say of an image |
 //! | `in_core.rs` | the header in memory, for readers of core files |
@@ -30,17 +30,16 @@
 //! valgrind opens a file only when it has seen a writable mapping of it too; under valgrind each image has one more
 //! mapping.
 //!
-//! A name must not outlive its code. When LLVM makes pages writable, or takes the right to execute them, they become
-//! the anonymous memory they were before that call, with the same bytes, in one step (`mremap`). The new object gets an
-//! image of its own.
+//! A name must not outlive its code. When LLVM makes pages writable, or takes the right to execute them, and when a
+//! producer frees the last code in them, they become the anonymous memory they were before that call, with the same
+//! bytes, in one step (`mremap`). The new object gets an image of its own.
 //!
 //! A core file has the pages of an image, as it had those of LLVM: one byte of each mapping is written over itself,
 //! because the kernel leaves out what it can read from a file. That costs a page of memory; LLVM's own pages are freed.
 //! In that page, the header, stand the names, too, for tools that read a core file when the images are gone
 //! (`in_core.rs`).
 //!
-//! The exchange is one step for threads that run there; the bytes are kept and put back if it fails; the file system is
-//! tried elsewhere first. `mremap` would not do for the way in: it sends perf no event.
+//! `mremap` would not do for the way in: it sends perf no event.
 //!
 //! The ELF header with the unwind sections lies in front of the code, because behind it data follows. To have space
 //! there, private anonymous read-write `mmap`s of LLVM are made larger at the front while images are on: one page, and
@@ -67,6 +66,8 @@ mod content;
 mod debug;
 mod directory;
 mod encode;
+#[cfg(test)]
+mod exchange_model;
 #[cfg(feature = "fuzzing")]
 pub(super) mod fuzzing;
 mod group;

@@ -4,9 +4,18 @@
 //! from taking the old pages out to putting the new ones in, and a thread that faults in between waits for it. The
 //! bytes are the same, so a thread that runs there sees nothing.
 //!
-//! One step, but not always one transaction: before Linux 6.12 a failure late in it can leave the hole. So what can
-//! fail is tried before, elsewhere ([`can_execute`]); the bytes are kept; and after a failure they are looked for and
-//! put back.
+//! **The rule.** A thread that *writes* there would lose what it stores between our copy and our `mmap`, or the right
+//! to store; no system call compares and exchanges. So pages are exchanged, or given back, only while nobody can write
+//! to them ([`Images::fit`](super::images::Images)): they are private, anonymous (or ours) and not writable; no hooked
+//! system call that could change that is under way, and none can begin, because each is announced under the session's
+//! lock (`ledger/changes.rs`); and no other call is made, because each object in them was placed by a memory manager of
+//! LLVM's, which our hooks hear, or its producer has promised to leave them alone from *finalized* to *freeing*, or
+//! this thread is the only one. Where the process has `/proc/self/mem` open, the first of these three does not count.
+//! All other pages have no image. `exchange_model.rs` tries every interleaving. A debugger promises nothing: the code
+//! is compared once more right before the `mmap`, which leaves it a microsecond.
+//!
+//! `mmap` is one step, but not always one transaction: before Linux 6.12 a failure late in it can leave the hole. So
+//! what can fail is tried before ([`can_execute`]); the bytes are kept, and put into the hole if it is still free.
 
 use std::fs::{File, OpenOptions};
 use std::io;
@@ -27,9 +36,9 @@ pub(super) fn page_size() -> u64 {
 /// Maps the first page of `file` executable, anywhere, for a moment: a file system mounted `noexec` and some security
 /// modules refuse.
 pub(super) fn can_execute(file: &File) -> io::Result<()> {
-    let (size, protection) = (page_size() as usize, libc::PROT_READ | libc::PROT_EXEC);
+    let size = page_size() as usize;
     // SAFETY: a new private mapping touches nothing that exists.
-    let mapped = unsafe { libc::mmap(ptr::null_mut(), size, protection, libc::MAP_PRIVATE, file.as_raw_fd(), 0) };
+    let mapped = unsafe { libc::mmap(ptr::null_mut(), size, EXECUTABLE, libc::MAP_PRIVATE, file.as_raw_fd(), 0) };
     if mapped == libc::MAP_FAILED {
         return Err(io::Error::last_os_error());
     }
@@ -47,46 +56,56 @@ pub(super) fn show_to_valgrind(file: &File) {
 }
 
 /// Makes the kernel put `pages` into core files. It leaves out what can be read from a file, unless the mapping has
-/// been written to (`anon_vma` in `vma_dump_size`, `fs/coredump.c`). So `header` is written there, or one byte over
-/// itself where there is none, as a debugger would do it; the mapping gets pages of its own by it. Some systems forbid
-/// it (`proc_mem.force_override`); then the image file is needed.
-pub(super) fn put_into_core(pages: AddressRange, header: &[u8]) -> io::Result<()> {
+/// been written to (`anon_vma` in `vma_dump_size`, `fs/coredump.c`). So `header` is written there, or the last byte
+/// over itself where there is none, as a debugger would do it; the mapping gets pages of its own by it. Some systems
+/// forbid it (`proc_mem.force_override`); then the image file is needed.
+///
+/// # Safety
+/// As for [`exchange`]: no other thread may write to that byte between the read and the write.
+pub(super) unsafe fn put_into_core(pages: AddressRange, header: &[u8]) -> io::Result<()> {
     let memory = OpenOptions::new().write(true).open("/proc/self/mem")?;
     if !header.is_empty() && header.len() as u64 <= pages.size() {
         return memory.write_all_at(header, pages.start().0);
     }
-    let byte = checked_read::copy(AddressRange::new(pages.start(), 1).unwrap_or_default())?;
-    memory.write_all_at(&byte, pages.start().0)
+    let last = Address(pages.end().0 - 1);
+    let byte = checked_read::copy(AddressRange::new(last, 1).unwrap_or_default())?;
+    memory.write_all_at(&byte, last.0)
 }
 
-/// Maps `file` from `offset` on over `pages`, where its bytes are what is in memory already: `before`, from
-/// `pages.end() - before.len()` on. What lies in front of that has no owner.
+/// Maps `file` from `offset` on over `pages`. It holds `bytes` there, which are those in memory, `code`, up to
+/// `pages.end()`, except for header padding in front and unwind tables in zeros that nobody reads.
 ///
 /// # Safety
-/// `pages` must be mapped private memory of this process, executable and not writable where `before` is, that its owner
-/// does not unmap or protect during the call; the file must not be changed while it is mapped.
+/// `pages` must be private memory of this process, executable and not writable where `code` is. Nothing may write to
+/// it, protect, unmap or replace it during the call; see the module's head. The file must not be changed while it is
+/// mapped.
 pub(super) unsafe fn exchange(
     pages: AddressRange,
     file: &File,
     offset: u64,
-    before: &[u8],
+    bytes: &[u8],
+    code: &[u8],
 ) -> Result<(), NotExchanged> {
-    let protection = libc::PROT_READ | libc::PROT_EXEC;
+    let untouched = |error| NotExchanged { error, put_back: false };
+    has_bytes(file, offset, bytes).map_err(untouched)?;
+    let place = AddressRange::new(Address(pages.end().0 - code.len() as u64), code.len() as u64).unwrap_or_default();
+    // A debugger cannot promise anything.
+    if !checked_read::copy(place).is_ok_and(|now| now == code) {
+        return Err(untouched(io::Error::other("the code has changed")));
+    }
     let flags = libc::MAP_PRIVATE | libc::MAP_FIXED;
     let (start, size) = (pages.start().0 as *mut _, pages.size() as usize);
     // SAFETY: the caller vouches that the pages may be replaced by a file with the same bytes.
-    let mapped = unsafe { libc::mmap(start, size, protection, flags, file.as_raw_fd(), offset as i64) };
-    let error = (mapped == libc::MAP_FAILED).then(io::Error::last_os_error);
-    // SAFETY: passed on.
-    let put_back = unsafe { restore_if_lost(pages, before) };
-    match error {
-        Some(error) => Err(NotExchanged { error, put_back }),
-        None if put_back => {
-            let error = io::Error::other("the mapping differs from the file");
-            Err(NotExchanged { error, put_back })
-        }
-        None => Ok(()),
+    let mapped = unsafe { libc::mmap(start, size, EXECUTABLE, flags, file.as_raw_fd(), offset as i64) };
+    if mapped != libc::MAP_FAILED {
+        return Ok(());
     }
+    let error = io::Error::last_os_error();
+    let put_back = fill_hole(place, code);
+    if let Some(padding) = AddressRange::new(pages.start(), pages.size() - place.size()).filter(|_| put_back) {
+        claim(padding, WRITABLE);
+    }
+    Err(NotExchanged { error, put_back })
 }
 
 /// Why pages are as they were.
@@ -97,32 +116,42 @@ pub(super) struct NotExchanged {
     pub(super) put_back: bool,
 }
 
-/// Looks for `before` at the end of `pages`; where it is not, makes anonymous memory of them that has it, as LLVM had
-/// it. Returns whether that was so.
-///
-/// # Safety
-/// As for [`exchange`].
-unsafe fn restore_if_lost(pages: AddressRange, before: &[u8]) -> bool {
-    let code = AddressRange::new(Address(pages.end().0 - before.len() as u64), before.len() as u64).unwrap_or_default();
-    if checked_read::copy(code).is_ok_and(|now| now == before) {
+/// Whether the file can be mapped and holds `bytes` from `offset` on, tried elsewhere.
+fn has_bytes(file: &File, offset: u64, bytes: &[u8]) -> io::Result<()> {
+    let mut found = vec![0; bytes.len()];
+    file.read_exact_at(&mut found, offset)?;
+    if found == bytes { Ok(()) } else { Err(io::Error::other("the file differs from what was written")) }
+}
+
+/// Puts `code` back where a failed mmap has left a hole. Returns whether there was one. Where another mapping is,
+/// nothing changes.
+fn fill_hole(place: AddressRange, code: &[u8]) -> bool {
+    // SAFETY: the place was claimed just now: only we know it.
+    claim(place, libc::PROT_NONE) && unsafe { put_anonymous(place, code) }.is_ok()
+}
+
+/// Maps anonymous memory at `place` if nothing is there.
+fn claim(place: AddressRange, protection: i32) -> bool {
+    let (start, size) = (place.start().0 as *mut libc::c_void, place.size() as usize);
+    if size == 0 {
         return false;
     }
-    if let Some(padding) =
-        AddressRange::new(pages.start(), pages.size() - code.size()).filter(|padding| !padding.is_empty())
-    {
-        // SAFETY: the caller vouches that these pages are ours; nothing uses them.
-        unsafe { empty(padding) };
+    // SAFETY: NOREPLACE never touches a mapping that exists.
+    let claimed = unsafe { libc::mmap(start, size, protection, ANONYMOUS | libc::MAP_FIXED_NOREPLACE, -1, 0) };
+    if claimed != libc::MAP_FAILED && claimed != start {
+        // A kernel before 4.17 takes the place for a hint.
+        // SAFETY: the mapping made just now, which is known nowhere else.
+        unsafe { libc::munmap(claimed, size) };
     }
-    // SAFETY: the caller vouches that the code was there, and is to be there.
-    let _ = unsafe { put_anonymous(code, before) };
-    true
+    claimed == start
 }
 
 /// Makes anonymous memory of pages that are mapped from an image, with their bytes and the same protection, in one
 /// step; and of the header padding in front of them, which then is as it was when it was reserved.
 ///
 /// # Safety
-/// Both must be mapped from an image and have no other owner.
+/// Both must be mapped from an image and have no other owner. As for [`exchange`], nothing may change the pages during
+/// the call.
 pub(super) unsafe fn withdraw(pages: AddressRange, padding: Option<AddressRange>) -> io::Result<()> {
     let bytes = checked_read::copy(pages)?;
     // SAFETY: the pages hold `bytes`, copied just now, and the caller vouches that nothing else owns them.
@@ -135,6 +164,7 @@ pub(super) unsafe fn withdraw(pages: AddressRange, padding: Option<AddressRange>
 }
 
 const WRITABLE: i32 = libc::PROT_READ | libc::PROT_WRITE;
+const EXECUTABLE: i32 = libc::PROT_READ | libc::PROT_EXEC;
 const ANONYMOUS: i32 = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
 
 /// Puts executable anonymous memory with `bytes` over `pages`. It is made elsewhere, so that a thread that runs there
@@ -152,7 +182,7 @@ unsafe fn put_anonymous(pages: AddressRange, bytes: &[u8]) -> io::Result<()> {
     // SAFETY: writable memory of that size was mapped just now.
     unsafe { ptr::copy_nonoverlapping(bytes.as_ptr(), made.cast(), size) };
     // SAFETY: the mapping made above, which nothing else refers to yet.
-    let protected = unsafe { libc::mprotect(made, size, libc::PROT_READ | libc::PROT_EXEC) };
+    let protected = unsafe { libc::mprotect(made, size, EXECUTABLE) };
     let flags = libc::MREMAP_MAYMOVE | libc::MREMAP_FIXED;
     let target = pages.start().0 as *mut libc::c_void;
     if protected == 0 {
@@ -227,11 +257,17 @@ mod tests {
         line.unwrap().contains("(deleted)")
     }
 
+    /// Maps the file over all three pages.
+    fn exchange_all(pages: AddressRange, file: &File, offset: u64) -> Result<(), NotExchanged> {
+        let bytes = [&[0; 8192], CODE].concat();
+        // SAFETY: the pages are the test's own, and the file is not changed.
+        unsafe { exchange(pages, file, offset, &bytes, CODE) }
+    }
+
     #[test]
     fn pages_come_from_the_file_and_go_back() {
         let (pages, code) = code();
-        // SAFETY: the pages are the test's own, and the file is not changed.
-        unsafe { exchange(pages, &file("exchange", CODE), 0, CODE) }.unwrap();
+        exchange_all(pages, &file("exchange", CODE), 0).unwrap();
         runs(code);
         assert!(is_file(code) && is_file(pages));
         let padding = AddressRange::new(pages.start(), pages.size() - 4096);
@@ -243,44 +279,44 @@ mod tests {
     }
 
     #[test]
-    fn a_file_with_other_bytes_does_not_stay() {
+    fn a_file_with_other_bytes_or_too_few_is_refused() {
         let (pages, code) = code();
-        // SAFETY: the pages are the test's own, and nothing runs there now.
-        let refused = unsafe { exchange(pages, &file("other", &[0xcc; 4096]), 0, CODE) }.unwrap_err();
-        assert!(refused.put_back);
-        runs(code);
-        assert!(!is_file(code) && !is_file(pages));
+        for (test, bytes) in [("other", &[0xcc; 4096][..]), ("short", &[])] {
+            let refused = exchange_all(pages, &file(test, bytes), 0).unwrap_err();
+            assert!(!refused.put_back);
+            runs(code);
+            assert!(!is_file(code) && !is_file(pages));
+        }
     }
 
     #[test]
-    fn a_file_that_ends_early_does_not_stay() {
+    fn code_that_has_changed_stays() {
         let (pages, code) = code();
-        // SAFETY: as above.
-        let refused = unsafe { exchange(pages, &file("short", &[]), 0, CODE) }.unwrap_err();
-        assert!(refused.put_back);
-        runs(code);
+        let memory = OpenOptions::new().write(true).open("/proc/self/mem").unwrap();
+        memory.write_all_at(&[0x90], code.start().0 + 8).unwrap();
+        assert!(!exchange_all(pages, &file("changed", CODE), 0).unwrap_err().put_back);
+        assert!(!is_file(code) && checked_read::copy(code).unwrap()[8] == 0x90);
     }
 
+    /// In a child, which has one thread: a hole of the test's process could be filled by another test.
     #[test]
-    fn a_hole_is_filled() {
-        let (pages, code) = code();
-        let (start, size) = (pages.start().0 as *mut _, pages.size() as usize);
-        // A real hole could be filled by another test.
-        // SAFETY: the test's own pages; this is as good as what a failing mmap may do.
-        unsafe { libc::mmap(start, size, libc::PROT_NONE, ANONYMOUS | libc::MAP_FIXED, -1, 0) };
-        assert!(checked_read::copy(code).is_err());
-        // SAFETY: as above.
-        assert!(unsafe { restore_if_lost(pages, CODE) });
-        runs(code);
-        // SAFETY: as above.
-        assert!(!unsafe { restore_if_lost(pages, CODE) }, "nothing is lost");
+    fn a_hole_is_filled_and_nothing_else() {
+        let (_, code) = code();
+        assert!(crate::process::in_child(|| {
+            let is_nothing_filled = !fill_hole(code, CODE);
+            // SAFETY: the test's own page.
+            unsafe { libc::munmap(code.start().0 as *mut _, 4096) };
+            let is_filled = fill_hole(code, CODE);
+            runs(code);
+            is_nothing_filled && is_filled && checked_read::copy(code).is_ok_and(|bytes| bytes == CODE)
+        }));
     }
 
     #[test]
     fn what_is_refused_early_changes_nothing() {
         let (pages, code) = code();
-        // SAFETY: an offset that is no multiple of a page is refused.
-        let refused = unsafe { exchange(pages, &file("early", CODE), 1, CODE) }.unwrap_err();
+        // An offset that is no multiple of a page is refused.
+        let refused = exchange_all(pages, &file("early", CODE), 1).unwrap_err();
         assert!(!refused.put_back);
         runs(code);
     }

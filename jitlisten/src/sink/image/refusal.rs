@@ -9,15 +9,17 @@ use crate::{Error, ObjectId, log_line};
 pub(super) enum Refusal {
     /// Its memory is gone.
     Unreadable,
-    /// Its pages are writable, shared with other processes, or not executable.
+    /// Its pages are writable, shared with other processes or another file's, or not executable.
     NotFinal,
+    /// Another thread may write to its pages during the exchange.
+    NotOwned,
     /// No ELF file can be made of it.
     NotEncoded(Error),
 }
 
 /// Which kinds have been logged.
 #[derive(Debug, Default)]
-pub(super) struct Refusals([bool; 3]);
+pub(super) struct Refusals([bool; 4]);
 
 impl Refusals {
     /// Counts one; the first of each kind is logged as a warning, the others for those who want everything.
@@ -26,6 +28,7 @@ impl Refusals {
             Refusal::Unreadable => (0, &counters.refused_unreadable),
             Refusal::NotFinal => (1, &counters.refused_not_final),
             Refusal::NotEncoded(_) => (2, &counters.refused_not_encoded),
+            Refusal::NotOwned => (3, &counters.refused_not_owned),
         };
         counter.add(1);
         if std::mem::replace(&mut self.0[kind], true) {
@@ -40,7 +43,12 @@ impl Refusal {
     fn reason(&self) -> String {
         match self {
             Refusal::Unreadable => "its memory cannot be read".into(),
-            Refusal::NotFinal => "its pages are writable, shared with other processes, or not executable".into(),
+            Refusal::NotFinal => {
+                "its pages are writable, shared with other processes or another file's, or not executable".into()
+            }
+            Refusal::NotOwned => {
+                "other threads may put code into its pages (jitlisten_owns_pages promises that they do not)".into()
+            }
             Refusal::NotEncoded(error) => error.to_string(),
         }
     }

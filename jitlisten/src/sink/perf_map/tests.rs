@@ -61,6 +61,7 @@ impl Reported {
             next_code: &|_| None,
             origin: crate::object::Origin::Caller,
             neighbours: &|_| Default::default(),
+            owns_pages: true,
             padding: &self.padding,
         }
     }

@@ -51,7 +51,7 @@ impl Shim {
             let placement = pattern.place(&code, &around, &read, &is_free, false);
             found.extend(placement.map(|placement| (id, pattern, placement)));
         }
-        self.moved(state, found);
+        self.moved(state, found, true);
     }
 
     /// The `.eh_frame` at `table` was registered, and no object is known to have one there: it may be that of one that
@@ -67,7 +67,7 @@ impl Shim {
             let placement = pattern.place_by_table(table, &read, &is_free);
             found.extend(placement.map(|placement| (id, pattern, placement)));
         }
-        self.moved(state, found);
+        self.moved(state, found, false);
     }
 
     /// The last objects that this thread has loaded and that still wait.
@@ -86,8 +86,8 @@ impl Shim {
     }
 
     /// These were found elsewhere. Equal objects cannot be distinguished, nor one from another that waits and is not
-    /// looked for.
-    fn moved(&self, state: &mut State, found: Vec<(ObjectId, Pattern, Placement)>) {
+    /// looked for. `before_it_ran`: see [`Session::moved`](jitlisten::Session::moved).
+    fn moved(&self, state: &mut State, found: Vec<(ObjectId, Pattern, Placement)>, before_it_ran: bool) {
         let certain = certain(found.iter().map(|(.., placement)| placement));
         if !found.is_empty() && !certain.contains(&true) {
             log_line!(Info, "{} equal objects linked for another address stay unnamed", found.len());
@@ -108,7 +108,7 @@ impl Shim {
             }
             self.look_unless_known(state, &placement.text);
             let debug_object = pattern.into_debug_object(&placement.sections);
-            let Ok(outcome) = self.session.moved(id, debug_object) else { continue };
+            let Ok(outcome) = self.session.moved(id, debug_object, before_it_ran) else { continue };
             self.note(state, &outcome);
         }
     }

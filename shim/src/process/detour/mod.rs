@@ -34,7 +34,7 @@ use std::fmt;
 use std::io;
 
 use jitlisten::Address;
-use jitlisten::plumbing::checked_read;
+use jitlisten::plumbing::{checked_read, is_alone};
 
 pub(crate) use write::{page_size, write_pointer};
 
@@ -66,11 +66,6 @@ impl fmt::Display for Refusal {
             Refusal::TooFar => write!(f, "no free memory near it"),
         }
     }
-}
-
-/// Whether this process has one thread only.
-fn is_alone() -> bool {
-    std::fs::read_dir("/proc/self/task").is_ok_and(|tasks| tasks.count() == 1)
 }
 
 /// Makes every call of the empty function at `function` a call of `hook`, for good.
