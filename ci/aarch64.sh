@@ -179,7 +179,7 @@ compile_programs() {
 compile_unit_tests() {
     local binary unit=$work/payload/unit
     mkdir -p "$unit"
-    cross test --release --no-run --lib -p jitlisten -p jitlisten-names -p jitlisten-unwinder -p unwind-register -p jitlisten-shim -p jitlisten-sampler --message-format=json 2>"$work/unit.log" |
+    cross test --release --no-run --lib -p jitlisten -p jitlisten-files -p jitlisten-names -p jitlisten-unwinder -p unwind-register -p jitlisten-shim -p jitlisten-sampler --message-format=json 2>"$work/unit.log" |
         grep -o '"executable":"[^"]*"' | cut -d '"' -f 4 >"$work/unit.list" || { cat "$work/unit.log" >&2; fail "unit tests"; }
     while read -r binary; do
         aarch64-linux-gnu-strip --strip-debug -o "$unit/$(basename "${binary%-*}")" "$binary"

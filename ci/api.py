@@ -20,7 +20,7 @@ import sys
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 CRATES = {
-    "jitlisten": "jitlisten", "jitlisten-names": "names", "jitlisten-unwinder": "unwinder",
+    "jitlisten": "jitlisten", "jitlisten-files": "files", "jitlisten-names": "names", "jitlisten-unwinder": "unwinder",
     "unwind-register": "unwind-register",
 }
 FORMATS = (57,)

@@ -191,7 +191,7 @@ in_debian_13() {
 miri() { if cargo +nightly miri --version >/dev/null 2>&1; then ci/miri.sh; else skip miri "no nightly toolchain with miri"; fi; }
 
 # As a registry would have them: each package is built from what is in it.
-packages() { cargo package --quiet --allow-dirty -p jitlisten-names -p jitlisten-unwinder -p unwind-register -p jitlisten; }
+packages() { cargo package --quiet --allow-dirty -p jitlisten-files -p jitlisten-names -p jitlisten-unwinder -p unwind-register -p jitlisten; }
 
 # The most often useful first.
 long_lane() {

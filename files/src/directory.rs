@@ -1,0 +1,227 @@
+//! A directory that only this user can change.
+
+use std::ffi::{OsStr, OsString};
+use std::fs::File;
+use std::io;
+use std::os::fd::{AsFd, AsRawFd as _, OwnedFd};
+use std::os::unix::ffi::OsStrExt as _;
+use std::path::{Component, Path, PathBuf};
+
+use rustix::fs::{AtFlags, CWD, Dir, FileType, Mode, OFlags, RawMode};
+use rustix::io::retry_on_intr;
+
+use crate::plain::{PRIVATE, SAFELY, create_in};
+use crate::replacement::Replacement;
+
+/// A directory that belongs to this user and that nobody else may write to, held open. See the crate's head for how
+/// long.
+#[derive(Debug)]
+pub struct OwnDirectory {
+    directory: OwnedFd,
+    path: PathBuf,
+}
+
+impl OwnDirectory {
+    /// Opens an existing directory.
+    ///
+    /// # Errors
+    /// [`io::ErrorKind::PermissionDenied`] if it is a link, belongs to another user, or others may write to it.
+    pub fn open(path: &Path) -> io::Result<OwnDirectory> {
+        OwnDirectory::open_in(CWD, path.as_os_str(), path.to_owned())
+    }
+
+    /// Creates the directory with mode 0700, or opens an existing one.
+    ///
+    /// # Errors
+    /// See [`OwnDirectory::open`].
+    pub fn create(path: &Path) -> io::Result<OwnDirectory> {
+        OwnDirectory::create_in(CWD, path.as_os_str(), path.to_owned())
+    }
+
+    /// Creates the directory with mode 0700.
+    ///
+    /// # Errors
+    /// [`io::ErrorKind::AlreadyExists`] if the name exists, even as a link.
+    pub fn create_new(path: &Path) -> io::Result<OwnDirectory> {
+        make(CWD, path.as_os_str())?;
+        OwnDirectory::open(path)
+    }
+
+    /// Creates or opens a directory below this one; `relative` may have several parts, each of which is created.
+    ///
+    /// # Errors
+    /// See [`OwnDirectory::open`]; a part like `..` is refused.
+    pub fn below(&self, relative: &Path) -> io::Result<OwnDirectory> {
+        let mut directory = OwnDirectory { directory: self.directory.try_clone()?, path: self.path.clone() };
+        for part in relative.components() {
+            let Component::Normal(name) = part else {
+                return Err(io::Error::new(io::ErrorKind::InvalidInput, "not a plain relative path"));
+            };
+            directory = OwnDirectory::create_in(&directory.directory, name, directory.path.join(name))?;
+        }
+        Ok(directory)
+    }
+
+    fn create_in(parent: impl AsFd, name: &OsStr, path: PathBuf) -> io::Result<OwnDirectory> {
+        match make(&parent, name) {
+            Err(error) if error.kind() != io::ErrorKind::AlreadyExists => Err(error),
+            _ => OwnDirectory::open_in(parent, name, path),
+        }
+    }
+
+    fn open_in(parent: impl AsFd, name: &OsStr, path: PathBuf) -> io::Result<OwnDirectory> {
+        let flags = OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let directory = match retry_on_intr(|| rustix::fs::openat(&parent, name, flags, Mode::empty())) {
+            // A link or a file; `O_NOFOLLOW | O_DIRECTORY` says so of both.
+            Err(rustix::io::Errno::NOTDIR | rustix::io::Errno::LOOP) => return Err(refused("not a directory")),
+            opened => opened?,
+        };
+        let status = rustix::fs::fstat(&directory)?;
+        if status.st_uid != rustix::process::geteuid().as_raw() {
+            return Err(refused("owned by another user"));
+        }
+        if Mode::from_raw_mode(status.st_mode).intersects(Mode::WGRP | Mode::WOTH) {
+            return Err(refused("other users may write to it"));
+        }
+        Ok(OwnDirectory { directory, path })
+    }
+
+    /// Where it was opened.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Creates a file with mode 0600, for reading and writing.
+    ///
+    /// # Errors
+    /// [`io::ErrorKind::AlreadyExists`] if the name exists, even as a link.
+    pub fn create_file(&self, name: impl AsRef<OsStr>) -> io::Result<File> {
+        create_in(&self.directory, plain(name.as_ref())?, OFlags::empty(), PRIVATE)
+    }
+
+    /// Opens an existing regular file for reading.
+    ///
+    /// # Errors
+    /// Also if it is a link or another kind of file.
+    pub fn open_file(&self, name: impl AsRef<OsStr>) -> io::Result<File> {
+        let name = plain(name.as_ref())?;
+        let file = retry_on_intr(|| rustix::fs::openat(&self.directory, name, SAFELY, Mode::empty()))?;
+        let is_regular = FileType::from_raw_mode(rustix::fs::fstat(&file)?.st_mode).is_file();
+        if is_regular { Ok(file.into()) } else { Err(refused("not a regular file")) }
+    }
+
+    /// Begins a file with mode 0600 that gets its name, or replaces a file of that name, when it is complete.
+    ///
+    /// # Errors
+    /// When it cannot be made.
+    pub fn replacement(&self, name: impl AsRef<OsStr>) -> io::Result<Replacement> {
+        Replacement::in_directory(self.directory.try_clone()?, plain(name.as_ref())?.as_os_str())
+    }
+
+    /// Writes a file with mode 0600, as [`OwnDirectory::replacement`] does.
+    ///
+    /// # Errors
+    /// When it cannot be written; then nothing has changed.
+    pub fn write(&self, name: impl AsRef<OsStr>, bytes: &[u8]) -> io::Result<()> {
+        let mut replacement = self.replacement(name)?;
+        io::Write::write_all(replacement.file(), bytes)?;
+        replacement.commit()
+    }
+
+    /// Gives a file of the same file system a second name here.
+    ///
+    /// # Errors
+    /// [`io::ErrorKind::AlreadyExists`] if the name exists, [`io::ErrorKind::CrossesDevices`], and others.
+    pub fn link(&self, from: &Path, name: impl AsRef<OsStr>) -> io::Result<()> {
+        let name = plain(name.as_ref())?;
+        Ok(retry_on_intr(|| rustix::fs::linkat(CWD, from, &self.directory, name, AtFlags::empty()))?)
+    }
+
+    /// Writes a copy of the rest of an open file, as [`OwnDirectory::replacement`] does. Returns its size.
+    ///
+    /// # Errors
+    /// When it cannot be written; then nothing has changed.
+    pub fn copy(&self, mut from: impl io::Read, name: impl AsRef<OsStr>) -> io::Result<u64> {
+        let mut replacement = self.replacement(name)?;
+        let size = io::copy(&mut from, replacement.file())?;
+        replacement.commit().map(|()| size)
+    }
+
+    /// Whether the name exists, be it as a dangling link.
+    pub fn contains(&self, name: impl AsRef<OsStr>) -> bool {
+        plain(name.as_ref())
+            .is_ok_and(|name| rustix::fs::statat(&self.directory, name, AtFlags::SYMLINK_NOFOLLOW).is_ok())
+    }
+
+    /// The names in it.
+    ///
+    /// # Errors
+    /// When it cannot be read.
+    pub fn names(&self) -> io::Result<Vec<OsString>> {
+        let mut names = Vec::new();
+        for entry in Dir::read_from(&self.directory)? {
+            let name = OsStr::from_bytes(entry?.file_name().to_bytes()).to_owned();
+            if name != "." && name != ".." {
+                names.push(name);
+            }
+        }
+        Ok(names)
+    }
+
+    /// Removes a file or a link.
+    ///
+    /// # Errors
+    /// When it cannot be removed.
+    pub fn remove_file(&self, name: impl AsRef<OsStr>) -> io::Result<()> {
+        Ok(rustix::fs::unlinkat(&self.directory, plain(name.as_ref())?, AtFlags::empty())?)
+    }
+
+    /// Removes an empty directory.
+    ///
+    /// # Errors
+    /// When it cannot be removed.
+    pub fn remove_directory(&self, name: impl AsRef<OsStr>) -> io::Result<()> {
+        Ok(rustix::fs::unlinkat(&self.directory, plain(name.as_ref())?, AtFlags::REMOVEDIR)?)
+    }
+}
+
+impl AsFd for OwnDirectory {
+    fn as_fd(&self) -> std::os::fd::BorrowedFd<'_> {
+        self.directory.as_fd()
+    }
+}
+
+fn refused(reason: &'static str) -> io::Error {
+    io::Error::new(io::ErrorKind::PermissionDenied, reason)
+}
+
+/// A name without a directory.
+fn plain(name: &OsStr) -> Result<&Path, rustix::io::Errno> {
+    let mut parts = Path::new(name).components();
+    match (parts.next(), parts.next()) {
+        (Some(Component::Normal(part)), None) if part == name => Ok(Path::new(name)),
+        _ => Err(rustix::io::Errno::INVAL),
+    }
+}
+
+/// `mkdir(2)`, with mode 0700 whatever the umask.
+fn make(parent: impl AsFd, name: &OsStr) -> io::Result<()> {
+    let mode = Mode::RWXU;
+    retry_on_intr(|| rustix::fs::mkdirat(&parent, name, mode))?;
+    // Opened without the right to read, which the umask may have taken.
+    let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    set_mode(&retry_on_intr(|| rustix::fs::openat(&parent, name, flags, Mode::empty()))?, mode)
+}
+
+/// Gives a new file or directory its mode, of which the umask may have taken a part.
+pub(crate) fn set_mode(made: &OwnedFd, mode: Mode) -> io::Result<()> {
+    const PERMISSIONS: RawMode = 0o777;
+    let status = rustix::fs::fstat(made)?;
+    if status.st_mode & PERMISSIONS == mode.as_raw_mode() || status.st_uid != rustix::process::geteuid().as_raw() {
+        return Ok(());
+    }
+    // `fchmod(2)` refuses a descriptor made with `O_PATH`.
+    let path = format!("/proc/self/fd/{}", made.as_raw_fd());
+    rustix::fs::fchmod(made, mode).or_else(|_| rustix::fs::chmodat(CWD, path, mode, AtFlags::empty()))?;
+    Ok(())
+}

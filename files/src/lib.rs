@@ -1,0 +1,30 @@
+//! Makes files and directories that no other local user can redirect, read or change. Everything that this project
+//! writes is made here; `ci/files.py` finds any other way.
+//!
+//! ```text
+//!   OwnDirectory   a directory of this user that nobody else may write to, held open; files in it by `openat(2)`
+//!   Replacement    a file under a temporary name, renamed when it is complete
+//!   create_new, open_or_create, create_directories      files and directories in places that the user chose
+//! ```
+//!
+//! A predictable name in a directory like `/tmp` may already exist as another user's link or directory. Therefore new
+//! files are made with `O_EXCL | O_NOFOLLOW`, and the directory is checked through the descriptor that is used.
+//!
+//! In the process of a host: nothing here allocates more than a name, takes a lock, raises a signal or panics. Writing
+//! may raise `SIGXFSZ`; a caller that must prevent that writes to [`Replacement::file`] itself. Keep no
+//! [`OwnDirectory`] for longer than a call: a host may close its descriptor and open another directory with that number.
+
+#![forbid(unsafe_code)]
+// In the host's process nothing panics; where a panic is impossible, the reason stands beside it.
+#![cfg_attr(not(test), deny(clippy::expect_used, clippy::panic, clippy::unreachable, clippy::unwrap_used))]
+
+mod directory;
+mod plain;
+mod replacement;
+
+pub use directory::OwnDirectory;
+pub use plain::{create_directories, create_new, open_or_create, unacceptable};
+pub use replacement::{Replacement, Visibility};
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,154 @@
+//! A file that is written under a temporary name and renamed when it is complete.
+
+use std::ffi::{OsStr, OsString};
+use std::fs::{self, File};
+use std::io;
+use std::os::fd::OwnedFd;
+use std::os::unix::fs::{FileTypeExt as _, MetadataExt as _};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use rustix::fs::{AtFlags, CWD, Mode, OFlags};
+use rustix::io::retry_on_intr;
+
+use crate::plain::{PRIVATE, create_in};
+
+/// Names that may be taken, by an earlier process that was killed.
+const MAX_ATTEMPTS: u32 = 1000;
+
+/// Who may read a [`Replacement`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Visibility {
+    /// This user: mode 0600.
+    Private,
+    /// As the umask says; a file that is replaced keeps its mode. For a page or a table that the user asked for.
+    Umask,
+}
+
+/// A file under a temporary name, `.jitlisten-PID-N.new` in the same directory. Without [`Replacement::commit`] it is
+/// removed, and nothing has changed.
+#[derive(Debug)]
+pub struct Replacement {
+    file: File,
+    /// `None` for a pipe or a device, which is written directly.
+    pending: Option<Pending>,
+}
+
+/// The temporary name; removed when this is dropped.
+#[derive(Debug)]
+struct Pending {
+    directory: OwnedFd,
+    temporary: OsString,
+    name: OsString,
+}
+
+impl Replacement {
+    /// Begins a file at a path that the user chose. A link of this user's is followed to an existing file; a pipe or a
+    /// device is opened and not replaced.
+    ///
+    /// # Errors
+    /// When it cannot be made, and for a dangling link, a link of another user's, and a directory.
+    pub fn at(path: &Path, visibility: Visibility) -> io::Result<Replacement> {
+        let (path, existing) = followed(path)?;
+        let (Some(name), Some(parent)) = (path.file_name(), path.parent()) else {
+            return Err(io::ErrorKind::IsADirectory.into());
+        };
+        let parent = if parent.as_os_str().is_empty() { Path::new(".") } else { parent };
+        let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let directory = retry_on_intr(|| rustix::fs::openat(CWD, parent, flags, Mode::empty()))?;
+        if let Some(existing) = &existing {
+            let kind = existing.file_type();
+            if kind.is_fifo() || kind.is_char_device() || kind.is_block_device() {
+                let flags = OFlags::WRONLY | OFlags::NOFOLLOW | OFlags::CLOEXEC | OFlags::NOCTTY;
+                let file = retry_on_intr(|| rustix::fs::openat(&directory, name, flags, Mode::empty()))?;
+                return Ok(Replacement { file: file.into(), pending: None });
+            }
+            if !kind.is_file() {
+                return Err(io::Error::other("not a regular file"));
+            }
+        }
+        let wanted = match visibility {
+            Visibility::Private => PRIVATE,
+            Visibility::Umask => Mode::RUSR | Mode::WUSR | Mode::RGRP | Mode::WGRP | Mode::ROTH | Mode::WOTH,
+        };
+        let replacement = Replacement::with_mode(directory, name, wanted)?;
+        if visibility == Visibility::Umask
+            && let Some(existing) = existing
+        {
+            rustix::fs::fchmod(&replacement.file, Mode::from_raw_mode(existing.mode() & 0o777))?;
+        }
+        Ok(replacement)
+    }
+
+    pub(crate) fn in_directory(directory: OwnedFd, name: &OsStr) -> io::Result<Replacement> {
+        Replacement::with_mode(directory, name, PRIVATE)
+    }
+
+    fn with_mode(directory: OwnedFd, name: &OsStr, mode: Mode) -> io::Result<Replacement> {
+        static NEXT: AtomicU32 = AtomicU32::new(0);
+        let mut attempt = 0;
+        loop {
+            let number = NEXT.fetch_add(1, Ordering::Relaxed);
+            let temporary = OsString::from(format!(".jitlisten-{}-{number}.new", std::process::id()));
+            match create_in(&directory, Path::new(&temporary), OFlags::empty(), mode) {
+                Ok(file) => {
+                    let pending = Some(Pending { directory, temporary, name: name.to_owned() });
+                    return Ok(Replacement { file, pending });
+                }
+                Err(error) if error.kind() == io::ErrorKind::AlreadyExists && attempt < MAX_ATTEMPTS => attempt += 1,
+                Err(error) => return Err(error),
+            }
+        }
+    }
+
+    /// The file, for reading and writing.
+    pub fn file(&mut self) -> &mut File {
+        &mut self.file
+    }
+
+    /// Gives the file its name. A file that has the name is replaced; a link is replaced, not followed.
+    ///
+    /// # Errors
+    /// When it cannot be renamed; then nothing has changed.
+    pub fn commit(self) -> io::Result<()> {
+        self.into_file().map(drop)
+    }
+
+    /// [`Replacement::commit`], for a caller that goes on writing.
+    ///
+    /// # Errors
+    /// As that.
+    pub fn into_file(self) -> io::Result<File> {
+        if let Some(pending) = &self.pending {
+            // What is dropped after that has no such name any more.
+            let Pending { directory, temporary, name } = pending;
+            retry_on_intr(|| rustix::fs::renameat(directory, temporary, directory, name))?;
+        }
+        Ok(self.file)
+    }
+}
+
+impl Drop for Pending {
+    fn drop(&mut self) {
+        let _ = rustix::fs::unlinkat(&self.directory, &self.temporary, AtFlags::empty());
+    }
+}
+
+/// Follows a link of this user's. Returns the path, and the file if there is one.
+fn followed(path: &Path) -> io::Result<(PathBuf, Option<fs::Metadata>)> {
+    match fs::symlink_metadata(path) {
+        Ok(link) if link.is_symlink() => {
+            // As the kernel does in sticky directories (`fs.protected_symlinks`), and everywhere.
+            if link.uid() != rustix::process::geteuid().as_raw() {
+                return Err(io::Error::new(io::ErrorKind::PermissionDenied, "a link of another user"));
+            }
+            let path = fs::canonicalize(path)?;
+            let existing = fs::symlink_metadata(&path)?;
+            Ok((path, Some(existing)))
+        }
+        Ok(existing) => Ok((path.to_owned(), Some(existing))),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok((path.to_owned(), None)),
+        Err(error) => Err(error),
+    }
+}

@@ -1,0 +1,193 @@
+use std::fs::{self, Permissions};
+use std::io::{self, Read as _, Write as _};
+use std::os::unix::fs::{PermissionsExt as _, symlink};
+use std::path::{Path, PathBuf};
+
+use super::*;
+
+/// A directory removed at the end.
+struct Place(PathBuf);
+
+impl Place {
+    fn new(test: &str) -> Place {
+        let path = std::env::temp_dir().join(format!("jitlisten-files-{test}-{}", std::process::id()));
+        fs::create_dir(&path).unwrap();
+        Place(path)
+    }
+
+    fn join(&self, name: &str) -> PathBuf {
+        self.0.join(name)
+    }
+
+    /// A file with a text that must stay.
+    fn victim(&self) -> PathBuf {
+        let victim = self.join("victim");
+        fs::write(&victim, "precious").unwrap();
+        victim
+    }
+
+    fn is_untouched(&self) -> bool {
+        fs::read(self.join("victim")).unwrap() == b"precious"
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(&self.0);
+    }
+}
+
+fn mode(path: &Path) -> u32 {
+    fs::symlink_metadata(path).unwrap().permissions().mode() & 0o777
+}
+
+fn reason<T: std::fmt::Debug>(result: io::Result<T>) -> String {
+    result.unwrap_err().to_string()
+}
+
+#[test]
+fn directories_that_others_control_are_refused() {
+    let place = Place::new("refused");
+    let path = place.join("images");
+    for (open_to, expected) in [(0o775, true), (0o757, true), (0o755, false), (0o700, false)] {
+        fs::create_dir(&path).unwrap();
+        fs::set_permissions(&path, Permissions::from_mode(open_to)).unwrap();
+        let opened = OwnDirectory::create(&path);
+        assert_eq!(opened.is_err(), expected, "{open_to:o}");
+        if expected {
+            assert_eq!(reason(opened), "other users may write to it");
+        }
+        fs::remove_dir(&path).unwrap();
+    }
+    fs::create_dir(place.join("elsewhere")).unwrap();
+    symlink(place.join("elsewhere"), &path).unwrap();
+    assert_eq!(reason(OwnDirectory::create(&path)), "not a directory");
+    assert_eq!(reason(OwnDirectory::open(&path)), "not a directory");
+    fs::remove_file(&path).unwrap();
+    fs::write(&path, "").unwrap();
+    assert_eq!(reason(OwnDirectory::create(&path)), "not a directory");
+    assert_eq!(OwnDirectory::create_new(&path).unwrap_err().kind(), io::ErrorKind::AlreadyExists);
+    // A directory of another user: of root's, or as root one that is given away.
+    let other = place.join("other");
+    fs::create_dir(&other).unwrap();
+    let other = if std::os::unix::fs::chown(&other, Some(4711), None).is_ok() { other } else { PathBuf::from("/") };
+    assert_eq!(reason(OwnDirectory::open(&other)), "owned by another user");
+}
+
+#[test]
+fn links_at_predictable_names_are_not_followed() {
+    let place = Place::new("links");
+    let victim = place.victim();
+    let directory = OwnDirectory::create_new(&place.join("images")).unwrap();
+    for link in ["file", "text", "copy", "linked"] {
+        symlink(&victim, place.join("images").join(link)).unwrap();
+    }
+    assert!(directory.create_file("file").is_err());
+    assert!(directory.open_file("file").is_err());
+    assert!(create_new(&place.join("images/file")).is_err());
+    assert!(open_or_create(&place.join("images/file")).is_err());
+    directory.write("text", b"ours").unwrap();
+    directory.copy(&b"a copy"[..], "copy").unwrap();
+    assert!(directory.link(&place.join("images/text"), "linked").is_err());
+    assert!(place.is_untouched());
+    assert_eq!(fs::read(place.join("images/text")).unwrap(), b"ours");
+    assert!(fs::symlink_metadata(place.join("images/text")).unwrap().is_file());
+    let mut names = directory.names().unwrap();
+    names.sort();
+    assert_eq!(names, ["copy", "file", "linked", "text"], "no temporary name is left");
+    for outside in ["../x", "", ".", "..", "/etc/x", "a/b"] {
+        assert!(directory.create_file(outside).is_err(), "{outside:?}");
+        assert!(directory.replacement(outside).is_err(), "{outside:?}");
+    }
+}
+
+#[test]
+fn directories_below() {
+    let place = Place::new("below");
+    let root = OwnDirectory::create_new(&place.join("root")).unwrap();
+    let library = root.below(Path::new("usr/lib")).unwrap();
+    assert_eq!(library.path(), place.join("root/usr/lib"));
+    library.write("a.so", b"x").unwrap();
+    assert_eq!([mode(&place.join("root/usr")), mode(&place.join("root/usr/lib/a.so"))], [0o700, 0o600]);
+    symlink("/tmp", place.join("root/tmp")).unwrap();
+    assert!(root.below(Path::new("tmp/x")).is_err());
+    assert!(root.below(Path::new("usr/../..")).is_err() && root.below(Path::new("/usr")).is_err());
+}
+
+/// In a process of its own, because the umask is one for all threads.
+#[test]
+fn modes_do_not_depend_on_the_umask() {
+    const VARIABLE: &str = "JITLISTEN_FILES_UMASK_PLACE";
+    let Some(place) = std::env::var_os(VARIABLE).map(PathBuf::from) else {
+        for umask in ["000", "022", "077", "777"] {
+            let place = Place::new(&format!("umask-{umask}"));
+            let script = format!("umask {umask} && exec \"$0\" modes_do_not_depend_on_the_umask");
+            let mut shell = std::process::Command::new("sh");
+            shell.args(["-c", &script]).arg(std::env::current_exe().unwrap()).env(VARIABLE, &place.0);
+            assert!(shell.output().unwrap().status.success(), "umask {umask}");
+        }
+        return;
+    };
+    let directory = OwnDirectory::create_new(&place.join("images")).unwrap();
+    directory.create_file("one").unwrap();
+    directory.write("two", b"").unwrap();
+    open_or_create(&place.join("log")).unwrap();
+    Replacement::at(&place.join("private"), Visibility::Private).unwrap().commit().unwrap();
+    assert_eq!(mode(&place.join("images")), 0o700);
+    for file in ["images/one", "images/two", "log", "private"] {
+        assert_eq!(mode(&place.join(file)), 0o600, "{file}");
+    }
+    Replacement::at(&place.join("page"), Visibility::Umask).unwrap().commit().unwrap();
+    let umask = place.to_str().and_then(|place| place.split("umask-").nth(1)?.split('-').next()).unwrap();
+    assert_eq!(mode(&place.join("page")), 0o666 & !u32::from_str_radix(umask, 8).unwrap());
+}
+
+#[test]
+fn a_replacement_changes_nothing_before_it_is_complete() {
+    let place = Place::new("replacement");
+    let page = place.join("page.html");
+    fs::write(&page, "old").unwrap();
+    fs::set_permissions(&page, Permissions::from_mode(0o640)).unwrap();
+    let mut replacement = Replacement::at(&page, Visibility::Umask).unwrap();
+    replacement.file().write_all(b"half").unwrap();
+    assert_eq!(fs::read(&page).unwrap(), b"old");
+    drop(replacement);
+    assert_eq!(fs::read_dir(&place.0).unwrap().count(), 1);
+    let mut replacement = Replacement::at(&page, Visibility::Umask).unwrap();
+    replacement.file().write_all(b"new").unwrap();
+    replacement.commit().unwrap();
+    assert_eq!((fs::read(&page).unwrap(), mode(&page)), (b"new".to_vec(), 0o640));
+    // A link of this user's leads to the file.
+    symlink("page.html", place.join("link")).unwrap();
+    let mut replacement = Replacement::at(&place.join("link"), Visibility::Private).unwrap();
+    replacement.file().write_all(b"by link").unwrap();
+    replacement.commit().unwrap();
+    assert!(fs::symlink_metadata(place.join("link")).unwrap().is_symlink());
+    assert_eq!((fs::read(&page).unwrap(), mode(&page)), (b"by link".to_vec(), 0o600));
+    symlink("nothing", place.join("dangling")).unwrap();
+    assert!(Replacement::at(&place.join("dangling"), Visibility::Umask).is_err());
+    assert!(Replacement::at(&place.0, Visibility::Umask).is_err());
+    if std::os::unix::fs::lchown(place.join("link"), Some(4711), None).is_ok() {
+        assert_eq!(reason(Replacement::at(&place.join("link"), Visibility::Umask)), "a link of another user");
+    }
+    Replacement::at(Path::new("/dev/null"), Visibility::Umask).unwrap().commit().unwrap();
+    assert!(!fs::symlink_metadata("/dev/null").unwrap().is_file());
+}
+
+#[test]
+fn files_to_add_to() {
+    let place = Place::new("append");
+    let log = place.join("log");
+    for text in ["one\n", "two\n"] {
+        let mut file = open_or_create(&log).unwrap();
+        assert_eq!(unacceptable(&file.metadata().unwrap()), None);
+        file.write_all(text.as_bytes()).unwrap();
+    }
+    let mut text = String::new();
+    open_or_create(&log).unwrap().read_to_string(&mut text).unwrap();
+    assert_eq!(text, "one\ntwo\n");
+    fs::hard_link(&log, place.join("second")).unwrap();
+    let reason = |path: &Path| unacceptable(&open_or_create(path).unwrap().metadata().unwrap());
+    assert_eq!(reason(&log), Some("a file with several names"));
+    assert_eq!(reason(Path::new("/dev/null")), Some("not a regular file"));
+}
