@@ -4,7 +4,7 @@
 //! ```text
 //!   OwnDirectory   a directory of this user that nobody else may write to, held open; files in it by `openat(2)`
 //!   Replacement    a file under a temporary name, renamed when it is complete
-//!   create_new, open_or_create, create_directories      files and directories in places that the user chose
+//!   create_new, open_existing, ...     files and directories in places that the user chose
 //! ```
 //!
 //! A predictable name in a directory like `/tmp` may already exist as another user's link or directory. Therefore new
@@ -23,7 +23,9 @@ mod plain;
 mod replacement;
 
 pub use directory::OwnDirectory;
-pub use plain::{create_directories, create_new, open_or_create, unacceptable};
+pub use plain::{
+    create_directories, create_new, create_new_in, open_existing, open_or_create, open_to_append, unacceptable,
+};
 pub use replacement::{Replacement, Visibility};
 
 #[cfg(test)]

@@ -12,16 +12,18 @@
 //! is free. The lock alone counts for a process in another PID namespace, and for one whose children share its
 //! mappings.
 
-use std::fs::{self, DirBuilder, File, OpenOptions};
+use std::fs::{self, File};
 use std::io;
 use std::os::fd::AsRawFd as _;
-use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _, OpenOptionsExt as _};
+use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
+use jitlisten_files::OwnDirectory;
+
 use super::pages;
 use crate::liveness::{self, Dead, Lock, start_time};
-use crate::process::checked_file::{CheckedFile, FileIdentity, only_ours, open_to_us};
+use crate::process::checked_file::CheckedFile;
 use crate::process::write_nosignal::{effective_user, write_whole};
 use crate::sink::SinkError;
 use crate::{log_line, options::Options};
@@ -37,7 +39,6 @@ const ATTEMPTS: usize = 3;
 #[derive(Debug)]
 pub(super) struct Directory {
     path: PathBuf,
-    identity: FileIdentity,
     next: u64,
     /// The lock; a host may have closed it.
     _alive: CheckedFile,
@@ -49,11 +50,6 @@ pub(super) struct ImageFile {
     pub(super) file: File,
 }
 
-fn failed(verb: &'static str, path: &Path) -> impl FnOnce(io::Error) -> SinkError {
-    let path = path.to_owned();
-    move |error| SinkError::Io { verb, path, error }
-}
-
 impl Directory {
     /// Makes the directory of this process at the first place that will do.
     pub(super) fn open(options: &Options) -> Result<Directory, SinkError> {
@@ -61,11 +57,12 @@ impl Directory {
             return Directory::below(wanted);
         }
         let usual = PathBuf::from(format!("/var/tmp/jitlisten-{}", effective_user()));
-        let first = private(&usual).and_then(|()| Directory::below(&usual));
+        let first = OwnDirectory::create(&usual).map_err(SinkError::io("use", &usual));
+        let first = first.and_then(|_| Directory::below(&usual));
         let Some(other) = &options.jitdump_directory else { return first };
         first.or_else(|error| {
             log_line!(Info, "{error}; trying {}", other.display());
-            DirBuilder::new().recursive(true).mode(0o700).create(other).map_err(failed("create", other))?;
+            jitlisten_files::create_directories(other).map_err(SinkError::io("create", other))?;
             Directory::below(other)
         })
     }
@@ -73,7 +70,7 @@ impl Directory {
     fn below(base: &Path) -> Result<Directory, SinkError> {
         if is_remote(base) {
             let error = io::Error::other("a network file system cannot hold code that must not vanish");
-            return Err(failed("use", base)(error));
+            return Err(SinkError::io("use", base)(error));
         }
         remove_dead(base);
         // In another PID namespace a directory without a lock may be taken for a dead process's.
@@ -87,94 +84,52 @@ impl Directory {
     }
 
     fn create(base: &Path) -> Result<Directory, SinkError> {
-        let path = create_unique(base)?;
-        Directory::fill(&path).inspect_err(|_| {
-            let _ = fs::remove_file(path.join(ALIVE));
-            let _ = fs::remove_dir(&path);
+        let directory = create_unique(base)?;
+        Directory::fill(&directory).inspect_err(|_| {
+            let _ = directory.remove_file(ALIVE);
+            let _ = fs::remove_dir(directory.path());
         })
     }
 
     /// Takes the lock and tries whether code may run from here.
-    fn fill(path: &Path) -> Result<Directory, SinkError> {
-        let identity = open_to_us(path).map_err(failed("open", path))?;
+    fn fill(directory: &OwnDirectory) -> Result<Directory, SinkError> {
+        let path = directory.path();
         let lock = path.join(ALIVE);
-        let alive = create_file(&lock)?;
+        let alive = directory.create_file(ALIVE).map_err(SinkError::io("create", &lock))?;
         // One byte: an empty file has no page to map.
-        write_whole(&alive, b"\n").map_err(|(_, error)| failed("write", &lock)(error))?;
+        write_whole(&alive, b"\n").map_err(|(_, error)| SinkError::io("write", &lock)(error))?;
         if liveness::lock_shared(&alive) != Lock::Taken {
-            return Err(failed("lock", &lock)(io::Error::last_os_error()));
+            return Err(SinkError::io("lock", &lock)(io::Error::last_os_error()));
         }
-        pages::can_execute(&alive).map_err(failed("execute from", path))?;
-        let alive = CheckedFile::new(alive).map_err(failed("stat", &lock))?;
-        Ok(Directory { path: path.to_owned(), identity, next: 0, _alive: alive })
+        pages::can_execute(&alive).map_err(SinkError::io("execute from", path))?;
+        let alive = CheckedFile::new(alive).map_err(SinkError::io("stat", &lock))?;
+        Ok(Directory { path: path.to_owned(), next: 0, _alive: alive })
     }
 
-    /// The owner of the place we are in may put another directory there.
-    fn check_that_it_is_there(&self) -> Result<(), SinkError> {
-        let metadata = fs::symlink_metadata(&self.path).map_err(failed("stat", &self.path))?;
-        let same = FileIdentity::of(&metadata) == self.identity;
-        if same { Ok(()) } else { Err(SinkError::NotOurs { path: self.path.clone(), found: "another directory" }) }
-    }
-
-    /// Writes a new file. Nothing is left of one that fails.
+    /// Writes a new file. Nothing is left of one that fails. The owner of the place we are in may have put another
+    /// directory there.
     pub(super) fn write(&mut self, bytes: &[u8]) -> Result<ImageFile, SinkError> {
-        let path = self.path.join(format!("object-{}.so", self.next));
+        let name = format!("object-{}.so", self.next);
+        let path = self.path.join(&name);
         self.next += 1;
-        self.check_that_it_is_there()?;
-        let file = create_file(&path)?;
+        let directory = OwnDirectory::open(&self.path).map_err(SinkError::io("open", &self.path))?;
+        let file = directory.create_file(&name).map_err(SinkError::io("create", &path))?;
         match write_whole(&file, bytes) {
             Ok(()) => Ok(ImageFile { path, file }),
             Err((_, error)) => {
-                let _ = fs::remove_file(&path);
-                Err(failed("write", &path)(error))
+                let _ = directory.remove_file(&name);
+                Err(SinkError::io("write", &path)(error))
             }
         }
     }
 }
 
-fn create_file(path: &Path) -> Result<File, SinkError> {
-    let safely = libc::O_NOFOLLOW | libc::O_CLOEXEC;
-    let mut options = OpenOptions::new();
-    options.read(true).write(true).create_new(true).mode(0o600).custom_flags(safely);
-    let file = options.open(path).map_err(failed("create", path))?;
-    only_ours(&file).map_err(failed("create", path))?;
-    Ok(file)
-}
-
-/// Makes a directory that is ours alone, or finds it.
-pub(in crate::sink) fn private(path: &Path) -> Result<(), SinkError> {
-    match DirBuilder::new().mode(0o700).create(path) {
-        Ok(()) => return open_to_us(path).map(|_| ()).map_err(failed("open", path)),
-        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
-        Err(error) => return Err(failed("create", path)(error)),
-    }
-    let metadata = fs::symlink_metadata(path).map_err(failed("stat", path))?;
-    let found = if !metadata.is_dir() {
-        "not a directory"
-    } else if metadata.uid() != effective_user() {
-        "owned by another user"
-    } else if metadata.mode() & 0o077 != 0 {
-        "open to other users"
-    } else {
-        return Ok(());
-    };
-    Err(SinkError::NotOurs { path: path.to_owned(), found })
-}
-
 /// The session may be opened, or the program replaced by `exec`, several times in the life of one process.
-fn create_unique(base: &Path) -> Result<PathBuf, SinkError> {
+fn create_unique(base: &Path) -> Result<OwnDirectory, SinkError> {
     let pid = std::process::id();
     let start = start_time(pid).unwrap_or_default();
-    let mut attempt = 0;
-    loop {
-        let suffix = if attempt == 0 { String::new() } else { format!("-{attempt}") };
-        let path = base.join(format!("image-{pid}-{start}{suffix}"));
-        match DirBuilder::new().mode(0o700).create(&path) {
-            Ok(()) => return Ok(path),
-            Err(error) if error.kind() == io::ErrorKind::AlreadyExists && attempt < 1000 => attempt += 1,
-            Err(error) => return Err(failed("create", &path)(error)),
-        }
-    }
+    let name = format!("image-{pid}-{start}");
+    OwnDirectory::create_unique(base, &name).map_err(SinkError::io("create", &base.join(name)))
 }
 
 /// Removes what dead processes of ours have left, as far as this module's head says.
@@ -206,7 +161,8 @@ fn since_when(directory: &Path, written: SystemTime) -> SystemTime {
     if let Ok(metadata) = fs::symlink_metadata(&mark) {
         return metadata.modified().unwrap_or(written);
     }
-    create_file(&mark).ok().and_then(|file| file.metadata().ok()?.modified().ok()).unwrap_or(written)
+    let made = OwnDirectory::open(directory).and_then(|directory| directory.create_file(DEAD));
+    made.and_then(|file| file.metadata()?.modified()).unwrap_or(written)
 }
 
 /// `image-PID-START` or `image-PID-START-N`
@@ -217,8 +173,8 @@ fn parse_name(name: &str) -> Option<(u32, u64)> {
 
 /// Whether the lock is held, be it in another PID namespace.
 fn is_locked(directory: &Path) -> bool {
-    let options = OpenOptions::new().read(true).custom_flags(libc::O_NOFOLLOW | libc::O_CLOEXEC).to_owned();
-    options.open(directory.join(ALIVE)).is_ok_and(|file| liveness::lock_exclusive(&file) != Lock::Taken)
+    let file = OwnDirectory::open(directory).and_then(|directory| directory.open_file(ALIVE));
+    file.is_ok_and(|file| liveness::lock_exclusive(&file) != Lock::Taken)
 }
 
 /// Removes what this module makes, and the directory if nothing else is in it.

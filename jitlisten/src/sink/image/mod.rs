@@ -85,7 +85,7 @@ mod symbols;
 mod tests;
 mod unwind;
 
-pub(super) use directory::{DEAD, found_dead, private};
+pub(super) use directory::{DEAD, found_dead};
 pub(crate) use images::Images;
 pub(crate) use module::runs_of;
 pub(crate) use sink::Image;

@@ -2,8 +2,8 @@
 //!
 //! ```text
 //!   $JITLISTEN_DIR, or else $JITDUMPDIR, or else $HOME/.debug/jit
-//!     `- jitlisten-XXXXXX/            mkdtemp(3): fresh, mode 0700
-//!          |- jit-PID.dump            O_EXCL, O_NOFOLLOW, mode 0600; perf knows it by this name
+//!     `- jitlisten-XXXXXX/            fresh, mode 0700
+//!          |- jit-PID.dump            mode 0600; perf knows it by this name
 //!          |- jitted-PID-INDEX.so     later, from `perf inject`
 //!          `- dead                    created by the first process that finds that the process has ended
 //! ```
@@ -14,20 +14,25 @@
 //! perf detects the file by an executable mapping of it, the *marker*. It is never used, and never unmapped while the
 //! file is written. A file system mounted `noexec` refuses it, so no jitdump is written there.
 
-use std::ffi::CString;
-use std::fs::{self, DirBuilder, File, OpenOptions};
+use std::fs::{self, File};
 use std::io;
 use std::os::fd::AsRawFd as _;
-use std::os::unix::ffi::{OsStrExt as _, OsStringExt as _};
-use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _, OpenOptionsExt as _};
+use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 use std::ptr;
+use std::time::SystemTime;
+
+use jitlisten_files::OwnDirectory;
 
 use crate::liveness::{self, Lock};
-use crate::process::checked_file::{CheckedFile, only_ours, open_to_us};
+use crate::process::checked_file::CheckedFile;
+use crate::process::clock;
 use crate::process::write_nosignal::{effective_user, write_whole};
 use crate::sink::SinkError;
 use crate::sink::image::{DEAD, found_dead};
+
+/// In the name of the directory: as mkdtemp(3) has them.
+const NAME_LETTERS: usize = 6;
 
 /// A jitdump that is being written.
 #[derive(Debug)]
@@ -44,26 +49,24 @@ impl Dump {
     /// Makes a directory below `base`, the file in it with `header`, and the marker. Leaves nothing behind when it
     /// fails.
     pub(super) fn create(base: &Path, header: &[u8]) -> Result<Dump, SinkError> {
-        let mut builder = DirBuilder::new();
-        builder.recursive(true).mode(0o700).create(base).map_err(failed("create", base))?;
+        jitlisten_files::create_directories(base).map_err(SinkError::io("create", base))?;
         remove_dead(base);
         let directory = fresh_directory(base)?;
         Dump::create_in(&directory, header).inspect_err(|_| {
             // Where even this fails there is nothing more to be done, and nothing that harms.
-            let _ = std::fs::remove_file(directory.join(file_name()));
-            let _ = std::fs::remove_dir(&directory);
+            let _ = directory.remove_file(file_name());
+            let _ = fs::remove_dir(directory.path());
         })
     }
 
-    fn create_in(directory: &Path, header: &[u8]) -> Result<Dump, SinkError> {
-        let path = directory.join(file_name());
-        let file = open(&path, true).map_err(failed("create", &path))?;
-        only_ours(&file).map_err(failed("create", &path))?;
-        write_whole(&file, header).map_err(|(_, error)| failed("write", &path)(error))?;
+    fn create_in(directory: &OwnDirectory, header: &[u8]) -> Result<Dump, SinkError> {
+        let path = directory.path().join(file_name());
+        let file = jitlisten_files::open_or_create(&path).map_err(SinkError::io("create", &path))?;
+        write_whole(&file, header).map_err(|(_, error)| SinkError::io("write", &path)(error))?;
         // Without a lock it is known by its number alone.
         liveness::lock_shared(&file);
-        let marker = Marker::map(&file).map_err(failed("map as executable", &path))?;
-        let file = CheckedFile::new(file).map_err(failed("stat", &path))?;
+        let marker = Marker::map(&file).map_err(SinkError::io("map as executable", &path))?;
+        let file = CheckedFile::new(file).map_err(SinkError::io("stat", &path))?;
         Ok(Dump { file, path, pid: std::process::id(), _marker: marker, length: header.len() as u64 })
     }
 
@@ -84,14 +87,14 @@ impl Dump {
     /// Why nothing more is written.
     pub(super) fn is_full(&self, quota: u64) -> SinkError {
         let error = io::Error::other(format!("{quota} bytes are enough (JITLISTEN_QUOTA)"));
-        failed("add to", &self.path)(error)
+        SinkError::io("add to", &self.path)(error)
     }
 
     /// A file that was removed can still be written, but never read.
     pub(super) fn check_that_it_is_there(&mut self) -> Result<(), SinkError> {
-        let metadata = self.file()?.metadata().map_err(failed("stat", &self.path))?;
+        let metadata = self.file()?.metadata().map_err(SinkError::io("stat", &self.path))?;
         if metadata.nlink() == 0 {
-            return Err(failed("write", &self.path)(io::ErrorKind::NotFound.into()));
+            return Err(SinkError::io("write", &self.path)(io::ErrorKind::NotFound.into()));
         }
         Ok(())
     }
@@ -99,14 +102,18 @@ impl Dump {
     /// The file, opened again if the host has closed what it did not know.
     fn file(&mut self) -> Result<&File, SinkError> {
         if self.file.get().is_none() {
-            let again = open(&self.path, false).and_then(CheckedFile::new).map_err(failed("open", &self.path))?;
+            let again = jitlisten_files::open_to_append(&self.path)
+                .and_then(CheckedFile::new)
+                .map_err(SinkError::io("open", &self.path))?;
             if again.identity() != self.file.identity() {
                 return Err(SinkError::NotOurs { path: self.path.clone(), found: "another file" });
             }
             again.get().map(liveness::lock_shared);
             self.file = again;
         }
-        self.file.unchecked().ok_or_else(|| failed("open", &self.path)(io::Error::from_raw_os_error(libc::EBADF)))
+        self.file
+            .unchecked()
+            .ok_or_else(|| SinkError::io("open", &self.path)(io::Error::from_raw_os_error(libc::EBADF)))
     }
 
     /// Appends whole records, all of them or none.
@@ -123,7 +130,7 @@ impl Dump {
                     // Where this fails too, the torn record stays: it is the last of the file, and readers stop there.
                     let _ = file.set_len(length);
                 }
-                Err(failed("write", &self.path)(error))
+                Err(SinkError::io("write", &self.path)(error))
             }
         }
     }
@@ -155,7 +162,7 @@ fn remove_dead(base: &Path) {
 /// `jitlisten-XXXXXX`
 fn is_directory_name(name: &str) -> bool {
     name.strip_prefix("jitlisten-")
-        .is_some_and(|rest| rest.len() == 6 && rest.bytes().all(|b| b.is_ascii_alphanumeric()))
+        .is_some_and(|rest| rest.len() == NAME_LETTERS && rest.bytes().all(|b| b.is_ascii_alphanumeric()))
 }
 
 /// `jit-PID.dump`
@@ -171,16 +178,10 @@ fn is_dead(directory: &Path) -> bool {
         names.filter_map(|name| name.into_string().ok()).filter(|name| pid_of(name).is_some()).collect();
     !dumps.is_empty()
         && dumps.iter().all(|name| {
-            let file = open(&directory.join(name), false);
+            let file = jitlisten_files::open_to_append(&directory.join(name));
             pid_of(name).is_some_and(|pid| liveness::start_time(pid).is_none())
                 && file.is_ok_and(|file| liveness::lock_exclusive(&file) == Lock::Taken)
         })
-}
-
-fn open(path: &Path, create_new: bool) -> io::Result<File> {
-    let safely = libc::O_NOFOLLOW | libc::O_CLOEXEC | libc::O_NOCTTY | libc::O_NONBLOCK;
-    let mut options = OpenOptions::new();
-    options.read(true).append(true).create_new(create_new).mode(0o600).custom_flags(safely).open(path)
 }
 
 /// perf takes the process number in the name for that of the innermost PID namespace, which is what `getpid(2)`
@@ -189,27 +190,25 @@ fn file_name() -> String {
     format!("jit-{}.dump", std::process::id())
 }
 
-fn failed(verb: &'static str, path: &Path) -> impl FnOnce(io::Error) -> SinkError {
-    let path = path.to_owned();
-    move |error| SinkError::Io { verb, path, error }
-}
-
-/// mkdtemp(3): a directory that no other user could have made or can look into.
-fn fresh_directory(base: &Path) -> Result<PathBuf, SinkError> {
-    let template = base.join("jitlisten-XXXXXX");
-    let text = CString::new(template.as_os_str().as_bytes());
-    let text = text.map_err(|error| failed("create", &template)(error.into()))?.into_raw();
-    // SAFETY: `text` is a C string of ours, writable, and ends in the six letters the function replaces.
-    let made = unsafe { libc::mkdtemp(text) };
-    let error = io::Error::last_os_error();
-    // SAFETY: `text` comes from `into_raw` above; the function has changed letters, not the length.
-    let text = unsafe { CString::from_raw(text) };
-    if made.is_null() {
-        return Err(failed("create a directory in", base)(error));
+/// A directory that no other user could have made or can look into.
+fn fresh_directory(base: &Path) -> Result<OwnDirectory, SinkError> {
+    const LETTERS: &[u8; 36] = b"abcdefghijklmnopqrstuvwxyz0123456789";
+    let since = clock::time_of_day().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+    let mut number = since.as_nanos() as u64 ^ u64::from(std::process::id()) << 20;
+    loop {
+        let mut rest = number;
+        let letters: String = (0..NAME_LETTERS)
+            .map(|_| {
+                let letter = LETTERS[(rest % LETTERS.len() as u64) as usize];
+                rest /= LETTERS.len() as u64;
+                char::from(letter)
+            })
+            .collect();
+        match OwnDirectory::create_new(&base.join(format!("jitlisten-{letters}"))) {
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => number = number.wrapping_add(1),
+            made => return made.map_err(SinkError::io("create a directory in", base)),
+        }
     }
-    let made = PathBuf::from(std::ffi::OsString::from_vec(text.into_bytes()));
-    open_to_us(&made).map_err(failed("open", &made))?;
-    Ok(made)
 }
 
 /// The thread that is running: perf notes it beside the code.
@@ -252,8 +251,6 @@ impl Drop for Marker {
 #[cfg(test)]
 mod tests {
     use std::time::Duration;
-
-    use crate::process::clock;
 
     use super::*;
 

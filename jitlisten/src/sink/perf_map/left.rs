@@ -5,13 +5,12 @@
 //! so that the search is done once). In another PID namespace the PID means nothing: there, a map without a lock must
 //! also be old.
 
-use std::fs::{self, File, OpenOptions};
+use std::fs::{self, File};
 use std::io::{self, Read as _, Seek as _};
-use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _};
+use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
-use super::file::SAFELY;
 use crate::liveness::{self, DEAD_AGE, Dead, Lock};
 use crate::process::clock;
 use crate::process::write_nosignal::{effective_user, overwrite};
@@ -131,7 +130,7 @@ fn locked(path: &Path) -> Option<(File, FirstLine)> {
     if !about.is_file() || about.uid() != effective_user() || about.nlink() != 1 {
         return None;
     }
-    let file = OpenOptions::new().read(true).write(true).custom_flags(SAFELY).open(path).ok()?;
+    let file = jitlisten_files::open_existing(path).ok()?;
     let now = file.metadata().ok()?;
     if (about.dev(), about.ino()) != (now.dev(), now.ino()) {
         return None;
