@@ -6,14 +6,15 @@
 
 use std::collections::HashMap;
 use std::ffi::{OsStr, OsString};
-use std::fs::{self, DirBuilder};
+use std::fs;
 use std::io::Write as _;
 use std::os::unix::ffi::OsStrExt as _;
-use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _};
+use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use clap::Args;
+use jitlisten_files::OwnDirectory;
 
 use crate::bundle;
 use crate::command;
@@ -75,7 +76,8 @@ impl Input {
         // What was recorded up to a signal is still to be shown.
         let (status, waiting) = recorder::record(&mut recorder, &self.command)?;
         waiting.end();
-        let new = seen(&path).into_iter().filter(|(path, identity)| before.get(path) != Some(identity));
+        // An earlier recording may have got another name.
+        let new = seen(&path).into_iter().filter(|(_, identity)| !before.values().any(|before| before == identity));
         let mut files: Vec<PathBuf> = new.map(|(path, _)| path).filter(|path| bundle::is_recording(path)).collect();
         files.sort();
         if files.is_empty() {
@@ -172,12 +174,11 @@ struct Scratch(PathBuf);
 
 impl Scratch {
     fn new() -> Result<Scratch, Problem> {
-        let directory = std::env::temp_dir().join(format!("jitlisten-lines-{}", std::process::id()));
-        DirBuilder::new()
-            .mode(0o700)
-            .create(&directory)
-            .map_err(|error| Problem::new(format!("cannot make {}: {error}", directory.display())))?;
-        Ok(Scratch(directory))
+        let parent = std::env::temp_dir();
+        let directory = OwnDirectory::create_unique(&parent, &format!("jitlisten-lines-{}", std::process::id()));
+        let directory = directory
+            .map_err(|error| Problem::new(format!("cannot make a directory in {}: {error}", parent.display())))?;
+        Ok(Scratch(directory.path().to_owned()))
     }
 }
 

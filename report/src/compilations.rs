@@ -5,6 +5,7 @@ use std::fs::{self, File};
 use std::io::{BufRead as _, BufReader, Read as _, Seek as _, SeekFrom};
 use std::path::{Path, PathBuf};
 
+use perf_format::recording::{COMPILATIONS, images};
 use serde_json::Value;
 
 use crate::lookup::open_file;
@@ -196,9 +197,7 @@ impl GrowingCompilations {
 }
 
 fn beside(recording: &Path) -> PathBuf {
-    let mut beside = recording.as_os_str().to_owned();
-    beside.push(".images/compilations.jsonl");
-    beside.into()
+    images(recording).join(COMPILATIONS)
 }
 
 fn open_beside(recording: &Path) -> Option<File> {
