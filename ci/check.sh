@@ -6,6 +6,8 @@ cd "$(dirname "$0")/.."
 cargo fmt --all --check
 # Wherever a file can forbid unsafe code, it does.
 python3 ci/unsafe.py
+# Files are made in one place.
+python3 ci/files.py
 # No file imports in a circle.
 python3 ci/cycles.py
 # Licences and versions of dependencies; what published crates have in them and what they offer.

@@ -367,14 +367,20 @@ struct jitlisten_record_options {
     uint64_t recorder_start;
 };
 
-/* Starts a recording into the file at path. An existing recording is overwritten, any other file is not. In path, %p is
- * the process, %h the host, %% a percent sign. options may be NULL. JITLISTEN_WRONG_ORDER while another recording runs;
- * JITLISTEN_INVALID_ARGUMENT if the file cannot be written. Threads: any. */
+/* Starts a recording into the file at path. With the first sample an existing recording is renamed to path.old, and its
+ * images to path.old.images; any other file is refused. In path, %p is the process, %h the host, %% a percent sign.
+ * options may be NULL. JITLISTEN_WRONG_ORDER while another recording runs; JITLISTEN_INVALID_ARGUMENT if the file cannot
+ * be written. Threads: any. */
 jitlisten_status jitlisten_record_start(const char *path, const struct jitlisten_record_options *options);
 
 /* Ends the recording. The file is complete when this returns; before, or if the process is killed, it lacks at most the
  * last 1/20 s. JITLISTEN_WRONG_ORDER if there is none. Threads: any. */
 jitlisten_status jitlisten_record_stop(void);
+
+/* Copies the absolute path of the current recording, terminated, to the `size` bytes at path: an empty one until the
+ * first sample, if an earlier recording has the name. The child of a fork has a file of its own. JITLISTEN_WRONG_ORDER if
+ * there is no recording, JITLISTEN_INVALID_ARGUMENT if size is too small. Threads: any. */
+jitlisten_status jitlisten_record_path(char *path, size_t size);
 
 /* Counters of the current recording, or of the last one. */
 struct jitlisten_record_statistics {

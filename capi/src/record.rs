@@ -78,6 +78,27 @@ pub extern "C" fn jitlisten_record_stop() -> i32 {
     guarded(|| jitlisten_sampler::stop().map(drop).map_err(|error| failure(&error)))
 }
 
+/// Copies the path of the recording that is being made.
+///
+/// # Safety
+/// `path` must be null, or point to `size` writable bytes.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn jitlisten_record_path(path: *mut c_char, size: usize) -> i32 {
+    guarded(|| {
+        borrowed::check_output(path, "path")?;
+        let current = jitlisten_sampler::current().ok_or(Status::WrongOrder)?;
+        let current = current.unwrap_or_default().into_os_string().into_vec();
+        if current.len() >= size {
+            return Err(Failure::argument(format_args!("the path has {} bytes", current.len())));
+        }
+        // SAFETY: the caller vouches for `size` bytes, which are more than the path has.
+        unsafe { std::ptr::copy_nonoverlapping(current.as_ptr().cast(), path, current.len()) };
+        // SAFETY: as above; the end of the path is one of those bytes.
+        unsafe { path.add(current.len()).write(0) };
+        Ok(())
+    })
+}
+
 /// Copies the counters of the recording that is being made, or of the last one.
 ///
 /// # Safety

@@ -80,7 +80,8 @@ impl Input {
         if !status.success() {
             let _ = writeln!(std::io::stderr(), "jitlisten: the program {}", command::ending(status));
         }
-        let new = seen(&path).into_iter().filter(|(path, identity)| before.get(path) != Some(identity));
+        // An earlier recording may have got another name.
+        let new = seen(&path).into_iter().filter(|(_, identity)| !before.values().any(|before| before == identity));
         let mut files: Vec<PathBuf> = new.map(|(path, _)| path).filter(|path| bundle::is_recording(path)).collect();
         files.sort();
         if files.is_empty() {

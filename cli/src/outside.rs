@@ -138,10 +138,7 @@ impl Map {
                 .help("keep it, or remove it and try again"));
         }
         let _ = rustix::fs::unlinkat(&directory, &name, AtFlags::empty());
-        let flags =
-            OFlags::CREATE | OFlags::EXCL | OFlags::WRONLY | OFlags::APPEND | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-        let file = rustix::fs::openat(&directory, &name, flags, Mode::RUSR | Mode::WUSR);
-        let mut file = File::from(file.map_err(|error| failed(error.into()))?);
+        let mut file = jitlisten_files::create_new_in(&directory, &name).map_err(failed)?;
         let first = format!("{MARK}{} {} {} alive\n", process.inner_pid(), process.start, process.namespace());
         file.write_all(first.as_bytes()).map_err(failed)?;
         Ok(Map { path, file })

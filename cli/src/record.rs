@@ -6,16 +6,13 @@
 #![forbid(unsafe_code)]
 
 use std::ffi::OsString;
-use std::fs::File;
-use std::io::{self, IsTerminal as _, Read as _, Write as _};
-use std::os::unix::fs::OpenOptionsExt as _;
+use std::io::{self, IsTerminal as _, Write as _};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 use clap::Args;
 use jitlisten_sampler::{Clock, Counter, Options};
-use rustix::fs::OFlags;
 
 use crate::bundle;
 use crate::command;
@@ -111,24 +108,16 @@ pub(crate) fn checked_output(output: &Path, bundle: bool, pid: Option<u32>) -> R
         };
         return Err(Problem::new(format!("{} is {what}", path.display())).help("choose another -o"));
     }
-    if !bundle && !is_recording_or_empty(&path) {
-        return Err(Problem::new(format!("{} exists and is not a recording", path.display())).help("choose another -o"));
-    }
     // Another process may have other rights, and says so itself.
     if pid.is_none() && !is_writable(parent) {
         return Err(Problem::new(format!("{} cannot be written", parent.display())).help("choose another -o"));
     }
+    if pid.is_none() && !bundle {
+        let cannot = |error| Problem::new(format!("cannot write {}: {error}", path.display()));
+        jitlisten_sampler::check_place(&expanded(&path, named_by))
+            .map_err(|error| cannot(error).help("choose another -o"))?;
+    }
     Ok(path)
-}
-
-/// Whether a recording may be written there: the sampler checks the same (`sampler/src/output.rs`), but in a program
-/// that runs by then.
-fn is_recording_or_empty(path: &Path) -> bool {
-    let Ok(mut file) = File::options().read(true).custom_flags(OFlags::NONBLOCK.bits() as i32).open(path) else {
-        return true;
-    };
-    let mut magic = [0; 8];
-    matches!(file.read(&mut magic), Ok(0)) || magic == *b"PERFILE2"
 }
 
 /// A timer for each thread; those that there may be are counted for a user (`RLIMIT_SIGPENDING`), and handed on to the

@@ -3,15 +3,15 @@
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
 use std::io;
-use std::os::fd::{AsFd, AsRawFd as _, OwnedFd};
+use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Component, Path, PathBuf};
 
-use rustix::fs::{AtFlags, CWD, Dir, FileType, Mode, OFlags, RawMode};
+use rustix::fs::{AtFlags, CWD, Dir, FileType, Mode, OFlags};
 use rustix::io::retry_on_intr;
 
-use crate::plain::{PRIVATE, SAFELY, create_in};
-use crate::replacement::Replacement;
+use crate::plain::{PRIVATE, SAFELY, create_in, set_mode};
+use crate::replacement::{MAX_ATTEMPTS, Replacement};
 
 /// A directory that belongs to this user and that nobody else may write to, held open. See the crate's head for how
 /// long.
@@ -45,6 +45,21 @@ impl OwnDirectory {
     pub fn create_new(path: &Path) -> io::Result<OwnDirectory> {
         make(CWD, path.as_os_str())?;
         OwnDirectory::open(path)
+    }
+
+    /// Creates a directory of this name, or with `-1`, `-2`, ... added to it where the name exists.
+    ///
+    /// # Errors
+    /// When it cannot be made.
+    pub fn create_unique(parent: &Path, name: &str) -> io::Result<OwnDirectory> {
+        let mut attempt = 0;
+        loop {
+            let suffix = if attempt == 0 { String::new() } else { format!("-{attempt}") };
+            match OwnDirectory::create_new(&parent.join(format!("{name}{suffix}"))) {
+                Err(error) if error.kind() == io::ErrorKind::AlreadyExists && attempt < MAX_ATTEMPTS => attempt += 1,
+                made => return made,
+            }
+        }
     }
 
     /// Creates or opens a directory below this one; `relative` may have several parts, each of which is created.
@@ -211,17 +226,4 @@ fn make(parent: impl AsFd, name: &OsStr) -> io::Result<()> {
     // Opened without the right to read, which the umask may have taken.
     let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     set_mode(&retry_on_intr(|| rustix::fs::openat(&parent, name, flags, Mode::empty()))?, mode)
-}
-
-/// Gives a new file or directory its mode, of which the umask may have taken a part.
-pub(crate) fn set_mode(made: &OwnedFd, mode: Mode) -> io::Result<()> {
-    const PERMISSIONS: RawMode = 0o777;
-    let status = rustix::fs::fstat(made)?;
-    if status.st_mode & PERMISSIONS == mode.as_raw_mode() || status.st_uid != rustix::process::geteuid().as_raw() {
-        return Ok(());
-    }
-    // `fchmod(2)` refuses a descriptor made with `O_PATH`.
-    let path = format!("/proc/self/fd/{}", made.as_raw_fd());
-    rustix::fs::fchmod(made, mode).or_else(|_| rustix::fs::chmodat(CWD, path, mode, AtFlags::empty()))?;
-    Ok(())
 }

@@ -4,9 +4,9 @@
 //! ```text
 //!   OwnDirectory   a directory of this user that nobody else may write to, held open; files in it by `openat(2)`
 //!   Replacement    a file under a temporary name, renamed when it is complete
-//!   create_new, open_or_create, create_directories      files and directories in places that the user chose
+//!   create_new, open_or_create, ...     files and directories in places that the user chose
 //!   open_regular   opens a file that a recording or a process named
-//!   FileName       the names of our files, printed by what makes them and parsed by what removes them
+//!   FileName       the names of our files, printed by the maker and parsed by the remover
 //! ```
 //!
 //! A predictable name in a directory like `/tmp` may already exist as another user's link or directory. Therefore new
@@ -28,7 +28,9 @@ mod replacement;
 
 pub use directory::OwnDirectory;
 pub use name::FileName;
-pub use plain::{create_directories, create_new, open_or_create, unacceptable};
+pub use plain::{
+    create_directories, create_new, create_new_in, open_existing, open_or_create, open_to_append, unacceptable,
+};
 pub use regular::{open_in_place, open_regular, reopen_regular};
 pub use replacement::{Replacement, Visibility};
 

@@ -2,14 +2,12 @@
 
 use std::fs::{DirBuilder, File, Metadata};
 use std::io;
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, AsRawFd as _, OwnedFd};
 use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _};
 use std::path::Path;
 
-use rustix::fs::{CWD, Mode, OFlags};
+use rustix::fs::{AtFlags, CWD, Mode, OFlags, RawMode};
 use rustix::io::retry_on_intr;
-
-use crate::directory::set_mode;
 
 /// Never follows a link, never waits for the reader of a pipe, never becomes a controlling terminal.
 pub(crate) const SAFELY: OFlags = OFlags::NOFOLLOW.union(OFlags::CLOEXEC).union(OFlags::NOCTTY).union(OFlags::NONBLOCK);
@@ -24,20 +22,41 @@ pub fn create_new(path: &Path) -> io::Result<File> {
     create_in(CWD, path, OFlags::empty(), PRIVATE)
 }
 
+/// Creates a file with mode 0600 in an open directory, for reading and appending.
+///
+/// # Errors
+/// [`io::ErrorKind::AlreadyExists`] if the name exists, even as a link.
+pub fn create_new_in(directory: impl AsFd, name: &str) -> io::Result<File> {
+    create_in(directory, Path::new(name), OFlags::APPEND, PRIVATE)
+}
+
 /// Opens a file for reading and appending. A new one has mode 0600. For an existing one see [`unacceptable`].
 ///
 /// # Errors
 /// Also for a link.
 pub fn open_or_create(path: &Path) -> io::Result<File> {
     match create_in(CWD, path, OFlags::APPEND, PRIVATE) {
-        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
-            let open = |access| retry_on_intr(|| rustix::fs::openat(CWD, path, access | SAFELY, Mode::empty()));
-            // A device may allow only writing.
-            let opened = open(OFlags::RDWR | OFlags::APPEND).or_else(|_| open(OFlags::WRONLY | OFlags::APPEND));
-            Ok(opened?.into())
-        }
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => open_to_append(path),
         made => made,
     }
+}
+
+/// Opens an existing file for reading and appending.
+///
+/// # Errors
+/// Also for a link.
+pub fn open_to_append(path: &Path) -> io::Result<File> {
+    let open = |access| retry_on_intr(|| rustix::fs::openat(CWD, path, access | SAFELY, Mode::empty()));
+    // A device may allow only writing.
+    Ok(open(OFlags::RDWR | OFlags::APPEND).or_else(|_| open(OFlags::WRONLY | OFlags::APPEND))?.into())
+}
+
+/// Opens an existing file for reading and writing.
+///
+/// # Errors
+/// Also for a link.
+pub fn open_existing(path: &Path) -> io::Result<File> {
+    Ok(retry_on_intr(|| rustix::fs::openat(CWD, path, OFlags::RDWR | SAFELY, Mode::empty()))?.into())
 }
 
 /// Why a file is not one to add to; `None` for a regular file of this user with one name.
@@ -71,4 +90,17 @@ pub(crate) fn create_in(directory: impl AsFd, name: &Path, flags: OFlags, mode: 
         set_mode(&file, mode)?;
     }
     Ok(file.into())
+}
+
+/// Gives a new file or directory its mode, of which the umask may have taken a part.
+pub(crate) fn set_mode(made: &OwnedFd, mode: Mode) -> io::Result<()> {
+    const PERMISSIONS: RawMode = 0o777;
+    let status = rustix::fs::fstat(made)?;
+    if status.st_mode & PERMISSIONS == mode.as_raw_mode() || status.st_uid != rustix::process::geteuid().as_raw() {
+        return Ok(());
+    }
+    // `fchmod(2)` refuses a descriptor made with `O_PATH`.
+    let path = format!("/proc/self/fd/{}", made.as_raw_fd());
+    rustix::fs::fchmod(made, mode).or_else(|_| rustix::fs::chmodat(CWD, path, mode, AtFlags::empty()))?;
+    Ok(())
 }

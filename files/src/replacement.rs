@@ -14,7 +14,7 @@ use rustix::io::retry_on_intr;
 use crate::plain::{PRIVATE, create_in};
 
 /// Names that may be taken, by an earlier process that was killed.
-const MAX_ATTEMPTS: u32 = 1000;
+pub(crate) const MAX_ATTEMPTS: u32 = 1000;
 
 /// Who may read a [`Replacement`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -51,12 +51,7 @@ impl Replacement {
     /// When it cannot be made, and for a dangling link, a link of another user's, and a directory.
     pub fn at(path: &Path, visibility: Visibility) -> io::Result<Replacement> {
         let (path, existing) = followed(path)?;
-        let (Some(name), Some(parent)) = (path.file_name(), path.parent()) else {
-            return Err(io::ErrorKind::IsADirectory.into());
-        };
-        let parent = if parent.as_os_str().is_empty() { Path::new(".") } else { parent };
-        let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
-        let directory = retry_on_intr(|| rustix::fs::openat(CWD, parent, flags, Mode::empty()))?;
+        let (directory, name) = parent_of(&path)?;
         if let Some(existing) = &existing {
             let kind = existing.file_type();
             if kind.is_fifo() || kind.is_char_device() || kind.is_block_device() {
@@ -79,6 +74,15 @@ impl Replacement {
             rustix::fs::fchmod(&replacement.file, Mode::from_raw_mode(existing.mode() & 0o777))?;
         }
         Ok(replacement)
+    }
+
+    /// Begins a file with mode 0600 at exactly this path: a link of this name is replaced, not followed.
+    ///
+    /// # Errors
+    /// When it cannot be made.
+    pub fn private(path: &Path) -> io::Result<Replacement> {
+        let (directory, name) = parent_of(path)?;
+        Replacement::in_directory(directory, name)
     }
 
     pub(crate) fn in_directory(directory: OwnedFd, name: &OsStr) -> io::Result<Replacement> {
@@ -133,6 +137,16 @@ impl Drop for Pending {
     fn drop(&mut self) {
         let _ = rustix::fs::unlinkat(&self.directory, &self.temporary, AtFlags::empty());
     }
+}
+
+/// The directory of a path, open, and the name in it.
+fn parent_of(path: &Path) -> io::Result<(OwnedFd, &OsStr)> {
+    let (Some(name), Some(parent)) = (path.file_name(), path.parent()) else {
+        return Err(io::ErrorKind::IsADirectory.into());
+    };
+    let parent = if parent.as_os_str().is_empty() { Path::new(".") } else { parent };
+    let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    Ok((retry_on_intr(|| rustix::fs::openat(CWD, parent, flags, Mode::empty()))?, name))
 }
 
 /// Follows a link of this user's. Returns the path, and the file if there is one.

@@ -86,6 +86,7 @@ fn links_at_predictable_names_are_not_followed() {
     assert!(directory.open_file("file").is_err());
     assert!(create_new(&place.join("images/file")).is_err());
     assert!(open_or_create(&place.join("images/file")).is_err());
+    assert!(open_existing(&place.join("images/file")).is_err());
     directory.write("text", b"ours").unwrap();
     directory.copy(&b"a copy"[..], "copy").unwrap();
     assert!(directory.link(&place.join("images/text"), "linked").is_err());
@@ -109,6 +110,8 @@ fn directories_below() {
     assert_eq!(library.path(), place.join("root/usr/lib"));
     library.write("a.so", b"x").unwrap();
     assert_eq!([mode(&place.join("root/usr")), mode(&place.join("root/usr/lib/a.so"))], [0o700, 0o600]);
+    let second = OwnDirectory::create_unique(&place.0, "root").unwrap();
+    assert_eq!((second.path(), mode(second.path())), (place.join("root-1").as_path(), 0o700));
     symlink("/tmp", place.join("root/tmp")).unwrap();
     assert!(root.below(Path::new("tmp/x")).is_err());
     assert!(root.below(Path::new("usr/../..")).is_err() && root.below(Path::new("/usr")).is_err());
@@ -170,6 +173,9 @@ fn a_replacement_changes_nothing_before_it_is_complete() {
     if std::os::unix::fs::lchown(place.join("link"), Some(4711), None).is_ok() {
         assert_eq!(reason(Replacement::at(&place.join("link"), Visibility::Umask)), "a link of another user");
     }
+    // One that is to be at exactly this path replaces the link.
+    Replacement::private(&place.join("dangling")).unwrap().commit().unwrap();
+    assert!(fs::symlink_metadata(place.join("dangling")).unwrap().is_file() && !place.join("nothing").exists());
     Replacement::at(Path::new("/dev/null"), Visibility::Umask).unwrap().commit().unwrap();
     assert!(!fs::symlink_metadata("/dev/null").unwrap().is_file());
 }

@@ -20,19 +20,19 @@
 
 use std::ffi::OsStr;
 use std::fmt::Arguments;
-use std::fs::{File, OpenOptions};
+use std::fs::File;
 use std::io;
 use std::os::fd::AsFd as _;
 use std::os::unix::ffi::OsStrExt as _;
-use std::os::unix::fs::{FileTypeExt as _, MetadataExt as _, OpenOptionsExt as _};
+use std::os::unix::fs::FileTypeExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 
 use once_cell::race::OnceBox;
 
-use crate::process::checked_file::{CheckedFile, FileIdentity, only_ours};
-use crate::process::write_nosignal::{effective_user, write_once};
+use crate::process::checked_file::{CheckedFile, FileIdentity};
+use crate::process::write_nosignal::write_once;
 
 /// How much is logged; each level includes the ones before it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -134,23 +134,11 @@ pub(crate) fn open(target: &LogTarget) {
 }
 
 fn open_file(path: &Path) -> io::Result<CheckedFile> {
-    let safely = libc::O_NOFOLLOW | libc::O_CLOEXEC | libc::O_NOCTTY | libc::O_NONBLOCK;
-    let mut options = OpenOptions::new();
-    options.append(true).mode(0o600).custom_flags(safely);
-    let file = match options.clone().create_new(true).open(path) {
-        Ok(file) => {
-            only_ours(&file)?;
-            file
-        }
-        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => options.open(path)?,
-        Err(error) => return Err(error),
-    };
+    let file = jitlisten_files::open_or_create(path)?;
     let metadata = file.metadata()?;
-    let is_ours = metadata.is_file() && metadata.nlink() == 1 && metadata.uid() == effective_user();
-    if is_ours || metadata.file_type().is_char_device() {
-        CheckedFile::new(file)
-    } else {
-        Err(io::ErrorKind::Other.into())
+    match jitlisten_files::unacceptable(&metadata) {
+        Some(reason) if !metadata.file_type().is_char_device() => Err(io::Error::other(reason)),
+        _ => CheckedFile::new(file),
     }
 }
 

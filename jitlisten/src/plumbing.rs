@@ -16,6 +16,7 @@ pub use crate::process::mappings::{Mapping, MapsLine, mappings_of};
 pub use crate::process::privilege::is_privileged;
 pub use crate::process::published::{Changing, Published, Ranged};
 pub use crate::process::reserve::{is_of_reserve, map_pages, take_from_reserve, unmap_pages};
+pub use crate::process::write_nosignal::without_write_signals;
 pub use crate::remarks::{Remark, note as note_remark};
 pub use crate::session::{ForkGuard, Loaded};
 #[cfg(feature = "fuzzing")]

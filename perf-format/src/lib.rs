@@ -1,10 +1,12 @@
-//! The numbers of `perf.data`: one table for the writer (`sampler`) and the reader (`report`).
+//! The numbers of `perf.data`: one table for the writer (`sampler`) and the reader (`report`). [`recording`] names the
+//! files beside a recording.
 //!
 //! Sources: `linux/perf_event.h`; from 64 on, and the features, `tools/perf/Documentation/perf.data-file-format.txt`.
 
 #![forbid(unsafe_code)]
-#![no_std]
 #![expect(missing_docs, reason = "the sources describe their names")]
+
+pub mod recording;
 
 pub const PERF_RECORD_MMAP: u32 = 1;
 pub const PERF_RECORD_LOST: u32 = 2;

@@ -19,23 +19,21 @@ process that is not recorded has no wrappers.
 
 from __future__ import annotations
 
+import atexit
 import functools
 import json
 import os
-import stat
 import struct
 import sys
 import threading
 import time
 from typing import Any, Callable, Dict, List, Optional, Tuple
 
+from ._files import Directory
 from ._lines.imports import Watch
 
 #: No file grows beyond this many compilations, no text beyond this many characters.
 _MOST, _LONGEST = 20_000, 400
-#: The words behind the name of the file in JITLISTEN_RECORD (`sampler/src/options.rs`).
-_FLAGS = {"wall", "children", "append", "no-images", "no-python"}
-_VALUES = {"hz", "event", "seconds", "pid", "recorder"}
 #: Modules that stand between a call and the compiler.
 _BETWEEN = ("numba", "llvmlite", "jitlisten", "contextlib", "functools")
 
@@ -46,11 +44,12 @@ _now, _cpu, _thread = time.monotonic_ns, time.thread_time_ns, threading.get_nati
 class _State:
     def __init__(self) -> None:
         self.watch: Optional[Watch] = None
-        #: The recording, and whether children have one of their own.
+        #: The recording whose file was begun, and the number of rows in it.
         self.recording: Optional[str] = None
-        self.children = False
         self.written = 0
-        self.file_begun = False
+        #: Rows that came before the recording had its place.
+        self.waiting: List[Dict[str, Any]] = []
+        self.lock = threading.RLock()
 
 
 class _OfThread(threading.local):
@@ -68,28 +67,28 @@ _of_thread = _OfThread()
 
 
 def install() -> None:
-    """Below `jitlisten record`: for the recording that the environment names."""
+    """Below `jitlisten record`: for the recording that the environment names, if it is of this process."""
     try:
-        found = _of_environment(dict(os.environ), os.getpid())
-        if found is not None:
-            begin(*found)
+        if os.environ.get("JITLISTEN_RECORD_BEGUN") == str(os.getpid()):
+            begin()
     except Exception:
         pass
 
 
-def begin(recording: str, children: bool) -> None:
-    """A recording begins, with this name: `%p` and `%h` as in the name of its file."""
-    _state.recording, _state.children = os.path.abspath(_expanded(recording)), children
-    _state.written, _state.file_begun = 0, False
+def begin() -> None:
+    """A recording has begun. The library knows which, also in the child of a fork."""
+    _begin_file(None)
     if _state.watch is None:
         _state.watch = Watch({name: functools.partial(_guarded, after) for name, after in _PATCHES.items()})
         _state.watch.start()
         os.register_at_fork(after_in_child=_in_child)
+        # Of a recording that got its place after the last compilation.
+        atexit.register(_guarded, lambda _: _write([]), None)
 
 
-def end() -> None:
-    """The recording ends."""
-    _state.recording = None
+def _begin_file(recording: Optional[str]) -> None:
+    _state.recording, _state.written = recording, 0
+    _state.waiting = []
 
 
 def _guarded(after: Callable[[Any], None], module: Any) -> None:
@@ -99,45 +98,22 @@ def _guarded(after: Callable[[Any], None], module: Any) -> None:
         pass
 
 
-def _of_environment(environment: Dict[str, str], pid: int) -> Optional[Tuple[str, bool]]:
-    if environment.get("JITLISTEN_RECORD_BEGUN") != str(pid):
-        return None
-    name, *words = environment.get("JITLISTEN_RECORD", "").split(",")
-    for at in range(len(words), 0, -1):
-        word, is_pair, _ = words[at - 1].partition("=")
-        if word not in (_VALUES if is_pair else _FLAGS):
-            name = ",".join([name, *words[:at]])
-            words = words[at:]
-            break
-    meant = next((word[4:] for word in words if word.startswith("pid=")), str(pid))
-    children = "children" in words
-    if meant != str(pid):
-        name = _of_child(name, pid)
-    return (name, children) if name else None
-
-
-def _of_child(name: str, pid: int) -> str:
-    return name if "%p" in name else "%s.%d" % (name, pid)
-
-
-def _expanded(name: str) -> str:
-    if "%" not in name:
-        return name
-    known = {"p": str(os.getpid()), "h": os.uname().nodename, "": "%"}
-    parts = name.replace("%%", "%\0").split("%")
-    shown = [parts[0]]
-    for part in parts[1:]:
-        letter = part[:1].strip("\0")
-        shown.append((known[letter] + part[1:]) if letter in known else "%" + part)
-    return "".join(shown)
-
-
 def _in_child() -> None:
     _of_thread.__init__()  # type: ignore[misc]
-    recording = _state.recording
-    if recording is not None:
-        _state.recording = _of_child(recording, os.getpid()) if _state.children else None
-        _state.written, _state.file_begun = 0, False
+    # Another thread may have held it.
+    _state.lock = threading.RLock()
+    _begin_file(None)
+
+
+def _recording() -> Optional[str]:
+    """The recording of this process; empty until it has its place, which is at its first sample if an earlier one is
+    there."""
+    try:
+        from ._library import recording
+
+        return recording()
+    except Exception:
+        return None
 
 
 # Numba
@@ -164,7 +140,7 @@ def _compiler(module: Any) -> None:
 
     def make(original: Callable[[Any], Any]) -> Callable[[Any], Any]:
         def _compile_core(self: Any) -> Any:
-            if _state.recording is None:
+            if _recording() is None:
                 return original(self)
             row = _entered(self.state)
             result = None
@@ -184,7 +160,7 @@ def _compiler(module: Any) -> None:
 def _caching(module: Any) -> None:
     def make(original: Callable[..., Any]) -> Callable[..., Any]:
         def load_overload(self: Any, sig: Any, target_context: Any) -> Any:
-            if _state.recording is None:
+            if _recording() is None:
                 return original(self, sig, target_context)
             began = _now(), _cpu()
             found = original(self, sig, target_context)
@@ -348,38 +324,41 @@ def _add(row: Dict[str, Any]) -> None:
     mine.rows.append(row)
     if not mine.stack or len(mine.rows) >= 256:
         rows, mine.rows = mine.rows, []
-        _write(rows[: max(_MOST - _state.written, 0)])
-        _state.written += len(rows)
+        _write(rows)
 
 
 def _write(rows: List[Dict[str, Any]]) -> None:
-    recording = _state.recording
-    # Another thread may end it.
-    if not rows or recording is None:
+    recording = _recording()
+    if recording is None:
         return
-    folder = recording + ".images"
-    try:
-        os.mkdir(folder)
-    except FileExistsError:
-        pass
-    flags = os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NOCTTY | os.O_NONBLOCK
-    descriptor = os.open(os.path.join(folder, "compilations.jsonl"), flags, 0o600)
-    try:
-        found = os.fstat(descriptor)
-        if not stat.S_ISREG(found.st_mode) or found.st_nlink != 1 or found.st_uid != os.geteuid():
-            return
-        head = b""
-        if not _state.file_begun:
-            # Of an earlier recording of this name; or of this process, before it called `exec`.
-            head = (json.dumps({"pid": os.getpid(), "start": _start()}) + "\n").encode()
-            if os.pread(descriptor, len(head), 0) == head:
-                head = b""
-            else:
-                os.ftruncate(descriptor, 0)
-            _state.file_begun = True
-        os.write(descriptor, head + "".join(json.dumps(row) + "\n" for row in rows).encode())
-    finally:
-        os.close(descriptor)
+    with _state.lock:
+        rows = (_state.waiting + rows)[: max(_MOST - _state.written, 0)]
+        _state.waiting = []
+        if not recording:
+            _state.waiting = rows
+        elif rows:
+            is_new = recording != _state.recording
+            if is_new:
+                _begin_file(recording)
+            with Directory(recording + ".images") as directory:
+                descriptor = directory.append_to("compilations.jsonl")
+            try:
+                _append(descriptor, rows, is_new)
+            finally:
+                os.close(descriptor)
+
+
+def _append(descriptor: int, rows: List[Dict[str, Any]], is_new: bool) -> None:
+    head = b""
+    if is_new:
+        # Of an earlier recording of this name; or of this process, before it called `exec`.
+        head = (json.dumps({"pid": os.getpid(), "start": _start()}) + "\n").encode()
+        if os.pread(descriptor, len(head), 0) == head:
+            head = b""
+        else:
+            os.ftruncate(descriptor, 0)
+    os.write(descriptor, head + "".join(json.dumps(row) + "\n" for row in rows).encode())
+    _state.written += len(rows)
 
 
 def _start() -> int:

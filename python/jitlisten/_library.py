@@ -127,6 +127,14 @@ def statistics() -> Optional[Statistics]:
     return found
 
 
+def recording() -> Optional[str]:
+    """The file of the current recording; empty while an earlier one has the name. ``None`` if there is no recording."""
+    path = ctypes.create_string_buffer(1 << 13)
+    if library().jitlisten_record_path(path, ctypes.c_size_t(len(path))) != OK:
+        return None
+    return os.fsdecode(path.value)
+
+
 def collect(function: Any, callback: Any) -> List[Any]:
     """Calls a function that calls back; ``callback`` makes something of each structure."""
     found: List[Any] = []

@@ -13,10 +13,9 @@ import os
 import re
 import shlex
 import subprocess
-import tempfile
 from typing import Any, Dict, List, Optional, Tuple
 
-from . import Error, enable, start_recording, stop_recording
+from . import Error, _files, enable, start_recording, stop_recording
 from .__main__ import command
 
 _USAGE = """\
@@ -102,9 +101,9 @@ def _magic(shell: Any, line: str, cell: Optional[str]) -> Any:
     text = statement if cell is None else cell
     if not text.strip():
         raise Error("there is no statement: %jitlisten [OPTIONS] statement")
-    with tempfile.TemporaryDirectory(prefix="jitlisten-notebook-") as directory:
+    with _files.Scratch(prefix="jitlisten-notebook-") as directory:
         path = os.path.abspath(options.get("output") or os.path.join(directory, "jitlisten.perf.data"))
-        earlier = _of_children(path)
+        earlier = _recordings(path)
         start_recording(
             path,
             hz=_number(options, "rate", 199, 10_000),
@@ -121,10 +120,13 @@ def _magic(shell: Any, line: str, cell: Optional[str]) -> Any:
         finally:
             # After an exception and an interrupt, too: up to there is what a person wants to see.
             stop_recording()
-            children = sorted(file for file, time in _of_children(path).items() if earlier.get(file) != time)
-            cells = _cells(shell)
-            shown = _report([path, *children], options, directory, _texts_of(cells, directory))
-            _display(_named(shown, cells))
+            files = sorted(file for file, identity in _recordings(path).items() if earlier.get(file) != identity)
+            if files:
+                cells = _cells(shell)
+                shown = _report(files, options, directory, _texts_of(cells, directory))
+                _display(_named(shown, cells))
+            else:
+                print(f"no samples; {path} is an earlier recording")
 
 
 def _parse(line: str) -> Tuple[Dict[str, str], str]:
@@ -186,11 +188,12 @@ def _execute(shell: Any, text: str, above: int) -> Any:
     return None if text.rstrip().endswith(";") else value
 
 
-def _of_children(path: str) -> Dict[str, int]:
-    """The recordings that children of a fork wrote beside this one (sampler/src/options.rs), and when they were
-    changed."""
-    files = glob.glob(glob.escape(path) + ".[0-9]*")
-    return {file: os.stat(file).st_mtime_ns for file in files if file[len(path) + 1 :].isdecimal()}
+def _recordings(path: str) -> Dict[str, Tuple[int, int]]:
+    """This recording and those that children of a fork wrote beside it (perf-format/src/recording.rs), with what
+    changes when they are written."""
+    children = [file for file in glob.glob(glob.escape(path) + ".[0-9]*") if file[len(path) + 1 :].isdecimal()]
+    found = {file: os.stat(file) for file in [path, *children] if os.path.exists(file)}
+    return {file: (about.st_ino, about.st_mtime_ns) for file, about in found.items()}
 
 
 def _report(files: List[str], options: Dict[str, str], directory: str, texts: str) -> _Shown:
@@ -226,12 +229,9 @@ def _texts_of(cells: Dict[str, str], directory: str) -> str:
     """Writes the texts of cells, which have no files, to where the report looks for files first."""
     root = os.path.join(directory, "cells")
     for file in cells:
-        path = os.path.join(root, file.lstrip("/"))
-        os.makedirs(os.path.dirname(path), exist_ok=True)
-        with open(path, "w", encoding="utf-8") as out:
-            out.writelines(linecache.getlines(file))
+        text = "".join(linecache.getlines(file)).encode("utf-8", "surrogateescape")
         # It is as old as the cell.
-        os.utime(path, (0, 0))
+        _files.write_below(directory, os.path.join("cells", file.lstrip("/")), text, modified=0)
     return root
 
 

@@ -41,12 +41,11 @@ def start(
     call = library().jitlisten_record_start
     call.argtypes = [ctypes.c_char_p, ctypes.c_void_p]
     check(call(os.fsencode(path), ctypes.byref(options)))
-    _compilations.begin(path, children)
+    _compilations.begin()
 
 
 def stop() -> Recording:
     check(library().jitlisten_record_stop())
-    _compilations.end()
     counters = Statistics(size=ctypes.sizeof(Statistics))
     check(library().jitlisten_get_record_statistics(ctypes.byref(counters)))
     return Recording(*(getattr(counters, name) for name in Recording._fields))

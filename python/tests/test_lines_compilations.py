@@ -33,8 +33,11 @@ def work():
 """
 
 
-def begin(tmp_path, children=False):
-    return "from jitlisten import _compilations; _compilations.begin(%r, %s)\n" % (str(tmp_path / "f.data"), children)
+def begin(tmp_path, recording=None):
+    """A recording that the library has begun; ``recording`` is an expression."""
+    return "from jitlisten import _compilations; _compilations._recording = lambda: %s; _compilations.begin()\n" % (
+        recording or repr(str(tmp_path / "f.data"))
+    )
 
 
 def written(tmp_path, name="f.data"):
@@ -112,12 +115,34 @@ def test_children_of_a_fork_have_files_of_their_own(tmp_path):
         "prog.work()\n"
         "if child: os.waitpid(child, 0); print(child)\n"
     )
-    run(begin(tmp_path) + program)
-    assert os.listdir(tmp_path / "f.data.images") == ["compilations.jsonl"]
-    assert [name for name in os.listdir(tmp_path) if name.startswith("f.data")] == ["f.data.images"]
-    child = int(run(begin(tmp_path, children=True) + program))
-    functions = [[row["function"] for row in written(tmp_path, name)] for name in ("f.data", "f.data.%d" % child)]
-    assert functions[0] == functions[1] and "prog.outer" in functions[0]
+    own = "%r + '.%%d' %% __import__('os').getpid()" % str(tmp_path / "f.data")
+    child = int(run(begin(tmp_path, own) + program))
+    folders = [name for name in os.listdir(tmp_path) if name.startswith("f.data")]
+    (other,) = [name for name in folders if name != "f.data.%d.images" % child]
+    functions = [[row["function"] for row in written(tmp_path, name[: -len(".images")])] for name in folders]
+    assert functions[0] == functions[1] and "prog.outer" in functions[0] and other.endswith(".images")
+
+
+def test_rows_wait_until_the_recording_has_its_place(tmp_path):
+    program = source(tmp_path, KERNEL % "") + (
+        "prog.inner(prog.np.ones(3))\n"
+        "import os; print(os.listdir('.'))\n"
+        "_compilations._recording = lambda: %r\n"
+        "prog.inner(prog.np.ones((3, 3)))\n" % str(tmp_path / "f.data")
+    )
+    assert "f.data.images" not in run(begin(tmp_path, "''") + program)
+    assert [row["function"] for row in written(tmp_path) if row["depth"] == 0] == ["prog.inner"] * 2
+    # Without a recording nothing is written.
+    assert run(begin(tmp_path, "None") + source(tmp_path, KERNEL % "") + "prog.work()\n") == ""
+
+
+def test_a_folder_that_others_may_write_to_is_not_used(tmp_path):
+    folder = tmp_path / "f.data.images"
+    folder.mkdir()
+    folder.chmod(0o777)
+    program = source(tmp_path, KERNEL % "")
+    assert run(begin(tmp_path) + program + "print(prog.work())") == run(program + "print(prog.work())")
+    assert os.listdir(folder) == []
 
 
 def test_a_new_recording_of_the_same_name_begins_anew(tmp_path):
@@ -125,21 +150,6 @@ def test_a_new_recording_of_the_same_name_begins_anew(tmp_path):
     for _ in range(2):
         run(begin(tmp_path) + program)
         assert [row["function"] for row in written(tmp_path) if row["depth"] == 0] == ["prog.inner"]
-
-
-def test_the_recording_of_the_environment():
-    def found(value, begun="7"):
-        return _compilations._of_environment({"JITLISTEN_RECORD": value, "JITLISTEN_RECORD_BEGUN": begun}, 7)
-
-    assert found("/a/f.data") == ("/a/f.data", False)
-    assert found("/a/f,1.data,hz=99,wall,children,pid=7") == ("/a/f,1.data", True)
-    assert found("/a/f.data,children,pid=6") == ("/a/f.data.7", True)
-    assert found("/a/f-%p,children,pid=6") == ("/a/f-%p", True)
-    assert found("hz=3,wall") == ("hz=3", False)
-    assert found("/a/f.data", begun="6") is None
-    assert _compilations._of_environment({}, 7) is None
-    names = "/%p/%h/100%%/%x%"
-    assert _compilations._expanded(names) == "/%d/%s/100%%/%%x%%" % (os.getpid(), os.uname().nodename)
 
 
 def test_what_is_no_object_has_no_code():

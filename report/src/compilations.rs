@@ -6,6 +6,7 @@ use std::io::{BufRead as _, BufReader, Read as _, Seek as _, SeekFrom};
 use std::path::{Path, PathBuf};
 
 use jitlisten_files::open_regular;
+use perf_format::recording::{COMPILATIONS, images};
 use serde_json::Value;
 
 use crate::printable::printable;
@@ -196,9 +197,7 @@ impl GrowingCompilations {
 }
 
 fn beside(recording: &Path) -> PathBuf {
-    let mut beside = recording.as_os_str().to_owned();
-    beside.push(".images/compilations.jsonl");
-    beside.into()
+    images(recording).join(COMPILATIONS)
 }
 
 fn open_beside(recording: &Path) -> Option<File> {

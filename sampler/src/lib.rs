@@ -32,6 +32,7 @@ mod options;
 mod output;
 mod pace;
 mod perf_data;
+mod place;
 mod process;
 #[cfg(any(test, feature = "fuzzing"))]
 pub mod python;
@@ -57,9 +58,10 @@ pub use leaving::{
     Strings, execute, execute_found, execute_found_in, execute_in, exit_now, exit_now_c, exit_quickly, find_exits,
 };
 pub use options::{Clock, Options};
+pub use place::{check_place, set_aside};
 pub use process::Process;
 pub use recorder::{
-    Error, Heirs, Statistics, end_soon, ending, stands_before, start, start_by_environment, statistics, stop,
+    Error, Heirs, Statistics, current, end_soon, ending, stands_before, start, start_by_environment, statistics, stop,
 };
 pub use rights::{
     call_system, change_root, control, find_calls, is_confined, set_all_users, set_effective_user, set_user, set_users,

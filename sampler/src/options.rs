@@ -53,6 +53,8 @@ pub struct Options {
     pub pid: Option<u32>,
     /// The process that wants the recording, which ends with it.
     pub recorder: Option<Process>,
+    /// A child writes a file of its own, whose name ends with its PID unless the pattern has a `%p`.
+    pub is_child: bool,
 }
 
 impl Options {
@@ -69,6 +71,7 @@ impl Options {
             seconds: None,
             pid: None,
             recorder: None,
+            is_child: false,
         }
     }
 
@@ -136,31 +139,50 @@ impl Options {
         value
     }
 
+    /// The options with an absolute pattern: the program, or a child, may change its directory.
+    #[must_use]
+    pub fn absolute(mut self) -> Options {
+        if self.pattern.as_bytes().first() != Some(&b'/')
+            && let Ok(directory) = std::env::current_dir()
+        {
+            let literal = directory.as_os_str().as_bytes().iter().flat_map(|&byte| {
+                // No part of the pattern.
+                std::iter::repeat_n(byte, if byte == b'%' { 2 } else { 1 })
+            });
+            let pattern = literal.chain([b'/']).chain(self.pattern.as_bytes().iter().copied()).collect();
+            self.pattern = OsString::from_vec(pattern);
+        }
+        self
+    }
+
     /// The file of this process.
     pub fn path(&self, pid: u32, host: &str) -> PathBuf {
         let mut path = Vec::new();
+        let mut names_process = false;
         let mut bytes = self.pattern.as_bytes().iter();
         while let Some(&byte) = bytes.next() {
             match (byte, byte == b'%') {
                 (_, false) => path.push(byte),
                 (_, true) => match bytes.next() {
-                    Some(b'p') => path.extend(pid.to_string().bytes()),
+                    Some(b'p') => {
+                        names_process = true;
+                        path.extend(pid.to_string().bytes());
+                    }
                     Some(b'h') => path.extend(host.bytes()),
                     Some(b'%') | None => path.push(b'%'),
                     Some(&other) => path.extend([b'%', other]),
                 },
             }
         }
+        if self.is_child && !names_process {
+            path.extend(format!(".{pid}").bytes());
+        }
         OsString::from_vec(path).into()
     }
 
     /// The options of a child, which writes a file of its own in any case.
-    pub fn for_child(&self, pid: u32) -> Options {
-        let mut options = Options { pid: None, ..self.clone() };
-        if !self.pattern.as_bytes().windows(2).any(|pair| pair == b"%p") {
-            options.pattern.push(format!(".{pid}"));
-        }
-        options
+    pub fn for_child(&self) -> Options {
+        Options { pid: None, is_child: true, ..self.clone() }
     }
 }
 
@@ -212,7 +234,10 @@ mod tests {
     fn names_are_of_a_process_and_a_host() {
         let options = Options::new("p-%h-%p-%%-%x%");
         assert_eq!(options.path(12, "node").to_str(), Some("p-node-12-%-%x%"));
-        assert_eq!(Options::new("f").for_child(5).path(5, "h").to_str(), Some("f.5"));
-        assert_eq!(Options::new("f-%p").for_child(5).path(5, "h").to_str(), Some("f-5"));
+        let of_child = |pattern: &str| Options::new(pattern).for_child();
+        assert_eq!(of_child("f").path(5, "h").to_str(), Some("f.5"));
+        assert_eq!(of_child("f").for_child().path(6, "h").to_str(), Some("f.6"), "a grandchild");
+        assert_eq!(of_child("f-%p").path(5, "h").to_str(), Some("f-5"));
+        assert_eq!(of_child("f-%%p").path(5, "h").to_str(), Some("f-%p.5"));
     }
 }

@@ -4,13 +4,16 @@
 //! that programs print or compare. If the program has closed it, or it has become another file, the file is opened
 //! again.
 
-use std::fs::{self, File, OpenOptions};
+use std::fs::{self, File};
 use std::io;
 use std::os::fd::{FromRawFd as _, IntoRawFd as _};
-use std::os::unix::fs::{FileExt as _, MetadataExt as _, OpenOptionsExt as _};
+use std::os::unix::fs::{FileExt as _, MetadataExt as _};
 use std::path::{Path, PathBuf};
 
+use perf_format::PERF_RECORD_COMM;
+
 use crate::perf_data::{self, Attribute, Batch, DATA_OFFSET, DATA_SIZE_AT, Features};
+use crate::place::{self, Present};
 
 /// See the module's head.
 #[derive(Debug)]
@@ -26,38 +29,53 @@ pub(crate) struct Output {
 }
 
 impl Output {
-    /// Makes the file, or goes on with it.
+    /// Makes the file, or continues it if `append`. While another recording is there, the file is made with the first
+    /// sample: see `place.rs`.
     pub(crate) fn open(path: &Path, append: bool, attribute: Attribute) -> io::Result<Output> {
-        let mut options = OpenOptions::new();
-        options.read(true).write(true).create(true).truncate(false).mode(0o600).custom_flags(libc::O_CLOEXEC);
-        let mut header = [0; DATA_OFFSET as usize];
-        let mut data = 0;
-        match fs::metadata(path) {
-            Ok(about) if !about.is_file() => return Err(io::Error::other("not a regular file")),
-            Ok(about) => {
-                let begun = append && File::open(path)?.read_exact_at(&mut header, 0).is_ok();
-                let begun = if begun { perf_data::data_size(&header) } else { None };
-                if about.len() > 0 && !is_recording(path)? {
-                    return Err(io::Error::other("the file exists and is not a recording"));
-                }
-                match begun.filter(|begun| DATA_OFFSET + begun <= about.len()) {
-                    Some(begun) => data = begun,
-                    // Anew, and not the same file: another process may be writing to it still.
-                    None => fs::remove_file(path)?,
-                }
-            }
-            Err(_) => {}
+        let present = place::look(path)?;
+        if append
+            && present == Present::Recording
+            && let Some(output) = Output::continued(path, &attribute)?
+        {
+            return Ok(output);
         }
-        let file = out_of_the_way(options.open(path)?);
-        file.set_len(DATA_OFFSET + data)?;
-        let about = file.metadata()?;
-        let identity = (about.dev(), about.ino());
-        let output = Output { path: path.to_owned(), file: Some(file), identity, attribute, data, later: None };
-        output.file()?.write_all_at(&perf_data::header(&output.attribute, data, &[]), 0)?;
-        Ok(output)
+        match present {
+            Present::Nothing => Output::create(path, attribute, &[]),
+            Present::Recording => Ok(Output::later(path, append, attribute)),
+        }
     }
 
-    /// Does that with the first records.
+    fn continued(path: &Path, attribute: &Attribute) -> io::Result<Option<Output>> {
+        let file = jitlisten_files::open_existing(path)?;
+        let mut header = [0; DATA_OFFSET as usize];
+        let data = file.read_exact_at(&mut header, 0).ok().and_then(|()| perf_data::data_size(&header));
+        let Some(data) = data.filter(|data| file.metadata().is_ok_and(|about| DATA_OFFSET + data <= about.len()))
+        else {
+            return Ok(None);
+        };
+        // The features of the time before are after the records.
+        file.set_len(DATA_OFFSET + data)?;
+        let output = Output::of(path, file, attribute.clone(), data)?;
+        output.file()?.write_all_at(&perf_data::header(&output.attribute, data, &[]), 0)?;
+        Ok(Some(output))
+    }
+
+    /// Makes the file with its first records.
+    fn create(path: &Path, attribute: Attribute, records: &[u8]) -> io::Result<Output> {
+        let mut bytes = perf_data::header(&attribute, records.len() as u64, &[]);
+        bytes.resize(DATA_OFFSET as usize, 0);
+        bytes.extend_from_slice(records);
+        Output::of(path, place::create(path, &bytes)?, attribute, records.len() as u64)
+    }
+
+    fn of(path: &Path, file: File, attribute: Attribute, data: u64) -> io::Result<Output> {
+        let file = out_of_the_way(file);
+        let about = file.metadata()?;
+        let identity = (about.dev(), about.ino());
+        Ok(Output { path: path.to_owned(), file: Some(file), identity, attribute, data, later: None })
+    }
+
+    /// Makes the file with the first records.
     pub(crate) fn later(path: &Path, append: bool, attribute: Attribute) -> Output {
         Output { path: path.to_owned(), file: None, identity: (0, 0), attribute, data: 0, later: Some(append) }
     }
@@ -90,7 +108,7 @@ impl Output {
         if self.file.as_ref().and_then(identity) != Some(self.identity) {
             // Not ours to close.
             std::mem::forget(self.file.take());
-            let file = out_of_the_way(OpenOptions::new().read(true).write(true).open(&self.path)?);
+            let file = out_of_the_way(jitlisten_files::open_existing(&self.path)?);
             if identity(&file) != Some(self.identity) {
                 return Err(io::Error::other("another file has taken its place"));
             }
@@ -102,7 +120,14 @@ impl Output {
     /// Appends records, and lets readers see them.
     pub(crate) fn append(&mut self, batch: &Batch) -> io::Result<()> {
         if let Some(append) = self.later.take() {
-            *self = Output::open(&self.path, append, self.attribute.clone())?;
+            let continued = if append { Output::continued(&self.path, &self.attribute)? } else { None };
+            match continued {
+                Some(output) => *self = output,
+                None => {
+                    *self = Output::create(&self.path, self.attribute.clone(), batch.as_bytes())?;
+                    return Ok(());
+                }
+            }
         }
         let (bytes, end) = (batch.as_bytes(), self.size());
         let data = self.data + bytes.len() as u64;
@@ -137,11 +162,12 @@ impl Output {
     }
 }
 
-/// Whether the file begins as a recording does, ours or perf's. Only those are made anew.
-fn is_recording(path: &Path) -> io::Result<bool> {
-    let mut magic = [0; perf_data::MAGIC.len()];
-    let read = File::open(path)?.read_exact_at(&mut magic, 0);
-    Ok(read.is_ok() && magic == *perf_data::MAGIC)
+/// The process in the first record of a recording of ours: it names the process.
+pub(crate) fn first_process(path: &Path) -> Option<u32> {
+    let mut record = [0; 16];
+    File::open(path).ok()?.read_exact_at(&mut record, DATA_OFFSET).ok()?;
+    let [kind, _, pid, _] = [0, 4, 8, 12].map(|at| u32::from_le_bytes([0, 1, 2, 3].map(|byte| record[at + byte])));
+    (kind == PERF_RECORD_COMM).then_some(pid)
 }
 
 impl Drop for Output {
@@ -179,50 +205,10 @@ pub(crate) fn moved_out_of_the_way(descriptor: libc::c_int, most: usize) -> libc
     number
 }
 
-/// Keeps images of a recording beside it: the directory of a process's images is removed some time after its end.
-#[derive(Debug)]
-pub(crate) struct Pins {
-    directory: PathBuf,
-}
-
-impl Pins {
-    pub(crate) fn beside(recording: &Path) -> Pins {
-        let mut directory = recording.as_os_str().to_owned();
-        directory.push(".images");
-        Pins { directory: directory.into() }
-    }
-
-    pub(crate) fn directory(&self) -> &Path {
-        &self.directory
-    }
-
-    /// The directory, if it is there or can be made.
-    pub(crate) fn made(&self) -> Option<&Path> {
-        match fs::create_dir(&self.directory) {
-            Err(error) if error.kind() != io::ErrorKind::AlreadyExists => None,
-            _ => Some(&self.directory),
-        }
-    }
-
-    /// Another name for the file, or a copy of it; `None` where neither can be made.
-    pub(crate) fn pin(&self, image: &Path) -> Option<PathBuf> {
-        let parent = image.parent()?.file_name()?.to_str()?;
-        let name = format!("{parent}-{}", image.file_name()?.to_str()?);
-        let pinned = self.directory.join(name);
-        if fs::symlink_metadata(&pinned).is_ok() {
-            return Some(pinned);
-        }
-        self.made()?;
-        if fs::hard_link(image, &pinned).is_err() && fs::copy(image, &pinned).is_err() {
-            let _ = fs::remove_file(&pinned);
-            return None;
-        }
-        Some(pinned)
-    }
-}
-
 #[cfg(test)]
 mod tests {
+    use std::fs;
+
     use super::*;
     use crate::options::Options;
     use crate::perf_data::Moment;

@@ -3,13 +3,15 @@
 use std::ffi::c_void;
 use std::fs;
 use std::mem::MaybeUninit;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::ptr;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use jitlisten::options::SinkKind;
-use jitlisten::plumbing::{ForkSlot, HeldAcrossFork, OwnThread, began, exempt_signal, follow_forks};
+use jitlisten::plumbing::{
+    ForkSlot, HeldAcrossFork, OwnThread, began, exempt_signal, follow_forks, without_write_signals,
+};
 use jitlisten::{Session, log_line};
 
 use crate::code_map::UNKNOWN_CODE;
@@ -19,12 +21,12 @@ use crate::events::{self, Observer};
 use crate::handler;
 use crate::interpose;
 use crate::options::Options;
-use crate::output::Output;
+use crate::output::{self, Output};
 use crate::perf_data::Attribute;
 use crate::process::Process;
 use crate::slot::PROCESS;
 use crate::threads::{self, ACTIVE, SAMPLED, WITHOUT_TIMER};
-use crate::writer::{ABANDON, COUNTERS, End, HAS_NO_FILE, Inherited, MAKE_FILE, STOP, WORK, WRITTEN, Writer};
+use crate::writer::{ABANDON, COUNTERS, End, HAS_NO_FILE, Inherited, MAKE_FILE, PLACED, STOP, WORK, WRITTEN, Writer};
 use crate::{clock, code_map, counter, fatal, measure, process, python, sanitizer, slot, timer, vdso, wake};
 
 /// Names the process that has begun the file, for itself after `exec(2)`.
@@ -63,7 +65,7 @@ impl std::fmt::Display for Error {
             Error::AlreadyRecording => f.write_str("already recording"),
             Error::NotRecording => f.write_str("not recording"),
             Error::Options(text) => f.write_str(text),
-            Error::Output(path, error) => write!(f, "write {}: {error}", path.display()),
+            Error::Output(path, error) => write!(f, "cannot write {}: {error}", path.display()),
             Error::NoSignal => f.write_str("every real-time signal is in use"),
             Error::NoThread(number) => write!(f, "start a thread: error {number}"),
             Error::RecorderGone => f.write_str("the process that asked for the recording has ended"),
@@ -99,6 +101,7 @@ pub struct Statistics {
 
 struct Running {
     options: Options,
+    path: PathBuf,
     enabled_images: bool,
 }
 
@@ -162,6 +165,15 @@ fn stop_in(state: &mut Option<Running>) -> Result<Statistics, Error> {
     Ok(statistics())
 }
 
+/// The file of the recording that is being made; `Some(None)` until the file has its place: see `place.rs`. Waits for
+/// nothing.
+pub fn current() -> Option<Option<PathBuf>> {
+    let state = STATE.try_lock().ok()?;
+    let is_running = PROCESS.load(Ordering::Acquire) == std::process::id() && !WRITTEN.load(Ordering::Acquire);
+    let running = state.as_ref().filter(|_| is_running)?;
+    Some(PLACED.load(Ordering::Acquire).then(|| running.path.clone()))
+}
+
 /// The counters of the recording that is being made, or of the last one.
 pub fn statistics() -> Statistics {
     let get = |counter: &std::sync::atomic::AtomicU64| counter.load(Ordering::Relaxed);
@@ -201,15 +213,16 @@ fn start_in(
         return Err(Error::AlreadyRecording);
     }
     crate::options::checked_hz(options.hz).map_err(Error::Options)?;
+    let options = options.absolute();
     let path = options.path(std::process::id(), &process::system().0);
-    let absolute = std::env::current_dir().map_or(path.clone(), |directory| directory.join(&path));
     let counter = permitted(&options)?;
-    let append = continues(&absolute);
+    let append = continues(&path);
     let attribute = Attribute::new(&options, counter.as_ref());
     let output = if is_child {
-        Output::later(&absolute, append, attribute)
+        Output::later(&path, append, attribute)
     } else {
-        Output::open(&absolute, append, attribute).map_err(|error| Error::Output(absolute, error))?
+        without_write_signals(|| Output::open(&path, append, attribute))
+            .map_err(|error| Error::Output(path.clone(), error))?
     };
     let signal = signal().ok_or(Error::NoSignal)?;
     exempt_signal(signal);
@@ -220,8 +233,9 @@ fn start_in(
     STOP.store(false, Ordering::Release);
     ABANDON.store(false, Ordering::Release);
     MAKE_FILE.store(false, Ordering::Release);
-    HAS_NO_FILE.store(is_child, Ordering::Release);
+    HAS_NO_FILE.store(output.is_later(), Ordering::Release);
     WRITTEN.store(false, Ordering::Release);
+    PLACED.store(!output.is_later(), Ordering::Release);
     slot::discard_all();
     UNKNOWN_CODE.store(false, Ordering::Relaxed);
     PROCESS.store(std::process::id(), Ordering::Release);
@@ -230,7 +244,7 @@ fn start_in(
     let until = options.seconds.map(|seconds| clock::monotonic() + u64::from(seconds) * 1_000_000_000);
     let is_forked = inherited.is_some();
     let mut writer = Writer::new(output, until, options.python, options.recorder, inherited.unwrap_or_default());
-    writer.begin(append);
+    without_write_signals(|| writer.begin(append));
     ACTIVE.store(true, Ordering::Release);
     interpose::adopt_this_thread(0, 0);
     if !is_forked {
@@ -240,7 +254,7 @@ fn start_in(
         Ok(()) => {
             fatal::handle_all();
             log_line!(Info, "recording with signal {signal}");
-            *state = Some(Running { options, enabled_images });
+            *state = Some(Running { options, path, enabled_images });
             Ok(())
         }
         Err(number) => {
@@ -387,13 +401,13 @@ pub fn stands_before(pid: &str) -> bool {
 /// When it does and there is none.
 pub fn start_by_environment(heirs: Heirs) -> Result<bool, Error> {
     let Some(value) = std::env::var_os(VARIABLE) else { return Ok(false) };
-    let mut options = Options::parse(&value).map_err(Error::Options)?;
+    let mut options = Options::parse(&value).map_err(Error::Options)?.absolute();
     let pid = std::process::id();
     let (own, begun) = (pid.to_string(), std::env::var(BEGUN).ok());
     let is_child = options.pid.is_some_and(|meant| meant != pid);
     match options.pid {
         Some(_) if is_child && !options.children => return Ok(false),
-        Some(_) if is_child => options = options.for_child(pid),
+        Some(_) if is_child => options = options.for_child(),
         Some(_) => {}
         // A child of the program that is recorded already. A Python further down is meant all the same.
         None if heirs == Heirs::Descendants
@@ -410,15 +424,17 @@ pub fn start_by_environment(heirs: Heirs) -> Result<bool, Error> {
     look_around()?;
     set_variable(BEGUN, std::ffi::OsStr::new(&own));
     // The environment of a child after fork(2) is its parent's, and tells nothing of the child's file.
-    let continues = |file: &Path| if is_child { is_of_this_process(file) } else { begun.as_ref() == Some(&own) };
+    // Before its first sample this process may have left an earlier recording in its place.
+    let continues = |file: &Path| (is_child || begun.as_ref() == Some(&own)) && is_of_this_process(file);
     start_in(&mut state(), options, None, is_child, continues)?;
     Ok(true)
 }
 
-/// Whether this process wrote the file before its exec(2): no other process has had its number since it began.
+/// Whether this process began the file before its exec(2): no other process has had its number since it began.
 fn is_of_this_process(path: &Path) -> bool {
     let written = fs::metadata(path).and_then(|about| about.modified());
-    began().is_some_and(|began| written.is_ok_and(|written| written >= began))
+    output::first_process(path) == Some(std::process::id())
+        && began().is_some_and(|began| written.is_ok_and(|written| written >= began))
 }
 
 fn set_variable(name: &str, value: &std::ffi::OsStr) {
@@ -459,8 +475,7 @@ impl HeldAcrossFork for Held {
         let inherited = std::mem::take(&mut *work);
         drop(work);
         if let Some(options) = options {
-            let pid = std::process::id();
-            let _ = start_in(&mut state, options.for_child(pid), Some(inherited), true, |_| false);
+            let _ = start_in(&mut state, options.for_child(), Some(inherited), true, |_| false);
         }
     }
 }

@@ -7,7 +7,7 @@
 
 use std::collections::BTreeMap;
 use std::os::unix::ffi::OsStrExt as _;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
@@ -18,8 +18,9 @@ use jitlisten::log_line;
 use crate::code_map::{self, UNKNOWN_CODE};
 use crate::events::{self, LIBRARIES_CHANGED};
 use crate::mappings::{Found, Mappings};
-use crate::output::{Output, Pins};
+use crate::output::Output;
 use crate::perf_data::{Batch, Facts, Features, MOST_ADDRESSES, Mapping, Moment};
+use crate::place::Pins;
 use crate::process::{self, Process};
 use crate::python::{self, Python};
 use crate::slot::{self, Slot};
@@ -57,6 +58,8 @@ pub(crate) static WORK: Mutex<Inherited> = Mutex::new(Inherited { mappings: Foun
 pub(crate) static STOP: AtomicBool = AtomicBool::new(false);
 /// The same, and no thread waits for it.
 pub(crate) static ABANDON: AtomicBool = AtomicBool::new(false);
+/// The file is made, and no earlier recording has its name.
+pub(crate) static PLACED: AtomicBool = AtomicBool::new(false);
 /// Everything is written: the thread ends.
 pub(crate) static WRITTEN: AtomicBool = AtomicBool::new(false);
 
@@ -150,7 +153,10 @@ impl Writer {
         recorder: Option<Process>,
         inherited: Inherited,
     ) -> Writer {
-        let (pins, began) = (Pins::beside(output.path()), clock::monotonic());
+        let (mut pins, began) = (Pins::beside(output.path()), clock::monotonic());
+        if !output.is_later() {
+            pins.has_place();
+        }
         let of_parent = inherited.python.filter(|_| wants_python);
         Writer {
             python: of_parent.and_then(|inherited| Python::of_parent(inherited, pins.directory())),
@@ -368,7 +374,7 @@ impl Writer {
             self.has_new_mappings = true;
             code_map::publish_libraries(ranges);
             if self.wants_python && self.python.is_none() {
-                self.python = Python::find(&text, &new, || self.pins.made().map(Path::to_owned));
+                self.python = Python::find(&text, &new, self.pins.directory());
             }
             if let Some(python) = &self.python {
                 python.look(&new);
@@ -429,6 +435,7 @@ impl Writer {
         let mut stack = std::mem::take(&mut self.stack);
         let mut is_first = true;
         while let Some(mut sample) = slot.peek(&mut stack) {
+            self.take_place();
             let at = Moment { pid: self.pid, tid, time: sample.time };
             if sample.count == 0 {
                 slot.pop(&sample);
@@ -494,19 +501,37 @@ impl Writer {
     }
 
     fn flush(&mut self) {
-        if let Some(python) = &mut self.python {
-            python.write();
+        if self.batch.is_empty() {
+            return;
         }
-        if let Some(output) = &mut self.output
-            && !self.batch.is_empty()
-        {
+        if self.output.as_ref().is_some_and(Output::is_later) {
             let says_nothing = [&COUNTERS.samples, &COUNTERS.lost, &threads::WITHOUT_TIMER]
                 .iter()
                 .all(|counter| counter.load(Ordering::Relaxed) == 0);
             let is_wanted = MAKE_FILE.load(Ordering::Acquire);
-            if output.is_later() && says_nothing && !is_wanted && self.batch.as_bytes().len() < BATCH {
+            if says_nothing && !is_wanted && self.batch.as_bytes().len() < BATCH {
                 return;
             }
+            self.take_place();
+        }
+        if let Some(python) = &mut self.python {
+            python.write();
+        }
+        self.append();
+    }
+
+    /// Makes the file if it is not made yet. Before that nothing is written beside it, where the images of an earlier
+    /// recording may be.
+    fn take_place(&mut self) {
+        if self.output.as_ref().is_some_and(Output::is_later) {
+            self.append();
+            self.pins.has_place();
+            PLACED.store(true, Ordering::Release);
+        }
+    }
+
+    fn append(&mut self) {
+        if let Some(output) = &mut self.output {
             match output.append(&self.batch) {
                 Ok(()) => {
                     COUNTERS.bytes.store(output.size(), Ordering::Relaxed);

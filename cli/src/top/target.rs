@@ -3,7 +3,7 @@
 //! A process of another user can change the recording and the files that it names. Hence `top -p` creates and reads all
 //! files with the rights of that user; only the recorder keeps the rights of root.
 
-use std::fs::{self, File};
+use std::fs::File;
 use std::io::Write as _;
 use std::os::unix::fs::FileExt as _;
 use std::path::{Path, PathBuf};
@@ -79,7 +79,10 @@ impl Target {
         drop(owner);
         let pid = [("-p", top.pid.map(|pid| pid.to_string()))];
         let recording = match &top.output {
-            Some(path) => kept(path, top.pid)?,
+            Some(path) => {
+                let _owner = rights()?;
+                kept(path, top.pid)?
+            }
             None => directory.path.join("top.perf.data"),
         };
         let mut command = top.recorder.command(&recording, &pid)?;
@@ -174,12 +177,11 @@ impl Target {
     }
 }
 
-/// The file that is to be kept; an earlier recording there goes, which could be taken for this one.
+/// The file that is to be kept; an earlier recording there gets another name, as it could be taken for this one.
 fn kept(path: &Path, pid: Option<u32>) -> Result<PathBuf, Problem> {
     let path = checked_output(path, false, pid)?;
-    if fs::metadata(&path).is_ok_and(|found| found.len() != 0) {
-        fs::remove_file(&path).map_err(|error| Problem::new(format!("cannot write {}: {error}", path.display())))?;
-    }
+    let set_aside = jitlisten_sampler::set_aside(&path);
+    set_aside.map_err(|error| Problem::new(format!("cannot write {}: {error}", path.display())))?;
     Ok(path)
 }
 

@@ -7,11 +7,10 @@
 
 #![forbid(unsafe_code)]
 
-use std::fs::{File, Metadata, Permissions};
+use std::fs::{File, Metadata};
 use std::io;
 use std::os::fd::{AsFd, IntoRawFd as _};
-use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
-use std::path::Path;
+use std::os::unix::fs::MetadataExt as _;
 use std::time::SystemTime;
 
 use crate::process::write_nosignal::duplicate_high;
@@ -71,19 +70,4 @@ impl Drop for CheckedFile {
             let _ = file.into_raw_fd();
         }
     }
-}
-
-/// A file just made by us has mode 0600, whatever the host's umask has taken from that.
-pub(crate) fn only_ours(file: &File) -> io::Result<()> {
-    let mode = file.metadata()?.mode() & 0o777;
-    if mode == 0o600 { Ok(()) } else { file.set_permissions(Permissions::from_mode(0o600)) }
-}
-
-/// A directory just made by us is ours to use, whatever the host's umask has taken from its mode.
-pub(crate) fn open_to_us(directory: &Path) -> io::Result<FileIdentity> {
-    let metadata = std::fs::symlink_metadata(directory)?;
-    if metadata.mode() & 0o700 != 0o700 {
-        std::fs::set_permissions(directory, Permissions::from_mode(0o700))?;
-    }
-    Ok(FileIdentity::of(&metadata))
 }

@@ -43,6 +43,20 @@ fn quietly(call: impl Fn() -> isize) -> io::Result<usize> {
     result
 }
 
+/// Does `work`, which may write, without a signal for the host: a write that raises one returns an error instead.
+pub fn without_write_signals<T>(work: impl FnOnce() -> T) -> T {
+    let held = HeldSignals::hold();
+    let result = work();
+    held.release([libc::SIGXFSZ, libc::SIGPIPE].into_iter().filter(|&signal| is_pending(signal)));
+    result
+}
+
+fn is_pending(signal: libc::c_int) -> bool {
+    let mut pending = set_of(&[]);
+    // SAFETY: a set, which the first call overwrites; the number is a valid signal.
+    unsafe { libc::sigpending(&raw mut pending) == 0 && libc::sigismember(&pending, signal) == 1 }
+}
+
 /// As many writes as it takes. An error carries how many bytes were written before it.
 pub(crate) fn write_whole(file: &File, bytes: &[u8]) -> Result<(), (usize, io::Error)> {
     let mut written = 0;
@@ -103,10 +117,10 @@ impl HeldSignals {
         HeldSignals { before, pending }
     }
 
-    /// Restores the mask; the signal that our call has `caused` is taken off first.
-    fn release(self, caused: Option<libc::c_int>) {
+    /// Restores the mask; signals that our calls have `caused` are taken off first.
+    fn release(self, caused: impl IntoIterator<Item = libc::c_int>) {
         // SAFETY: `pending` is a set, the number a valid signal.
-        if let Some(signal) = caused.filter(|&signal| unsafe { libc::sigismember(&self.pending, signal) } == 0) {
+        for signal in caused.into_iter().filter(|&signal| unsafe { libc::sigismember(&self.pending, signal) } == 0) {
             let now = libc::timespec { tv_sec: 0, tv_nsec: 0 };
             // SAFETY: the set and the time are valid for the call; no information about the signal is asked for.
             unsafe { libc::sigtimedwait(&set_of(&[signal]), ptr::null_mut(), &now) };
@@ -158,5 +172,28 @@ mod tests {
         // SAFETY: the runtime of tests ignores the signal; a host may not.
         unsafe { libc::signal(libc::SIGPIPE, libc::SIG_DFL) };
         assert_eq!(write_once(&writer, b"x").unwrap_err().kind(), io::ErrorKind::BrokenPipe);
+    }
+
+    /// In a process of its own: the limit is one for all threads.
+    #[test]
+    fn a_write_past_the_limit_of_file_sizes_is_an_error_and_nothing_else() {
+        const VARIABLE: &str = "JITLISTEN_TEST_FILE_LIMIT";
+        const NAME: &str = "a_write_past_the_limit_of_file_sizes_is_an_error_and_nothing_else";
+        let path = std::env::temp_dir().join(format!("jitlisten-limit-{}", std::process::id()));
+        if std::env::var_os(VARIABLE).is_none() {
+            let mut shell = std::process::Command::new("sh");
+            shell.args(["-c", "ulimit -f 0; exec \"$0\" \"$1\""]).arg(std::env::current_exe().unwrap()).arg(NAME);
+            shell.env(VARIABLE, "1");
+            let done = shell.output().unwrap();
+            assert!(done.status.success(), "{done:?}");
+            return;
+        }
+        // SAFETY: the default action, which a host may have.
+        unsafe { libc::signal(libc::SIGXFSZ, libc::SIG_DFL) };
+        let file = File::create(&path).unwrap();
+        let error = without_write_signals(|| io::Write::write_all(&mut &file, b"x")).unwrap_err();
+        assert_eq!(error.raw_os_error(), Some(libc::EFBIG));
+        assert!(!is_pending(libc::SIGXFSZ));
+        fs::remove_file(path).unwrap();
     }
 }

@@ -14,7 +14,7 @@ mod unwind;
 use std::collections::BTreeMap;
 use std::fmt;
 use std::io;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -130,6 +130,14 @@ pub(crate) enum SinkError {
     NotOurs { path: PathBuf, found: &'static str },
     /// The environment names no directory to write to.
     NoDirectory,
+}
+
+impl SinkError {
+    /// For `map_err`: `verb` on `path` failed.
+    fn io(verb: &'static str, path: &Path) -> impl FnOnce(io::Error) -> SinkError {
+        let path = path.to_owned();
+        move |error| SinkError::Io { verb, path, error }
+    }
 }
 
 impl fmt::Display for SinkError {

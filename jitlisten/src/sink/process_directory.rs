@@ -61,19 +61,19 @@ impl ProcessDirectory {
             match OwnDirectory::create_new(&path) {
                 Ok(_) => break path,
                 Err(error) if error.kind() == io::ErrorKind::AlreadyExists && attempt < 1000 => attempt += 1,
-                Err(error) => return Err(failed("create", &path)(error)),
+                Err(error) => return Err(SinkError::io("create", &path)(error)),
             }
         };
         ProcessDirectory::marked(&path, run).inspect_err(|_| discard(&path))
     }
 
     fn marked(path: &Path, run: Option<Run>) -> Result<ProcessDirectory, SinkError> {
-        let identity = FileIdentity::of(&fs::symlink_metadata(path).map_err(failed("stat", path))?);
+        let identity = FileIdentity::of(&fs::symlink_metadata(path).map_err(SinkError::io("stat", path))?);
         let lock = path.join(FileName::Alive.to_string());
         let alive = create_file(path, FileName::Alive)?;
         let text = format!("{MARK}{}\n", Owner { process: ProcessIdentity::own(), run });
-        write_whole(&alive, text.as_bytes()).map_err(|(_, error)| failed("write", &lock)(error))?;
-        let alive = CheckedFile::new(alive).map_err(failed("stat", &lock))?;
+        write_whole(&alive, text.as_bytes()).map_err(|(_, error)| SinkError::io("write", &lock)(error))?;
+        let alive = CheckedFile::new(alive).map_err(SinkError::io("stat", &lock))?;
         Ok(ProcessDirectory { path: path.to_owned(), identity, alive })
     }
 
@@ -85,7 +85,7 @@ impl ProcessDirectory {
     pub(super) fn lock(&self) -> Result<(), SinkError> {
         match self.alive.get().map(liveness::lock_shared) {
             Some(Lock::Taken) => Ok(()),
-            _ => Err(failed("lock", &self.path.join(FileName::Alive.to_string()))(io::Error::last_os_error())),
+            _ => Err(SinkError::io("lock", &self.path.join(FileName::Alive.to_string()))(io::Error::last_os_error())),
         }
     }
 
@@ -96,7 +96,7 @@ impl ProcessDirectory {
 
     /// Creates a file, unless the owner of the place has put another directory there.
     pub(super) fn create_file(&self, name: FileName) -> Result<File, SinkError> {
-        let metadata = fs::symlink_metadata(&self.path).map_err(failed("stat", &self.path))?;
+        let metadata = fs::symlink_metadata(&self.path).map_err(SinkError::io("stat", &self.path))?;
         if FileIdentity::of(&metadata) != self.identity {
             return Err(SinkError::NotOurs { path: self.path.clone(), found: "another directory" });
         }
@@ -113,12 +113,7 @@ pub(super) fn discard(directory: &Path) {
 fn create_file(directory: &Path, name: FileName) -> Result<File, SinkError> {
     let name = name.to_string();
     let file = OwnDirectory::open(directory).and_then(|opened| opened.create_file(OsStr::new(&name)));
-    file.map_err(failed("create", &directory.join(&name)))
-}
-
-pub(super) fn failed(verb: &'static str, path: &Path) -> impl FnOnce(io::Error) -> SinkError {
-    let path = path.to_owned();
-    move |error| SinkError::Io { verb, path, error }
+    file.map_err(SinkError::io("create", &directory.join(&name)))
 }
 
 /// Removes what dead processes of this user have left in the directories for `kind` below `base`, as far as the head

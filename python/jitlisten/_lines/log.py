@@ -6,8 +6,9 @@
 from __future__ import annotations
 
 import os
-import stat
 import sys
+
+from .. import _files
 
 _LEVELS = ("error", "warn", "info", "debug")
 
@@ -34,7 +35,7 @@ def _line(level: str, message: str) -> None:
             if sys.__stderr__ is not None:
                 os.write(2, data)
             return
-        _append(place, data)
+        _files.append(place, data)
     except (OSError, ValueError):
         pass
 
@@ -44,15 +45,3 @@ def _target(value: str) -> "tuple[str, str]":
         if value.startswith(level + ":"):
             return level, value[len(level) + 1 :]
     return "warn", value
-
-
-def _append(path: str, data: bytes) -> None:
-    flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NOCTTY | os.O_NONBLOCK
-    descriptor = os.open(path, flags, 0o600)
-    try:
-        found = os.fstat(descriptor)
-        ours = stat.S_ISREG(found.st_mode) and found.st_nlink == 1 and found.st_uid == os.geteuid()
-        if ours or stat.S_ISCHR(found.st_mode):
-            os.write(descriptor, data)
-    finally:
-        os.close(descriptor)

@@ -17,6 +17,7 @@ from typing import Any, Dict, Optional
 
 import numba
 
+from .._files import Directory
 from . import log
 
 _MOST_BYTES = 4 << 20
@@ -124,46 +125,23 @@ def _save(filename: str, data: bytes) -> str:
     name = re.sub(r"[^A-Za-z0-9_.-]+", "-", os.path.basename(filename).strip("<>")).strip("-.") or "source"
     if name.endswith(".py"):
         name = name[:-3]
-    directory = _directory()
     digest = hashlib.sha256(data).hexdigest()[:12]
-    saved = os.path.join(directory, "%s-%s.py" % (name[:80], digest))
-    if not os.path.exists(saved):
-        partial = "%s.%d" % (saved, os.getpid())
-        try:
-            os.unlink(partial)
-        except FileNotFoundError:
-            pass
-        _write_new(partial, data)
-        os.rename(partial, saved)
-    return saved
+    saved = "%s-%s.py" % (name[:80], digest)
+    with _directory() as directory:
+        path = os.path.join(directory.path, saved)
+        if not os.path.exists(path):
+            directory.write(saved, data)
+    return path
 
 
-def _directory() -> str:
+def _directory() -> Directory:
     """`sources` beside the images: JITLISTEN_DIR, or /var/tmp/jitlisten-UID."""
     base = os.environ.get("JITLISTEN_DIR")
     if not base:
         base = "/var/tmp/jitlisten-%d" % os.geteuid()
-        _make_private(base)
-    directory = os.path.join(os.path.abspath(base), "sources")
-    if _make_private(directory):
-        _write_new(os.path.join(directory, _MARKER), _MARKER_TEXT)
+        with Directory(base):
+            pass
+    directory = Directory(os.path.join(os.path.abspath(base), "sources"))
+    if directory.is_new:
+        directory.write(_MARKER, _MARKER_TEXT)
     return directory
-
-
-def _write_new(path: str, data: bytes) -> None:
-    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
-    with os.fdopen(descriptor, "wb") as file:
-        file.write(data)
-
-
-def _make_private(directory: str) -> bool:
-    """Whether the directory is new."""
-    is_new = True
-    try:
-        os.mkdir(directory, 0o700)
-    except FileExistsError:
-        is_new = False
-    found = os.lstat(directory)
-    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.geteuid() or found.st_mode & 0o022:
-        raise OSError("%s is not a private directory of this user" % directory)
-    return is_new

@@ -11,6 +11,7 @@ import select
 import shutil
 import signal
 import subprocess
+import tempfile
 import time
 
 import pytest
@@ -222,6 +223,52 @@ def test_a_program_in_a_chroot_stays_there(place, environment, tmp_path):
     finally:
         outside.kill()
         outside.wait()
+
+
+#: What another user makes in a shared directory before root records there; FILE is the recording, VICTIM a file of
+#: root's that does not exist.
+PLANTED = {
+    "its directory": "os.umask(0); os.mkdir(FILE + '.images', 0o777)",
+    "a link as its directory": "os.symlink('/', FILE + '.images')",
+    "a link as the recording": "os.symlink(VICTIM, FILE)",
+    "a pipe as the recording": "os.umask(0); os.mkfifo(FILE, 0o666)",
+}
+
+
+@pytest.mark.parametrize("subcommand", ["record", "lines"])
+@pytest.mark.parametrize("planted", PLANTED)
+def test_what_another_user_planted_is_not_used(place, environment, tmp_path, planted, subcommand):
+    shared, victim = pathlib.Path(tempfile.mkdtemp(prefix="jitlisten-shared-")), tmp_path / "victim"
+    try:
+        shared.chmod(0o1777)
+        recording = shared / "jitlisten.perf.data"
+        plant = f"import os; FILE, VICTIM = {str(recording)!r}, {str(victim)!r}; {PLANTED[planted]}"
+        subprocess.run([str(word) for word in [*place.words, python(), "-c", plant]], check=True)
+        before = {path: path.lstat() for path in shared.rglob("*")}
+        words = [str(command()), subcommand, "-o", str(recording), "--", str(python()), "-c", "sum(range(10**7))"]
+        done = subprocess.run(
+            words, env=environment, cwd=tmp_path, capture_output=True, text=True, timeout=BOUND,
+            stdin=subprocess.DEVNULL,
+        )
+        assert done.returncode == 2 and "help: choose another -o" in done.stderr, done.stderr
+        assert {path: path.lstat() for path in shared.rglob("*")} == before and not victim.exists()
+    finally:
+        shutil.rmtree(shared)
+
+
+def test_a_recording_in_a_shared_directory(place, environment, tmp_path):
+    """As in /tmp: nobody else can write to what it makes, nor read it."""
+    shared = pathlib.Path(tempfile.mkdtemp(prefix="jitlisten-shared-"))
+    try:
+        shared.chmod(0o1777)
+        words = [str(command()), "record", "-o", str(shared / "f.data"), "--", str(python()), "-c", "sum(range(10**8))"]
+        subprocess.run(words, env=environment, cwd=tmp_path, check=True, timeout=BOUND)
+        assert list((shared / "f.data.images").iterdir())
+        for look in ("ls f.data.images", "cat f.data", "touch f.data.images/x", "mv f.data.images x", "rm f.data"):
+            tried = [*place.words, "sh", "-c", f"cd {shared} && {look}"]
+            assert subprocess.run([str(word) for word in tried], capture_output=True).returncode != 0, look
+    finally:
+        shutil.rmtree(shared)
 
 
 assert USER != 0

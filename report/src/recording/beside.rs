@@ -3,9 +3,9 @@
 
 use std::path::{Path, PathBuf};
 
-use super::Recording;
+use perf_format::recording::{IMAGES, images};
 
-const SUFFIX: &str = ".images";
+use super::Recording;
 
 impl Recording {
     /// Takes images for those that lie beside `recording`, under its present name or the one that it was made with.
@@ -23,11 +23,9 @@ impl Recording {
 
 fn beside(recording: &Path, image: &Path) -> Option<PathBuf> {
     let (directory, name) = (image.parent()?.file_name()?, image.file_name()?);
-    if !directory.to_str()?.ends_with(SUFFIX) {
+    if !directory.to_str()?.ends_with(IMAGES) {
         return None;
     }
-    let mut renamed = recording.file_name()?.to_owned();
-    renamed.push(SUFFIX);
-    let places = [renamed.as_os_str(), directory];
-    places.iter().map(|place| recording.with_file_name(place).join(name)).find(|path| path.is_file())
+    let places = [images(recording), recording.with_file_name(directory)];
+    places.iter().map(|place| place.join(name)).find(|path| path.is_file())
 }

@@ -32,8 +32,8 @@ use perf_format::*;
 use rustc_hash::FxHashMap;
 
 use crate::Error;
-use jitlisten_files::open_regular;
 use crate::unwind::{Machine, Unwinder};
+use jitlisten_files::open_regular;
 
 use event::ById;
 use format::Container;

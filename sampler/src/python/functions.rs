@@ -8,11 +8,12 @@
 #![forbid(unsafe_code)]
 
 use std::collections::BTreeMap;
-use std::fs;
 use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+
+use jitlisten_files::OwnDirectory;
 
 use super::definitions::{self, Definition};
 use super::frames::{UNNAMED, Word};
@@ -57,8 +58,9 @@ impl Placed {
 #[derive(Debug)]
 pub(crate) struct Functions {
     minor: u8,
-    /// Of the files, without their numbers.
-    path: PathBuf,
+    directory: PathBuf,
+    /// The name of this process's files, without their numbers.
+    stem: String,
     working_directory: PathBuf,
     numbers: BTreeMap<u64, Arc<Placed>>,
     known: BTreeMap<u64, Arc<Placed>>,
@@ -71,11 +73,11 @@ pub(crate) struct Functions {
 }
 
 impl Functions {
-    /// Files are called `path` with a number behind it.
-    pub(crate) fn new(minor: u8, path: PathBuf) -> Functions {
+    pub(crate) fn new(minor: u8, directory: &Path) -> Functions {
         let mut functions = Functions {
             minor,
-            path,
+            directory: directory.to_owned(),
+            stem: format!("python-{}-{:x}", std::process::id(), crate::clock::monotonic()),
             working_directory: std::env::current_dir().unwrap_or_default(),
             numbers: BTreeMap::new(),
             known: BTreeMap::new(),
@@ -110,7 +112,7 @@ impl Functions {
             return;
         }
         let start = BASE + self.image * STRIDE;
-        let path = self.file().into_os_string().into_encoded_bytes();
+        let path = self.directory.join(self.file_name()).into_os_string().into_encoded_bytes();
         let (start, offset) = (start + self.mapped, TEXT + self.mapped);
         let end = BASE + self.image * STRIDE + end;
         mapping(self.since, Mapping { start, end, offset, device: (0, 0), inode: 0, build_id: None, path });
@@ -122,10 +124,8 @@ impl Functions {
         self.functions.last().map_or(0, |last| last.start + last.size())
     }
 
-    fn file(&self) -> PathBuf {
-        let mut path = self.path.clone().into_os_string();
-        path.push(format!("-{}.so", self.image));
-        path.into()
+    fn file_name(&self) -> String {
+        format!("{}-{}.so", self.stem, self.image)
     }
 
     fn write_and_begin(&mut self) {
@@ -146,12 +146,7 @@ impl Functions {
         }
         self.is_written = true;
         let Some(bytes) = self.encoded() else { return Err(io::Error::other("an image is refused")) };
-        let path = self.file();
-        let new = path.with_extension("new");
-        // It is there, but for the child of a fork.
-        let _ = path.parent().map(fs::create_dir);
-        fs::write(&new, bytes)?;
-        fs::rename(new, path)
+        OwnDirectory::create(&self.directory)?.write(self.file_name(), &bytes)
     }
 
     /// The newest image's bytes.
@@ -221,9 +216,4 @@ fn key(definition: &Definition) -> u64 {
     let mut hasher = DefaultHasher::new();
     (&definition.name, &definition.file, definition.first_line, &definition.lines).hash(&mut hasher);
     hasher.finish()
-}
-
-/// The name of a process's files, without their numbers.
-pub(super) fn path_in(directory: &Path) -> PathBuf {
-    directory.join(format!("python-{}-{:x}", std::process::id(), crate::clock::monotonic()))
 }

@@ -76,7 +76,7 @@ pub fn frames(data: &[u8]) -> usize {
         let walked = frames::walk(&interpreter, base, 1, 64, &mut anchors, |word| words.push(word));
         assert!(words.len() as u64 == walked.frames && walked.frames <= 64 && walked.anchors <= 16);
     }
-    let mut functions = Functions::new(minor, std::env::temp_dir().join("jitlisten-fuzzed"));
+    let mut functions = Functions::new(minor, &std::env::temp_dir().join("jitlisten-fuzzed"));
     functions.take(|_, mapping| assert!(mapping.start < mapping.end));
     assert!(functions.encoded().is_some());
     let walked = words.len();

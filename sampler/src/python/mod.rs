@@ -39,7 +39,7 @@ mod tasks;
 mod text;
 
 use std::ops::Range;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
@@ -76,17 +76,13 @@ pub(crate) struct Inherited {
 impl Python {
     /// Looks for an interpreter in new mappings, of all that `maps` lists; from then on handlers read its frames.
     /// `directory` says where images are to be.
-    pub(crate) fn find(maps: &[u8], new: &[Mapping], directory: impl FnOnce() -> Option<PathBuf>) -> Option<Python> {
+    pub(crate) fn find(maps: &[u8], new: &[Mapping], directory: &Path) -> Option<Python> {
         let found = match find::find(maps, new)? {
             Ok(found) => found,
             Err(refusal) => {
                 log_line!(Warn, "Python functions are not shown: {refusal}");
                 return None;
             }
-        };
-        let Some(directory) = directory() else {
-            log_line!(Warn, "Python functions are not shown: no directory for their names");
-            return None;
         };
         let inherited = Inherited {
             minor: found.interpreter.layout.release.minor,
@@ -101,11 +97,11 @@ impl Python {
         }
         log_line!(Info, "reading frames of {}", found.name);
         interpreter::publish(found.interpreter);
-        Some(Python::new(inherited, &directory))
+        Some(Python::new(inherited, directory))
     }
 
     fn new(inherited: Inherited, directory: &Path) -> Python {
-        let functions = Functions::new(inherited.minor, functions::path_in(directory));
+        let functions = Functions::new(inherited.minor, directory);
         Python { functions, inherited, bases: merge::Bases::default() }
     }
 

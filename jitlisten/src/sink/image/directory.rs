@@ -8,20 +8,18 @@
 //!
 //! What else is in it, and how long it is kept: see [`crate::sink::process_directory`].
 
-use std::fs::{self, DirBuilder, File};
+use std::fs::{self, File};
 use std::io;
 use std::os::fd::AsRawFd as _;
-use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _};
 use std::path::{Path, PathBuf};
 
-use jitlisten_files::FileName;
+use jitlisten_files::{FileName, OwnDirectory, create_directories};
 
 use super::pages;
 use crate::liveness::Run;
-use crate::process::checked_file::open_to_us;
 use crate::process::write_nosignal::{effective_user, write_whole};
 use crate::sink::SinkError;
-use crate::sink::process_directory::{ProcessDirectory, discard, failed, remove_dead};
+use crate::sink::process_directory::{ProcessDirectory, discard, remove_dead};
 use crate::{log_line, options::Options};
 
 /// The directory of one process.
@@ -44,11 +42,12 @@ impl Directory {
             return Directory::below(wanted, options.run);
         }
         let usual = PathBuf::from(format!("/var/tmp/jitlisten-{}", effective_user()));
-        let first = private(&usual).and_then(|()| Directory::below(&usual, options.run));
+        let first = OwnDirectory::create(&usual).map_err(SinkError::io("use", &usual));
+        let first = first.and_then(|_| Directory::below(&usual, options.run));
         let Some(other) = &options.jitdump_directory else { return first };
         first.or_else(|error| {
             log_line!(Info, "{error}; trying {}", other.display());
-            DirBuilder::new().recursive(true).mode(0o700).create(other).map_err(failed("create", other))?;
+            create_directories(other).map_err(SinkError::io("create", other))?;
             Directory::below(other, options.run)
         })
     }
@@ -56,7 +55,7 @@ impl Directory {
     fn below(base: &Path, run: Option<Run>) -> Result<Directory, SinkError> {
         if is_remote(base) {
             let error = io::Error::other("a network file system cannot hold code that must not vanish");
-            return Err(failed("use", base)(error));
+            return Err(SinkError::io("use", base)(error));
         }
         remove_dead(base, |name| matches!(name, FileName::Images { .. }), run);
         Directory::create(base, run)
@@ -73,7 +72,7 @@ impl Directory {
             directory.lock()?;
             // An empty file has no page to map.
             let executable = directory.marker().map_or_else(|| Err(io::ErrorKind::NotFound.into()), pages::can_execute);
-            executable.map_err(failed("execute from", directory.path()))
+            executable.map_err(SinkError::io("execute from", directory.path()))
         };
         try_out().inspect_err(|_| discard(directory.path()))?;
         Ok(Directory { directory, next: 0 })
@@ -89,30 +88,10 @@ impl Directory {
             Ok(()) => Ok(ImageFile { path, file }),
             Err((_, error)) => {
                 let _ = fs::remove_file(&path);
-                Err(failed("write", &path)(error))
+                Err(SinkError::io("write", &path)(error))
             }
         }
     }
-}
-
-/// Makes a directory that is ours alone, or finds it.
-pub(in crate::sink) fn private(path: &Path) -> Result<(), SinkError> {
-    match DirBuilder::new().mode(0o700).create(path) {
-        Ok(()) => return open_to_us(path).map(|_| ()).map_err(failed("open", path)),
-        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
-        Err(error) => return Err(failed("create", path)(error)),
-    }
-    let metadata = fs::symlink_metadata(path).map_err(failed("stat", path))?;
-    let found = if !metadata.is_dir() {
-        "not a directory"
-    } else if metadata.uid() != effective_user() {
-        "owned by another user"
-    } else if metadata.mode() & 0o077 != 0 {
-        "open to other users"
-    } else {
-        return Ok(());
-    };
-    Err(SinkError::NotOurs { path: path.to_owned(), found })
 }
 
 /// Whether files at `path` come over a network (`statfs(2)`): when it fails, their pages are gone, and the code with

@@ -86,7 +86,6 @@ mod symbols;
 mod tests;
 mod unwind;
 
-pub(super) use directory::private;
 pub(crate) use images::Images;
 pub(crate) use module::runs_of;
 pub(crate) use sink::Image;

@@ -19,13 +19,13 @@ use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 use std::ptr;
 
-use jitlisten_files::{FileName, create_directories, open_or_create};
+use jitlisten_files::{FileName, create_directories, open_to_append};
 
 use crate::liveness::Run;
 use crate::process::checked_file::CheckedFile;
 use crate::process::write_nosignal::write_whole;
 use crate::sink::SinkError;
-use crate::sink::process_directory::{ProcessDirectory, discard, failed, remove_dead};
+use crate::sink::process_directory::{ProcessDirectory, discard, remove_dead};
 
 /// A jitdump that is being written.
 #[derive(Debug)]
@@ -43,7 +43,7 @@ impl Dump {
     /// Makes a directory below `base`, the file in it with `header`, and the marker. Leaves nothing behind when it
     /// fails.
     pub(super) fn create(base: &Path, header: &[u8], run: Option<Run>) -> Result<Dump, SinkError> {
-        create_directories(base).map_err(failed("create", base))?;
+        create_directories(base).map_err(SinkError::io("create", base))?;
         remove_dead(base, |name| matches!(name, FileName::Jitdump { .. }), run);
         let directory = ProcessDirectory::create(
             base,
@@ -62,10 +62,10 @@ impl Dump {
         let path = directory.path().join(file_name().to_string());
         directory.create_file(file_name())?;
         // Every write is at the end, whoever else has written.
-        let file = open_or_create(&path).map_err(failed("open", &path))?;
-        write_whole(&file, header).map_err(|(_, error)| failed("write", &path)(error))?;
-        let marker = Marker::map(&file).map_err(failed("map as executable", &path))?;
-        let file = CheckedFile::new(file).map_err(failed("stat", &path))?;
+        let file = open_to_append(&path).map_err(SinkError::io("open", &path))?;
+        write_whole(&file, header).map_err(|(_, error)| SinkError::io("write", &path)(error))?;
+        let marker = Marker::map(&file).map_err(SinkError::io("map as executable", &path))?;
+        let file = CheckedFile::new(file).map_err(SinkError::io("stat", &path))?;
         let (pid, length) = (std::process::id(), header.len() as u64);
         Ok(Dump { file, path, pid, _directory: directory, _marker: marker, length })
     }
@@ -87,14 +87,14 @@ impl Dump {
     /// Why nothing more is written.
     pub(super) fn is_full(&self, quota: u64) -> SinkError {
         let error = io::Error::other(format!("{quota} bytes are enough (JITLISTEN_QUOTA)"));
-        failed("add to", &self.path)(error)
+        SinkError::io("add to", &self.path)(error)
     }
 
     /// A file that was removed can still be written, but never read.
     pub(super) fn check_that_it_is_there(&mut self) -> Result<(), SinkError> {
-        let metadata = self.file()?.metadata().map_err(failed("stat", &self.path))?;
+        let metadata = self.file()?.metadata().map_err(SinkError::io("stat", &self.path))?;
         if metadata.nlink() == 0 {
-            return Err(failed("write", &self.path)(io::ErrorKind::NotFound.into()));
+            return Err(SinkError::io("write", &self.path)(io::ErrorKind::NotFound.into()));
         }
         Ok(())
     }
@@ -102,13 +102,16 @@ impl Dump {
     /// The file, opened again if the host has closed what it did not know.
     fn file(&mut self) -> Result<&File, SinkError> {
         if self.file.get().is_none() {
-            let again = open_or_create(&self.path).and_then(CheckedFile::new).map_err(failed("open", &self.path))?;
+            let again =
+                open_to_append(&self.path).and_then(CheckedFile::new).map_err(SinkError::io("open", &self.path))?;
             if again.identity() != self.file.identity() {
                 return Err(SinkError::NotOurs { path: self.path.clone(), found: "another file" });
             }
             self.file = again;
         }
-        self.file.unchecked().ok_or_else(|| failed("open", &self.path)(io::Error::from_raw_os_error(libc::EBADF)))
+        self.file
+            .unchecked()
+            .ok_or_else(|| SinkError::io("open", &self.path)(io::Error::from_raw_os_error(libc::EBADF)))
     }
 
     /// Appends whole records, all of them or none.
@@ -125,7 +128,7 @@ impl Dump {
                     // Where this fails too, the torn record stays: it is the last of the file, and readers stop there.
                     let _ = file.set_len(length);
                 }
-                Err(failed("write", &self.path)(error))
+                Err(SinkError::io("write", &self.path)(error))
             }
         }
     }

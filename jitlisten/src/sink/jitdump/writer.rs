@@ -6,6 +6,8 @@ use std::borrow::Cow;
 use std::io;
 use std::path::PathBuf;
 
+use jitlisten_files::OwnDirectory;
+
 use super::lines;
 use super::other_jits::{LARGEST, News, OtherJits};
 use super::place::{self, Dump};
@@ -14,7 +16,6 @@ use super::unwinding::{self, EhFrame};
 use crate::options::{NameStyle, Options};
 use crate::process::write_nosignal::effective_user;
 use crate::process::{checked_read, clock};
-use crate::sink::image::private;
 use crate::sink::{FinalizedObject, Forked, Sink, SinkContext, SinkError, printable};
 use crate::{Address, AddressRange, LineRows, Machine, cfi, log_line};
 
@@ -80,7 +81,8 @@ impl Jitdump {
         let dump = Dump::create(base, &header, self.context.run).or_else(|error| match self.fallback(&error) {
             Some(other) => {
                 log_line!(Info, "{error}; trying {}", other.display());
-                private(&other).and_then(|()| Dump::create(&other, &header, self.context.run))
+                OwnDirectory::create(&other).map_err(SinkError::io("use", &other))?;
+                Dump::create(&other, &header, self.context.run)
             }
             None => Err(error),
         })?;

@@ -13,22 +13,19 @@
 //! CPython (`-X perf`) takes no lock. Its lines from before this program cannot be distinguished from those of a dead
 //! process.
 
-use std::fs::{File, Metadata, OpenOptions};
+use std::fs::{File, Metadata};
 use std::io::{self, Seek as _};
-use std::os::unix::fs::{FileExt as _, MetadataExt as _, OpenOptionsExt as _};
+use std::os::unix::fs::{FileExt as _, MetadataExt as _};
 use std::path::Path;
 
 use super::stale::StaleMap;
 use crate::liveness::{self, Lock};
-use crate::process::checked_file::{CheckedFile, FileIdentity, only_ours};
-use crate::process::write_nosignal::{effective_user, overwrite, write_once};
+use crate::process::checked_file::{CheckedFile, FileIdentity};
+use crate::process::write_nosignal::{overwrite, write_once};
 use crate::sink::SinkError;
 
 /// How often the file may be taken away between two looks at it, or locked for a moment by a process that cleans up.
 const ATTEMPTS: usize = 16;
-
-/// Never follows a link, never waits for a reader of a pipe, never becomes a controlling terminal.
-pub(super) const SAFELY: i32 = libc::O_NOFOLLOW | libc::O_CLOEXEC | libc::O_NOCTTY | libc::O_NONBLOCK;
 
 /// See the module's head.
 pub(super) struct MapFile {
@@ -60,17 +57,15 @@ impl MapFile {
         let mut attempt = 0;
         loop {
             attempt += 1;
-            let append = create(path).map_err(failed("open"))?;
-            let edit = OpenOptions::new().read(true).write(true).custom_flags(SAFELY).open(path);
-            let edit = match edit {
+            let append = jitlisten_files::open_or_create(path).map_err(failed("open"))?;
+            let edit = match jitlisten_files::open_existing(path) {
                 Err(error) if error.kind() == io::ErrorKind::NotFound && attempt < ATTEMPTS => continue,
                 edit => edit.map_err(failed("open"))?,
             };
             let metadata = append.metadata().map_err(failed("stat"))?;
             let last = attempt == ATTEMPTS;
             match check_owner(&metadata, &edit.metadata().map_err(failed("stat"))?) {
-                // A process that cleans up has removed it meanwhile.
-                Some(REMOVED | EXCHANGED) if !last => continue,
+                Some(EXCHANGED) if !last => continue,
                 Some(found) => return Err(SinkError::NotOurs { path: path.to_owned(), found }),
                 None => {}
             }
@@ -130,36 +125,13 @@ fn take_lock(
     }
 }
 
-/// Opens the file to append to it. A new one has mode 0600.
-fn create(path: &Path) -> io::Result<File> {
-    let mut options = OpenOptions::new();
-    options.append(true).mode(0o600).custom_flags(SAFELY);
-    match options.clone().create_new(true).open(path) {
-        Ok(file) => only_ours(&file).map(|()| file),
-        // It is there, be it since a moment ago.
-        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => options.open(path),
-        made => made,
-    }
-}
-
-const REMOVED: &str = "a file without a name";
+/// A process that cleans up may remove the file at any moment.
 const EXCHANGED: &str = "the file changed while it was opened";
 
 /// What is wrong with the file, if it is not a plain file of ours that has one name.
 fn check_owner(one: &Metadata, other: &Metadata) -> Option<&'static str> {
-    Some(if !one.is_file() {
-        "not a regular file"
-    } else if one.uid() != effective_user() {
-        "owned by another user"
-    } else if one.nlink() == 0 {
-        REMOVED
-    } else if one.nlink() != 1 {
-        "a file with several names"
-    } else if (one.dev(), one.ino()) != (other.dev(), other.ino()) {
-        EXCHANGED
-    } else {
-        return None;
-    })
+    let is_another = one.nlink() == 0 || (one.dev(), one.ino()) != (other.dev(), other.ino());
+    if is_another { Some(EXCHANGED) } else { jitlisten_files::unacceptable(one) }
 }
 
 impl OpenMap<'_> {

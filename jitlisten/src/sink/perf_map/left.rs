@@ -5,14 +5,13 @@
 //! so that the search is done once). In another PID namespace the PID means nothing: there, a map without a lock must
 //! also be old.
 
-use std::fs::{self, File, OpenOptions};
+use std::fs::{self, File};
 use std::io::{self, Read as _, Seek as _};
-use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _};
+use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 
 use jitlisten_files::FileName;
 
-use super::file::SAFELY;
 use crate::liveness::{self, Dead, Lock, Owner, ProcessIdentity, Run};
 use crate::process::write_nosignal::{effective_user, overwrite};
 
@@ -114,7 +113,7 @@ fn locked(path: &Path) -> Option<(File, FirstLine)> {
     if !about.is_file() || about.uid() != effective_user() || about.nlink() != 1 {
         return None;
     }
-    let file = OpenOptions::new().read(true).write(true).custom_flags(SAFELY).open(path).ok()?;
+    let file = jitlisten_files::open_existing(path).ok()?;
     let now = file.metadata().ok()?;
     if (about.dev(), about.ino()) != (now.dev(), now.ino()) {
         return None;

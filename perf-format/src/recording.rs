@@ -1,0 +1,106 @@
+//! Names of the files that belong to a recording.
+//!
+//! ```text
+//!   FILE                                        the recording; of a child FILE.PID, or %p in the name of FILE
+//!   FILE.images/image-PID-START-object-N.so     an image of compiled code
+//!   FILE.images/python-PID-TIME-N.so            functions that CPython interprets
+//!   FILE.images/compilations.jsonl              compilations by Numba
+//!   FILE.old, FILE.old.images/                  the recording that had the name before
+//! ```
+
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
+
+/// In [`images`]: compilations by Numba.
+pub const COMPILATIONS: &str = "compilations.jsonl";
+
+/// The end of the name of [`images`].
+pub const IMAGES: &str = ".images";
+
+/// The end of the name of [`old`].
+pub const OLD: &str = ".old";
+
+/// The directory of a recording's images.
+pub fn images(recording: &Path) -> PathBuf {
+    with_suffix(recording, IMAGES)
+}
+
+/// The name that an earlier recording gets.
+pub fn old(recording: &Path) -> PathBuf {
+    with_suffix(recording, OLD)
+}
+
+/// Whether a file in [`images`] has the name of one that the recorder makes, in exactly that form.
+pub fn is_beside(name: &str) -> bool {
+    name == COMPILATIONS || is_image(name) || is_python(name) || is_unfinished(name)
+}
+
+/// Whether a file is one that a process was writing when it was killed: `.jitlisten-PID-WORD.new`.
+pub fn is_unfinished(name: &str) -> bool {
+    let middle = name.strip_prefix(".jitlisten-").and_then(|rest| rest.strip_suffix(".new"));
+    middle.and_then(|middle| middle.split_once('-')).is_some_and(|(pid, word)| is_number(pid) && !word.is_empty())
+}
+
+/// Whether a file in [`images`] is an image of compiled code: `image-PID-START[-N]-object-N.so`.
+pub fn is_image(name: &str) -> bool {
+    let Some((process, object)) = name.strip_prefix("image-").and_then(|rest| rest.split_once("-object-")) else {
+        return false;
+    };
+    let parts = process.split('-').count();
+    (2..=3).contains(&parts) && process.split('-').all(is_number) && object.strip_suffix(".so").is_some_and(is_number)
+}
+
+/// Whether a file in [`images`] has functions of CPython: `python-PID-TIME-N.so`.
+pub fn is_python(name: &str) -> bool {
+    let middle = name.strip_prefix("python-").and_then(|rest| rest.strip_suffix(".so"));
+    let parts: Vec<&str> = middle.into_iter().flat_map(|middle| middle.split('-')).collect();
+    let is_hexadecimal = |part: &str| !part.is_empty() && part.bytes().all(|byte| byte.is_ascii_hexdigit());
+    matches!(parts[..], [pid, time, number] if is_number(pid) && is_hexadecimal(time) && is_number(number))
+}
+
+fn is_number(text: &str) -> bool {
+    !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit())
+}
+
+fn with_suffix(path: &Path, suffix: &str) -> PathBuf {
+    let mut name = OsString::from(path);
+    name.push(suffix);
+    name.into()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_names_of_exactly_these_forms_are_ours() {
+        let ours = [
+            "compilations.jsonl",
+            "image-4711-90345-object-0.so",
+            "image-4711-90345-2-object-17.so",
+            "python-28412-11549863aae-0.so",
+            ".jitlisten-4711-0.new",
+        ];
+        let others = [
+            "image-1-object-0.so",
+            "image-my-1-object-0.so",
+            "image-1-2-object-.so",
+            "image-1-2-object-detector.so",
+            "image-1-2-object-0.so.bak",
+            "python-3-12-.so",
+            "python-3.12-0.so",
+            "python-bindings-x-1.so",
+            "notes.txt",
+            ".jitlisten-new",
+            "",
+        ];
+        assert_eq!(ours.iter().filter(|name| !is_beside(name)).collect::<Vec<_>>(), Vec::<&&str>::new());
+        assert_eq!(others.iter().filter(|name| is_beside(name)).collect::<Vec<_>>(), Vec::<&&str>::new());
+    }
+
+    #[test]
+    fn names_beside_a_recording() {
+        let file = Path::new("/a/prof.data");
+        assert_eq!(images(&old(file)), Path::new("/a/prof.data.old.images"));
+    }
+}
