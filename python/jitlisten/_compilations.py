@@ -66,15 +66,6 @@ _state = _State()
 _of_thread = _OfThread()
 
 
-def install() -> None:
-    """Below `jitlisten record`: for the recording that the environment names, if it is of this process."""
-    try:
-        if os.environ.get("JITLISTEN_RECORD_BEGUN") == str(os.getpid()):
-            begin()
-    except Exception:
-        pass
-
-
 def begin() -> None:
     """A recording has begun. The library knows which, also in the child of a fork."""
     _begin_file(None)

@@ -32,6 +32,7 @@ something is not as expected (a version of Numba that was not tried, say) there 
 from __future__ import annotations
 
 import os
+import sys
 from typing import Dict, Optional
 
 __all__ = ["install", "remove", "status"]
@@ -57,6 +58,9 @@ def remove() -> None:
     try:
         from . import patches
 
+        finder = _finder_until_numba()
+        if finder is not None:
+            sys.meta_path.remove(finder)  # type: ignore[arg-type]
         patches.remove()
     except Exception as error:
         _say(error)
@@ -64,14 +68,19 @@ def remove() -> None:
 
 def status() -> Dict[str, Optional[object]]:
     """`{"numba": version or None, "active": bool, "reason": why not, or None}`."""
-    import sys
-
     from . import patches, versions
 
     reason = patches.reason()
+    if reason == patches.NOT_INSTALLED and _finder_until_numba() is not None:
+        reason = patches.NOT_IMPORTED
     if os.environ.get("JITLISTEN_LINES") == "0" and reason is not None:
         reason = "JITLISTEN_LINES=0"
     return {"numba": versions.numba_version(sys.modules.get("numba")), "active": reason is None, "reason": reason}
+
+
+def _finder_until_numba() -> Optional[object]:
+    """The finder of `_site/sitecustomize.py`, while it waits for Numba."""
+    return next((finder for finder in sys.meta_path if getattr(finder, "starts_jitlisten_lines", False)), None)
 
 
 def _say(error: BaseException) -> None:

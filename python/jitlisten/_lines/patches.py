@@ -42,6 +42,9 @@ from .imports import Watch
 MARKER = "jitlisten-lines-4"
 
 
+NOT_INSTALLED, NOT_IMPORTED = "not installed", "numba has not been imported"
+
+
 class _State:
     def __init__(self) -> None:
         self.wanted = False
@@ -87,10 +90,10 @@ def reason() -> Optional[str]:
     if _state.failed is not None:
         return _state.failed
     if not _state.wanted:
-        return "not installed"
+        return NOT_INSTALLED
     if _is_active():
         return None
-    return "numba has not been imported"
+    return NOT_IMPORTED
 
 
 def _is_active() -> bool:

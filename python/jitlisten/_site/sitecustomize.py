@@ -31,7 +31,8 @@ def _take_away():
 
 def _load(name, places):
     """The module of that name that is found there, executed; None if there is none."""
-    from importlib.machinery import PathFinder
+    # `importlib.machinery` imports modules that the program may have one of its own instead of.
+    from _frozen_importlib_external import PathFinder
 
     spec = PathFinder.find_spec(name, places)
     if spec is None or spec.loader is None:
@@ -56,6 +57,47 @@ def _load(name, places):
     return module
 
 
+class _UntilNumba(object):
+    """A finder that switches lines on when Numba is looked for. Until then nothing is imported: a script's own `json.py`
+    or `types.py` comes before those of the standard library only if nobody has imported these."""
+
+    #: `jitlisten._lines` looks for it.
+    starts_jitlisten_lines = True
+
+    def __init__(self):
+        self.is_recorded = os.environ.get("JITLISTEN_RECORD_BEGUN") == str(os.getpid())
+
+    def find_spec(self, name, path=None, target=None):
+        if name != "numba":
+            return None
+        try:
+            sys.meta_path.remove(self)
+        except ValueError:  # another thread was faster
+            return None
+        self.start()
+        # The finders that wait for Numba's modules come first now.
+        for finder in list(sys.meta_path):
+            find = getattr(finder, "find_spec", None)
+            spec = find(name, path, target) if find is not None else None
+            if spec is not None:
+                return spec
+        return None
+
+    def start(self):
+        try:
+            # This Python may be another than the one jitlisten is installed in.
+            if "jitlisten" not in sys.modules:
+                _load("jitlisten", [os.path.dirname(os.path.dirname(_HERE))])
+            from jitlisten import _compilations as compilations
+            from jitlisten import _lines as lines
+
+            lines.install()
+            if self.is_recorded:
+                compilations.begin()
+        except Exception:
+            pass
+
+
 def _lines(said):
     words = said.split(":")[0].split("+")
     if sys.version_info < (3, 8) or "lines" not in words:
@@ -63,17 +105,10 @@ def _lines(said):
     # After a Python that was started with -I or -E, its children get here without the library.
     if words == ["lines"] and said != "lines:%d" % os.getpid():
         return
-    try:
-        # This Python may be another than the one jitlisten is installed in.
-        if "jitlisten" not in sys.modules:
-            _load("jitlisten", [os.path.dirname(os.path.dirname(_HERE))])
-        from jitlisten import _compilations as compilations
-        from jitlisten import _lines as lines
-
-        lines.install()
-        compilations.install()
-    except Exception:
-        pass
+    if "numba" in sys.modules:
+        _UntilNumba().start()
+    else:
+        sys.meta_path.insert(0, _UntilNumba())
 
 
 def _coverage():
@@ -91,5 +126,6 @@ def _coverage():
 
 _lines(_take_away())
 _coverage()
-if sys.version_info >= (3, 4):
-    _load("sitecustomize", sys.path)
+if sys.version_info >= (3, 4) and _load("sitecustomize", sys.path) is None:
+    # As without this file; `site` ignores it.
+    raise ImportError("No module named 'sitecustomize'", name="sitecustomize")

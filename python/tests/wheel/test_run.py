@@ -60,6 +60,37 @@ def test_the_next_sitecustomize_runs_once(run, tmp_path):
     assert done.stderr == alone.stderr
 
 
+@pytest.mark.parametrize("name", ["types", "json", "operator", "struct", "warnings", "re", "functools", "jitlisten"])
+def test_a_script_has_its_own_modules(run, tmp_path, name):
+    (tmp_path / f"{name}.py").write_text("mine = 'mine'\n")
+    script = tmp_path / "script.py"
+    script.write_text(f"import {name}\nprint(getattr({name}, 'mine', 'not mine'))\n")
+    alone = run(python(), script, status=None)
+    below = run(command(), "run", "--", python(), script, status=None)
+    assert (below.returncode, below.stdout, below.stderr) == (alone.returncode, alone.stdout, alone.stderr)
+
+
+def test_there_is_no_sitecustomize_where_there_was_none(run):
+    words = [python(), "-c", "import sys; print('sitecustomize' in sys.modules); import sitecustomize"]
+    alone, below = run(*words, status=None), run(command(), "run", "--", *words, status=None)
+    assert "No module named 'sitecustomize'" in alone.stderr
+    assert (below.returncode, below.stdout, below.stderr) == (alone.returncode, alone.stdout, alone.stderr)
+
+
+def test_numba_may_be_imported_first_by_a_child(run, tmp_path):
+    program = tmp_path / "late.py"
+    program.write_text(
+        "import os, jitlisten\n"
+        "before = jitlisten.status().lines\n"
+        "if os.fork() == 0:\n"
+        "    import numba\n"
+        "    print(before, jitlisten.status().lines, flush=True)\n"
+        "    os._exit(0)\n"
+        "os.wait()\n"
+    )
+    assert run(command(), "run", "--", python(), program).stdout == "False True\n"
+
+
 def test_an_isolated_python_has_the_library_alone(run):
     seen = look(run(command(), "run", "--", python(), "-I", LOOK))
     assert seen["self"]["library"] and not seen["child"]["library"]
