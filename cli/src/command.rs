@@ -5,13 +5,13 @@
 
 use std::ffi::{OsStr, OsString};
 use std::fs::{self, File};
-use std::io::{self, Read as _};
+use std::io::{self, Read as _, Write as _};
 use std::os::unix::ffi::OsStrExt as _;
 use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
 use std::os::unix::process::ExitStatusExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Child, ExitCode, ExitStatus};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use rustix::fs::Mode;
 use rustix::process::{Signal, getegid, geteuid};
@@ -65,17 +65,75 @@ fn check(program: &OsStr) -> Result<(), Problem> {
 /// Waits for a command, which decides what a signal is: who ends this process means the command. Returns with signals
 /// blocked.
 ///
-/// An interrupt or a quit of the terminal is for the command, too, and so not passed on.
+/// An interrupt or a quit of the terminal is for the command, too, and so not passed on. Python does not notice it in
+/// compiled code: see [`Interrupts`].
 pub(crate) fn wait(child: &mut Child) -> io::Result<(ExitStatus, Blocked)> {
     // The command would inherit what is blocked before it is there. SIGCHLD says that it has ended.
     let signals = Blocked::new(&[Signal::INT, Signal::QUIT, Signal::TERM, Signal::HUP, Signal::CHILD]);
+    let mut interrupts = Interrupts::None;
     loop {
         if let Some(status) = child.try_wait()? {
             return Ok((status, signals));
         }
-        if let Some(signal @ (Signal::TERM | Signal::HUP)) = signals.arrived(Duration::from_millis(500)) {
+        let arrived = signals.arrived(Duration::from_millis(500));
+        let passed_on = match arrived {
+            Some(Signal::TERM | Signal::HUP) => arrived,
+            Some(Signal::INT) => interrupts.another(Instant::now()),
+            _ => None,
+        };
+        if let Some(signal) = passed_on {
             send_signal(child.id(), signal);
         }
+        if interrupts.advice_is_due(Instant::now()) {
+            let _ = writeln!(io::stderr(), "jitlisten: the program goes on; press Ctrl-C again to end it");
+        }
+    }
+}
+
+/// How long a program may take to end after an interrupt, and how long the advice to interrupt it again holds.
+const INTERRUPT_TIMEOUT: Duration = Duration::from_secs(2);
+const ADVICE_VALID: Duration = Duration::from_secs(10);
+
+/// The interrupts of a program that does not end: the first ones are its own, the next one after some advice ends it,
+/// and one more kills it.
+enum Interrupts {
+    None,
+    First(Instant),
+    Advised(Instant),
+    Ended,
+}
+
+impl Interrupts {
+    /// What an interrupt is to become for the program.
+    fn another(&mut self, now: Instant) -> Option<Signal> {
+        match self {
+            Interrupts::Ended => return Some(Signal::KILL),
+            Interrupts::Advised(since) if now < *since + ADVICE_VALID => {
+                *self = Interrupts::Ended;
+                return Some(Signal::TERM);
+            }
+            Interrupts::First(_) => {}
+            Interrupts::Advised(_) | Interrupts::None => *self = Interrupts::First(now),
+        }
+        None
+    }
+
+    /// True once after an interrupt that has not ended the program.
+    fn advice_is_due(&mut self, now: Instant) -> bool {
+        let is_due = matches!(self, Interrupts::First(since) if now >= *since + INTERRUPT_TIMEOUT);
+        if is_due {
+            *self = Interrupts::Advised(now);
+        }
+        is_due
+    }
+}
+
+/// How a program has ended, after its name.
+pub(crate) fn ending(status: ExitStatus) -> String {
+    match (status.code(), status.signal()) {
+        (Some(code), _) if code != 0 => format!("has ended with status {code}"),
+        (_, Some(signal)) => format!("was ended by signal {signal}"),
+        _ => "has ended".to_owned(),
     }
 }
 
@@ -161,6 +219,17 @@ pub(crate) fn has_capabilities(path: &Path) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn interrupts_end_a_program_that_goes_on() {
+        let (mut interrupts, start) = (Interrupts::None, Instant::now());
+        let at = |seconds| start + Duration::from_secs(seconds);
+        assert_eq!((interrupts.another(at(0)), interrupts.another(at(1))), (None, None), "the program's own");
+        assert_eq!([1, 2, 3].map(|seconds| interrupts.advice_is_due(at(seconds))), [false, true, false]);
+        assert_eq!(interrupts.another(at(20)), None, "the advice is old");
+        assert!(interrupts.advice_is_due(at(22)));
+        assert_eq!([23, 24].map(|seconds| interrupts.another(at(seconds))), [Some(Signal::TERM), Some(Signal::KILL)]);
+    }
 
     #[test]
     fn a_program_without_a_loader_is_static() {

@@ -6,10 +6,10 @@
 
 use std::collections::HashMap;
 use std::ffi::{OsStr, OsString};
-use std::fs::{self, DirBuilder};
+use std::fs;
 use std::io::Write as _;
 use std::os::unix::ffi::OsStrExt as _;
-use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _};
+use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
@@ -20,6 +20,7 @@ use crate::command;
 use crate::problem::Problem;
 use crate::record::{USUAL_FILE, checked_output};
 use crate::recorder::{self, Recorder};
+use crate::scratch::{Kind, Scratch};
 use crate::sinks::is_writable;
 
 /// See the module's head.
@@ -65,9 +66,10 @@ impl Input {
     }
 
     fn record(&self, output: Option<&Path>, event: Option<String>) -> Result<Recordings, Problem> {
-        let scratch = (output.is_none() && !is_writable(Path::new("."))).then(Scratch::new).transpose()?;
+        let scratch =
+            (output.is_none() && !is_writable(Path::new("."))).then(|| Scratch::new(Kind::Lines)).transpose()?;
         let path = match &scratch {
-            Some(scratch) => scratch.0.join(USUAL_FILE),
+            Some(scratch) => scratch.path.join(USUAL_FILE),
             None => checked_output(output.unwrap_or(Path::new(USUAL_FILE)), false, None)?,
         };
         let before = seen(&path);
@@ -75,6 +77,9 @@ impl Input {
         // What was recorded up to a signal is still to be shown.
         let (status, waiting) = recorder::record(&mut recorder, &self.command)?;
         waiting.end();
+        if !status.success() {
+            let _ = writeln!(std::io::stderr(), "jitlisten: the program {}", command::ending(status));
+        }
         let new = seen(&path).into_iter().filter(|(path, identity)| before.get(path) != Some(identity));
         let mut files: Vec<PathBuf> = new.map(|(path, _)| path).filter(|path| bundle::is_recording(path)).collect();
         files.sort();
@@ -116,13 +121,15 @@ fn seen(path: &Path) -> HashMap<PathBuf, (u64, i64, i64)> {
     same_start.filter_map(file).collect()
 }
 
-/// Puts `--` in front of a command that is named without, for the subcommands with an [`Input`].
+/// Puts `--` in front of a command that is named without, for the subcommands with an [`Input`]; for others in front of
+/// `-m`, which would be an option.
 pub(crate) fn with_dashes(arguments: &clap::Command, mut words: Vec<OsString>) -> Vec<OsString> {
-    let subcommand = words.get(1).and_then(|name| arguments.find_subcommand(name)).filter(|subcommand| {
-        ["files", "command"].iter().all(|wanted| subcommand.get_arguments().any(|argument| argument.get_id() == wanted))
-    });
-    if let Some(first) = subcommand.and_then(|subcommand| first_word(subcommand, &words))
-        && is_command(&words[first])
+    let subcommand = words.get(1).and_then(|name| arguments.find_subcommand(name));
+    let takes = |wanted| {
+        subcommand.is_some_and(|subcommand| subcommand.get_arguments().any(|argument| argument.get_id() == wanted))
+    };
+    if let Some(first) = subcommand.filter(|_| takes("command")).and_then(|subcommand| first_word(subcommand, &words))
+        && (words[first] == "-m" || (takes("files") && is_command(&words[first])))
     {
         words.insert(first, "--".into());
     }
@@ -132,7 +139,8 @@ pub(crate) fn with_dashes(arguments: &clap::Command, mut words: Vec<OsString>) -
 /// Where the first word is that is neither an option nor the value of one, nor a word that comes before recordings and
 /// commands; none behind a `--`. `-m` is no option of ours.
 fn first_word(subcommand: &clap::Command, words: &[OsString]) -> Option<usize> {
-    let mut before = subcommand.get_positionals().take_while(|argument| argument.get_id() != "files").count();
+    let is_input = |argument: &&clap::Arg| argument.get_id() == "files" || argument.get_id() == "command";
+    let mut before = subcommand.get_positionals().take_while(|argument| !is_input(argument)).count();
     let takes_value = |wanted: &dyn Fn(&clap::Arg) -> bool| {
         subcommand.get_arguments().any(|argument| wanted(argument) && argument.get_action().takes_values())
     };
@@ -165,26 +173,6 @@ fn is_command(word: &OsStr) -> bool {
     let path = Path::new(word);
     let is_recording = bundle::is_recording(path) || (path.is_dir() && !bundle::opened(path).0.is_empty());
     command::is_for_python(word) || (!is_recording && command::find(word).is_some())
-}
-
-/// A directory of this process that only its user can enter, for temporary recordings; removed when dropped.
-struct Scratch(PathBuf);
-
-impl Scratch {
-    fn new() -> Result<Scratch, Problem> {
-        let directory = std::env::temp_dir().join(format!("jitlisten-lines-{}", std::process::id()));
-        DirBuilder::new()
-            .mode(0o700)
-            .create(&directory)
-            .map_err(|error| Problem::new(format!("cannot make {}: {error}", directory.display())))?;
-        Ok(Scratch(directory))
-    }
-}
-
-impl Drop for Scratch {
-    fn drop(&mut self) {
-        let _ = fs::remove_dir_all(&self.0);
-    }
 }
 
 #[cfg(test)]
@@ -222,6 +210,7 @@ mod tests {
             "jitlisten lines --json=- | -m pkg.module -x",
             "jitlisten lines -s | /bin/true",
             "jitlisten why true -r 99 | true -x",
+            "jitlisten record -r 99 | -m pkg.module -x",
         ] {
             assert_eq!(separated(&line.replace("| ", "")), line.replace('|', "--"));
         }

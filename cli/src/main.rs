@@ -33,6 +33,7 @@ mod recorder;
 mod recording;
 mod run;
 mod safe_point;
+mod scratch;
 mod sinks;
 mod symbols;
 mod system;

@@ -1,23 +1,28 @@
 //! Signals, and wrappers of system calls; `libc` only where rustix has no function.
 
+use std::ffi::{CString, OsString};
 use std::fs::File;
+use std::io;
 use std::mem::MaybeUninit;
+use std::os::unix::ffi::{OsStrExt as _, OsStringExt as _};
 use std::os::unix::process::CommandExt as _;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
 use rustix::fs::FallocateFlags;
 use rustix::process::{Pid, Signal};
 
-/// The command gets `SIGTERM` when the thread that starts it ends, however it ends.
+/// The command gets `SIGTERM` when the thread that starts it ends, however it ends. No signal is blocked in it.
 pub(crate) fn end_with_parent(command: &mut Command) {
     let parent = Some(rustix::process::getpid());
     let in_child = move || {
+        Blocked::ends().unblock();
         rustix::process::set_parent_process_death_signal(Some(Signal::TERM))?;
         let is_there = rustix::process::getppid() == parent;
         if is_there { Ok(()) } else { Err(std::io::ErrorKind::BrokenPipe.into()) }
     };
-    // SAFETY: two system calls and no allocation, which a forked child may do.
+    // SAFETY: system calls and no allocation, which a forked child may do.
     unsafe { command.pre_exec(in_child) };
 }
 
@@ -34,6 +39,17 @@ pub(crate) fn kill_group(leader: u32) {
 
 fn as_pid(pid: u32) -> Option<Pid> {
     Pid::from_raw(i32::try_from(pid).ok()?)
+}
+
+/// A new directory that only its user can enter: `mkdtemp(3)`.
+pub(crate) fn make_temporary_directory(template: &Path) -> io::Result<PathBuf> {
+    let template = CString::new(template.as_os_str().as_bytes())?.into_raw();
+    // SAFETY: a terminated string of ours, in which bytes are replaced that are not its end.
+    let made = unsafe { libc::mkdtemp(template) };
+    let error = io::Error::last_os_error();
+    // SAFETY: from `into_raw` above; its length is the same.
+    let path = unsafe { CString::from_raw(template) };
+    if made.is_null() { Err(error) } else { Ok(OsString::from_vec(path.into_bytes()).into()) }
 }
 
 /// Gives a part of a file back to the file system; it reads as zeros.
@@ -56,7 +72,8 @@ impl Blocked {
         let mut set = MaybeUninit::uninit();
         // SAFETY: writes the set.
         unsafe { libc::sigemptyset(set.as_mut_ptr()) };
-        for signal in signals {
+        // A signal that is ignored (`nohup`, `&` in a script) is no request; while it is blocked, it would arrive.
+        for signal in signals.iter().filter(|signal| **signal == Signal::CHILD || !is_ignored(**signal)) {
             // SAFETY: the set was emptied above.
             unsafe { libc::sigaddset(set.as_mut_ptr(), signal.as_raw()) };
         }
@@ -69,6 +86,10 @@ impl Blocked {
     /// They end this process again, but for those that have come by now.
     pub(crate) fn end(self) {
         while self.arrived(Duration::ZERO).is_some() {}
+        self.unblock();
+    }
+
+    fn unblock(&self) {
         // SAFETY: the set is initialised; the old one is not asked for.
         unsafe { libc::pthread_sigmask(libc::SIG_UNBLOCK, &raw const self.0, std::ptr::null_mut()) };
     }
@@ -80,6 +101,14 @@ impl Blocked {
         let signal = unsafe { libc::sigtimedwait(&raw const self.0, std::ptr::null_mut(), &raw const within) };
         Signal::from_named_raw(signal)
     }
+}
+
+fn is_ignored(signal: Signal) -> bool {
+    let mut action = MaybeUninit::<libc::sigaction>::zeroed();
+    // SAFETY: nothing is changed; the action is written.
+    unsafe { libc::sigaction(signal.as_raw(), std::ptr::null(), action.as_mut_ptr()) };
+    // SAFETY: zeros are a value, and the system has written another.
+    unsafe { action.assume_init() }.sa_sigaction == libc::SIG_IGN
 }
 
 /// Every signal waits, for this thread and those that it starts, until this is dropped.

@@ -3,10 +3,9 @@
 //! A process of another user can change the recording and the files that it names. Hence `top -p` creates and reads all
 //! files with the rights of that user; only the recorder keeps the rights of root.
 
-use std::fs::{self, DirBuilder, File};
-use std::io::{Read as _, Seek as _, SeekFrom, Write as _};
-use std::os::unix::fs::DirBuilderExt as _;
-use std::os::unix::process::ExitStatusExt as _;
+use std::fs::{self, File};
+use std::io::Write as _;
+use std::os::unix::fs::FileExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Child, ExitCode, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
@@ -20,13 +19,14 @@ use crate::problem::Problem;
 use crate::process::{ActingAs, Process};
 use crate::record::checked_output;
 use crate::recorder::no_recorder;
-use crate::system::{end_with_parent, punch_hole, send_signal};
+use crate::scratch::{Kind, Scratch};
+use crate::system::{Blocked, end_with_parent, punch_hole, send_signal};
 
-/// Of what the program printed so much is shown at the end.
-const MOST_OUTPUT: u64 = 256 << 10;
-/// A program that was asked to end has so long. A recorder may be in the middle of a call in a process, which takes
-/// seconds at most (`trace.rs`): it must not be killed there.
-const PATIENCE: Duration = Duration::from_secs(30);
+/// Bytes of the program's output that are shown at the end.
+const MAX_OUTPUT_BYTES: u64 = 256 << 10;
+/// How long a program that was asked to end may take, and the recorder of a process: that one completes its file.
+const PROGRAM_TIMEOUT: Duration = Duration::from_secs(5);
+const RECORDER_TIMEOUT: Duration = Duration::from_secs(30);
 /// Parts that were read are freed in pieces of this size.
 const PAGE: u64 = 4096;
 
@@ -49,7 +49,8 @@ impl State {
 
 /// See the module's head.
 pub(crate) struct Target {
-    directory: Scratch,
+    _directory: Scratch,
+    output: Output,
     recorder: Child,
     ended: Option<ExitStatus>,
     recorded: bool,
@@ -58,33 +59,34 @@ pub(crate) struct Target {
     /// Where the recording goes: into the directory, unless it is kept.
     recording: PathBuf,
     title: String,
-    /// Behind the directory, which is removed with them.
+    signals: Blocked,
+    /// After the directory, which is removed with these rights.
     _rights: Option<ActingAs>,
 }
 
 impl Target {
     pub(crate) fn start(top: &Top) -> Result<Target, Problem> {
+        // From here on the directory is removed at the end, whoever asks for it.
+        let signals = Blocked::ends();
         let process = top.pid.map(Process::open).transpose()?;
         let rights = || {
             let acting = process.as_ref().map(Process::act_as_owner).transpose();
             acting.map_err(|error| Problem::new(format!("cannot act as the user of the process: {error}")))
         };
         let owner = rights()?;
-        let directory = Scratch::new()?;
-        let output = directory.output()?;
+        let directory = Scratch::new(Kind::Top)?;
+        let output = Output::new(&directory.path)?;
         drop(owner);
         let pid = [("-p", top.pid.map(|pid| pid.to_string()))];
         let recording = match &top.output {
             Some(path) => kept(path, top.pid)?,
-            None => directory.0.join("top.perf.data"),
+            None => directory.path.join("top.perf.data"),
         };
         let mut command = top.recorder.command(&recording, &pid)?;
         if top.pid.is_none() {
             command.arg("--").args(&top.command);
         }
-        let same =
-            output.try_clone().map_err(|error| Problem::new(format!("cannot duplicate a descriptor: {error}")))?;
-        command.stdin(Stdio::null()).stdout(output).stderr(same);
+        command.stdin(Stdio::null()).stdout(output.stdio()?).stderr(output.stdio()?);
         end_with_parent(&mut command);
         let recorder = command.spawn().map_err(no_recorder)?;
         let title = match top.pid {
@@ -92,7 +94,18 @@ impl Target {
             None => top.command.iter().map(|word| word.to_string_lossy()).collect::<Vec<_>>().join(" "),
         };
         let rights = rights()?;
-        Ok(Target { directory, recorder, ended: None, recorded: false, process, recording, title, _rights: rights })
+        Ok(Target {
+            _directory: directory,
+            output,
+            recorder,
+            ended: None,
+            recorded: false,
+            process,
+            recording,
+            title,
+            signals,
+            _rights: rights,
+        })
     }
 
     pub(crate) fn title(&self) -> String {
@@ -105,7 +118,7 @@ impl Target {
         }
         match self.ended {
             Some(_) if !self.recorded && !self.recording.exists() => State::Failed,
-            Some(status) if self.process.is_none() => State::Ended(words(status)),
+            Some(status) if self.process.is_none() => State::Ended(command::ending(status)),
             Some(_) => State::Ended("has ended".to_owned()),
             None if self.recorded => State::Running,
             None => State::Starting,
@@ -126,32 +139,33 @@ impl Target {
 
     /// Why there is nothing to see: the last line that was printed.
     pub(crate) fn reason(&self) -> String {
-        let said = self.directory.said();
+        let said = self.output.text();
         let last = said.lines().rfind(|line| !line.trim().is_empty()).unwrap_or("nothing was recorded");
         last.strip_prefix("jitlisten: ").unwrap_or(last).to_owned()
     }
 
-    /// Ends what was started, and shows what it has printed.
+    /// Ends what was started, at once if a signal comes meanwhile, and shows what it has printed.
     pub(crate) fn finish(&mut self) -> ExitCode {
         let mut asked = false;
         if self.ended.is_none() {
             asked = true;
             send_signal(self.recorder.id(), Signal::TERM);
-            let deadline = Instant::now() + PATIENCE;
+            let timeout = if self.process.is_none() { PROGRAM_TIMEOUT } else { RECORDER_TIMEOUT };
+            let deadline = Instant::now() + timeout;
             while self.ended.is_none() {
                 self.ended = self.recorder.try_wait().unwrap_or_default();
-                if self.ended.is_none() && Instant::now() >= deadline {
+                let is_interrupted = self.signals.arrived(Duration::from_millis(10)).is_some();
+                if self.ended.is_none() && (is_interrupted || Instant::now() >= deadline) {
                     let _ = self.recorder.kill();
                     self.ended = self.recorder.wait().ok();
                 }
-                std::thread::sleep(Duration::from_millis(10));
             }
         }
         if self.process.is_some() {
             return ExitCode::SUCCESS;
         }
         if self.recorded {
-            let _ = std::io::stdout().lock().write_all(self.directory.said().as_bytes());
+            let _ = std::io::stdout().lock().write_all(self.output.text().as_bytes());
         }
         match self.ended {
             Some(status) if !asked => command::exit_code(status),
@@ -169,15 +183,6 @@ fn kept(path: &Path, pid: Option<u32>) -> Result<PathBuf, Problem> {
     Ok(path)
 }
 
-fn words(status: ExitStatus) -> String {
-    match (status.code(), status.signal()) {
-        (Some(0), _) => "has ended".to_owned(),
-        (Some(code), _) => format!("has ended with status {code}"),
-        (_, Some(signal)) => format!("was ended by signal {signal}"),
-        _ => "has ended".to_owned(),
-    }
-}
-
 /// Gives what has been read back to the file system. Where that cannot be done, the file grows.
 pub(crate) fn give_back(file: &File, read: u64) {
     // The header stays: it is read at every look.
@@ -186,37 +191,27 @@ pub(crate) fn give_back(file: &File, read: u64) {
     }
 }
 
-/// A directory that only its user can enter; removed when dropped.
-struct Scratch(PathBuf);
+/// What the program prints. The file is read through the descriptor that has made it: the user of the process may put
+/// another one in its place.
+struct Output(File);
 
-impl Scratch {
-    fn new() -> Result<Scratch, Problem> {
-        let path = std::env::temp_dir().join(format!("jitlisten-top-{}", std::process::id()));
-        let problem = |error| Problem::new(format!("cannot make {}: {error}", path.display()));
-        DirBuilder::new().mode(0o700).create(&path).map_err(problem)?;
-        Ok(Scratch(path))
+impl Output {
+    fn new(directory: &Path) -> Result<Output, Problem> {
+        let path = directory.join("output");
+        let file = File::options().create_new(true).read(true).append(true).open(&path);
+        file.map(Output).map_err(|error| Problem::new(format!("cannot make {}: {error}", path.display())))
     }
 
-    fn output(&self) -> Result<File, Problem> {
-        let path = self.0.join("output");
-        let file = File::options().create_new(true).append(true).open(&path);
-        file.map_err(|error| Problem::new(format!("cannot make {}: {error}", path.display())))
+    fn stdio(&self) -> Result<Stdio, Problem> {
+        let same = self.0.try_clone().map(Stdio::from);
+        same.map_err(|error| Problem::new(format!("cannot duplicate a descriptor: {error}")))
     }
 
-    /// The end of what was printed.
-    fn said(&self) -> String {
-        let mut text = Vec::new();
-        if let Ok(mut file) = File::open(self.0.join("output")) {
-            let length = file.metadata().map_or(0, |data| data.len());
-            let _ = file.seek(SeekFrom::Start(length.saturating_sub(MOST_OUTPUT)));
-            let _ = file.take(MOST_OUTPUT).read_to_end(&mut text);
-        }
-        String::from_utf8_lossy(&text).into_owned()
-    }
-}
-
-impl Drop for Scratch {
-    fn drop(&mut self) {
-        let _ = fs::remove_dir_all(&self.0);
+    /// The end of the text.
+    fn text(&self) -> String {
+        let length = self.0.metadata().map_or(0, |data| data.len());
+        let mut text = vec![0; length.min(MAX_OUTPUT_BYTES) as usize];
+        let read = self.0.read_at(&mut text, length.saturating_sub(MAX_OUTPUT_BYTES)).unwrap_or(0);
+        String::from_utf8_lossy(&text[..read]).into_owned()
     }
 }

@@ -1,0 +1,112 @@
+//! Directories for temporary recordings and output, which only their user can enter.
+//!
+//! `TMPDIR/jitlisten-KIND-XXXXXX`, with a name that nobody can foresee. It is removed when dropped; `jitlisten clean`
+//! removes one whose process was killed. A process holds a lock (`flock(2)`) on its directories while it runs.
+
+#![forbid(unsafe_code)]
+
+use std::env::temp_dir;
+use std::fs::{self, File};
+use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use rustix::fs::{FlockOperation, OFlags};
+use rustix::process::geteuid;
+
+use crate::problem::Problem;
+use crate::system::make_temporary_directory;
+
+/// What a directory is for.
+#[derive(Clone, Copy)]
+pub(crate) enum Kind {
+    /// The recording of `jitlisten top`, and the output of its program.
+    Top,
+    /// A recording where the current directory cannot be written.
+    Lines,
+}
+
+const KINDS: [Kind; 2] = [Kind::Top, Kind::Lines];
+/// The `X`s: letters and digits of `mkdtemp(3)`.
+const RANDOM_LENGTH: usize = 6;
+/// A younger directory may not be locked yet.
+const MIN_AGE: Duration = Duration::from_secs(60);
+
+impl Kind {
+    fn prefix(self) -> &'static str {
+        match self {
+            Kind::Top => "jitlisten-top-",
+            Kind::Lines => "jitlisten-lines-",
+        }
+    }
+}
+
+/// Whether a directory of this name is one of ours.
+pub(crate) fn is_scratch_name(name: &str) -> bool {
+    let is_random = |rest: &str| rest.len() == RANDOM_LENGTH && rest.bytes().all(|byte| byte.is_ascii_alphanumeric());
+    KINDS.iter().any(|kind| name.strip_prefix(kind.prefix()).is_some_and(is_random))
+}
+
+/// See the module's head.
+pub(crate) struct Scratch {
+    pub(crate) path: PathBuf,
+    _lock: File,
+}
+
+impl Scratch {
+    pub(crate) fn new(kind: Kind) -> Result<Scratch, Problem> {
+        let template = temp_dir().join(format!("{}{}", kind.prefix(), "X".repeat(RANDOM_LENGTH)));
+        let problem = |error| Problem::new(format!("cannot make {}: {error}", template.display()));
+        let path = make_temporary_directory(&template).map_err(problem)?;
+        let lock = locked(&path).ok_or_else(|| Problem::new(format!("cannot lock {}", path.display())));
+        lock.map(|lock| Scratch { path, _lock: lock })
+    }
+}
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(&self.path);
+    }
+}
+
+/// The directories of this user whose processes are dead.
+pub(crate) fn abandoned() -> Vec<PathBuf> {
+    let entries = fs::read_dir(temp_dir()).into_iter().flatten().flatten();
+    let named = entries.filter(|entry| entry.file_name().to_str().is_some_and(is_scratch_name));
+    named.map(|entry| entry.path()).filter(|path| is_abandoned(path)).collect()
+}
+
+fn is_abandoned(path: &Path) -> bool {
+    let Some(Ok(about)) = locked(path).map(|directory| directory.metadata()) else { return false };
+    let is_old = about.modified().is_ok_and(|modified| modified.elapsed().is_ok_and(|age| age >= MIN_AGE));
+    about.uid() == geteuid().as_raw() && about.mode() & 0o777 == 0o700 && is_old
+}
+
+/// The directory itself, if no process holds its lock.
+fn locked(path: &Path) -> Option<File> {
+    let flags = OFlags::DIRECTORY | OFlags::NOFOLLOW;
+    let directory = File::options().read(true).custom_flags(flags.bits() as i32).open(path).ok()?;
+    rustix::fs::flock(&directory, FlockOperation::NonBlockingLockExclusive).ok()?;
+    Some(directory)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_name_has_an_exact_form() {
+        for name in ["jitlisten-top-a1B2c3", "jitlisten-lines-AAAAAA"] {
+            assert!(is_scratch_name(name), "{name}");
+        }
+        for name in [
+            "jitlisten-top-",
+            "jitlisten-top-notes1x",
+            "jitlisten-top-a1B2c",
+            "jitlisten-a1B2c3",
+            "jitlisten-lines-a.B2c3",
+        ] {
+            assert!(!is_scratch_name(name), "{name}");
+        }
+    }
+}
