@@ -8,6 +8,7 @@
 //! | --- | --- | --- |
 //! | `/tmp/perf-PID.map` | its first line names the process | is of this PID namespace and has another start time, `ended` or `mixed`; holds no lock |
 //! | `image-PID-START*/`, `jitdump-PID-START*/`, files of exact names | `alive` in it names the process | has another start time; holds no lock on `alive` |
+//! | `$TMPDIR/jitlisten-KIND-XXXXXX/` | its exact name, mode 0700 | holds no lock on it; is older than a minute (`scratch.rs`) |
 //! | `sources/NAME-HASH.py` | `alive` in it; the hash of its text | (no process) was written more than 30 days ago |
 //!
 //! Files of a `jitlisten run` that is not over stay: see `liveness.rs` of the library.
@@ -35,6 +36,7 @@ use crate::outside;
 use crate::problem::Problem;
 use crate::process;
 use crate::recording;
+use crate::scratch;
 
 const EXAMPLE: &str = "Example: jitlisten clean --dry-run";
 
@@ -102,6 +104,21 @@ impl Clean {
                     count += 1;
                     sum += bytes;
                     let _ = writeln!(out, "{kind:<8} {:>10}  {}", size(bytes), path.display());
+                }
+                Err(error) => {
+                    failed = true;
+                    let _ =
+                        io::stderr().write_all(format!("jitlisten: {} stays: {error}\n", path.display()).as_bytes());
+                }
+            }
+        }
+        let abandoned = if self.pids.is_empty() { scratch::abandoned() } else { Vec::new() };
+        for path in &abandoned {
+            let removed = if self.dry_run { Ok(()) } else { std::fs::remove_dir_all(path) };
+            match removed {
+                Ok(()) => {
+                    count += 1;
+                    let _ = writeln!(out, "{:<8} {:>10}  {}", "scratch", "", path.display());
                 }
                 Err(error) => {
                     failed = true;
