@@ -105,6 +105,10 @@ def _of_environment(environment: Dict[str, str], pid: int) -> Optional[Tuple[str
     name, *words = environment.get("JITLISTEN_RECORD", "").split(",")
     for at in range(len(words), 0, -1):
         word, is_pair, _ = words[at - 1].partition("=")
+        if not words[at - 1] and at < len(words):
+            # An empty word ends the name.
+            name, words = ",".join([name, *words[: at - 1]]), words[at:]
+            break
         if word not in (_VALUES if is_pair else _FLAGS):
             name = ",".join([name, *words[:at]])
             words = words[at:]

@@ -135,6 +135,8 @@ def test_the_recording_of_the_environment():
     assert found("/a/f,1.data,hz=99,wall,children,pid=7") == ("/a/f,1.data", True)
     assert found("/a/f.data,children,pid=6") == ("/a/f.data.7", True)
     assert found("/a/f-%p,children,pid=6") == ("/a/f-%p", True)
+    assert found("/a/f,wall,,hz=99,children,pid=7") == ("/a/f,wall", True)
+    assert found("/a/f,,,hz=99") == ("/a/f,", False)
     assert found("hz=3,wall") == ("hz=3", False)
     assert found("/a/f.data", begun="6") is None
     assert _compilations._of_environment({}, 7) is None
