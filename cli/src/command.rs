@@ -65,11 +65,14 @@ fn check(program: &OsStr) -> Result<(), Problem> {
 /// Waits for a command, which decides what a signal is: who ends this process means the command. Returns with signals
 /// blocked.
 ///
+/// No other signal ends this process: a batch system sends, say, `SIGUSR1` to all processes of a job, and the program
+/// handles it. It is not passed on, since the program would get it twice.
+///
 /// An interrupt or a quit of the terminal is for the command, too, and so not passed on. Python does not notice it in
 /// compiled code: see [`Interrupts`].
 pub(crate) fn wait(child: &mut Child) -> io::Result<(ExitStatus, Blocked)> {
     // The command would inherit what is blocked before it is there. SIGCHLD says that it has ended.
-    let signals = Blocked::new(&[Signal::INT, Signal::QUIT, Signal::TERM, Signal::HUP, Signal::CHILD]);
+    let signals = Blocked::sent();
     let mut interrupts = Interrupts::None;
     loop {
         if let Some(status) = child.try_wait()? {

@@ -100,6 +100,7 @@ impl Command {
 }
 
 fn main() -> ExitCode {
+    system::keep_closed();
     let words = input::with_dashes(&Arguments::command(), std::env::args_os().collect());
     match Arguments::parse_from(words).command.execute() {
         Ok(status) => status,
