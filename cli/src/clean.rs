@@ -129,7 +129,7 @@ impl Clean {
         }
         let verb = if self.dry_run { "would be removed" } else { "removed" };
         let _ = writeln!(out, "{count} {verb}, {}", size(sum));
-        recording::write(None, out.as_bytes())?;
+        recording::print(out.as_bytes())?;
         Ok(if failed { ExitCode::FAILURE } else { ExitCode::SUCCESS })
     }
 }

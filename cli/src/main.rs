@@ -106,7 +106,7 @@ fn main() -> ExitCode {
         Ok(status) => status,
         Err(problem) => {
             let _ = writeln!(std::io::stderr(), "jitlisten: {problem}");
-            ExitCode::from(2)
+            problem.status()
         }
     }
 }

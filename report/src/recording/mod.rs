@@ -18,7 +18,6 @@ mod records;
 mod sample;
 mod tasks;
 
-use std::fs::File;
 use std::io::{Read, Seek};
 use std::path::{Path, PathBuf};
 
@@ -29,6 +28,7 @@ pub use interned::{Location, Place, Stacks};
 pub use origin::Origin;
 pub use tasks::{MappedFile, Thread};
 
+use jitlisten_files::open_regular;
 use perf_format::*;
 use rustc_hash::FxHashMap;
 
@@ -115,7 +115,7 @@ impl Recording {
     /// # Errors
     /// As [`open`](Recording::open).
     pub fn open_with(path: &Path, selection: &Selection, roots: &[PathBuf]) -> Result<Recording, Error> {
-        let mut file = File::open(path).map_err(|error| Error::io("open", path, error))?;
+        let mut file = open_regular(path).map_err(|error| Error::io("open", path, error))?;
         Recording::read_with(&mut file, selection, roots).map_err(|error| match error {
             Error::Io { verb, source, .. } => Error::io(verb, path, source),
             other => other,
