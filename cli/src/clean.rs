@@ -8,6 +8,7 @@
 //! | --- | --- | --- |
 //! | `/tmp/perf-PID.map` | its first line names the process | is of this PID namespace and has another start time, `ended` or `mixed`; holds no lock |
 //! | `image-PID-START*/`, `jitdump-PID-START*/`, files of exact names | `alive` in it names the process | has another start time; holds no lock on `alive` |
+//! | `$TMPDIR/jitlisten-KIND-XXXXXX/` | its exact name, mode 0700 | holds no lock on it; is older than a minute (`scratch.rs`) |
 //! | `sources/NAME-HASH.py` | `alive` in it; the hash of its text | (no process) was written more than 30 days ago |
 //! | `$TMPDIR/jitlisten-{top,lines}-XXXXXX/` | mode, owner, exact name | holds no lock on it; is older than a minute (`scratch.rs`) |
 //!
@@ -129,7 +130,7 @@ impl Clean {
         }
         let verb = if self.dry_run { "would be removed" } else { "removed" };
         let _ = writeln!(out, "{count} {verb}, {}", size(sum));
-        recording::write(None, out.as_bytes())?;
+        recording::print(out.as_bytes())?;
         Ok(if failed { ExitCode::FAILURE } else { ExitCode::SUCCESS })
     }
 }

@@ -65,11 +65,14 @@ fn check(program: &OsStr) -> Result<(), Problem> {
 /// Waits for a command, which decides what a signal is: who ends this process means the command. Returns with signals
 /// blocked.
 ///
+/// No other signal ends this process: a batch system sends, say, `SIGUSR1` to all processes of a job, and the program
+/// handles it. It is not passed on, since the program would get it twice.
+///
 /// An interrupt or a quit of the terminal is for the command, too, and so not passed on. Python does not notice it in
 /// compiled code: see [`Interrupts`].
 pub(crate) fn wait(child: &mut Child) -> io::Result<(ExitStatus, Blocked)> {
     // The command would inherit what is blocked before it is there. SIGCHLD says that it has ended.
-    let signals = Blocked::new(&[Signal::INT, Signal::QUIT, Signal::TERM, Signal::HUP, Signal::CHILD]);
+    let signals = Blocked::sent();
     let mut interrupts = Interrupts::None;
     loop {
         if let Some(status) = child.try_wait()? {
@@ -138,9 +141,9 @@ pub(crate) fn ending(status: ExitStatus) -> String {
 }
 
 /// The status of a command as that of this one; of a signal what a shell makes of it.
-pub(crate) fn exit_code(status: ExitStatus) -> ExitCode {
+pub(crate) fn exit_code(status: ExitStatus) -> u8 {
     let code = status.code().or_else(|| status.signal().map(|signal| 128 + signal)).unwrap_or(1);
-    ExitCode::from(u8::try_from(code).unwrap_or(1))
+    u8::try_from(code).unwrap_or(1)
 }
 
 /// The file that `execvp(3)` would run.

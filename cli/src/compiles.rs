@@ -10,7 +10,7 @@ use jitlisten_report::{compilations_to_json, compilations_to_text};
 
 use crate::input::Input;
 use crate::problem::Problem;
-use crate::recording::{self, Reading};
+use crate::recording::{self, Known, Reading};
 
 const EXAMPLES: &str = "Examples:
   jitlisten compiles prog.py
@@ -42,17 +42,26 @@ pub(crate) struct Compiles {
 impl Compiles {
     pub(crate) fn execute(mut self) -> Result<ExitCode, Problem> {
         let recordings = self.input.recordings(self.output.as_deref(), &mut self.reading.event)?;
-        let report = self.reading.open(&recordings.files, false, false)?;
-        match &self.json {
-            Some(out) => recording::write(Some(out), format!("{:#}\n", compilations_to_json(&report)).as_bytes())?,
-            None => {
-                let text = compilations_to_text(&report, recording::width(), self.all);
-                recording::write(None, text.as_bytes())?;
+        recordings.show(|recordings| {
+            let report = self.reading.open(&recordings.files, false, false)?;
+            match &self.json {
+                Some(out) => {
+                    let text = format!("{:#}\n", compilations_to_json(&report));
+                    recording::write(Some(out), text.as_bytes(), Known::ByForm(is_table))?;
+                }
+                None => recording::print(compilations_to_text(&report, recording::width(), self.all).as_bytes())?,
             }
-        }
-        if self.json.as_deref() != Some(Path::new("-")) {
-            recordings.say_kept();
-        }
-        Ok(recordings.status)
+            if self.json.as_deref() != Some(Path::new("-")) {
+                recordings.say_kept();
+            }
+            Ok(())
+        })
     }
+}
+
+/// Whether a file is a table of compilations, which has no room for a mark: each row has all of our columns.
+fn is_table(text: &[u8]) -> bool {
+    const COLUMNS: [&str; 5] = ["exclusive", "function", "llvm", "signature", "why"];
+    let rows = serde_json::from_slice::<Vec<serde_json::Map<String, serde_json::Value>>>(text);
+    rows.is_ok_and(|rows| rows.iter().all(|row| COLUMNS.iter().all(|column| row.contains_key(*column))))
 }

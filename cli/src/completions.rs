@@ -37,7 +37,7 @@ impl Completions {
     pub(crate) fn execute(&self) -> Result<ExitCode, Problem> {
         let mut text = Vec::new();
         clap_complete::generate(self.shell, &mut Arguments::command(), "jitlisten", &mut text);
-        recording::write(None, &text)?;
+        recording::print(&text)?;
         Ok(ExitCode::SUCCESS)
     }
 }

@@ -10,7 +10,7 @@ use jitlisten_report::{to_callgrind, to_collapsed, to_firefox, to_speedscope};
 
 use crate::input::Input;
 use crate::problem::Problem;
-use crate::recording::{self, Reading};
+use crate::recording::{self, Known, Reading};
 
 /// Write a recording in the format of another tool
 #[derive(Args)]
@@ -60,15 +60,54 @@ impl Export {
                 .help("-f firefox, speedscope, collapsed or callgrind, or -o with the usual name of one")
         })?;
         let recordings = self.input.recordings(None, &mut self.reading.event)?;
-        let report = self.reading.open(&recordings.files, false, true)?;
-        let text = match format {
-            Format::Firefox => to_firefox(&report).to_string(),
-            Format::Speedscope => to_speedscope(&report).to_string(),
-            Format::Collapsed => to_collapsed(&report),
-            Format::Callgrind => to_callgrind(&report),
-        };
-        recording::write(self.output.as_deref(), text.as_bytes())?;
-        recordings.say_kept();
-        Ok(recordings.status)
+        recordings.show(|recordings| {
+            let report = self.reading.open(&recordings.files, false, true)?;
+            let (text, known) = match format {
+                Format::Firefox => (to_firefox(&report).to_string(), Known::ByMark),
+                Format::Speedscope => (to_speedscope(&report).to_string(), Known::ByMark),
+                Format::Collapsed => (to_collapsed(&report), Known::ByForm(is_collapsed)),
+                Format::Callgrind => (to_callgrind(&report), Known::ByMark),
+            };
+            recording::write(self.output.as_deref(), text.as_bytes(), known)?;
+            recordings.say_kept();
+            Ok(())
+        })
+    }
+}
+
+/// Whether a file has collapsed stacks alone, which have no room for a mark: a stack and a count in each line, sorted, no
+/// stack twice.
+fn is_collapsed(text: &[u8]) -> bool {
+    let Some(lines) = std::str::from_utf8(text).ok().and_then(|text| text.strip_suffix('\n')) else { return false };
+    let stack = |line| {
+        let (stack, count) = str::rsplit_once(line, ' ')?;
+        (!count.is_empty() && count.bytes().all(|byte| byte.is_ascii_digit())).then_some(stack)
+    };
+    let stacks: Option<Vec<&str>> = lines.split('\n').map(stack).collect();
+    stacks.is_some_and(|stacks| {
+        stacks.iter().any(|stack| stack.contains(';')) && stacks.is_sorted_by(|one, next| one < next)
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn collapsed_stacks_are_known_by_every_line() {
+        assert!(is_collapsed(b"python;f (a.py) 12\npython;g 3\n") && is_collapsed(b";f 1\nmain 2\n"));
+        for other in [
+            "see also chapter 12\nprecious\n",
+            "main 3\n",
+            "a;b 1\nprecious\n",
+            "a;b 2\na;b 1\n",
+            "a;c 2\na;b 1\n",
+            "a;b 1\n\n",
+            "a;b 1",
+            "a;b x\n",
+            "",
+        ] {
+            assert!(!is_collapsed(other.as_bytes()), "{other:?}");
+        }
     }
 }

@@ -10,7 +10,7 @@ use jitlisten_report::to_flamegraph;
 
 use crate::input::Input;
 use crate::problem::Problem;
-use crate::recording::{self, Reading};
+use crate::recording::{self, Known, Reading};
 
 /// Draw a flame graph: compiled, Python, C and kernel frames in four colours, inlined calls marked
 #[derive(Args)]
@@ -28,14 +28,16 @@ pub(crate) struct Flamegraph {
 impl Flamegraph {
     pub(crate) fn execute(mut self) -> Result<ExitCode, Problem> {
         let recordings = self.input.recordings(None, &mut self.reading.event)?;
-        let report = self.reading.open(&recordings.files, false, true)?;
-        if report.recording.samples.is_empty() {
-            return Err(Problem::new(format!("there is nothing to draw: {}", report.notes.join("; "))));
-        }
-        let mut picture = Vec::new();
-        to_flamegraph(&report, &mut picture).map_err(|error| Problem::new(format!("no flame graph: {error}")))?;
-        recording::write(Some(&self.output), &picture)?;
-        recordings.say_kept();
-        Ok(recordings.status)
+        recordings.show(|recordings| {
+            let report = self.reading.open(&recordings.files, false, true)?;
+            if report.recording.samples.is_empty() {
+                return Err(Problem::new(format!("there is nothing to draw: {}", report.notes.join("; "))));
+            }
+            let mut picture = Vec::new();
+            to_flamegraph(&report, &mut picture).map_err(|error| Problem::new(format!("no flame graph: {error}")))?;
+            recording::write(Some(&self.output), &picture, Known::ByMark)?;
+            recordings.say_kept();
+            Ok(())
+        })
     }
 }

@@ -40,7 +40,7 @@ pub(crate) struct Input {
 pub(crate) struct Recordings {
     pub(crate) files: Vec<PathBuf>,
     /// That of the command.
-    pub(crate) status: ExitCode,
+    status: u8,
     kept: Option<PathBuf>,
     _scratch: Option<Scratch>,
 }
@@ -61,7 +61,7 @@ impl Input {
             Some(first) if !first.exists() => {
                 Err(Problem::new(format!("{} is neither a recording nor a command", first.display())))
             }
-            _ => Ok(Recordings { files: self.files.clone(), status: ExitCode::SUCCESS, kept: None, _scratch: None }),
+            _ => Ok(Recordings { files: self.files.clone(), status: 0, kept: None, _scratch: None }),
         }
     }
 
@@ -84,18 +84,26 @@ impl Input {
         let new = seen(&path).into_iter().filter(|(_, identity)| !before.values().any(|before| before == identity));
         let mut files: Vec<PathBuf> = new.map(|(path, _)| path).filter(|path| bundle::is_recording(path)).collect();
         files.sort();
+        let status = command::exit_code(status);
         if files.is_empty() {
-            return Err(Problem::new("nothing was recorded").help("see above, or try jitlisten doctor"));
+            let problem = Problem::new("nothing was recorded").help("see above, or try jitlisten doctor");
+            return Err(problem.after(status));
         }
         let kept = match &scratch {
             Some(_) => None,
             None => Some(output.map_or_else(|| PathBuf::from(USUAL_FILE), Path::to_owned)),
         };
-        Ok(Recordings { files, status: command::exit_code(status), kept, _scratch: scratch })
+        Ok(Recordings { files, status, kept, _scratch: scratch })
     }
 }
 
 impl Recordings {
+    /// Shows them; the exit status is that of the command, also if it has failed and then this fails.
+    pub(crate) fn show(&self, show: impl FnOnce(&Recordings) -> Result<(), Problem>) -> Result<ExitCode, Problem> {
+        show(self).map_err(|problem| problem.after(self.status))?;
+        Ok(ExitCode::from(self.status))
+    }
+
     /// Where the recording is, and what else shows it.
     pub(crate) fn say_kept(&self) {
         let Some(kept) = &self.kept else { return };

@@ -10,7 +10,7 @@ use jitlisten_report::{Style, to_html, to_json, to_text};
 
 use crate::input::Input;
 use crate::problem::Problem;
-use crate::recording::{self, Colour, Reading};
+use crate::recording::{self, Colour, Known, Reading};
 
 const EXAMPLES: &str = "Examples:
   jitlisten lines prog.py
@@ -65,21 +65,23 @@ pub(crate) struct Lines {
 impl Lines {
     pub(crate) fn execute(mut self) -> Result<ExitCode, Problem> {
         let recordings = self.input.recordings(self.output.as_deref(), &mut self.reading.event)?;
-        self.show(&recordings.files)?;
-        if self.json.as_deref() != Some(Path::new("-")) {
-            recordings.say_kept();
-        }
-        Ok(recordings.status)
+        recordings.show(|recordings| {
+            self.show(&recordings.files)?;
+            if self.json.as_deref() != Some(Path::new("-")) {
+                recordings.say_kept();
+            }
+            Ok(())
+        })
     }
 
     fn show(&self, files: &[PathBuf]) -> Result<(), Problem> {
         // The page can choose a thread.
         let report = self.reading.open(files, self.threads, false)?;
         if let Some(out) = &self.html {
-            recording::write(Some(out), to_html(&report).as_bytes())?;
+            recording::write(Some(out), to_html(&report).as_bytes(), Known::ByMark)?;
         }
         if let Some(out) = &self.json {
-            recording::write(Some(out), format!("{:#}\n", to_json(&report)).as_bytes())?;
+            recording::write(Some(out), format!("{:#}\n", to_json(&report)).as_bytes(), Known::ByMark)?;
         }
         if self.html.is_some() || self.json.is_some() {
             return Ok(());
@@ -95,6 +97,6 @@ impl Lines {
             function: self.function.as_deref(),
         };
         let text = to_text(&report, style);
-        recording::write(None, text.as_bytes())
+        recording::print(text.as_bytes())
     }
 }

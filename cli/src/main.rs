@@ -102,12 +102,13 @@ impl Command {
 }
 
 fn main() -> ExitCode {
+    system::keep_closed();
     let words = input::with_dashes(&Arguments::command(), std::env::args_os().collect());
     match Arguments::parse_from(words).command.execute() {
         Ok(status) => status,
         Err(problem) => {
             let _ = writeln!(std::io::stderr(), "jitlisten: {problem}");
-            ExitCode::from(2)
+            problem.status()
         }
     }
 }

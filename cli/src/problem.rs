@@ -3,6 +3,7 @@
 #![forbid(unsafe_code)]
 
 use std::fmt::{self, Display, Formatter};
+use std::process::ExitCode;
 
 use jitlisten_report::printable;
 
@@ -12,12 +13,16 @@ pub(crate) struct Problem {
     what: String,
     causes: Vec<String>,
     help: Option<String>,
+    status: u8,
 }
+
+/// The exit status of a failure of this command.
+const FAILURE: u8 = 2;
 
 impl Problem {
     /// The failure: what, and to which object. The cause, if it is short.
     pub(crate) fn new(what: impl Display) -> Problem {
-        Problem { what: what.to_string(), causes: Vec::new(), help: None }
+        Problem { what: what.to_string(), causes: Vec::new(), help: None, status: FAILURE }
     }
 
     /// The problem behind this one. Its advice counts, if there is none yet.
@@ -31,6 +36,16 @@ impl Problem {
     /// What the user can do.
     pub(crate) fn help(self, advice: impl Display) -> Problem {
         Problem { help: Some(advice.to_string()), ..self }
+    }
+
+    /// A failure after the user's program has failed, whose exit status counts; not after its success.
+    pub(crate) fn after(self, program: u8) -> Problem {
+        Problem { status: if program == 0 { self.status } else { program }, ..self }
+    }
+
+    /// The exit status of this command.
+    pub(crate) fn status(&self) -> ExitCode {
+        ExitCode::from(self.status)
     }
 }
 

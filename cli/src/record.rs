@@ -166,8 +166,9 @@ impl Record {
         let more =
             [("-d", self.duration.map(|seconds| seconds.to_string())), ("-e", self.event.as_ref().map(Counter::name))];
         let (status, _waiting) = recorder::record(&mut self.recorder.command(&recording, &more)?, &self.command)?;
-        bundle::fill(folder)?;
-        Ok(command::exit_code(status))
+        let status = command::exit_code(status);
+        bundle::fill(folder).map_err(|problem| problem.after(status))?;
+        Ok(ExitCode::from(status))
     }
 
     /// The kernel counts it for us, and so very likely for the command.

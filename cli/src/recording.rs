@@ -10,7 +10,7 @@ use std::sync::mpsc;
 use std::time::Duration;
 
 use clap::{Args, ValueEnum};
-use jitlisten_files::{Replacement, Visibility, open_in_place};
+use jitlisten_files::{Replacement, Visibility, open_in_place, open_regular};
 use jitlisten_report::{Lookup, Options, RecordingFile, Report, Selection, printable};
 
 use rustix::io::Errno;
@@ -117,12 +117,20 @@ fn terminal_columns() -> Option<usize> {
     (size.ws_col != 0).then_some(usize::from(size.ws_col))
 }
 
+/// How an earlier output of the same kind is known.
+pub(crate) enum Known {
+    /// It begins as the new one does, up to the first `jitlisten`, which no other program writes there.
+    ByMark,
+    /// By its form: the format has no room for a mark.
+    ByForm(fn(&[u8]) -> bool),
+}
+
 /// Writes what was asked for: to a file, or to standard output where it is `-` or not given. It has text of sources,
-/// which may be private, so a new file is, too. A file that exists is replaced if it is empty or of the same kind: `--html perf.data` forgets the name of the page, and means no harm
-/// to the recording.
-pub(crate) fn write(out: Option<&Path>, content: &[u8]) -> Result<(), Problem> {
+/// which may be private, so a new file is, too. A file that exists is replaced if it is empty or an earlier output of
+/// the same kind: `--html perf.data` forgets the name of the page, and means no harm to the recording.
+pub(crate) fn write(out: Option<&Path>, content: &[u8], known: Known) -> Result<(), Problem> {
     match out.filter(|path| *path != Path::new("-")) {
-        Some(path) if !is_replaceable(path, content) => {
+        Some(path) if !is_replaceable(path, content, known) => {
             Err(Problem::new(format!("{} exists and is another kind of file", path.display()))
                 .help("choose another name"))
         }
@@ -134,11 +142,16 @@ pub(crate) fn write(out: Option<&Path>, content: &[u8]) -> Result<(), Problem> {
             }
             Ok(())
         }
-        None => match std::io::stdout().lock().write_all(content) {
-            // The reader of the pipe has seen enough.
-            Err(error) if error.kind() == std::io::ErrorKind::BrokenPipe => Ok(()),
-            result => result.map_err(|error| Problem::new(format!("cannot write to standard output: {error}"))),
-        },
+        None => print(content),
+    }
+}
+
+/// Writes to standard output.
+pub(crate) fn print(content: &[u8]) -> Result<(), Problem> {
+    match std::io::stdout().lock().write_all(content) {
+        // The reader of the pipe has seen enough.
+        Err(error) if error.kind() == std::io::ErrorKind::BrokenPipe => Ok(()),
+        result => result.map_err(|error| Problem::new(format!("cannot write to standard output: {error}"))),
     }
 }
 
@@ -199,28 +212,36 @@ fn is_descriptor(path: &Path) -> bool {
 }
 
 /// Whether a file that may exist can be replaced by this content. A pipe or a device takes anything.
-fn is_replaceable(path: &Path, content: &[u8]) -> bool {
-    if !std::fs::metadata(path).is_ok_and(|found| found.is_file() && found.len() > 0) {
+fn is_replaceable(path: &Path, content: &[u8], known: Known) -> bool {
+    if !fs::metadata(path).is_ok_and(|found| found.is_file() && found.len() > 0) {
         return true;
     }
-    let mut head = Vec::new();
-    let read = std::fs::File::open(path).and_then(|file| file.take(HEAD).read_to_end(&mut head));
-    read.is_ok() && is_same_kind(&head, content)
+    let read = |bytes: u64| {
+        let mut start = Vec::new();
+        open_regular(path)?.take(bytes).read_to_end(&mut start).map(|_| start)
+    };
+    match known {
+        Known::ByMark => {
+            let mark = marked_start(content);
+            !mark.is_empty() && read(mark.len() as u64).is_ok_and(|start| start == mark)
+        }
+        // A longer one is not replaced: its end has not been seen.
+        Known::ByForm(is_ours) => {
+            read(MAX_FORM_BYTES).is_ok_and(|text| (text.len() as u64) < MAX_FORM_BYTES && is_ours(&text))
+        }
+    }
 }
 
-/// Enough to know a format by, and a line of a collapsed stack.
-const HEAD: u64 = 64 << 10;
+const MARK: &[u8] = b"jitlisten";
+/// More than precedes the mark in any output.
+const MAX_MARKED_BYTES: usize = 4 << 10;
+const MAX_FORM_BYTES: u64 = 1 << 30;
 
-/// Formats are known by their first bytes; collapsed stacks by lines that end with a count.
-fn is_same_kind(old: &[u8], new: &[u8]) -> bool {
-    const MAGIC: usize = 12;
-    let ends_with_count = |text: &[u8]| {
-        let line = text.split(|byte| *byte == b'\n').next().unwrap_or_default();
-        let count = line.rsplit(|byte| *byte == b' ').next().unwrap_or_default();
-        count.len() < line.len() && !count.is_empty() && count.iter().all(u8::is_ascii_digit)
-    };
-    let same_magic = old.len() >= MAGIC && new.len() >= MAGIC && old[..MAGIC] == new[..MAGIC];
-    same_magic || (ends_with_count(old) && ends_with_count(new))
+/// The start of an output up to its mark.
+fn marked_start(content: &[u8]) -> &[u8] {
+    let start = &content[..content.len().min(MAX_MARKED_BYTES)];
+    let at = start.windows(MARK.len()).position(|window| window == MARK);
+    at.map_or(&[], |at| &start[..at + MARK.len()])
 }
 
 const PATIENCE: Duration = Duration::from_secs(1);
@@ -293,22 +314,36 @@ mod tests {
     #[test]
     fn a_file_of_another_kind_is_not_overwritten() {
         let path = std::env::temp_dir().join(format!("jitlisten-write-{}", std::process::id()));
-        let (page, json, stacks) = ("<!doctype html>\n<p>", "{\n  \"compiled\": 3}", "main;f (a.py:3) 12\nmain 3\n");
-        for old in ["PERFILE2\x68\0\0\0\0\0\0\0", "import numba\n", page] {
-            std::fs::write(&path, old).unwrap();
-            for new in [json, stacks] {
-                let said = write(Some(&path), new.as_bytes()).expect_err("refused").to_string();
+        let page = "<!doctype html>\n<title>jitlisten</title>";
+        let json = "{\n  \"$generator\": \"jitlisten 1\"}";
+        let ends_with_x = |text: &[u8]| text.ends_with(b"x");
+        for old in ["PERFILE2\x68\0\0\0\0\0\0\0", "import numba\n", "<!doctype html>\n<title>mine</title>", "{\n  \"$"]
+        {
+            fs::write(&path, old).unwrap();
+            for (new, known) in [
+                (page, Known::ByMark),
+                (json, Known::ByMark),
+                ("unmarked", Known::ByMark),
+                ("x", Known::ByForm(ends_with_x)),
+            ] {
+                let said = write(Some(&path), new.as_bytes(), known).expect_err("refused").to_string();
                 assert!(said.contains("another kind of file"), "{said}");
-                assert_eq!(std::fs::read(&path).unwrap(), old.as_bytes());
+                assert_eq!(fs::read(&path).unwrap(), old.as_bytes());
             }
         }
-        for (old, new) in [("", page), (page, page), (json, json), (stacks, "main 1\n"), ("x 1", stacks)] {
-            std::fs::write(&path, old).unwrap();
-            write(Some(&path), new.as_bytes()).expect("written");
-            assert_eq!(std::fs::read(&path).unwrap(), new.as_bytes());
+        let older = page.replace("</", " 0.1</");
+        for (old, new, known) in [
+            ("", page, Known::ByMark),
+            (&older, page, Known::ByMark),
+            (json, json, Known::ByMark),
+            ("yx", "x", Known::ByForm(ends_with_x)),
+        ] {
+            fs::write(&path, old).unwrap();
+            write(Some(&path), new.as_bytes(), known).expect("written");
+            assert_eq!(fs::read(&path).unwrap(), new.as_bytes());
         }
-        std::fs::remove_file(&path).unwrap();
-        write(Some(Path::new("/dev/null")), b"anything").expect("a device");
+        fs::remove_file(&path).unwrap();
+        write(Some(Path::new("/dev/null")), b"anything", Known::ByMark).expect("a device");
     }
 
     #[test]

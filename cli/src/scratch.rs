@@ -24,9 +24,11 @@ pub(crate) enum Kind {
     Top,
     /// A recording where the current directory cannot be written.
     Lines,
+    /// The library's log in a program of `jitlisten doctor`.
+    Doctor,
 }
 
-const KINDS: [Kind; 2] = [Kind::Top, Kind::Lines];
+const KINDS: [Kind; 3] = [Kind::Top, Kind::Lines, Kind::Doctor];
 /// The `X`s: letters and digits of `mkdtemp(3)`.
 const RANDOM_LENGTH: usize = 6;
 /// A younger directory may not be locked yet.
@@ -37,6 +39,7 @@ impl Kind {
         match self {
             Kind::Top => "jitlisten-top-",
             Kind::Lines => "jitlisten-lines-",
+            Kind::Doctor => "jitlisten-doctor-",
         }
     }
 }
@@ -96,7 +99,7 @@ mod tests {
 
     #[test]
     fn a_name_has_an_exact_form() {
-        for name in ["jitlisten-top-a1B2c3", "jitlisten-lines-AAAAAA"] {
+        for name in ["jitlisten-top-a1B2c3", "jitlisten-lines-AAAAAA", "jitlisten-doctor-000000"] {
             assert!(is_scratch_name(name), "{name}");
         }
         for name in [

@@ -8,6 +8,7 @@ use std::os::unix::ffi::{OsStrExt as _, OsStringExt as _};
 use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::sync::atomic::{AtomicU8, Ordering};
 use std::time::Duration;
 
 use rustix::fs::FallocateFlags;
@@ -68,14 +69,36 @@ impl Blocked {
         Blocked::new(&[Signal::INT, Signal::TERM, Signal::HUP, Signal::QUIT])
     }
 
+    /// All that others send, which a process group may get for another process in it. Not blocked are those that stop a
+    /// job, and faults of this process itself.
+    pub(crate) fn sent() -> Blocked {
+        let own = [
+            libc::SIGTSTP,
+            libc::SIGTTIN,
+            libc::SIGTTOU,
+            libc::SIGSEGV,
+            libc::SIGBUS,
+            libc::SIGFPE,
+            libc::SIGILL,
+            libc::SIGTRAP,
+            libc::SIGABRT,
+            libc::SIGSYS,
+        ];
+        Blocked::of((1..=libc::SIGRTMAX()).filter(|signal| !own.contains(signal)))
+    }
+
     pub(crate) fn new(signals: &[Signal]) -> Blocked {
+        Blocked::of(signals.iter().map(|signal| signal.as_raw()))
+    }
+
+    fn of(signals: impl Iterator<Item = i32>) -> Blocked {
         let mut set = MaybeUninit::uninit();
         // SAFETY: writes the set.
         unsafe { libc::sigemptyset(set.as_mut_ptr()) };
         // A signal that is ignored (`nohup`, `&` in a script) is no request; while it is blocked, it would arrive.
-        for signal in signals.iter().filter(|signal| **signal == Signal::CHILD || !is_ignored(**signal)) {
-            // SAFETY: the set was emptied above.
-            unsafe { libc::sigaddset(set.as_mut_ptr(), signal.as_raw()) };
+        for signal in signals.filter(|signal| *signal == libc::SIGCHLD || !is_ignored(*signal)) {
+            // SAFETY: the set was emptied above; glibc refuses its own signals.
+            unsafe { libc::sigaddset(set.as_mut_ptr(), signal) };
         }
         // SAFETY: the set is initialised; the old one is not asked for.
         unsafe { libc::pthread_sigmask(libc::SIG_BLOCK, set.as_ptr(), std::ptr::null_mut()) };
@@ -85,7 +108,7 @@ impl Blocked {
 
     /// They end this process again, but for those that have come by now.
     pub(crate) fn end(self) {
-        while self.arrived(Duration::ZERO).is_some() {}
+        while self.number_of_arrived(Duration::ZERO) > 0 {}
         self.unblock();
     }
 
@@ -96,10 +119,49 @@ impl Blocked {
 
     /// The one that has come, or comes within this time.
     pub(crate) fn arrived(&self, within: Duration) -> Option<Signal> {
+        Signal::from_named_raw(self.number_of_arrived(within))
+    }
+
+    /// Also of real-time signals, which have no names. Negative if none has come.
+    fn number_of_arrived(&self, within: Duration) -> i32 {
         let within = libc::timespec { tv_sec: within.as_secs() as libc::time_t, tv_nsec: within.subsec_nanos().into() };
         // SAFETY: a set and a time; the sender is not asked for.
-        let signal = unsafe { libc::sigtimedwait(&raw const self.0, std::ptr::null_mut(), &raw const within) };
-        Signal::from_named_raw(signal)
+        unsafe { libc::sigtimedwait(&raw const self.0, std::ptr::null_mut(), &raw const within) }
+    }
+}
+
+fn is_ignored(signal: i32) -> bool {
+    let mut action = MaybeUninit::<libc::sigaction>::zeroed();
+    // SAFETY: nothing is changed; the action is written.
+    unsafe { libc::sigaction(signal, std::ptr::null(), action.as_mut_ptr()) };
+    // SAFETY: zeros are a value, and the system has written another.
+    unsafe { action.assume_init() }.sa_sigaction == libc::SIG_IGN
+}
+
+/// The standard descriptors, a bit each, that were closed when this process began. Rust's runtime opens `/dev/null` in
+/// their places before `main`.
+static CLOSED: AtomicU8 = AtomicU8::new(0);
+
+/// Runs before Rust's runtime.
+#[used]
+#[unsafe(link_section = ".init_array")]
+static CONSTRUCTOR: extern "C" fn() = find_closed;
+
+extern "C" fn find_closed() {
+    for descriptor in 0..3 {
+        // SAFETY: asks for the flags of a descriptor, which may be closed.
+        if unsafe { libc::fcntl(descriptor, libc::F_GETFD) } == -1 {
+            CLOSED.fetch_or(1 << descriptor, Ordering::Relaxed);
+        }
+    }
+}
+
+/// Lets the programs that this process executes or starts have the standard descriptors that it was started with.
+pub(crate) fn keep_closed() {
+    let closed = CLOSED.load(Ordering::Relaxed);
+    for descriptor in (0..3).filter(|descriptor| closed & 1 << descriptor != 0) {
+        // SAFETY: changes a flag of the runtime's descriptor; nothing of this process depends on it.
+        unsafe { libc::fcntl(descriptor, libc::F_SETFD, libc::FD_CLOEXEC) };
     }
 }
 

@@ -39,10 +39,11 @@ pub(crate) struct Why {
 impl Why {
     pub(crate) fn execute(mut self) -> Result<ExitCode, Problem> {
         let recordings = self.input.recordings(self.output.as_deref(), &mut self.reading.event)?;
-        let report = self.reading.open(&recordings.files, false, false)?;
-        recordings.say_kept();
-        let text = why_to_text(&report, &self.place).map_err(Problem::new)?;
-        recording::write(None, text.as_bytes())?;
-        Ok(recordings.status)
+        recordings.show(|recordings| {
+            let report = self.reading.open(&recordings.files, false, false)?;
+            recordings.say_kept();
+            let text = why_to_text(&report, &self.place).map_err(Problem::new)?;
+            recording::print(text.as_bytes())
+        })
     }
 }

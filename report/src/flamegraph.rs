@@ -21,6 +21,16 @@ const GREY: Color = Color { r: 215, g: 215, b: 215 };
 /// # Errors
 /// When it cannot be written, or when there is no sample.
 pub fn to_flamegraph(report: &Report, out: &mut impl io::Write) -> io::Result<()> {
+    let mut picture = Vec::new();
+    draw(report, &mut picture)?;
+    // The beginning of a file says who made it.
+    let at = picture.windows(2).position(|window| window == b"?>").map_or(0, |end| end + 2);
+    out.write_all(&picture[..at])?;
+    out.write_all(b"<!-- jitlisten -->")?;
+    out.write_all(&picture[at..])
+}
+
+fn draw(report: &Report, out: &mut impl io::Write) -> io::Result<()> {
     let lines = collapsed::shown(report);
     let mut colours = PaletteMap::default();
     for stack in 0..report.recording.stacks.len() as u32 {

@@ -1,7 +1,7 @@
 //! The table as JSON, for programs.
 //!
 //! ```text
-//! {"samples": n, "compiled": n, "interpreted": n, "without_line": n, "lost": n, "weight": n, "is_time": b, "elapsed":
+//! {"$generator": s, "samples": n, "compiled": n, "interpreted": n, "without_line": n, "lost": n, "weight": n, "is_time": b, "elapsed":
 //! ns or null,
 //!  "summary": {"compiled": {"samples": n, "weight": n, "percent": p}, "interpreted": {...},
 //!              "libraries": {NAME: {...}}, "compiling": {...}, "compiling_in_llvm": {...},
@@ -32,10 +32,14 @@ use crate::profile::{Count, Inlined, Line, Shares};
 use crate::report::{Group, Report};
 use crate::symbols::Kind;
 
+/// Sorted before all other keys, so that the beginning of a file says who made it.
+const GENERATOR: &str = concat!("jitlisten ", env!("CARGO_PKG_VERSION"));
+
 /// The whole report.
 pub fn to_json(report: &Report) -> Value {
     let profile = &report.profile;
     json!({
+        "$generator": GENERATOR,
         "samples": profile.all.samples,
         "compiled": profile.compiled.samples,
         "interpreted": profile.interpreted.samples,

@@ -4,8 +4,9 @@
 //! JITLISTEN_RECORD=FILE[,hz=N][,wall][,children][,no-images][,no-python][,event=NAME][,seconds=N][,pid=N]
 //!                  [,recorder=PID:START]
 //! ```
-//! Words are parsed from the end as long as they are known, so a file name may contain commas. `%p` in the name is the
-//! process, `%h` the host, `%%` a percent sign.
+//! Words are parsed from the end as long as they are known, so a file name may contain commas; an empty word ends them,
+//! so a name may end as a word does: `bench,wall,,hz=99`. `%p` in the name is the process, `%h` the host, `%%` a percent
+//! sign.
 
 #![forbid(unsafe_code)]
 
@@ -84,6 +85,10 @@ impl Options {
         let mut words = Vec::new();
         while let Some(comma) = rest.iter().rposition(|&byte| byte == b',') {
             let Ok(word) = std::str::from_utf8(&rest[comma + 1..]) else { break };
+            if word.is_empty() && !words.is_empty() {
+                rest = &rest[..comma];
+                break;
+            }
             if !is_word(word) {
                 break;
             }
@@ -121,10 +126,10 @@ impl Options {
         Ok(())
     }
 
-    /// The value that says the same.
+    /// The value that says the same, whatever the name is.
     pub fn to_value(&self) -> OsString {
         let mut value = self.pattern.clone();
-        value.push(format!(",hz={}", self.hz));
+        value.push(format!(",,hz={}", self.hz));
         let flags = [
             (self.clock == Clock::Wall, ",wall"),
             (self.children, ",children"),
@@ -223,8 +228,19 @@ mod tests {
     }
 
     #[test]
+    fn every_name_survives() {
+        let names =
+            [&b"bench,wall"[..], b"a,hz=1,children", b"a,", b"a,,hz=3", b",wall", b"a\nb,pid=1", b"\xff,%p,\xfe"];
+        for name in names.map(OsStr::from_bytes) {
+            let options = Options { clock: Clock::Wall, pid: Some(7), ..Options::new(name) };
+            assert_eq!(Options::parse(&options.to_value()).unwrap(), options);
+        }
+        assert_eq!(parse("f,,wall,hz=9").unwrap(), Options { hz: 9, clock: Clock::Wall, ..Options::new("f") });
+    }
+
+    #[test]
     fn a_value_says_what_was_parsed() {
-        let text = "f%p,hz=10,wall,children,no-images,no-python,event=page-faults:u,seconds=3,pid=7,recorder=8:9";
+        let text = "f%p,,hz=10,wall,children,no-images,no-python,event=page-faults:u,seconds=3,pid=7,recorder=8:9";
         let options = parse(text).unwrap();
         assert_eq!(Options::parse(&options.to_value()).unwrap(), options);
         assert_eq!(options.to_value(), text);

@@ -4,12 +4,15 @@
 
 use std::ffi::OsString;
 use std::fs;
+use std::io::Read as _;
 use std::os::unix::ffi::OsStrExt as _;
 use std::os::unix::process::CommandExt as _;
 use std::path::Path;
 use std::process::{Child, Stdio};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
+
+use jitlisten_files::open_regular;
 
 use super::Finding;
 use super::facts::{Facts, Totals};
@@ -20,7 +23,8 @@ use crate::installation::Installation;
 use crate::problem::Problem;
 use crate::process::Process;
 use crate::run::RunEnvironment;
-use crate::system::kill_group;
+use crate::scratch::{Kind, Scratch};
+use crate::system::{Blocked, end_with_parent, kill_group};
 
 const LIBRARY: &str = "libjitlisten.so";
 
@@ -137,16 +141,21 @@ impl Program {
         words: &[OsString],
         time: Duration,
     ) -> Result<Program, Problem> {
-        let log = std::env::temp_dir().join(format!("jitlisten-doctor-{}.log", std::process::id()));
         let mut started = surroundings.command(words)?;
+        // From here on the directory is removed at the end, whoever asks for it.
+        let signals = Blocked::ends();
+        let scratch = Scratch::new(Kind::Doctor)?;
+        let log = scratch.path.join("log");
         started.env("JITLISTEN_LOG", prefixed(&log)).process_group(0);
         started.stdin(Stdio::null()).stdout(Stdio::null());
+        end_with_parent(&mut started);
         let child = started
             .spawn()
             .map_err(|error| Problem::new(format!("cannot start {}: {error}", Path::new(&words[0]).display())))?;
-        let seen = watch(child, time);
-        let text = fs::read_to_string(&log).unwrap_or_default();
-        let _ = fs::remove_file(&log);
+        let seen = watch(child, time, &signals);
+        let text = read_log(&log);
+        drop(scratch);
+        signals.end();
         let mut program = Program::expected(surroundings);
         match seen {
             Some(seen) => program.take(seen),
@@ -399,6 +408,14 @@ fn wait_in_start_up(age: Duration, has_compiled: bool) -> Option<Duration> {
 
 const SINK: &str = "start it with JITLISTEN_LOG=FILE; the log shows the error";
 
+/// The log, in which the program may have written anything, or which it may have replaced.
+fn read_log(log: &Path) -> String {
+    const MAX_LOG_BYTES: u64 = 64 << 20;
+    let mut text = Vec::new();
+    let _ = open_regular(log).and_then(|file| file.take(MAX_LOG_BYTES).read_to_end(&mut text));
+    String::from_utf8_lossy(&text).into_owned()
+}
+
 fn prefixed(log: &Path) -> OsString {
     let mut value = OsString::from("info:");
     value.push(log);
@@ -456,8 +473,9 @@ const ENOUGH: Duration = Duration::from_secs(2);
 /// How often to look: an interpreter is asked how it was built, which takes time.
 const PAUSE: Duration = Duration::from_millis(300);
 
-/// Looks at the process that has the library until it has compiled something, has ended, or the time is over.
-fn watch(mut child: Child, time: Duration) -> Option<Seen> {
+/// Looks at the process that has the library until it has compiled something, has ended, the time is over, or someone
+/// ends this process.
+fn watch(mut child: Child, time: Duration, signals: &Blocked) -> Option<Seen> {
     let began = Instant::now();
     let mut end = began + time;
     let mut best: Option<Program> = None;
@@ -470,7 +488,7 @@ fn watch(mut child: Child, time: Duration) -> Option<Seen> {
         }
         match child.try_wait() {
             Ok(Some(status)) => break format!("ended ({status}) after {:.1} s", began.elapsed().as_secs_f32()),
-            Ok(None) if Instant::now() < end => sleep(PAUSE),
+            Ok(None) if Instant::now() < end && signals.arrived(PAUSE).is_none() => {}
             _ => break format!("was stopped after {:.1} s", began.elapsed().as_secs_f32()),
         }
     };

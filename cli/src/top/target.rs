@@ -171,7 +171,7 @@ impl Target {
             let _ = std::io::stdout().lock().write_all(self.output.text().as_bytes());
         }
         match self.ended {
-            Some(status) if !asked => command::exit_code(status),
+            Some(status) if !asked => ExitCode::from(command::exit_code(status)),
             _ => ExitCode::SUCCESS,
         }
     }

@@ -2,6 +2,7 @@
 
 import os
 import pathlib
+import platform
 import signal
 import struct
 import subprocess
@@ -134,6 +135,62 @@ def test_a_file_that_is_no_recording_stays(run, words, tmp_path):
     assert [file.read_text() for file in files] == ["precious"] * 2
     if words[0] == "lines":
         assert "cannot be used with a recording" in sentence(run(command(), "lines", "-o", "f.data", "kept", status=2))
+
+
+OTHERS = [
+    (["export", "-f", "collapsed", "-o"], "see also chapter 12\nprecious\n"),
+    (["flamegraph", "-o"], '<?xml version="1.0" standalone="no"?>\n<project>precious</project>\n'),
+    (["export", "-f", "speedscope", "-o"], '{"$schema":"https://json.schemastore.org/tsconfig"}'),
+    (["export", "-f", "firefox", "-o"], '{"counters":[],"libs":[],"meta":{}}'),
+    (["export", "-f", "callgrind", "-o"], "# callgrind format\nversion: 1\ncreator: callgrind-3.19.0\n"),
+    (["lines", "--html"], '<!DOCTYPE html>\n<html lang="en">\n<head>\n<title>precious</title>\n'),
+    (["lines", "--json"], '{\n  "approximate": 0\n}\n'),
+    (["compiles", "--json"], '[\n  {\n    "caller": null\n  }\n]\n'),
+]
+
+
+def test_only_outputs_of_jitlisten_are_replaced(run, tmp_path):
+    run(command(), "record", "-o", "f.data", "--", python(), KERNEL, "once")
+    out = tmp_path / "out"
+    for words, other in OTHERS:
+        subcommand, *options, option = words
+        once_more = [command(), subcommand, *options, option, out, "f.data"]
+        out.write_text(other)
+        assert "is another kind of file" in sentence(run(*once_more, status=2)), words
+        assert out.read_text() == other
+        out.unlink()
+        for _ in range(2):
+            run(*once_more)
+        assert out.stat().st_size > 0
+
+
+def test_a_pipe_is_no_recording(run, tmp_path):
+    os.mkfifo(tmp_path / "pipe")
+    for words in (["lines"], ["flamegraph"], ["compiles"], ["diff", "pipe"]):
+        assert "not a regular file" in sentence(run(command(), *words, "pipe", status=2, timeout=60))
+
+
+@pytest.mark.skipif(platform.machine() != "x86_64", reason="the program is machine code")
+@pytest.mark.parametrize("words", [["lines"], ["flamegraph"], ["record", "--bundle"]], ids=" ".join)
+def test_the_status_of_a_program_that_was_not_recorded(run, words, tmp_path):
+    # exit(7), without a loader.
+    code = b"\xbf\x07\0\0\0\xb8\x3c\0\0\0\x0f\x05"
+    base = 0x400000
+    header = b"\x7fELF\x02\x01\x01" + bytes(9)
+    header += struct.pack("<HHIQQQIHHHHHH", 2, 62, 1, base + 120, 64, 0, 0, 64, 56, 1, 0, 0, 0)
+    size = 120 + len(code)
+    program = tmp_path / "static"
+    program.write_bytes(header + struct.pack("<IIQQQQQQ", 1, 5, 0, base, base, size, size, 0x1000) + code)
+    program.chmod(0o755)
+    assert "nothing was recorded" in run(command(), *words, "--", program, status=7).stderr
+
+
+def test_a_name_that_ends_as_an_option_does(run, tmp_path):
+    (tmp_path / "bench").write_text("precious")
+    for name in ("bench,wall", "bench,hz=1,children", "bench,", "bench\n,wall", "\udcff,wall"):
+        run(command(), "record", "-o", name, "--", python(), "-c", "sum(range(10**7))")
+        assert (tmp_path / name).read_bytes().startswith(b"PERFILE2"), name
+    assert (tmp_path / "bench").read_text() == "precious"
 
 
 @pytest.mark.parametrize("words", [["lines"], ["record"], ["flamegraph"]], ids=" ".join)

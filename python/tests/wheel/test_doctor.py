@@ -342,3 +342,29 @@ def test_every_no_has_one_thing_to_do(run, start):
     for words in [[], [program.pid]]:
         for tool in report(run(command(), "doctor", "--json", *words))[0].values():
             assert (tool["names"] and tool["stacks"] and tool["lines"]) == ("todo" not in tool)
+
+
+@pytest.mark.parametrize("trap", ["mkfifo {0}.log", "ln -s /dev/zero {0}.log"])
+def test_nobody_can_foresee_the_name_of_its_log(run, tmp_path, trap):
+    place = tmp_path / "tmp"
+    place.mkdir()
+    line = trap.format("$TMPDIR/jitlisten-doctor-$$") + '; exec "$@"'
+    words = ["sh", "-c", line, "sh", command(), "doctor", "--", python(), "-c", "pass"]
+    assert "command" in run(*words, TMPDIR=place, status=None, timeout=120).stdout
+    assert len(list(place.iterdir())) == 1, "its own directory is gone"
+
+
+def test_a_signal_ends_it_and_leaves_nothing(environment, tmp_path):
+    place = tmp_path / "tmp"
+    place.mkdir()
+    program = "import os, time; print(os.getpid(), file=open('pid', 'w'), flush=True); time.sleep(600)"
+    doctor = subprocess.Popen(
+        [command(), "doctor", "--seconds", "500", "--", python(), "-c", program],
+        env={**environment, "TMPDIR": str(place)}, cwd=tmp_path, stdout=subprocess.PIPE, text=True,
+    )
+    wait_for(lambda: (tmp_path / "pid").exists() and (tmp_path / "pid").read_text(), "the program")
+    assert len(list(place.iterdir())) == 1
+    doctor.terminate()
+    doctor.communicate(timeout=60)
+    assert list(place.iterdir()) == []
+    assert not os.path.exists("/proc/" + (tmp_path / "pid").read_text().strip())

@@ -264,6 +264,43 @@ def test_a_signal_from_outside_reaches_the_program(start, tmp_path):
     assert program.process.wait(timeout=60) == -signal.SIGINT
 
 
+@pytest.mark.parametrize("words", [["record", "--"], ["lines", "--"], ["record", "--bundle", "--"]], ids=" ".join)
+def test_a_signal_to_the_process_group_is_the_program_s(environment, tmp_path, words):
+    program = (
+        "import os, signal, sys\nseen = []\nfor number in (signal.SIGUSR1, signal.SIGALRM, signal.SIGRTMIN + 5):\n"
+        "    signal.signal(number, lambda number, _: seen.append(number))\nopen('ready', 'w').close()\n"
+        "while len(seen) < 3: sum(range(10**6))\nsys.exit(5)\n"
+    )
+    words = [command(), *words, python(), "-c", program]
+    group = subprocess.Popen(
+        [str(word) for word in words], env=environment, cwd=tmp_path, start_new_session=True, stderr=subprocess.PIPE
+    )
+    wait_for((tmp_path / "ready").exists, "the program")
+    for number in (signal.SIGUSR1, signal.SIGALRM, signal.SIGRTMIN + 5):
+        os.killpg(group.pid, number)
+    assert group.communicate(timeout=60) and group.returncode == 5
+
+
+@pytest.mark.parametrize("words", [["run", "--"], ["record", "--"], ["lines", "--"]], ids=" ".join)
+def test_closed_descriptors_stay_closed(environment, tmp_path, words):
+    program = (
+        "import os\n"
+        "def is_open(number):\n"
+        "    try: os.fstat(number)\n"
+        "    except OSError: return False\n"
+        "    return True\n"
+        "seen = list(map(is_open, range(3)))\n"
+        "with open('seen', 'w') as file: print(seen, file=file)\n"
+    )
+    for redirections, seen in [("<&- >&- 2>&-", [False] * 3), (">&-", [True, False, True]), ("", [True] * 3)]:
+        line = subprocess.list2cmdline([str(command()), *words, str(python()), "-c"]) + f' "$PROGRAM" {redirections}'
+        subprocess.run(
+            line, shell=True, env={**environment, "PROGRAM": program}, cwd=tmp_path, timeout=120,
+            stdin=subprocess.DEVNULL, capture_output=True,
+        )
+        assert (tmp_path / "seen").read_text() == f"{seen}\n", redirections
+
+
 def test_python_dash_m_is_the_same_command(run):
     seen = look(run(python(), "-m", "jitlisten", "run", "--", python(), LOOK))
     assert seen["self"]["library"] and not seen["child"]["library"]

@@ -31,6 +31,7 @@ pub(crate) fn to_firefox(report: &Report) -> Value {
             "categories": categories,
             "debug": false,
             "extensions": {"baseURL": [], "id": [], "length": 0, "name": []},
+            "importedFrom": concat!("jitlisten ", env!("CARGO_PKG_VERSION")),
             "interval": interval(report),
             "preprocessedProfileVersion": 55,
             "processType": 0,

@@ -28,12 +28,12 @@ pub use interned::{Location, Place, Stacks};
 pub use origin::Origin;
 pub use tasks::{MappedFile, Thread};
 
+use jitlisten_files::open_regular;
 use perf_format::*;
 use rustc_hash::FxHashMap;
 
 use crate::Error;
 use crate::unwind::{Machine, Unwinder};
-use jitlisten_files::open_regular;
 
 use event::ById;
 use format::Container;
