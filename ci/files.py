@@ -28,7 +28,6 @@ PYTHON = re.compile(
 ALLOWED = {
     "jitlisten/src/sink/image/pages.rs": "/proc/self/mem",
     "shim/src/process/detour/write.rs": "/proc/self/mem",
-    "report/src/recording/follower.rs": "opens a recording to free what was read",
 }
 
 

@@ -10,7 +10,7 @@
 //! | `image-PID-START*/`, `jitdump-PID-START*/`, files of exact names | `alive` in it names the process | has another start time; holds no lock on `alive` |
 //! | `$TMPDIR/jitlisten-KIND-XXXXXX/` | its exact name, mode 0700 | holds no lock on it; is older than a minute (`scratch.rs`) |
 //! | `sources/NAME-HASH.py` | `alive` in it; the hash of its text | (no process) was written more than 30 days ago |
-//! | `$TMPDIR/jitlisten-{top,lines}-XXXXXX/` | mode, owner, exact name | holds no lock on it; is older than a minute (`scratch.rs`) |
+//! | `$TMPDIR/jitlisten-{top,lines,doctor}-XXXXXX/` | `jitlisten-scratch` in it | holds no lock on it; is older than a minute (`scratch.rs`) |
 //!
 //! Files of a `jitlisten run` that is not over stay: see `liveness.rs` of the library.
 

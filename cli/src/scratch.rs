@@ -7,15 +7,16 @@
 
 use std::env::temp_dir;
 use std::fs::{self, File};
+use std::io::Read as _;
 use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use jitlisten_files::OwnDirectory;
 use rustix::fs::{FlockOperation, OFlags};
 use rustix::process::geteuid;
 
 use crate::problem::Problem;
-use crate::system::make_temporary_directory;
 
 /// What a directory is for.
 #[derive(Clone, Copy)]
@@ -29,8 +30,10 @@ pub(crate) enum Kind {
 }
 
 const KINDS: [Kind; 3] = [Kind::Top, Kind::Lines, Kind::Doctor];
-/// The `X`s: letters and digits of `mkdtemp(3)`.
+/// The `X`s: letters and digits.
 const RANDOM_LENGTH: usize = 6;
+/// The name and content of the file that proves that a directory was made here.
+const MARKER: (&str, &[u8]) = ("jitlisten-scratch", b"temporary files of jitlisten\n");
 /// A younger directory may not be locked yet.
 const MIN_AGE: Duration = Duration::from_secs(60);
 
@@ -58,9 +61,11 @@ pub(crate) struct Scratch {
 
 impl Scratch {
     pub(crate) fn new(kind: Kind) -> Result<Scratch, Problem> {
-        let template = temp_dir().join(format!("{}{}", kind.prefix(), "X".repeat(RANDOM_LENGTH)));
-        let problem = |error| Problem::new(format!("cannot make {}: {error}", template.display()));
-        let path = make_temporary_directory(&template).map_err(problem)?;
+        let place = temp_dir();
+        let made = OwnDirectory::create_random(&place, kind.prefix());
+        let marked = made.and_then(|directory| directory.write(MARKER.0, MARKER.1).map(|()| directory));
+        let problem = |error| Problem::new(format!("cannot make a directory in {}: {error}", place.display()));
+        let path = marked.map_err(problem)?.path().to_owned();
         let lock = locked(&path).ok_or_else(|| Problem::new(format!("cannot lock {}", path.display())));
         lock.map(|lock| Scratch { path, _lock: lock })
     }
@@ -82,7 +87,14 @@ pub(crate) fn abandoned() -> Vec<PathBuf> {
 fn is_abandoned(path: &Path) -> bool {
     let Some(Ok(about)) = locked(path).map(|directory| directory.metadata()) else { return false };
     let is_old = about.modified().is_ok_and(|modified| modified.elapsed().is_ok_and(|age| age >= MIN_AGE));
-    about.uid() == geteuid().as_raw() && about.mode() & 0o777 == 0o700 && is_old
+    about.uid() == geteuid().as_raw() && about.mode() & 0o777 == 0o700 && is_old && has_marker(path)
+}
+
+fn has_marker(path: &Path) -> bool {
+    let marker = OwnDirectory::open(path).and_then(|directory| directory.open_file(MARKER.0));
+    let mut content = Vec::new();
+    let read = marker.and_then(|file| file.take(MARKER.1.len() as u64 + 1).read_to_end(&mut content));
+    read.is_ok() && content == MARKER.1
 }
 
 /// The directory itself, if no process holds its lock.

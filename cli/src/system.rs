@@ -1,12 +1,8 @@
 //! Signals, and wrappers of system calls; `libc` only where rustix has no function.
 
-use std::ffi::{CString, OsString};
 use std::fs::File;
-use std::io;
 use std::mem::MaybeUninit;
-use std::os::unix::ffi::{OsStrExt as _, OsStringExt as _};
 use std::os::unix::process::CommandExt as _;
-use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::atomic::{AtomicU8, Ordering};
 use std::time::Duration;
@@ -40,17 +36,6 @@ pub(crate) fn kill_group(leader: u32) {
 
 fn as_pid(pid: u32) -> Option<Pid> {
     Pid::from_raw(i32::try_from(pid).ok()?)
-}
-
-/// A new directory that only its user can enter: `mkdtemp(3)`.
-pub(crate) fn make_temporary_directory(template: &Path) -> io::Result<PathBuf> {
-    let template = CString::new(template.as_os_str().as_bytes())?.into_raw();
-    // SAFETY: a terminated string of ours, in which bytes are replaced that are not its end.
-    let made = unsafe { libc::mkdtemp(template) };
-    let error = io::Error::last_os_error();
-    // SAFETY: from `into_raw` above; its length is the same.
-    let path = unsafe { CString::from_raw(template) };
-    if made.is_null() { Err(error) } else { Ok(OsString::from_vec(path.into_bytes()).into()) }
 }
 
 /// Gives a part of a file back to the file system; it reads as zeros.
@@ -163,14 +148,6 @@ pub(crate) fn keep_closed() {
         // SAFETY: changes a flag of the runtime's descriptor; nothing of this process depends on it.
         unsafe { libc::fcntl(descriptor, libc::F_SETFD, libc::FD_CLOEXEC) };
     }
-}
-
-fn is_ignored(signal: Signal) -> bool {
-    let mut action = MaybeUninit::<libc::sigaction>::zeroed();
-    // SAFETY: nothing is changed; the action is written.
-    unsafe { libc::sigaction(signal.as_raw(), std::ptr::null(), action.as_mut_ptr()) };
-    // SAFETY: zeros are a value, and the system has written another.
-    unsafe { action.assume_init() }.sa_sigaction == libc::SIG_IGN
 }
 
 /// Every signal waits, for this thread and those that it starts, until this is dropped.

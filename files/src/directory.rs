@@ -2,6 +2,7 @@
 
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
+use std::hash::{BuildHasher as _, RandomState};
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt as _;
@@ -47,15 +48,14 @@ impl OwnDirectory {
         OwnDirectory::open(path)
     }
 
-    /// Creates a directory of this name, or with `-1`, `-2`, ... added to it where the name exists.
+    /// Creates a directory whose name nobody can foresee: the prefix and six letters or digits.
     ///
     /// # Errors
     /// When it cannot be made.
-    pub fn create_unique(parent: &Path, name: &str) -> io::Result<OwnDirectory> {
+    pub fn create_random(parent: &Path, prefix: &str) -> io::Result<OwnDirectory> {
         let mut attempt = 0;
         loop {
-            let suffix = if attempt == 0 { String::new() } else { format!("-{attempt}") };
-            match OwnDirectory::create_new(&parent.join(format!("{name}{suffix}"))) {
+            match OwnDirectory::create_new(&parent.join(format!("{prefix}{}", random_letters(attempt)))) {
                 Err(error) if error.kind() == io::ErrorKind::AlreadyExists && attempt < MAX_ATTEMPTS => attempt += 1,
                 made => return made,
             }
@@ -204,6 +204,18 @@ impl AsFd for OwnDirectory {
     fn as_fd(&self) -> std::os::fd::BorrowedFd<'_> {
         self.directory.as_fd()
     }
+}
+
+/// Six letters or digits. The seed of the standard library's hasher is random.
+fn random_letters(attempt: u32) -> String {
+    const LETTERS: &[u8; 36] = b"abcdefghijklmnopqrstuvwxyz0123456789";
+    let mut rest = RandomState::new().hash_one(attempt);
+    let mut letter = || {
+        let letter = LETTERS[(rest % LETTERS.len() as u64) as usize];
+        rest /= LETTERS.len() as u64;
+        char::from(letter)
+    };
+    (0..6).map(|_| letter()).collect()
 }
 
 pub(crate) fn refused(reason: &'static str) -> io::Error {

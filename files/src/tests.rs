@@ -110,8 +110,12 @@ fn directories_below() {
     assert_eq!(library.path(), place.join("root/usr/lib"));
     library.write("a.so", b"x").unwrap();
     assert_eq!([mode(&place.join("root/usr")), mode(&place.join("root/usr/lib/a.so"))], [0o700, 0o600]);
-    let second = OwnDirectory::create_unique(&place.0, "root").unwrap();
-    assert_eq!((second.path(), mode(second.path())), (place.join("root-1").as_path(), 0o700));
+    let random: Vec<_> = (0..2).map(|_| OwnDirectory::create_random(&place.0, "root-").unwrap()).collect();
+    assert_ne!(random[0].path(), random[1].path());
+    assert_eq!(
+        (random[0].path().as_os_str().len(), mode(random[0].path())),
+        (place.join("root-123456").as_os_str().len(), 0o700)
+    );
     symlink("/tmp", place.join("root/tmp")).unwrap();
     assert!(root.below(Path::new("tmp/x")).is_err());
     assert!(root.below(Path::new("usr/../..")).is_err() && root.below(Path::new("/usr")).is_err());

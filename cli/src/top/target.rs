@@ -10,6 +10,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, ExitCode, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
+use jitlisten_files::{OwnDirectory, create_new_in};
 use jitlisten_report::{Follower, GrowingCompilations};
 use rustix::process::Signal;
 
@@ -199,9 +200,9 @@ struct Output(File);
 
 impl Output {
     fn new(directory: &Path) -> Result<Output, Problem> {
-        let path = directory.join("output");
-        let file = File::options().create_new(true).read(true).append(true).open(&path);
-        file.map(Output).map_err(|error| Problem::new(format!("cannot make {}: {error}", path.display())))
+        let file = OwnDirectory::open(directory).and_then(|directory| create_new_in(directory, "output"));
+        file.map(Output)
+            .map_err(|error| Problem::new(format!("cannot make a file in {}: {error}", directory.display())))
     }
 
     fn stdio(&self) -> Result<Stdio, Problem> {
