@@ -333,8 +333,8 @@ jitlisten_status jitlisten_get_statistics(struct jitlisten_statistics *statistic
  * Samples every thread of this process from inside: no perf, no ptrace, no root. The file is a perf.data, for perf
  * report, perf script, samply and the reports of the command jitlisten. Compiled code has names and lines if a session
  * is open; without one, only libraries have. Each thread gets a timer of the kernel (RLIMIT_SIGPENDING) on its CPU
- * time, with the highest real-time signal that is not in use. A thread named "jitlisten" writes. Images of compiled
- * code are kept in a directory beside the file, FILE.images. See docs/record.md. */
+ * time, with the highest real-time signal that is not in use, or a counter with SIGSTKFLT. A thread named "jitlisten"
+ * writes. Images of compiled code are kept in a directory beside the file, FILE.images. See docs/record.md. */
 
 enum {
     /* Wall-clock time, waiting threads included. */

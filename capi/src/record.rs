@@ -5,6 +5,8 @@ use std::ffi::{OsString, c_char};
 use std::ffi::{c_int, c_long, c_ulong};
 use std::os::unix::ffi::OsStringExt as _;
 
+#[cfg(feature = "interpose")]
+use jitlisten_sampler::Strings;
 use jitlisten_sampler::{Clock, Counter, Error, Options, Process, Statistics};
 
 use crate::borrowed::{self, Plain};
@@ -213,7 +215,7 @@ macro_rules! executes {
         /// As that.
         #[cfg(feature = "interpose")]
         #[unsafe(no_mangle)]
-        pub unsafe extern "C" fn $name(file: *const c_char, $($argument: jitlisten_sampler::Strings),*) -> c_int {
+        pub unsafe extern "C" fn $name(file: *const c_char, $($argument: Strings),*) -> c_int {
             // SAFETY: the caller's, as for the call itself.
             unsafe { crate::left_behind::warn(file, executes!(@environment $($argument),*)) };
             // SAFETY: the caller's arguments.
@@ -229,6 +231,110 @@ executes! {
     execve(arguments, environment) = execute_in;
     execvp(arguments) = execute_found;
     execvpe(arguments, environment) = execute_found_in;
+}
+
+/// Stands in for `fexecve(3)`.
+///
+/// # Safety
+/// As that.
+#[cfg(feature = "interpose")]
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn fexecve(file: c_int, arguments: Strings, environment: Strings) -> c_int {
+    // SAFETY: the caller's arguments.
+    unsafe { jitlisten_sampler::execute_open(file, arguments, environment) }
+}
+
+/// Stands in for `execveat(2)`.
+///
+/// # Safety
+/// As that.
+#[cfg(feature = "interpose")]
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn execveat(
+    directory: c_int,
+    file: *const c_char,
+    arguments: Strings,
+    environment: Strings,
+    flags: c_int,
+) -> c_int {
+    // SAFETY: the caller's arguments.
+    unsafe { jitlisten_sampler::execute_at(directory, file, arguments, environment, flags) }
+}
+
+/// Defines functions with any number of arguments, each of them a word: ours gets the first one, and an array of the
+/// others, which the registers complete where the caller has put the rest of them.
+macro_rules! executes_listed {
+    ($($name:ident = $ours:ident;)*) => {$(
+        #[doc = concat!("Stands in for `", stringify!($name), "(3)`.")]
+        ///
+        /// # Safety
+        /// As that.
+        #[cfg(feature = "interpose")]
+        #[unsafe(no_mangle)]
+        #[unsafe(naked)]
+        pub unsafe extern "C" fn $name() -> c_int {
+            #[cfg(target_arch = "x86_64")]
+            std::arch::naked_asm!(
+                "pop rax",
+                "push r9",
+                "push r8",
+                "push rcx",
+                "push rdx",
+                "push rsi",
+                "mov rsi, rsp",
+                "push rax",
+                "call {}",
+                "pop rcx",
+                "add rsp, 40",
+                "push rcx",
+                "ret",
+                sym $ours
+            );
+            #[cfg(target_arch = "aarch64")]
+            std::arch::naked_asm!(
+                "stp x29, x30, [sp, #-80]!",
+                "str x1, [sp, #24]",
+                "stp x2, x3, [sp, #32]",
+                "stp x4, x5, [sp, #48]",
+                "stp x6, x7, [sp, #64]",
+                "add x1, sp, #24",
+                "bl {}",
+                "ldp x29, x30, [sp], #80",
+                "ret",
+                sym $ours
+            );
+        }
+    )*};
+}
+
+executes_listed! {
+    execl = execute_list;
+    execlp = execute_found_list;
+    execle = execute_list_in;
+}
+
+#[cfg(feature = "interpose")]
+unsafe extern "C" fn execute_list(file: *const c_char, arguments: Strings) -> c_int {
+    // SAFETY: the caller's arguments.
+    unsafe { execv(file, arguments) }
+}
+
+#[cfg(feature = "interpose")]
+unsafe extern "C" fn execute_found_list(file: *const c_char, arguments: Strings) -> c_int {
+    // SAFETY: the caller's arguments.
+    unsafe { execvp(file, arguments) }
+}
+
+#[cfg(feature = "interpose")]
+unsafe extern "C" fn execute_list_in(file: *const c_char, arguments: Strings) -> c_int {
+    // SAFETY: the arguments end with null, and after that is the environment.
+    unsafe {
+        let mut end = arguments;
+        while !(*end).is_null() {
+            end = end.add(1);
+        }
+        execve(file, arguments, end.add(1).read().cast())
+    }
 }
 
 /// Functions of libc's by which a program gives up rights, as `jitlisten_sampler` has them.
@@ -253,6 +359,8 @@ loses! {
     setreuid(real: libc::uid_t, effective: libc::uid_t) = set_users;
     setresuid(real: libc::uid_t, effective: libc::uid_t, saved: libc::uid_t) = set_all_users;
     chroot(path: *const c_char) = change_root;
+    unshare(flags: c_int) = unshare;
+    setns(descriptor: c_int, kind: c_int) = join_namespace;
 }
 
 /// Stands in for `prctl(2)`. Its arguments are words, however many there are.

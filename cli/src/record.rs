@@ -47,7 +47,8 @@ pub(crate) struct Record {
     /// Stop recording after this time; the command continues
     #[arg(short, long, value_name = "SECONDS", value_parser = clap::value_parser!(u32).range(1..))]
     duration: Option<u32>,
-    /// Count this event of `perf list` instead of time: cycles, cache-misses, page-faults, ...; :u excludes the kernel
+    /// Count this event of `perf list` instead of time: cycles, cache-misses, page-faults, ...; :u excludes the kernel.
+    /// May interrupt the program's system calls
     #[arg(short, long, value_name = "EVENT", conflicts_with = "wall", value_parser = Counter::named)]
     event: Option<Counter>,
     /// A process that runs, instead of a command

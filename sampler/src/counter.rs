@@ -8,14 +8,14 @@
 //! The program may close our descriptor and open a file of its own with that number. Therefore each use first reads the
 //! counter's id (`PERF_EVENT_IOC_ID`), which fails for another file.
 
-use std::ffi::{c_int, c_void};
+use std::ffi::c_int;
 use std::io;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use perf_format::{ATTR_DISABLED, ATTR_EXCLUDE_HV, ATTR_EXCLUDE_KERNEL, ATTR_FREQ};
 
 use crate::event_name::Counter;
-use crate::{output, timer};
+use crate::output;
 
 /// `PERF_EVENT_IOC_*` of `linux/perf_event.h`
 const DISABLE: libc::c_ulong = 0x2401;
@@ -136,11 +136,8 @@ impl Counter {
 
 fn prepare(descriptor: c_int, tid: u32, signal: c_int, index: usize) -> io::Result<Running> {
     let slot = SLOT_OF.get(descriptor as usize).ok_or_else(|| io::Error::from_raw_os_error(libc::EMFILE))?;
-    let owner = Owner { kind: F_OWNER_TID, tid: tid as c_int };
-    // SAFETY: a descriptor that was just opened; reads the owner.
-    let owned = unsafe { libc::fcntl(descriptor, F_SETOWN_EX, &raw const owner) } == 0;
     // SAFETY: passes a number.
-    let signalled = owned && unsafe { libc::fcntl(descriptor, F_SETSIG, signal) } == 0;
+    let signalled = is_sent_to(descriptor, tid) && unsafe { libc::fcntl(descriptor, F_SETSIG, signal) } == 0;
     // SAFETY: passes flags.
     if !signalled || unsafe { libc::fcntl(descriptor, libc::F_SETFL, libc::O_ASYNC | libc::O_NONBLOCK) } != 0 {
         return Err(io::Error::last_os_error());
@@ -148,6 +145,14 @@ fn prepare(descriptor: c_int, tid: u32, signal: c_int, index: usize) -> io::Resu
     let id = id(descriptor).ok_or_else(io::Error::last_os_error)?;
     slot.store(index as u32 + 1, Ordering::Release);
     Ok(Running { descriptor, id })
+}
+
+/// Sets the thread that gets the signals of a descriptor; 0: none. The kernel holds the owner's lock while it queues one,
+/// so afterwards the owner before gets no more.
+fn is_sent_to(descriptor: c_int, tid: u32) -> bool {
+    let owner = Owner { kind: F_OWNER_TID, tid: tid as c_int };
+    // SAFETY: reads the owner.
+    unsafe { libc::fcntl(descriptor, F_SETOWN_EX, &raw const owner) == 0 }
 }
 
 /// The slot whose counter has sent this signal.
@@ -183,8 +188,19 @@ impl Running {
         (read == Some(8)).then_some(count)
     }
 
+    /// Counts, and sends no signal from now on. One that was sent before may wait in the thread.
+    pub(crate) fn mute(self) {
+        let _ = self.is_there() && is_sent_to(self.descriptor, 0);
+    }
+
+    /// Undoes [`Running::mute`].
+    pub(crate) fn unmute(self, tid: u32) {
+        let _ = self.is_there() && is_sent_to(self.descriptor, tid) && self.go_on();
+    }
+
     /// Sends no more signals.
     pub(crate) fn stop(self) {
+        self.mute();
         if self.is_there() {
             // SAFETY: a number only; whatever else the descriptor means refuses it.
             unsafe { libc::ioctl(self.descriptor, DISABLE, 0) };
@@ -205,11 +221,4 @@ impl Running {
 fn close(descriptor: c_int) {
     // SAFETY: ours.
     unsafe { libc::close(descriptor) };
-}
-
-/// Where no signal can be queued (`RLIMIT_SIGPENDING`), the kernel sends a descriptor's owner `SIGIO` instead, whose
-/// default is the end of the process. A program that has a handler for it keeps that.
-pub(crate) fn survive_sigio() {
-    extern "C-unwind" fn nothing(_: c_int, _: *mut libc::siginfo_t, _: *mut c_void) {}
-    timer::install_for(libc::SIGIO, nothing);
 }

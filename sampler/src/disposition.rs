@@ -101,6 +101,22 @@ pub(crate) unsafe fn kernels_sigaction(
     next!(c"sigaction", fn(c_int, *const libc::sigaction, *mut libc::sigaction) -> c_int, -1, signal, action, old)
 }
 
+/// Leaves a signal to the program, which gets the disposition that it wants. No timer and no counter sends it any more;
+/// one of ours that still waits in some thread is dropped, because the kernel drops what is ignored.
+pub(crate) fn give_back(signal: c_int) {
+    // SAFETY: all zeros is a valid disposition.
+    let mut action: libc::sigaction = unsafe { mem::zeroed() };
+    action.sa_sigaction = libc::SIG_IGN;
+    // SAFETY: no function is called for it.
+    unsafe { kernels_sigaction(signal, &raw const action, ptr::null_mut()) };
+    action.sa_sigaction = WANTED.swap(libc::SIG_DFL, Ordering::AcqRel);
+    action.sa_flags = FLAGS.swap(0, Ordering::Relaxed);
+    // SAFETY: the set begins with the word that the kernel reads.
+    unsafe { word(&raw const action.sa_mask).write(MASK.swap(0, Ordering::Relaxed)) };
+    // SAFETY: the program's own disposition.
+    unsafe { kernels_sigaction(signal, &raw const action, ptr::null_mut()) };
+}
+
 /// The signal came from elsewhere: what the program wants is done. From the handler, in the thread that it has
 /// interrupted.
 pub(crate) fn forward(signal: c_int, info: *mut Info, context: *mut libc::ucontext_t) {

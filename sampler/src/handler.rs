@@ -6,6 +6,7 @@
 //! thread's stack is known (`stack_memory`, which makes two at most).
 
 use std::ffi::{c_int, c_void};
+use std::mem::MaybeUninit;
 use std::sync::atomic::Ordering;
 
 use crate::code_map::{self, ProcessCode};
@@ -107,6 +108,42 @@ pub(crate) fn pass_over(info: &libc::siginfo_t) -> bool {
                 counter.go_on();
             }
             true
+        }
+    }
+}
+
+/// Takes the sampler's signal out of the calling thread's queue, where it waits because the thread blocks it. Signals of
+/// the program's with that number are sent again, in their order.
+pub(crate) fn take_ours() {
+    const MAX_SIGNALS: usize = 32;
+    let signal = disposition::SIGNAL.load(Ordering::Acquire);
+    if signal == 0 {
+        return;
+    }
+    let (set, now) = (1_u64 << (signal - 1), libc::timespec { tv_sec: 0, tv_nsec: 0 });
+    let (mut theirs, mut count) = ([MaybeUninit::<libc::siginfo_t>::zeroed(); MAX_SIGNALS], 0);
+    while let Some(came) = theirs.get_mut(count) {
+        // SAFETY: reads the word of the set and the time, writes what has come.
+        let taken = unsafe {
+            libc::syscall(libc::SYS_rt_sigtimedwait, &raw const set, came.as_mut_ptr(), &raw const now, 8_usize)
+        };
+        if taken != signal.into() {
+            break;
+        }
+        // SAFETY: written by the call.
+        count += usize::from(!pass_over(unsafe { came.assume_init_ref() }));
+    }
+    for info in theirs.iter().take(count) {
+        // SAFETY: all of it was written by the kernel.
+        let is_threads = unsafe { info.assume_init_ref() }.si_code == libc::SI_TKILL;
+        let (pid, tid) = (std::process::id(), clock::own_tid());
+        // SAFETY: a process may say of its own signals what it wants.
+        unsafe {
+            if is_threads {
+                libc::syscall(libc::SYS_rt_tgsigqueueinfo, pid, tid, signal, info.as_ptr());
+            } else {
+                libc::syscall(libc::SYS_rt_sigqueueinfo, pid, signal, info.as_ptr());
+            }
         }
     }
 }

@@ -1,6 +1,8 @@
 //! `_exit(2)`, `_Exit(3)` and `quick_exit(3)`: the process ends without the destructor, so the recording ends here. So it
 //! does before the program's last thread ends, by `pthread_exit(3)` or by the system call `exit`.
 //! `execve(2)` and its like end the writer, so the file gets all samples first; if they fail, the recording goes on.
+//! No signal of a counter may wait in the calling thread then: unlike a timer's, the kernel keeps it for the next
+//! program, which has no handler.
 //!
 //! They may be called where anything is locked: by a signal's handler, or in the child of a fork. So nothing is looked
 //! up here, no lock is taken, and the wait for the writer has a bound.
@@ -15,7 +17,7 @@ use crate::disposition::{Next, errno, set_errno};
 use crate::slot::PROCESS;
 use crate::threads::ACTIVE;
 use crate::writer::{STOP, WRITTEN};
-use crate::{threads, wake};
+use crate::{handler, threads, wake};
 
 /// The longest wait for the writer, in nanoseconds. It needs one or two milliseconds, unless the caller's thread holds
 /// a lock of `malloc`.
@@ -28,13 +30,15 @@ static EXECUTE: Next = Next::of(c"execv");
 static EXECUTE_IN: Next = Next::of(c"execve");
 static EXECUTE_FOUND: Next = Next::of(c"execvp");
 static EXECUTE_FOUND_IN: Next = Next::of(c"execvpe");
+static EXECUTE_OPEN: Next = Next::of(c"fexecve");
+static EXECUTE_AT: Next = Next::of(c"execveat");
 
 /// Arguments or an environment, as `execve(2)` takes them.
 pub type Strings = *const *const c_char;
 
 /// Looks up libc's functions, for a constructor.
 pub fn find_exits() {
-    let executing = [&EXECUTE, &EXECUTE_IN, &EXECUTE_FOUND, &EXECUTE_FOUND_IN];
+    let executing = [&EXECUTE, &EXECUTE_IN, &EXECUTE_FOUND, &EXECUTE_FOUND_IN, &EXECUTE_OPEN, &EXECUTE_AT];
     for next in [&LEAVE, &LEAVE_C, &LEAVE_QUICKLY].into_iter().chain(executing) {
         next.address();
     }
@@ -88,35 +92,51 @@ pub(crate) fn end_recording_and_writer() {
     }
 }
 
-/// Has all samples written, if the file may be executed. libc looks for some without a directory in several.
-fn write_before(file: *const c_char, is_searched: bool) {
-    if !is_recorded() || file.is_null() {
-        return;
-    }
-    let before = errno();
+/// Whether a file may be executed. libc looks for some without a directory in several.
+fn may_be_executed(file: *const c_char, is_searched: bool) -> bool {
     // SAFETY: libc's search reads this string, too.
-    let has_directory = !is_searched || unsafe { CStr::from_ptr(file) }.to_bytes().contains(&b'/');
+    let is_found = |file| !unsafe { CStr::from_ptr(file) }.to_bytes().contains(&b'/');
     // SAFETY: the kernel returns an error for a bad address, as it does for the call itself.
-    if !has_directory || unsafe { libc::access(file, libc::X_OK) } == 0 {
-        let _host_state = HostStateGuard::enter();
-        let _ = std::panic::catch_unwind(|| {
-            threads::caller_may_end();
-            let ticket = wake::writer_to_write();
-            wake::wait_until(|| WRITTEN.load(Ordering::Acquire) || wake::has_written(ticket), PATIENCE);
-        });
+    !file.is_null() && (is_searched && is_found(file) || unsafe { libc::access(file, libc::X_OK) } == 0)
+}
+
+/// Has all samples written, if the program may be executed, and lets no signal of ours come to it.
+pub(crate) fn before_execution(may_be_executed: impl FnOnce() -> bool) {
+    let before = errno();
+    let host_state = HostStateGuard::enter();
+    let _ = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+        if is_recorded() {
+            threads::mute_caller();
+            if may_be_executed() {
+                threads::caller_may_end();
+                let ticket = wake::writer_to_write();
+                wake::wait_until(|| WRITTEN.load(Ordering::Acquire) || wake::has_written(ticket), PATIENCE);
+            }
+        }
+        handler::take_ours();
+    }));
+    drop(host_state);
+    set_errno(before);
+}
+
+/// The call has failed, and the program goes on.
+pub(crate) fn after_execution() {
+    let before = errno();
+    if is_recorded() {
+        threads::unmute_caller();
     }
     set_errno(before);
 }
 
 /// Defines functions that stand in for those of libc's that execute another program.
 macro_rules! executes {
-    ($($ours:ident($($argument:ident: $type:ty),*), $name:literal, $next:ident, $is_searched:literal;)*) => {$(
+    ($($ours:ident($($argument:ident: $type:ty),*), $name:literal, $next:ident, $may_be_executed:expr;)*) => {$(
         #[doc = concat!("Stands in for `", $name, "`.")]
         ///
         /// # Safety
         /// As that.
-        pub unsafe fn $ours(file: *const c_char, $($argument: $type),*) -> c_int {
-            write_before(file, $is_searched);
+        pub unsafe fn $ours($($argument: $type),*) -> c_int {
+            before_execution(|| $may_be_executed);
             let found = $next.known();
             if found.is_null() {
                 set_errno(libc::ENOSYS);
@@ -124,19 +144,28 @@ macro_rules! executes {
             }
             // SAFETY: a function of that name has this type.
             let found = unsafe {
-                mem::transmute::<*mut c_void, unsafe extern "C" fn(*const c_char, $($type),*) -> c_int>(found)
+                mem::transmute::<*mut c_void, unsafe extern "C" fn($($type),*) -> c_int>(found)
             };
             // SAFETY: the caller's arguments.
-            unsafe { found(file, $($argument),*) }
+            let result = unsafe { found($($argument),*) };
+            after_execution();
+            result
         }
     )*};
 }
 
+type File = *const c_char;
+
 executes! {
-    execute(arguments: Strings), "execv(3)", EXECUTE, false;
-    execute_in(arguments: Strings, environment: Strings), "execve(2)", EXECUTE_IN, false;
-    execute_found(arguments: Strings), "execvp(3)", EXECUTE_FOUND, true;
-    execute_found_in(arguments: Strings, environment: Strings), "execvpe(3)", EXECUTE_FOUND_IN, true;
+    execute(file: File, arguments: Strings), "execv(3)", EXECUTE, may_be_executed(file, false);
+    execute_in(file: File, arguments: Strings, environment: Strings), "execve(2)", EXECUTE_IN,
+        may_be_executed(file, false);
+    execute_found(file: File, arguments: Strings), "execvp(3)", EXECUTE_FOUND, may_be_executed(file, true);
+    execute_found_in(file: File, arguments: Strings, environment: Strings), "execvpe(3)", EXECUTE_FOUND_IN,
+        may_be_executed(file, true);
+    execute_open(file: c_int, arguments: Strings, environment: Strings), "fexecve(3)", EXECUTE_OPEN, true;
+    execute_at(directory: c_int, file: File, arguments: Strings, environment: Strings, flags: c_int), "execveat(2)",
+        EXECUTE_AT, true;
 }
 
 fn leave(next: &Next, status: c_int) -> ! {

@@ -55,7 +55,8 @@ mod writer;
 pub use event_name::Counter;
 pub use interpose::{Start, create};
 pub use leaving::{
-    Strings, execute, execute_found, execute_found_in, execute_in, exit_now, exit_now_c, exit_quickly, find_exits,
+    Strings, execute, execute_at, execute_found, execute_found_in, execute_in, execute_open, exit_now, exit_now_c,
+    exit_quickly, find_exits,
 };
 pub use options::{Clock, Options};
 pub use place::{check_place, set_aside};
@@ -64,7 +65,8 @@ pub use recorder::{
     Error, Heirs, Statistics, current, end_soon, ending, stands_before, start, start_by_environment, statistics, stop,
 };
 pub use rights::{
-    call_system, change_root, control, find_calls, is_confined, set_all_users, set_effective_user, set_user, set_users,
+    call_system, change_root, control, find_calls, is_confined, join_namespace, set_all_users, set_effective_user,
+    set_user, set_users, unshare,
 };
 pub use signals::{
     sigaction, sigaltstack, signal, signalfd, sigpending, sigsuspend, sigtimedwait, sigwait, sigwaitinfo,

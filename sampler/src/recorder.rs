@@ -5,17 +5,18 @@ use std::fs;
 use std::mem::MaybeUninit;
 use std::path::{Path, PathBuf};
 use std::ptr;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicPtr, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use jitlisten::options::SinkKind;
 use jitlisten::plumbing::{
-    ForkSlot, HeldAcrossFork, OwnThread, began, exempt_signal, follow_forks, without_write_signals,
+    ForkSlot, HeldAcrossFork, HostStateGuard, OwnThread, began, exempt_signal, follow_forks, without_write_signals,
 };
 use jitlisten::{Session, log_line};
 
 use crate::code_map::UNKNOWN_CODE;
-use crate::disposition::{SIGNAL, end_process};
+use crate::disposition::{self, SIGNAL, end_process};
 use crate::event_name::Counter;
 use crate::events::{self, Observer};
 use crate::handler;
@@ -26,8 +27,10 @@ use crate::perf_data::Attribute;
 use crate::process::Process;
 use crate::slot::PROCESS;
 use crate::threads::{self, ACTIVE, SAMPLED, WITHOUT_TIMER};
-use crate::writer::{ABANDON, COUNTERS, End, HAS_NO_FILE, Inherited, MAKE_FILE, PLACED, STOP, WORK, WRITTEN, Writer};
-use crate::{clock, code_map, counter, fatal, measure, process, python, sanitizer, slot, timer, vdso, wake};
+use crate::writer::{
+    self, ABANDON, COUNTERS, End, GAIT, HAS_NO_FILE, Inherited, MAKE_FILE, PLACED, STOP, WORK, WRITTEN, Writer,
+};
+use crate::{clock, code_map, fatal, leaving, measure, process, python, sanitizer, slot, timer, vdso, wake};
 
 /// Names the process that has begun the file, for itself after `exec(2)`.
 const BEGUN: &str = "JITLISTEN_RECORD_BEGUN";
@@ -45,7 +48,7 @@ pub enum Error {
     Options(String),
     /// The file cannot be written.
     Output(std::path::PathBuf, std::io::Error),
-    /// Every real-time signal is in use.
+    /// Every signal that could be taken is in use.
     NoSignal,
     /// There is no thread to be had.
     NoThread(i32),
@@ -66,7 +69,7 @@ impl std::fmt::Display for Error {
             Error::NotRecording => f.write_str("not recording"),
             Error::Options(text) => f.write_str(text),
             Error::Output(path, error) => write!(f, "cannot write {}: {error}", path.display()),
-            Error::NoSignal => f.write_str("every real-time signal is in use"),
+            Error::NoSignal => f.write_str("every signal that could be taken is in use"),
             Error::NoThread(number) => write!(f, "start a thread: error {number}"),
             Error::RecorderGone => f.write_str("the process that asked for the recording has ended"),
             Error::ThreadSanitizer => f.write_str("a program with ThreadSanitizer cannot be recorded"),
@@ -159,6 +162,7 @@ fn stop_in(state: &mut Option<Running>) -> Result<Statistics, Error> {
     STOP.store(true, Ordering::Release);
     wake::writer();
     wake::join_writer();
+    handler::take_ours();
     if !ABANDONED.swap(false, Ordering::AcqRel) {
         leave_code(running.enabled_images);
     }
@@ -224,7 +228,7 @@ fn start_in(
         without_write_signals(|| Output::open(&path, append, attribute))
             .map_err(|error| Error::Output(path.clone(), error))?
     };
-    let signal = signal().ok_or(Error::NoSignal)?;
+    let signal = signal(counter.is_some()).ok_or(Error::NoSignal)?;
     exempt_signal(signal);
     follow_forks::<Held>();
     COUNTERS.reset();
@@ -243,21 +247,22 @@ fn start_in(
     let enabled_images = observe_code(&options);
     let until = options.seconds.map(|seconds| clock::monotonic() + u64::from(seconds) * 1_000_000_000);
     let is_forked = inherited.is_some();
-    let mut writer = Writer::new(output, until, options.python, options.recorder, inherited.unwrap_or_default());
+    let writer = Writer::new(output, until, options.python, options.recorder, inherited.unwrap_or_default());
+    let mut writer = Box::new(writer);
     without_write_signals(|| writer.begin(append));
     ACTIVE.store(true, Ordering::Release);
     interpose::adopt_this_thread(0, 0);
     if !is_forked {
         threads::arm_all();
     }
-    match start_writer(writer, enabled_images) {
+    match start_writer(Work { writer, enabled_images }) {
         Ok(()) => {
             fatal::handle_all();
             log_line!(Info, "recording with signal {signal}");
             *state = Some(Running { options, path, enabled_images });
             Ok(())
         }
-        Err(number) => {
+        Err((number, _)) => {
             ACTIVE.store(false, Ordering::SeqCst);
             slot::all().for_each(|(_, slot)| threads::disarm(slot));
             leave_code(enabled_images);
@@ -266,22 +271,75 @@ fn start_in(
     }
 }
 
+/// Makes a call that the kernel refuses a process with several threads: if the writer's is the only other one, it ends
+/// before the call, and another one goes on afterwards. Where that may not be, the recording ends.
+pub(crate) fn without_writer<R>(call: impl FnOnce() -> R) -> R {
+    if !leaving::is_recorded() || !threads::may_be_the_only_one() {
+        return call();
+    }
+    // A handler of the program's that forks would wait for the state.
+    let host_state = HostStateGuard::enter();
+    let state = STATE.try_lock();
+    if state.is_ok() {
+        let _ = std::panic::catch_unwind(pause_writer);
+    }
+    let result = call();
+    let failure = disposition::errno();
+    if state.is_ok() {
+        let _ = std::panic::catch_unwind(resume_writer);
+    }
+    drop(state);
+    drop(host_state);
+    disposition::set_errno(failure);
+    result
+}
+
+/// Waits a while until the writer's thread has ended.
+fn pause_writer() {
+    GAIT.store(writer::PAUSE, Ordering::Release);
+    wake::writer();
+    let until = clock::monotonic() + leaving::PATIENCE;
+    let is_there = || GAIT.load(Ordering::Acquire) != writer::PAUSED || threads::writer_exists();
+    while is_there() && clock::monotonic() < until {
+        std::thread::sleep(Duration::from_micros(100));
+    }
+}
+
+fn resume_writer() {
+    if GAIT.swap(writer::RUN, Ordering::AcqRel) != writer::PAUSED {
+        return;
+    }
+    wake::join_writer();
+    let work = PAUSED.swap(ptr::null_mut(), Ordering::AcqRel);
+    if work.is_null() {
+        return;
+    }
+    // SAFETY: made by the writer's thread, which has ended, and taken by the exchange.
+    let work = *unsafe { Box::from_raw(work) };
+    if let Err((number, work)) = start_writer(work) {
+        log_line!(Warn, "the recording ends: start a thread: error {number}");
+        work.writer.finish();
+    }
+}
+
 /// The counter as the kernel allows it.
 fn permitted(options: &Options) -> Result<Option<Counter>, Error> {
     let Some(counter) = &options.counter else { return Ok(None) };
     let permitted = counter.clone().permitted(options.hz);
-    let permitted = permitted.map_err(|error| Error::Counter(counter.name(), error))?;
-    counter::survive_sigio();
-    Ok(Some(permitted))
+    permitted.map(Some).map_err(|error| Error::Counter(counter.name(), error))
 }
 
-/// The signal of the last recording, if it is still ours, or a new one.
-fn signal() -> Option<i32> {
+/// The signal of the last recording, if it is still ours and for the same, or a new one.
+fn signal(is_counted: bool) -> Option<i32> {
     let last = SIGNAL.load(Ordering::Acquire);
-    if last != 0 && timer::is_installed(last, handler::handler) {
+    let is_ours = last != 0 && timer::is_installed(last, handler::handler);
+    if is_ours && timer::is_for(last, is_counted) {
         return Some(last);
     }
-    let signal = timer::install(handler::handler)?;
+    let signal = timer::install(handler::handler, is_counted)?;
+    if is_ours {
+        disposition::give_back(last);
+    }
     SIGNAL.store(signal, Ordering::Release);
     Some(signal)
 }
@@ -305,18 +363,26 @@ fn leave_code(enabled_images: bool) {
     }
 }
 
+/// What the writer's thread works with.
+struct Work {
+    writer: Box<Writer>,
+    enabled_images: bool,
+}
+
+/// From a writer's thread that has ended, for the next one.
+static PAUSED: AtomicPtr<Work> = AtomicPtr::new(ptr::null_mut());
+
 /// Starts the writer with every signal blocked.
-fn start_writer(writer: Writer, enabled_images: bool) -> Result<(), i32> {
-    extern "C-unwind" fn run(writer: *mut c_void) -> *mut c_void {
+fn start_writer(work: Work) -> Result<(), (i32, Work)> {
+    extern "C-unwind" fn run(work: *mut c_void) -> *mut c_void {
         // SAFETY: made below for this thread alone.
-        let started = unsafe { Box::from_raw(writer.cast::<(Writer, bool)>()) };
+        let Work { writer, enabled_images } = *unsafe { Box::from_raw(work.cast::<Work>()) };
         let _own = OwnThread::begin();
-        let (writer, enabled_images) = *started;
         // SAFETY: a terminated name of less than 16 bytes.
         unsafe { libc::prctl(libc::PR_SET_NAME, c"jitlisten".as_ptr()) };
         let ran = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
             let end = writer.run();
-            if matches!(end, End::Abandoned) {
+            if matches!(end, Ok(End::Abandoned)) {
                 leave_code(enabled_images);
                 ABANDONED.store(true, Ordering::Release);
             }
@@ -325,8 +391,11 @@ fn start_writer(writer: Writer, enabled_images: bool) -> Result<(), i32> {
         match ran {
             Err(_) => ACTIVE.store(false, Ordering::Release),
             // The last thread decides the process's status: it has to be that of the program's.
-            Ok(End::LastThread) => end_as_main_thread(),
-            Ok(End::Finished | End::Abandoned) => {}
+            Ok(Ok(End::LastThread)) => end_as_main_thread(),
+            Ok(Ok(End::Finished | End::Abandoned)) => {}
+            Ok(Err(writer)) => {
+                PAUSED.store(Box::into_raw(Box::new(Work { writer, enabled_images })), Ordering::Release);
+            }
         }
         ptr::null_mut()
     }
@@ -353,16 +422,15 @@ fn start_writer(writer: Writer, enabled_images: bool) -> Result<(), i32> {
     unsafe { libc::sigfillset(all.as_mut_ptr()) };
     // SAFETY: the first set was filled, the second one is written.
     unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, all.as_ptr(), before.as_mut_ptr()) };
-    let writer = Box::into_raw(Box::new((writer, enabled_images)));
+    let work = Box::into_raw(Box::new(work));
     let mut thread = MaybeUninit::uninit();
     // SAFETY: the function takes what it is given.
-    let failure = unsafe { interpose::create_unsampled(thread.as_mut_ptr(), run, writer.cast()) };
+    let failure = unsafe { interpose::create_unsampled(thread.as_mut_ptr(), run, work.cast()) };
     // SAFETY: the mask that was in force.
     unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, before.as_ptr(), ptr::null_mut()) };
     if failure != 0 {
         // SAFETY: no thread has got it.
-        drop(unsafe { Box::from_raw(writer) });
-        return Err(failure);
+        return Err((failure, *unsafe { Box::from_raw(work) }));
     }
     // SAFETY: written by the call, which has succeeded.
     wake::writer_began(unsafe { thread.assume_init() });
@@ -504,7 +572,6 @@ fn become_child(is_recorded: bool) {
 #[cfg(test)]
 mod tests {
     use std::sync::mpsc;
-    use std::time::Duration;
 
     use super::*;
 

@@ -3,6 +3,7 @@
 //! ```text
 //!   prctl, seccomp                          a filter for system calls: the recording ends before
 //!   setuid and its like, chroot             the file of a child without samples is made before
+//!   unshare, setns                          the writer's thread ends before, and begins again
 //! ```
 
 use std::ffi::{c_char, c_int, c_long, c_ulong};
@@ -13,7 +14,7 @@ use jitlisten::{Address, log_line};
 
 use crate::disposition::{Next, next};
 use crate::writer::{HAS_NO_FILE, MAKE_FILE, WRITTEN};
-use crate::{fatal, leaving, wake};
+use crate::{fatal, leaving, recorder, wake};
 
 /// The program has a filter that may end it for a system call of ours.
 static IS_CONFINED: AtomicBool = AtomicBool::new(false);
@@ -127,21 +128,33 @@ pub unsafe fn call_system(
         libc::SYS_prctl if first == libc::PR_SET_SECCOMP.into() => before_seccomp(second, third as u64),
         libc::SYS_seccomp => before_seccomp_call(first, third as u64),
         libc::SYS_setuid | libc::SYS_setreuid | libc::SYS_setresuid | libc::SYS_chroot => before_loss(),
+        libc::SYS_execve | libc::SYS_execveat => leaving::before_execution(|| true),
         _ => {}
     }
     type Word = c_long;
-    next!(
-        CALL_SYSTEM,
-        fn(Word, Word, Word, Word, Word, Word, Word) -> Word,
-        -1,
-        number,
-        first,
-        second,
-        third,
-        fourth,
-        fifth,
-        sixth
-    )
+    let call = || {
+        next!(
+            CALL_SYSTEM,
+            fn(Word, Word, Word, Word, Word, Word, Word) -> Word,
+            -1,
+            number,
+            first,
+            second,
+            third,
+            fourth,
+            fifth,
+            sixth
+        )
+    };
+    let result = match number {
+        libc::SYS_unshare if needs_one_thread(first) => recorder::without_writer(call),
+        libc::SYS_setns => recorder::without_writer(call),
+        _ => call(),
+    };
+    if matches!(number, libc::SYS_execve | libc::SYS_execveat) {
+        leaving::after_execution();
+    }
+    result
 }
 
 /// Stands in for `prctl(2)`.
@@ -154,6 +167,28 @@ pub unsafe fn control(option: c_int, arguments: [c_ulong; 4]) -> c_int {
     }
     let [first, second, third, fourth] = arguments;
     next!(CONTROL, fn(c_int, c_ulong, c_ulong, c_ulong, c_ulong) -> c_int, -1, option, first, second, third, fourth)
+}
+
+/// Whether the kernel refuses `unshare(flags)` to a process with several threads.
+fn needs_one_thread(flags: c_long) -> bool {
+    flags & c_long::from(libc::CLONE_NEWUSER | libc::CLONE_THREAD | libc::CLONE_SIGHAND | libc::CLONE_VM) != 0
+}
+
+/// Stands in for `unshare(2)`.
+///
+/// # Safety
+/// As that.
+pub unsafe fn unshare(flags: c_int) -> c_int {
+    let call = || next!(c"unshare", fn(c_int) -> c_int, -1, flags);
+    if needs_one_thread(flags.into()) { recorder::without_writer(call) } else { call() }
+}
+
+/// Stands in for `setns(2)`.
+///
+/// # Safety
+/// As that.
+pub unsafe fn join_namespace(descriptor: c_int, kind: c_int) -> c_int {
+    recorder::without_writer(|| next!(c"setns", fn(c_int, c_int) -> c_int, -1, descriptor, kind))
 }
 
 /// Defines functions that stand in for those of libc's that take rights.

@@ -172,6 +172,20 @@ pub(crate) fn caller_may_end() {
     slot.state.store(slot::ARMED, Ordering::SeqCst);
 }
 
+/// The calling thread's counter sends no signal until [`unmute_caller`].
+pub(crate) fn mute_caller() {
+    if let Some(counter) = armed(clock::own_tid()).and_then(counter_of) {
+        counter.mute();
+    }
+}
+
+pub(crate) fn unmute_caller() {
+    let tid = clock::own_tid();
+    if let Some(counter) = armed(tid).and_then(counter_of) {
+        counter.unmute(tid);
+    }
+}
+
 /// Ends the sampling of a thread. What is in its ring is still written.
 pub(crate) fn disarm(slot: &Slot) {
     if slot.state.compare_exchange(slot::ARMED, slot::ENDED, Ordering::SeqCst, Ordering::SeqCst).is_ok() {
@@ -228,6 +242,21 @@ pub(crate) fn only_writer_is_left() -> bool {
         && tasks_of(own).iter().all(|tid| [own, pid, WRITER.load(Ordering::Acquire)].contains(tid) || is_ending(tid))
 }
 
+/// Whether the kernel has the writer's thread still. libc says somewhat earlier that it has ended.
+pub(crate) fn writer_exists() -> bool {
+    exists(std::process::id(), WRITER.load(Ordering::Acquire))
+}
+
+/// Whether the process has no thread but the caller and the writer, or that is not known.
+pub(crate) fn may_be_the_only_one() -> bool {
+    links() <= 2 + 2
+}
+
+/// The number of links of the threads' directory: theirs, and two. 0 if it is not there.
+fn links() -> u64 {
+    fs::metadata("/proc/self/task").map_or(0, |about| about.nlink())
+}
+
 /// All threads; those that are sampled where the process has left /proc by chroot, or has that of other numbers.
 fn tasks_of(own: u32) -> Vec<u32> {
     let tasks: Vec<u32> = tasks().collect();
@@ -275,8 +304,7 @@ impl Scan {
 
     /// Looks whether threads have come or gone, and arms those that have been there for two looks.
     pub(crate) fn look(&mut self) {
-        // The number of links of the directory is that of the threads, and two.
-        let links = fs::metadata("/proc/self/task").map_or(0, |about| about.nlink());
+        let links = links();
         if !self.is_due(links) {
             return;
         }

@@ -114,10 +114,21 @@ const FAULTS: [c_int; 7] =
 /// Signals 32 and 33, which glibc takes for itself and leaves out of every set that its functions fill.
 const LIBCS_OWN: u64 = 0b11 << 31;
 
-/// Installs `handler` for a signal that is not in use: the highest real-time one whose disposition is the default. It
-/// stays for ever, because a signal may still wait in some thread, and the default is the end of the process.
-pub(crate) fn install(handler: Handler) -> Option<c_int> {
-    (libc::SIGRTMIN() + 1..=libc::SIGRTMAX()).rev().find(|&signal| install_for(signal, handler))
+/// The signals of counters, of which the kernel itself sends none. It queues them whatever `RLIMIT_SIGPENDING` says; instead
+/// of a real-time signal it would send a descriptor's owner `SIGIO` there, whose default is the end of the process.
+const OF_COUNTERS: [c_int; 2] = [libc::SIGSTKFLT, libc::SIGPWR];
+
+/// Whether `signal` is one for counters, or else for timers.
+pub(crate) fn is_for(signal: c_int, is_counted: bool) -> bool {
+    OF_COUNTERS.contains(&signal) == is_counted
+}
+
+/// Installs `handler` for a signal that is not in use, whose disposition is the default: for timers the highest real-time
+/// one. It stays, because a signal may still wait in some thread, and the default is the end of the process.
+pub(crate) fn install(handler: Handler, is_counted: bool) -> Option<c_int> {
+    let highest = (libc::SIGRTMIN() + 1..=libc::SIGRTMAX()).rev();
+    let mut signals = OF_COUNTERS.into_iter().chain(highest).filter(|&signal| is_for(signal, is_counted));
+    signals.find(|&signal| install_for(signal, handler))
 }
 
 /// Installs `handler` for `signal`, if its disposition is the default. Returns whether it was.

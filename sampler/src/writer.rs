@@ -8,7 +8,7 @@
 use std::collections::BTreeMap;
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::PathBuf;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 use std::{fs, io};
@@ -62,6 +62,12 @@ pub(crate) static ABANDON: AtomicBool = AtomicBool::new(false);
 pub(crate) static PLACED: AtomicBool = AtomicBool::new(false);
 /// Everything is written: the thread ends.
 pub(crate) static WRITTEN: AtomicBool = AtomicBool::new(false);
+
+/// What the writer's thread is to do: to be no thread for a while, if [`PAUSE`]. [`PAUSED`]: it does.
+pub(crate) static GAIT: AtomicU32 = AtomicU32::new(RUN);
+pub(crate) const RUN: u32 = 0;
+pub(crate) const PAUSE: u32 = 1;
+pub(crate) const PAUSED: u32 = 2;
 
 /// The file is not made before the first sample.
 pub(crate) static HAS_NO_FILE: AtomicBool = AtomicBool::new(false);
@@ -212,12 +218,15 @@ impl Writer {
         self.last_mappings != 0
     }
 
-    /// The thread's function.
-    pub(crate) fn run(mut self) -> End {
+    /// The thread's function. Returns the writer where another thread is to go on with it.
+    pub(crate) fn run(mut self: Box<Self>) -> Result<End, Box<Writer>> {
         threads::WRITER.store(clock::own_tid(), Ordering::Release);
         self.scan = Scan::without(clock::own_tid());
         let end = loop {
             let seen = wake::seen();
+            if GAIT.compare_exchange(PAUSE, PAUSED, Ordering::AcqRel, Ordering::Relaxed).is_ok() {
+                return Err(self);
+            }
             if STOP.load(Ordering::Acquire) || self.until.is_some_and(|until| clock::monotonic() >= until) {
                 break End::Finished;
             }
@@ -254,11 +263,16 @@ impl Writer {
                 std::thread::sleep(SPACING);
             }
         };
+        self.finish();
+        Ok(end)
+    }
+
+    /// Ends the recording.
+    pub(crate) fn finish(mut self) {
         let _work = WORK.lock().unwrap_or_else(PoisonError::into_inner);
         self.end();
         WRITTEN.store(true, Ordering::Release);
         wake::has_ended();
-        end
     }
 
     /// By wall-clock time: samples the threads that wait, or have others sample themselves.
