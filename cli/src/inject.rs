@@ -6,9 +6,9 @@
 //! function for signal handlers: it takes only its own lock. If the main thread waits for a lock, the wait is
 //! interrupted as by a signal, and Python runs its pending calls.
 //!
-//! **Any other process**, and a Python whose main thread stays in compiled code, gets a thread, which starts the recording (`capi/src/attached.rs`). The main thread makes it with
-//! `pthread_create`, after a `dlopen` of the library where that is missing, when it is found where it may call these
-//! (`safe_point.rs`).
+//! **Any other process**, and a Python whose main thread stays in compiled code, gets a thread, which starts the
+//! recording (`capi/src/attached.rs`). The main thread makes it with `pthread_create`, after a `dlopen` of the library
+//! where that is missing, when it is found where it may call these (`safe_point.rs`).
 //!
 //! No file is written. `sys.remote_exec` (PEP 768) requires the same rights, and a file that the process can read and
 //! no other user can change; hence this one mechanism serves every Python.
@@ -199,11 +199,9 @@ fn attempt(
         true => Problem::new(format!("process {pid} cannot be changed")).because(&problem),
         false => process.ended(),
     })?;
-    let result = memory.wait(timeout, signals);
-    if result.is_ok() {
-        memory.unmap();
-    }
-    let Some(result) = result? else { return Ok(None) };
+    // Without a result, the interpreter still has the text among its pending calls, and the memory stays.
+    let Some(result) = memory.wait(timeout, signals)? else { return Ok(None) };
+    memory.unmap();
     match result.split_once(' ') {
         // The process has written it.
         Some(("ok", words)) => Ok(Some(printable(words))),

@@ -214,7 +214,7 @@ fn what_is_no_file_is_not_opened() {
     });
     let report = read.recv_timeout(std::time::Duration::from_secs(60)).expect("a reader that waits for a pipe");
     assert_sums(&report);
-    assert!(report.notes.iter().any(|note| note.contains("object-22.so: not a file")), "{:?}", report.notes);
+    assert!(report.notes.iter().any(|note| note.contains("object-22.so: not a regular file")), "{:?}", report.notes);
     let text = to_text(&report, Style::default());
     assert!(text.contains("note: this file cannot be read"), "{text}");
 }

@@ -191,9 +191,9 @@ def test_images_of_a_program_that_has_ended(run, environment, tmp_path):
 
 
 def test_a_directory_that_a_killed_process_has_left(run, tmp_path):
-    """Of its exact name, old enough, private, and with a lock that nobody holds."""
+    """Of its exact name, with the marker, old enough, private, and with a lock that nobody holds."""
     names = ["jitlisten-top-a1B2c3", "jitlisten-lines-a1B2c3", "jitlisten-top-young1", "jitlisten-top-locked"]
-    others = ["jitlisten-top-notes", "jitlisten-top-shared", "jitlisten-top-linked", "jitlisten-topaz-a1B2c3"]
+    others = ["jitlisten-top-notes", "jitlisten-top-shared", "jitlisten-top-linked", "jitlisten-topaz-a1B2c3", "jitlisten-top-a1B2c4"]
     elsewhere = tmp_path / "elsewhere"
     elsewhere.mkdir(mode=0o700)
     for name in [*names, *others]:
@@ -201,6 +201,8 @@ def test_a_directory_that_a_killed_process_has_left(run, tmp_path):
             (tmp_path / name).mkdir(mode=0o700)
             (tmp_path / name / "output").write_text("text")
             (tmp_path / name / "top.perf.data.images").mkdir()
+            if name != "jitlisten-top-a1B2c4":
+                (tmp_path / name / "jitlisten-scratch").write_text("temporary files of jitlisten\n")
             os.utime(tmp_path / name, (time.time() - 100,) * 2)
     (tmp_path / "jitlisten-top-linked").symlink_to(elsewhere)
     (tmp_path / "jitlisten-top-shared").chmod(0o755)

@@ -192,7 +192,7 @@ def test_an_interrupted_command_is_reported(environment, tmp_path, send, sent):
     assert lines.returncode == 128 + sent and not list(scratch.iterdir())
 
 
-@pytest.mark.parametrize("words", [["lines"], ["why", "compiled.py:14"], ["record", "--bundle", "-o", "folder"]])
+@pytest.mark.parametrize("words", [["lines"], ["why", "compiled.py:23"], ["record", "--bundle", "-o", "folder"]])
 def test_ctrl_c_ends_a_program_in_compiled_code(environment, tmp_path, words):
     """The first one is the program's, which does not notice it; the second one, after some advice, ends it."""
     pid, terminal = pty.fork()

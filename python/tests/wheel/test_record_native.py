@@ -1,7 +1,7 @@
 """``jitlisten record -p`` with programs that are not Python, wherever their main thread is."""
 
 import pytest
-from conftest import PROGRAMS, command, need
+from conftest import PROGRAMS, command, need, python, wait_for
 
 
 @pytest.fixture
@@ -45,9 +45,18 @@ def test_a_python_that_stays_in_compiled_code(run, start, tmp_path, words):
         done = run(command(), "record", "-p", program.pid, "-d", 1, "-o", data)
         assert "main thread is in native code" in done.stderr
         text = run(command(), "lines", data).stdout
-        assert "__main__.endless" in text
+        assert "__main__.loops" in text
         assert not words or "total += (i % 7) * 0.5" in text
     assert not program.has_ended()
+
+
+def test_a_python_that_comes_back_from_compiled_code_goes_on(start, run, tmp_path):
+    """Python may still have the request, which was given up: it finds the text empty, and the memory mapped."""
+    program = start(python(), PROGRAMS / "compiled.py", "stop")
+    run(command(), "record", "-p", program.pid, "-d", 1, "-o", "f.data")
+    (tmp_path / "stop").touch()
+    wait_for(lambda: program.has_said("back in Python") or program.has_ended(), "Python")
+    assert program.has_said("back in Python") and program.process.wait() == 0
 
 
 def test_options_that_are_unknown_are_named(run):

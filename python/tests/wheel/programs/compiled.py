@@ -1,26 +1,57 @@
-"""Stays in compiled code of its main thread, which holds the GIL: for ever."""
+"""Stays in compiled code of its main thread, which holds the GIL: for ever, or, without the GIL, until a file exists."""
 
+import ctypes
 import os
+import sys
+import threading
+import time
 
 import numba
+import numpy as np
 
 
-@numba.njit
-def endless(n):
+# LLVM cannot know that it leaves `end` alone.
+unknown = ctypes.CDLL(None).sched_yield
+unknown.argtypes, unknown.restype = [], ctypes.c_int
+
+
+def loops(n, end):
     total = 0.0
-    while total >= 0:
+    while total >= 0 and end[0] == 0:
+        unknown()
         for i in range(n):
             total += (i % 7) * 0.5
         total *= 0.5
     return total
 
 
+endless = numba.njit(loops)
+without_gil = numba.njit(nogil=True)(loops)
+
+
 @numba.njit
-def begin(n):
+def begin(n, end):
     with numba.objmode():
         print("pid", os.getpid(), flush=True)
         print("ready", flush=True)
-    return endless(n)
+    return endless(n, end)
 
 
-begin(1_000_000)
+def wait_for_file(path, end):
+    while not os.path.exists(path):
+        time.sleep(0.05)
+    end[0] = 1
+
+
+end = np.zeros(1)
+if len(sys.argv) == 1:
+    begin(1_000_000, end)
+without_gil(1, np.ones(1))
+threading.Thread(target=wait_for_file, args=(sys.argv[1], end), daemon=True).start()
+print("pid", os.getpid(), flush=True)
+print("ready", flush=True)
+without_gil(1_000_000, end)
+until = time.monotonic() + 1
+while time.monotonic() < until:
+    sum(range(1000))
+print("back in Python")
