@@ -135,7 +135,9 @@ fn system_calls_with_numba_are_those_of_the_document() {
         let known: Vec<String> = known.iter().map(|call| format!("?{call}")).collect();
         let options = ["-k", "--seccomp-bpf", "-e", &format!("trace=!{}", known.join(","))].map(OsString::from);
         let Some(text) = trace(&host, Preload::Library, &options) else { return };
-        let ours = calls_of_ours(&text);
+        let mut ours = calls_of_ours(&text);
+        // OpenBLAS makes it by `syscall(2)`, which the library wraps.
+        ours.remove("mbind");
         assert_eq!(ours, BTreeSet::from([WITNESS]), "{sinks} {recording:?}: not in docs/production.md");
     }
 }
