@@ -29,6 +29,7 @@ import subprocess
 import sys
 import tempfile
 import time
+import tomllib
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 MARK = re.compile(
@@ -75,6 +76,20 @@ def rules(*words):
     """With `--check`, the sections of docs/why-rules.md are those of the kernels and of the measured figures; with
     `--run`, the advice for them is right."""
     return subprocess.run([sys.executable, ROOT / "benches/why/pages.py", *words]).returncode
+
+
+def check_mutations():
+    """Each edit of tests/mutations.toml fits one place of its file."""
+    with open(ROOT / "tests/mutations.toml", "rb") as file:
+        mutations = tomllib.load(file)["mutation"]
+    misfits = [
+        one["safeguard"]
+        for one in mutations
+        if (ROOT / one["file"]).read_text(encoding="utf-8").count(one["old"]) != 1
+    ]
+    for safeguard in misfits:
+        print(f"docs: tests/mutations.toml: the edit for {safeguard!r} does not fit one place of its file")
+    return len(misfits)
 
 
 def check_safeguards():
@@ -188,7 +203,7 @@ def main():
         ROOT / "README.md",
         *sorted((ROOT / "docs").glob("*.md")),
     ]
-    bad = sum(check(page) for page in pages) + check_safeguards() + rules("--check")
+    bad = sum(check(page) for page in pages) + check_safeguards() + check_mutations() + rules("--check")
     if sys.argv[1] != "--check":
         bad += sum(run_page(page, os.path.abspath(sys.argv[1])) for page in pages)
     sys.exit(1 if bad else 0)
