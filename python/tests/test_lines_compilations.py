@@ -98,14 +98,14 @@ def test_why_a_function_was_not_in_the_cache(tmp_path):
 
 def test_a_process_that_is_not_recorded_is_left_alone():
     look = (
-        "import sys; before = list(sys.meta_path)\n"
-        "from jitlisten import _compilations; _compilations.install(); import numba\n"
-        "from numba.core import caching, compiler, event\n"
-        "print(before == sys.meta_path, hasattr(compiler.CompilerBase._compile_core, '__wrapped__'),"
+        "import sys, numba; from numba.core import caching, compiler, event\n"
+        "print('jitlisten._lines' in sys.modules, hasattr(compiler.CompilerBase._compile_core, '__wrapped__'),"
         " hasattr(caching.Cache.load_overload, '__wrapped__'), sum(map(len, event._registered.values())))"
     )
-    assert run(look) == "True False False 0\n"
-    assert run(look, JITLISTEN_RECORD="f.data", JITLISTEN_RECORD_BEGUN="1") == "True False False 0\n"
+    site = os.path.join(os.path.dirname(_compilations.__file__), "_site")
+    below = {"PYTHONPATH": site, "JITLISTEN_RUN": "children+lines:libjitlisten.so"}
+    assert run(look, **below) == "True False False 0\n"
+    assert run(look, **below, JITLISTEN_RECORD="f.data", JITLISTEN_RECORD_BEGUN="1") == "True False False 0\n"
 
 
 def test_children_of_a_fork_have_files_of_their_own(tmp_path):
