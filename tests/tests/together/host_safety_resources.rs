@@ -109,9 +109,8 @@ fn a_program_that_closes_what_it_does_not_know() {
 fn a_jitdump_that_is_exchanged_when_it_is_closed() {
     let Some(host) = safety_host::scenario(&["daemon"]) else { return };
     let (mine, ours) = (host.scratch("mine"), host.scratch(".").display().to_string());
-    let exchange = format!(
-        "for dump in '{ours}'/jitdump-*/*.dump; do mv \"$dump\" \"$dump.old\"; echo precious >\"$dump\"; done"
-    );
+    let exchange =
+        format!("for dump in '{ours}'/jitdump-*/*.dump; do mv \"$dump\" \"$dump.old\"; echo precious >\"$dump\"; done");
     let host = host.argument(&mine).variable("SAFETY_RUNS", exchange);
     let ended = host.run(Preload::Library).well();
     assert_one_stop_each(&host, &["jitdump"]);
