@@ -109,18 +109,20 @@ class Target:
             map_file.unlink(missing_ok=True)
 
 
-def on_terminal(words, environment, directory):
-    """`q` ends it."""
+def on_terminal(words, environment, directory, watched=0):
+    """`q` ends it after some seconds."""
     ours, theirs = pty.openpty()
     process = subprocess.Popen(words, stdin=theirs, stdout=theirs, stderr=theirs, env=environment, cwd=directory)
     os.close(theirs)
-    end = time.monotonic() + BOUND
+    begin = time.monotonic()
+    end = begin + BOUND
     while process.poll() is None:
         assert time.monotonic() < end, words
         if select.select([ours], [], [], 0.2)[0]:
             try:
                 os.read(ours, 65536)
-                os.write(ours, b"q")
+                if time.monotonic() > begin + watched:
+                    os.write(ours, b"q")
             except OSError:
                 break
     process.wait(BOUND)
@@ -147,7 +149,7 @@ def test_it_ends_and_changes_nothing_of_root_s(place, environment, tmp_path, tri
         words = [str(word) for word in [*as_caller, command(), *words]]
         merged = {**environment, **(place.environment if caller == "user" else {}), "TERM": "xterm"}
         if subcommand == "top":
-            on_terminal(words, merged, tmp_path)
+            on_terminal(words, merged, tmp_path, watched=3 if "top" in trick else 0)
         else:
             subprocess.run(
                 words, env=merged, cwd=tmp_path, capture_output=True, timeout=BOUND, stdin=subprocess.DEVNULL
