@@ -24,7 +24,7 @@ PYTHON = re.compile(
     r"""\b(os\.(open|mkdir|makedirs|link|symlink|rename|replace|mkfifo|mknod)|shutil\.\w+|tempfile\.\w+)\("""
     r"""|\.(write_text|write_bytes|mkdir|touch|symlink_to|hardlink_to)\(|(?<![\w.])open\([^)]*["'][rb]*[wax+]"""
 )
-#: What is left, and why.
+#: Exceptions, each with its reason.
 ALLOWED = {
     "jitlisten/src/sink/image/pages.rs": "/proc/self/mem",
     "shim/src/process/detour/write.rs": "/proc/self/mem",

@@ -1,5 +1,5 @@
 //! A process that `jitlisten run` or `record` has started, before its program, executes that program without this
-//! library: a wrapper that sets or clears `LD_PRELOAD`. Nobody would know why nothing is observed, so one line says it.
+//! library: a wrapper that sets or clears `LD_PRELOAD`. One line tells the user why nothing is observed.
 
 use std::ffi::{CStr, OsStr, c_char};
 use std::os::unix::ffi::OsStrExt as _;
@@ -21,14 +21,14 @@ unsafe extern "C" {
 /// A process that stands before the program.
 struct Launcher {
     pid: u32,
-    /// Whether its children are meant: what any other program starts is its own business.
+    /// True if its children are meant: what any other program starts is its own business.
     starts_children: bool,
     /// The path in `LD_PRELOAD`.
     library: Vec<u8>,
 }
 
 static LAUNCHER: OnceLock<Launcher> = OnceLock::new();
-/// Whether a line was written, by this process or a child of its: in memory that they share.
+/// True if a line was written, by this process or a child of its: in memory that they share.
 static IS_SAID: AtomicPtr<AtomicBool> = AtomicPtr::new(ptr::null_mut());
 
 /// For the constructor, before the environment changes.

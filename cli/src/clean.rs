@@ -64,7 +64,7 @@ const CELLS_MARKER: (&str, &[u8]) = ("jitlisten-sources", b"texts of notebook ce
 /// Longer than the first line of any perf map of ours.
 const MAX_FIRST_LINE_BYTES: u64 = 256;
 
-/// What can be removed.
+/// Remains that `clean` can remove.
 enum Remains {
     /// The map, opened, in its directory.
     Map {

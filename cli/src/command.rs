@@ -107,7 +107,7 @@ enum Interrupts {
 }
 
 impl Interrupts {
-    /// What an interrupt is to become for the program.
+    /// The signal that the next interrupt becomes for the program.
     fn another(&mut self, now: Instant) -> Option<Signal> {
         match self {
             Interrupts::Ended => return Some(Signal::KILL),

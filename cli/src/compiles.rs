@@ -59,7 +59,7 @@ impl Compiles {
     }
 }
 
-/// Whether a file is a table of compilations, which has no room for a mark: each row has all of our columns.
+/// Returns whether a file is a table of compilations, which has no room for a mark: each row has all of our columns.
 fn is_table(text: &[u8]) -> bool {
     const COLUMNS: [&str; 5] = ["exclusive", "function", "llvm", "signature", "why"];
     let rows = serde_json::from_slice::<Vec<serde_json::Map<String, serde_json::Value>>>(text);

@@ -75,8 +75,8 @@ impl Export {
     }
 }
 
-/// Whether a file has collapsed stacks alone, which have no room for a mark: a stack and a count in each line, sorted, no
-/// stack twice.
+/// Returns whether a file has collapsed stacks alone, which have no room for a mark: a stack and a count in each line,
+/// sorted, no stack twice.
 fn is_collapsed(text: &[u8]) -> bool {
     let Some(lines) = std::str::from_utf8(text).ok().and_then(|text| text.strip_suffix('\n')) else { return false };
     let stack = |line| {

@@ -119,13 +119,13 @@ fn terminal_columns() -> Option<usize> {
 
 /// How an earlier output of the same kind is known.
 pub(crate) enum Known {
-    /// It begins as the new one does, up to the first `jitlisten`, which no other program writes there.
+    /// Begins like the new output, up to the first `jitlisten`, which no other program writes there.
     ByMark,
-    /// By its form: the format has no room for a mark.
+    /// Has the form of the output: the format has no room for a mark.
     ByForm(fn(&[u8]) -> bool),
 }
 
-/// Writes what was asked for: to a file, or to standard output where it is `-` or not given. It has text of sources,
+/// Writes the output: to a file, or to standard output where it is `-` or not given. It has text of sources,
 /// which may be private, so a new file is, too. A file that exists is replaced if it is empty or an earlier output of
 /// the same kind: `--html perf.data` forgets the name of the page, and means no harm to the recording.
 pub(crate) fn write(out: Option<&Path>, content: &[u8], known: Known) -> Result<(), Problem> {
@@ -172,7 +172,7 @@ pub(crate) fn save(path: &Path, content: &[u8], new: Visibility) -> io::Result<(
     }
 }
 
-/// Whether the file has to stay: its directory cannot be changed, or it is a mount point.
+/// Returns whether the file has to stay: its directory cannot be changed, or it is a mount point.
 fn is_fixed(error: Errno) -> bool {
     [Errno::ACCESS, Errno::PERM, Errno::ROFS, Errno::BUSY].contains(&error)
 }
@@ -196,7 +196,7 @@ fn write_in_place(path: &Path, content: &[u8]) -> io::Result<()> {
     open_in_place(path)?.write_all(content)
 }
 
-/// Whether links lead from the path to a descriptor in `/proc`, as `/dev/stdout` does.
+/// Returns whether links lead from the path to a descriptor in `/proc`, as `/dev/stdout` does.
 fn is_descriptor(path: &Path) -> bool {
     const MAX_LINKS: usize = 8;
     let mut path = path.to_owned();

@@ -1,6 +1,6 @@
 //! Directories for temporary recordings and output, which only their user can enter.
 //!
-//! `TMPDIR/jitlisten-KIND-XXXXXX`, with a name that nobody can foresee. It is removed when dropped; `jitlisten clean`
+//! `TMPDIR/jitlisten-KIND-XXXXXX`, with a random name. It is removed when dropped; `jitlisten clean`
 //! removes one whose process was killed. A process holds a lock (`flock(2)`) on its directories while it runs.
 
 #![forbid(unsafe_code)]
@@ -18,7 +18,7 @@ use rustix::process::geteuid;
 
 use crate::problem::Problem;
 
-/// What a directory is for.
+/// Purpose of a directory.
 #[derive(Clone, Copy)]
 pub(crate) enum Kind {
     /// The recording of `jitlisten top`, and the output of its program.
@@ -47,7 +47,7 @@ impl Kind {
     }
 }
 
-/// Whether a directory of this name is one of ours.
+/// Returns whether a directory of this name is one of ours.
 pub(crate) fn is_scratch_name(name: &str) -> bool {
     let is_random = |rest: &str| rest.len() == RANDOM_LENGTH && rest.bytes().all(|byte| byte.is_ascii_alphanumeric());
     KINDS.iter().any(|kind| name.strip_prefix(kind.prefix()).is_some_and(is_random))

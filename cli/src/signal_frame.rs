@@ -60,14 +60,14 @@ impl WayBack {
         Some(WayBack { keep_result: first(&KEEP_RESULT)?, restorer: first(&RETURN_FROM_SIGNAL)? })
     }
 
-    /// Whether the thread is about to restore itself, after its call.
+    /// Returns whether the thread is about to restore itself, after its call.
     pub(crate) fn is_taken(self, registers: &Registers, frame: &Frame) -> bool {
         registers.rip == self.restorer + RETURN_FROM_SIGNAL.len() as u64
             && registers.orig_rax == libc::SYS_rt_sigreturn as u64
             && registers.rsp == frame.at + CONTEXT
     }
 
-    /// What the call has returned: 32 bits, or all that its last system call has, if that is the same.
+    /// Result of the call: 32 bits, or all bits of its last system call if these agree.
     pub(crate) fn result(registers: &Registers, last_system_call: u64) -> u64 {
         let result = registers.rbx as u32;
         if last_system_call as u32 == result { last_system_call } else { result.into() }
@@ -109,7 +109,7 @@ impl Frame {
     }
 }
 
-/// The vector registers as in a frame: with a mark behind the last register that is in use.
+/// The vector registers as in a frame: with a mark after the last register that is in use.
 fn signal_vectors(vectors: &[u8]) -> Vec<u8> {
     let word =
         |at: usize| vectors.get(at..at + 8).map_or(0, |bytes| u64::from_le_bytes(bytes.try_into().unwrap_or_default()));
@@ -127,7 +127,7 @@ fn signal_vectors(vectors: &[u8]) -> Vec<u8> {
     frame
 }
 
-/// Where a feature's registers end in an XSAVE area.
+/// End of a feature's registers in an XSAVE area.
 fn extent(feature: u32) -> usize {
     let leaf = std::arch::x86_64::__cpuid_count(0xd, feature);
     leaf.eax as usize + leaf.ebx as usize
@@ -154,8 +154,9 @@ pub(crate) fn returns_in(process: &Process, range: &Range<u64>) -> Vec<u64> {
     Code::read(process, range).map(|code| code.all(&RETURN_FROM_SIGNAL)).unwrap_or_default()
 }
 
-/// Whether this memory, which begins with an address from [`returns_in`], is the frame of a handler. Stacks have such
-/// words of handlers that have long returned, in locals that were never written; of those frames parts are left.
+/// Returns whether this memory, which begins with an address from [`returns_in`], is the frame of a handler. Stacks
+/// have such words of handlers that have long returned, in locals that were never written; of those frames parts are
+/// left.
 pub(crate) fn is_whole(frame: &[u8]) -> bool {
     let word =
         |at: usize| frame.get(at * 8..at * 8 + 8).and_then(|bytes| Some(u64::from_le_bytes(bytes.try_into().ok()?)));

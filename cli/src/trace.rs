@@ -28,7 +28,7 @@ use crate::system::{Blocked, Everything};
 
 /// How long a stop, or a call, may take.
 const PATIENCE: Duration = Duration::from_secs(5);
-/// How long a thread may run on until it is elsewhere, and between two looks.
+/// Limit for a thread to leave the place where it is, and the interval between two looks.
 const MAX_RUN_ON: Duration = Duration::from_millis(50);
 const RUN_ON: Duration = Duration::from_micros(200);
 /// More than the vector registers of any machine.
@@ -214,7 +214,7 @@ impl Stopped {
             let now = registers(self.pid)?;
             let is_back = way_back.is_taken(&now, frame);
             match event {
-                // Of the whole process, by another of its threads: it stops again after the call.
+                // A group stop that another thread caused: the process stops again after the call.
                 Event::Stopped(_) => {}
                 Event::SystemCall | Event::Signal(libc::SIGSEGV) if is_back => {
                     return Ok(WayBack::result(&now, last_system_call));

@@ -48,7 +48,7 @@ impl OwnDirectory {
         OwnDirectory::open(path)
     }
 
-    /// Creates a directory whose name nobody can foresee: the prefix and six letters or digits.
+    /// Creates a directory with a random name: the prefix and six letters or digits.
     ///
     /// # Errors
     /// When it cannot be made.
@@ -101,7 +101,7 @@ impl OwnDirectory {
         Ok(OwnDirectory { directory, path })
     }
 
-    /// Where it was opened.
+    /// Path under which it was opened.
     pub fn path(&self) -> &Path {
         &self.path
     }
@@ -162,7 +162,7 @@ impl OwnDirectory {
         replacement.commit().map(|()| size)
     }
 
-    /// Whether the name exists, be it as a dangling link.
+    /// Returns whether the name exists, be it as a dangling link.
     pub fn contains(&self, name: impl AsRef<OsStr>) -> bool {
         plain(name.as_ref())
             .is_ok_and(|name| rustix::fs::statat(&self.directory, name, AtFlags::SYMLINK_NOFOLLOW).is_ok())

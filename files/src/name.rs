@@ -14,9 +14,9 @@ pub enum FileName {
     Images {
         /// The process.
         pid: u32,
-        /// Its start time, in clock ticks since boot.
+        /// Start time of the process, in clock ticks since boot.
         start: u64,
-        /// 0 for the first directory of the process, which has no such number in its name.
+        /// 0 for the first directory of the process, whose name omits it.
         attempt: u64,
     },
     /// `object-N.so`: an image.

@@ -125,7 +125,7 @@ impl Replacement {
     /// As that.
     pub fn into_file(self) -> io::Result<File> {
         if let Some(pending) = &self.pending {
-            // What is dropped after that has no such name any more.
+            // Dropping `pending` afterwards removes nothing: the temporary name is gone.
             let Pending { directory, temporary, name } = pending;
             retry_on_intr(|| rustix::fs::renameat(directory, temporary, directory, name))?;
         }

@@ -20,7 +20,7 @@ use std::time::{Duration, SystemTime};
 
 use crate::process::clock;
 
-/// How long files of dead processes are kept.
+/// Time for which files of dead processes are kept.
 pub(crate) const MAX_DEAD_AGE: Duration = Duration::from_secs(7 * 24 * 3600);
 /// For how many dead processes, those of running `jitlisten run`s not counted. Each start of a process looks at all.
 const MAX_DEAD_PROCESSES: usize = 1024;
@@ -28,11 +28,11 @@ const MAX_DEAD_PROCESSES: usize = 1024;
 /// A process among all that ever had its number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct ProcessIdentity {
-    /// Its number.
+    /// Process id.
     pub pid: u32,
     /// When it began, see [`start_time`].
     pub start: u64,
-    /// Its PID namespace, see `pid_namespaces(7)`.
+    /// PID namespace of the process, see `pid_namespaces(7)`.
     pub namespace: u64,
 }
 
@@ -43,7 +43,7 @@ impl ProcessIdentity {
         ProcessIdentity { pid, start: start_time(pid).unwrap_or(0), namespace: pid_namespace() }
     }
 
-    /// Whether it runs; `None` if it belongs to another PID namespace than `namespace`, this process's.
+    /// Returns whether it runs; `None` if it belongs to another PID namespace than `namespace`, this process's.
     pub fn is_alive(self, namespace: u64) -> Option<bool> {
         (self.namespace == namespace && namespace != 0).then(|| start_time(self.pid) == Some(self.start))
     }
@@ -96,13 +96,13 @@ impl Owner {
         Some(Owner { process, run }).filter(|owner| owner.to_string() == text)
     }
 
-    /// Whether it belongs to a `jitlisten run` that is not over; `own` is this process's.
+    /// Returns whether it belongs to a `jitlisten run` that is not over; `own` is this process's.
     pub fn belongs_to_running(&self, namespace: u64, own: Option<Run>) -> bool {
         self.run.is_some_and(|run| own == Some(run) || run.0.is_alive(namespace) == Some(true))
     }
 
-    /// Whether the process is known to have ended, if nobody holds the lock on the file that names it: by its number,
-    /// or in another PID namespace if the file was last written long ago.
+    /// Returns whether the process is known to have ended, if nobody holds the lock on the file that names it: by its
+    /// number, or in another PID namespace if the file was last written long ago.
     pub(crate) fn is_gone(&self, namespace: u64, written: SystemTime) -> bool {
         match self.process.is_alive(namespace) {
             Some(is_alive) => !is_alive,

@@ -104,7 +104,7 @@ struct State {
     reported: BTreeMap<ObjectId, bool>,
 }
 
-/// How long, and how often, [`Session::give_way`] waits.
+/// Duration and number of waits of [`Session::give_way`].
 const TURN: Duration = Duration::from_micros(100);
 const MAX_TURNS: u32 = 50;
 

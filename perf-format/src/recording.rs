@@ -30,18 +30,18 @@ pub fn old(recording: &Path) -> PathBuf {
     with_suffix(recording, OLD)
 }
 
-/// Whether a file in [`images`] has the name of one that the recorder makes, in exactly that form.
+/// Returns whether a file in [`images`] has the name of one that the recorder makes, in exactly that form.
 pub fn is_beside(name: &str) -> bool {
     name == COMPILATIONS || is_image(name) || is_python(name) || is_unfinished(name)
 }
 
-/// Whether a file is one that a process was writing when it was killed: `.jitlisten-PID-WORD.new`.
+/// Returns whether a file is one that a process was writing when it was killed: `.jitlisten-PID-WORD.new`.
 pub fn is_unfinished(name: &str) -> bool {
     let middle = name.strip_prefix(".jitlisten-").and_then(|rest| rest.strip_suffix(".new"));
     middle.and_then(|middle| middle.split_once('-')).is_some_and(|(pid, word)| is_number(pid) && !word.is_empty())
 }
 
-/// Whether a file in [`images`] is an image of compiled code: `image-PID-START[-N]-object-N.so`.
+/// Returns whether a file in [`images`] is an image of compiled code: `image-PID-START[-N]-object-N.so`.
 pub fn is_image(name: &str) -> bool {
     let Some((process, object)) = name.strip_prefix("image-").and_then(|rest| rest.split_once("-object-")) else {
         return false;
@@ -50,7 +50,7 @@ pub fn is_image(name: &str) -> bool {
     (2..=3).contains(&parts) && process.split('-').all(is_number) && object.strip_suffix(".so").is_some_and(is_number)
 }
 
-/// Whether a file in [`images`] has functions of CPython: `python-PID-TIME-N.so`.
+/// Returns whether a file in [`images`] has functions of CPython: `python-PID-TIME-N.so`.
 pub fn is_python(name: &str) -> bool {
     let middle = name.strip_prefix("python-").and_then(|rest| rest.strip_suffix(".so"));
     let parts: Vec<&str> = middle.into_iter().flat_map(|middle| middle.split('-')).collect();

@@ -67,7 +67,7 @@ fn maps(report: &Report) -> BTreeSet<PathBuf> {
     processes.map(|pid| PathBuf::from(format!("/tmp/perf-{pid}.map"))).collect()
 }
 
-/// Copies one file. What is wrong with this one only is noted, and the next one's turn comes.
+/// Copies one file. An error that concerns only this file is noted, and copying goes on.
 fn copy(report: &Report, path: &Path, root: &OwnDirectory, done: &mut Bundled, largest: u64) -> Result<(), Error> {
     let Some(relative) = below(path) else { return Ok(()) };
     let target = root.path().join(relative);

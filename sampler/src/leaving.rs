@@ -84,7 +84,7 @@ pub(crate) fn end_before_last_thread() {
     }
 }
 
-/// Ends the recording of this process, and waits until the writer is no thread any more.
+/// Ends the recording of this process, and waits until the writer's thread has ended.
 pub(crate) fn end_recording_and_writer() {
     end_recording();
     if WRITTEN.load(Ordering::Acquire) {
@@ -92,7 +92,7 @@ pub(crate) fn end_recording_and_writer() {
     }
 }
 
-/// Whether a file may be executed. libc looks for some without a directory in several.
+/// Returns whether a file may be executed. libc looks for some without a directory in several.
 fn may_be_executed(file: *const c_char, is_searched: bool) -> bool {
     // SAFETY: libc's search reads this string, too.
     let is_found = |file| !unsafe { CStr::from_ptr(file) }.to_bytes().contains(&b'/');

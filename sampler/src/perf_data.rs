@@ -28,7 +28,7 @@ const HEADER_SIZE: u64 = 104;
 const ATTR_SIZE: u32 = 128;
 /// Of one sample, at most: a record's size has sixteen bits, and there are 56 bytes before its addresses.
 pub(crate) const MOST_ADDRESSES: usize = (u16::MAX as usize - 56) / 8;
-/// Of a command line in a record, which has 65,535 at most.
+/// Limit for the command line in a record, which has at most 65,535 bytes.
 const MAX_COMMAND_LINE_BYTES: usize = 60 << 10;
 /// Where in the header the size of the data stands.
 pub(crate) const DATA_SIZE_AT: u64 = 48;

@@ -22,22 +22,22 @@ use perf_format::{PERF_RECORD_AUXTRACE, PERF_RECORD_COMPRESSED, PERF_RECORD_COMP
 
 use crate::perf_data::{DATA_SIZE_AT, MAGIC};
 
-/// Where in the header the offset of the data stands.
+/// Offset in the header of the data's offset.
 const DATA_OFFSET_AT: u64 = DATA_SIZE_AT - 8;
 
 /// A recording without a sample has fewer records.
 const MAX_RECORDS_BEFORE_SAMPLE: usize = 100_000;
 
-/// What is at a recording's name.
+/// File that already has the name of a recording.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Present {
-    /// Nothing, an empty file, or a recording without a sample.
+    /// No file, an empty file, or a recording without a sample.
     Nothing,
     /// A recording to keep.
     Recording,
 }
 
-/// Whether this user may make a recording at `path`.
+/// Returns whether this user may make a recording at `path`.
 ///
 /// # Errors
 /// The reason why not.
@@ -86,7 +86,7 @@ fn present(path: &Path) -> io::Result<Present> {
     Ok(if may_have_sample(&file, found.len()) { Present::Recording } else { Present::Nothing })
 }
 
-/// Whether a recording, ours or perf's, has a sample, as far as can be told.
+/// Returns whether a recording, ours or perf's, has a sample, as far as can be told.
 fn may_have_sample(file: &File, length: u64) -> bool {
     let word = |at: u64| {
         let mut bytes = [0; 8];

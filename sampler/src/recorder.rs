@@ -363,7 +363,7 @@ fn leave_code(enabled_images: bool) {
     }
 }
 
-/// What the writer's thread works with.
+/// State of the writer's thread.
 struct Work {
     writer: Box<Writer>,
     enabled_images: bool,
@@ -453,8 +453,8 @@ const STANDING_BEFORE: [&str; 22] = [
     "setsid", "sh", "strace", "tcsh", "time", "timeout", "unshare", "watch", "zsh",
 ];
 
-/// Whether the program of a process is such a one, with a number behind its name or without (`perf_6.1`). `pid` may be
-/// `self`.
+/// Returns whether the program of a process is one of those above, with or without a number after its name (`perf_6.1`). `pid`
+/// may be `self`.
 pub fn stands_before(pid: &str) -> bool {
     let Ok(program) = fs::read_link(format!("/proc/{pid}/exe")) else { return false };
     let name = program.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
@@ -498,7 +498,7 @@ pub fn start_by_environment(heirs: Heirs) -> Result<bool, Error> {
     Ok(true)
 }
 
-/// Whether this process began the file before its exec(2): no other process has had its number since it began.
+/// Returns whether this process began the file before its exec(2): no other process has had its number since it began.
 fn is_of_this_process(path: &Path) -> bool {
     let written = fs::metadata(path).and_then(|about| about.modified());
     output::first_process(path) == Some(std::process::id())

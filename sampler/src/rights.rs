@@ -19,7 +19,7 @@ use crate::{fatal, leaving, recorder, wake};
 /// The program has a filter that may end it for a system call of ours.
 static IS_CONFINED: AtomicBool = AtomicBool::new(false);
 
-/// Whether this process had better make no system call that the program does not make.
+/// Returns whether this process had better make no system call that the program does not make.
 pub fn is_confined() -> bool {
     IS_CONFINED.load(Ordering::Acquire)
 }
@@ -43,7 +43,7 @@ struct Instruction {
 }
 
 impl Instruction {
-    /// Whether it returns an action other than to allow, to log or to refuse the call.
+    /// Returns whether it returns an action other than to allow, to log or to refuse the call.
     fn may_end_process(&self) -> bool {
         const RETURN: u16 = 6;
         const SOURCE: u16 = 0x18;
@@ -53,7 +53,7 @@ impl Instruction {
     }
 }
 
-/// Whether a filter may end the process. One that cannot be read is refused by the kernel, too.
+/// Returns whether a filter may end the process. One that cannot be read is refused by the kernel, too.
 fn may_end_process(filter: u64) -> bool {
     // SAFETY: integers.
     let Ok(program) = (unsafe { checked_read::copy_struct::<Program>(Address(filter)) }) else { return false };
@@ -169,7 +169,7 @@ pub unsafe fn control(option: c_int, arguments: [c_ulong; 4]) -> c_int {
     next!(CONTROL, fn(c_int, c_ulong, c_ulong, c_ulong, c_ulong) -> c_int, -1, option, first, second, third, fourth)
 }
 
-/// Whether the kernel refuses `unshare(flags)` to a process with several threads.
+/// Returns whether the kernel refuses `unshare(flags)` to a process with several threads.
 fn needs_one_thread(flags: c_long) -> bool {
     flags & c_long::from(libc::CLONE_NEWUSER | libc::CLONE_THREAD | libc::CLONE_SIGHAND | libc::CLONE_VM) != 0
 }

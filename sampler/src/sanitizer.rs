@@ -5,11 +5,12 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use crate::process::{self, object_of};
 
-/// Whether another library's `pthread_create`, or the program's, is called before ours.
+/// True if another library's `pthread_create`, or the program's, is called before ours.
 static IS_BEHIND: AtomicBool = AtomicBool::new(false);
 
-/// Whether the runtime of ThreadSanitizer is in this process. It does not see our synchronisation, delays signals, and
-/// crashes in threads that begin with our function. Asks the loader: not under locks, nor in the child of a fork.
+/// Returns whether the runtime of ThreadSanitizer is in this process. It does not see our synchronisation, delays
+/// signals, and crashes in threads that begin with our function. Asks the loader: not under locks, nor in the child of
+/// a fork.
 pub(crate) fn look() -> bool {
     let first = process::owner_of(c"pthread_create");
     let is_behind = first.is_some() && first != object_of(look as *const c_void);
@@ -19,14 +20,14 @@ pub(crate) fn look() -> bool {
     is_shared || is_behind && first.is_some_and(|object| has_text(object, b"TSAN_OPTIONS"))
 }
 
-/// Whether a new thread may get a signal stack. A sanitizer's thread that begins with our function takes the stack for
-/// its own, and unmaps it at the end.
+/// Returns whether a new thread may get a signal stack. A sanitizer's thread that begins with our function takes the
+/// stack for its own, and unmaps it at the end.
 pub(crate) fn may_give_signal_stack() -> bool {
     !IS_BEHIND.load(Ordering::Relaxed)
 }
 
-/// Whether the constants of a program or library have this text. gcc exports no name of a runtime that is linked
-/// statically.
+/// Returns whether the constants of a program or library have this text. gcc exports no name of a runtime that is
+/// linked statically.
 fn has_text(object: *const u8, text: &[u8]) -> bool {
     const PT_LOAD: u32 = 1;
     const PF_W: u32 = 2;

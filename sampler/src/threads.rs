@@ -20,7 +20,7 @@ use crate::options::Clock;
 use crate::slot::{self, Slot};
 use crate::timer::{self, Timer};
 
-/// Whether new threads are sampled.
+/// True if new threads are sampled.
 pub(crate) static ACTIVE: AtomicBool = AtomicBool::new(false);
 /// Threads for which there was no timer or no slot.
 pub(crate) static WITHOUT_TIMER: AtomicU64 = AtomicU64::new(0);
@@ -222,8 +222,8 @@ pub(crate) fn no_handler_runs() -> bool {
 /// The writer's number.
 pub(crate) static WRITER: AtomicU32 = AtomicU32::new(0);
 
-/// Whether the main thread has ended, however it did: then the kernel has taken back its list of robust mutexes, which
-/// glibc sets in every thread. `false` where the kernel does not tell.
+/// Returns whether the main thread has ended, however it did: then the kernel has taken back its list of robust
+/// mutexes, which glibc sets in every thread. `false` where the kernel does not tell.
 fn main_thread_has_ended(pid: u32) -> bool {
     let (mut list, mut size) = (ptr::dangling_mut::<c_void>(), 0_usize);
     // SAFETY: writes a pointer and a size.
@@ -231,8 +231,8 @@ fn main_thread_has_ended(pid: u32) -> bool {
     result == 0 && list.is_null()
 }
 
-/// Whether the calling thread, which is about to end, is the last one of the program's: of the others, all but the
-/// writer have ended or are about to.
+/// Returns whether the calling thread, which is about to end, is the last one of the program's: of the others, all but
+/// the writer have ended or are about to.
 pub(crate) fn only_writer_is_left() -> bool {
     let (own, pid) = (clock::own_tid(), std::process::id());
     let is_ending = |tid: &u32| {
@@ -242,12 +242,12 @@ pub(crate) fn only_writer_is_left() -> bool {
         && tasks_of(own).iter().all(|tid| [own, pid, WRITER.load(Ordering::Acquire)].contains(tid) || is_ending(tid))
 }
 
-/// Whether the kernel has the writer's thread still. libc says somewhat earlier that it has ended.
+/// Returns whether the kernel has the writer's thread still. libc says somewhat earlier that it has ended.
 pub(crate) fn writer_exists() -> bool {
     exists(std::process::id(), WRITER.load(Ordering::Acquire))
 }
 
-/// Whether the process has no thread but the caller and the writer, or that is not known.
+/// Returns whether the process has no thread but the caller and the writer, or that is not known.
 pub(crate) fn may_be_the_only_one() -> bool {
     links() <= 2 + 2
 }
@@ -284,7 +284,7 @@ impl Scan {
         Scan { own, ..Scan::default() }
     }
 
-    /// Whether every other thread has ended, the last one without a word: the process ends with this one.
+    /// Returns whether every other thread has ended, the last one without a word: the process ends with this one.
     pub(crate) fn is_last(&self) -> bool {
         let pid = std::process::id();
         main_thread_has_ended(pid)

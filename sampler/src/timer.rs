@@ -118,7 +118,7 @@ const LIBCS_OWN: u64 = 0b11 << 31;
 /// of a real-time signal it would send a descriptor's owner `SIGIO` there, whose default is the end of the process.
 const OF_COUNTERS: [c_int; 2] = [libc::SIGSTKFLT, libc::SIGPWR];
 
-/// Whether `signal` is one for counters, or else for timers.
+/// Returns whether `signal` is one for counters, or else for timers.
 pub(crate) fn is_for(signal: c_int, is_counted: bool) -> bool {
     OF_COUNTERS.contains(&signal) == is_counted
 }

@@ -110,7 +110,7 @@ pub(crate) fn wait_until(is_done: impl Fn() -> bool, patience: u64) {
     WAITING.fetch_sub(1, Ordering::SeqCst);
 }
 
-// The writer is waited for by the `pthread_join` that belongs to the `pthread_create` behind this library: a sanitizer
+// The writer is waited for by the `pthread_join` that belongs to the `pthread_create` of the next library: a sanitizer
 // in the program, whose functions come first, does not know the thread.
 
 /// The `pthread_t` of a writer that nothing has waited for; 0 if there is none.
@@ -139,13 +139,13 @@ fn take_writer() -> Option<libc::pthread_t> {
     Some(THREAD.swap(0, Ordering::AcqRel)).filter(|&thread| thread != 0)
 }
 
-/// Waits until the writer is no thread any more.
+/// Waits until the writer's thread has ended.
 pub(crate) fn join_writer() -> i32 {
     let Some(thread) = take_writer() else { return 0 };
     next!(JOIN, fn(libc::pthread_t, *mut *mut c_void) -> i32, libc::ENOSYS, thread, ptr::null_mut())
 }
 
-/// The same, for so many nanoseconds at most.
+/// [`join_writer`] with a limit in nanoseconds.
 pub(crate) fn join_writer_within(patience: u64) {
     let Some(thread) = take_writer() else { return };
     let until = jitlisten::plumbing::nanoseconds_of(libc::CLOCK_REALTIME) + patience;

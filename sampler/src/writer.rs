@@ -63,7 +63,7 @@ pub(crate) static PLACED: AtomicBool = AtomicBool::new(false);
 /// Everything is written: the thread ends.
 pub(crate) static WRITTEN: AtomicBool = AtomicBool::new(false);
 
-/// What the writer's thread is to do: to be no thread for a while, if [`PAUSE`]. [`PAUSED`]: it does.
+/// Request to the writer's thread: [`PAUSE`] asks it to end for a while, [`PAUSED`] confirms that.
 pub(crate) static GAIT: AtomicU32 = AtomicU32::new(RUN);
 pub(crate) const RUN: u32 = 0;
 pub(crate) const PAUSE: u32 = 1;
@@ -71,7 +71,7 @@ pub(crate) const PAUSED: u32 = 2;
 
 /// The file is not made before the first sample.
 pub(crate) static HAS_NO_FILE: AtomicBool = AtomicBool::new(false);
-/// It is to be made now.
+/// The file has to be made now.
 pub(crate) static MAKE_FILE: AtomicBool = AtomicBool::new(false);
 
 /// Why the writer has ended.

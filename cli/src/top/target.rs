@@ -194,7 +194,7 @@ pub(crate) fn give_back(file: &File, read: u64) {
     }
 }
 
-/// What the program prints. The file is read through the descriptor that has made it: the user of the process may put
+/// Output of the program. The file is read through the descriptor that has made it: the user of the process may put
 /// another one in its place.
 struct Output(File);
 

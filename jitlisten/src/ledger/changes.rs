@@ -1,7 +1,7 @@
 //! System calls of the host that change its memory and have not returned.
 //!
 //! The hooks cannot hold the session's lock across the host's call. So they list it before, under the lock, and take it
-//! off the list after: what is not listed is not changed while the lock is held. Images rely on it
+//! off the list after: memory that is not listed does not change while the lock is held. Images rely on it
 //! (`sink/image/pages.rs`).
 
 #![forbid(unsafe_code)]
@@ -38,7 +38,7 @@ impl MemoryChanges {
         self.under_way.remove(change);
     }
 
-    /// Whether one concerns a byte of `range`.
+    /// Returns whether one concerns a byte of `range`.
     pub(crate) fn overlap(&self, range: AddressRange) -> bool {
         self.under_way.values().any(|changing| changing.overlaps(range))
     }

@@ -12,8 +12,8 @@ use super::clock;
 /// Process and thread of the [`OwnThread`], 0 if there is none.
 static OWN: AtomicU64 = AtomicU64::new(0);
 
-/// Whether the calling thread is the only one of this process, except for one of ours. It stays so until it makes
-/// another.
+/// Returns whether the calling thread is the only one of this process, except for one of ours. It stays so until it
+/// makes another.
 pub fn is_alone() -> bool {
     let (own, Some(this)) = (OWN.load(Ordering::Relaxed), this_thread()) else { return false };
     let Ok(tasks) = fs::read_dir("/proc/self/task") else { return false };
@@ -50,7 +50,7 @@ fn this_thread() -> Option<u64> {
     Some(number(path.file_name()?.to_str()?.parse().ok()?))
 }
 
-/// Whether the process has its memory open as a file: `/proc/PID/mem` writes to pages that are not writable, as Julia
+/// True if the process has its memory open as a file: `/proc/PID/mem` writes to pages that are not writable, as Julia
 /// does for code beside other code.
 #[derive(Debug, Default)]
 pub(crate) struct MemoryAsFile {

@@ -64,7 +64,7 @@ impl Session {
         self.lock().changes.begin(range)
     }
 
-    /// It has returned.
+    /// The system call has returned.
     #[doc(hidden)]
     pub fn end_change(&self, change: &MemoryChange) {
         self.lock().changes.end(change);

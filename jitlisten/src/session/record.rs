@@ -28,7 +28,7 @@ pub(super) struct Record {
     pub(super) finalized: Option<u64>,
     /// Unwind rules for functions its `.eh_frame` lacks; empty before *finalized*.
     pub(super) made_rules: Vec<FunctionRules>,
-    /// Whether nothing writes to its pages from *finalized* to *freeing*, except after a call that the shim hooks.
+    /// True if nothing writes to its pages from *finalized* to *freeing*, except after a call that the shim hooks.
     /// LLVM's memory managers give whole pages to what they finalize together; a producer has to promise it
     /// ([`producer::owns_pages`](crate::producer::owns_pages)).
     pub(super) owns_pages: bool,

@@ -46,7 +46,7 @@ pub(crate) struct FinalizedObject<'a> {
     pub(crate) origin: Origin,
     /// Whose text is in a range, of all that is loaded.
     pub(crate) neighbours: &'a dyn Fn(AddressRange) -> Neighbours<'a>,
-    /// Whether nothing writes to its pages unless our hooks hear of it first.
+    /// True if nothing writes to its pages unless our hooks hear of it first.
     pub(crate) owns_pages: bool,
     /// See [`HeaderPadding`].
     pub(crate) padding: &'a HeaderPadding,
@@ -59,7 +59,7 @@ pub(crate) struct Neighbours<'a> {
     pub(crate) finalized: Vec<Neighbour<'a>>,
     /// Whether there are others, which are loaded and not finalized.
     pub(crate) unfinished: bool,
-    /// Whether a system call of another thread changes the memory at this moment.
+    /// True if a system call of another thread changes the memory at this moment.
     pub(crate) is_changing: bool,
 }
 

@@ -29,7 +29,7 @@ use crate::process::checked_file::{CheckedFile, FileIdentity};
 use crate::process::write_nosignal::{effective_user, write_whole};
 use crate::sink::SinkError;
 
-/// So many bytes of images, or of jitdumps, of dead processes are kept.
+/// Limit for images, and for jitdumps, of dead processes.
 const MAX_DEAD_BYTES: u64 = 2 << 30;
 /// More directories are not looked through in one go: that would take the host's time.
 const MAX_DIRECTORIES: usize = 4096;
@@ -137,9 +137,9 @@ pub(super) fn remove_dead(base: &Path, kind: fn(&FileName) -> bool, run: Option<
 pub struct MarkedDirectory {
     directory: OwnDirectory,
     alive: File,
-    /// Whose files it has.
+    /// Owner of the files.
     pub owner: Owner,
-    /// Its name.
+    /// Name of the directory.
     pub name: FileName,
 }
 
@@ -161,7 +161,7 @@ impl MarkedDirectory {
         is_its_name.then_some(MarkedDirectory { directory, alive, owner, name: parsed })
     }
 
-    /// Whether its process is dead, and nobody holds the lock.
+    /// Returns whether its process is dead, and nobody holds the lock.
     pub fn is_dead(&self, namespace: u64) -> bool {
         // A process that is dead stays so.
         if self.directory.contains(OsStr::new(&FileName::Dead.to_string())) {
@@ -172,7 +172,7 @@ impl MarkedDirectory {
             && liveness::lock_exclusive(&self.alive) == Lock::Taken
     }
 
-    /// Its files, if its process is dead and its run over.
+    /// The files, if the process is dead and its run is over.
     fn found_dead(&self, run: Option<Run>, namespace: u64) -> Option<Dead<OsString>> {
         if self.owner.belongs_to_running(namespace, run) || !self.is_dead(namespace) {
             return None;

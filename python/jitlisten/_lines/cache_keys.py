@@ -29,7 +29,7 @@ class CacheKey:
         return __init__
 
     def is_in(self, library: Any) -> bool:
-        """Whether a library was begun so."""
+        """Returns whether the library was begun in this state."""
         return bool(getattr(library, self._attribute, False))
 
     def has_word(self) -> bool:

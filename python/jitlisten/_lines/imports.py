@@ -87,5 +87,5 @@ class Watch:
 
 
 def _is_being_imported(module: ModuleType) -> bool:
-    """Whether the module's text has not run to its end, in this thread or another one."""
+    """Returns whether the import of the module is still under way, in this thread or another one."""
     return bool(getattr(getattr(module, "__spec__", None), "_initializing", False))

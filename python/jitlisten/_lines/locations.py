@@ -1,4 +1,4 @@
-"""What `ir.Loc` knows for lines, beside Numba's file and line: the inlined call by which a statement came, and the
+"""Facts for lines that an `ir.Loc` carries beside Numba's file and line: the inlined call by which a statement came, and the
 location that is shown in its place.
 
 Numba's own fields stay as they are. They are in messages, in `parallel_diagnostics()` and in the exceptions that

@@ -22,7 +22,7 @@ _HAS_OPTION = binding.llvm_version_info[0] >= 16
 
 
 def may_have_lines(module: Any) -> bool:
-    """Whether LLVM can be given a complete module with debug information."""
+    """Returns whether LLVM accepts the complete module with debug information."""
     if _HAS_OPTION:
         return True
     try:

@@ -289,7 +289,7 @@ fn read_at(file: &mut (impl Read + Seek), offset: u64, size: u64) -> io::Result<
 mod tests {
     use super::*;
 
-    /// Counts what is read.
+    /// Counts the bytes read.
     struct Counted(io::Cursor<Vec<u8>>, u64);
 
     impl Read for Counted {

@@ -27,7 +27,7 @@ fn jit(bin: &Scratch) -> Option<PathBuf> {
     Some(program)
 }
 
-/// How many images each variant had; every function must have its bytes and return its number.
+/// Number of images of each variant; every function must have its bytes and return its number.
 fn images(variants: &[&str], preload: Preload) -> Option<Vec<u64>> {
     let bin = Scratch::new("shared-pages-bin");
     let program = jit(&bin)?;

@@ -17,7 +17,7 @@ enum Step {
     GiveHostLock,
     TakeLock,
     GiveLock,
-    /// What the hooks do under the lock, before and after the program's call.
+    /// Steps of the hooks under the lock, before and after the program's call.
     Begin,
     End,
     /// An image of the page becomes anonymous memory, in two steps.

@@ -16,9 +16,9 @@ use crate::{AddressRange, Function, ObjectId};
 /// Objects, and the pages that their text shares.
 pub(super) struct Group<'a> {
     pub(super) pages: AddressRange,
-    /// Whether a system call of another thread changes them at this moment.
+    /// True if a system call of another thread changes them at this moment.
     pub(super) is_changing: bool,
-    /// Whether all members own their pages.
+    /// True if all members own their pages.
     pub(super) owns_pages: bool,
     id: ObjectId,
     neighbours: Vec<Neighbour<'a>>,

@@ -61,7 +61,7 @@ struct Mapped {
     end: u64,
     /// The objects in it that are alive.
     members: Vec<ObjectId>,
-    /// Whether the objects that it was made for own its pages.
+    /// True if the objects that it was made for own its pages.
     owns_pages: bool,
     /// Its file, if it is not among the freed ones.
     file: Option<Arc<Stored>>,
@@ -152,13 +152,13 @@ impl Images {
         checked_read::copy(group.pages).map_err(|_| Refusal::Unreadable)
     }
 
-    /// Whether no other thread can write to pages that are not writable, until the session's lock is given back: see
-    /// [`pages`].
+    /// Returns whether no other thread can write to pages that are not writable, until the session's lock is given
+    /// back: see [`pages`].
     fn nobody_writes(&mut self, owns_pages: bool) -> bool {
         owns_pages && !self.memory_as_file.is_open() || is_alone()
     }
 
-    /// Whether all of `mapping` that is in `pages` is mapped from images.
+    /// Returns whether all of `mapping` that is in `pages` is mapped from images.
     fn has_all_of(&self, mapping: AddressRange, pages: AddressRange) -> bool {
         let (mut at, end) = (mapping.start().0.max(pages.start().0), mapping.end().0.min(pages.end().0));
         while at < end {

@@ -108,7 +108,7 @@ pub(super) unsafe fn exchange(
     Err(NotExchanged { error, put_back })
 }
 
-/// Why pages are as they were.
+/// An exchange that failed and changed nothing.
 #[derive(Debug)]
 pub(super) struct NotExchanged {
     pub(super) error: io::Error,
@@ -116,7 +116,7 @@ pub(super) struct NotExchanged {
     pub(super) put_back: bool,
 }
 
-/// Whether the file can be mapped and holds `bytes` from `offset` on, tried elsewhere.
+/// Returns whether the file can be mapped and holds `bytes` from `offset` on, tried elsewhere.
 fn has_bytes(file: &File, offset: u64, bytes: &[u8]) -> io::Result<()> {
     let mut found = vec![0; bytes.len()];
     file.read_exact_at(&mut found, offset)?;
@@ -198,7 +198,7 @@ unsafe fn put_anonymous(pages: AddressRange, bytes: &[u8]) -> io::Result<()> {
     Err(error)
 }
 
-/// Maps nothing but zeros there.
+/// Maps zeros at `pages`.
 ///
 /// # Safety
 /// The pages must be ours.

@@ -9,7 +9,7 @@ use crate::{Error, ObjectId, log_line};
 pub(super) enum Refusal {
     /// Its memory is gone.
     Unreadable,
-    /// Its pages are writable, shared with other processes or another file's, or not executable.
+    /// The pages are writable, shared with other processes, from another file, or not executable.
     NotFinal,
     /// Another thread may write to its pages during the exchange.
     NotOwned,

@@ -17,7 +17,7 @@ use crate::process::write_nosignal::{effective_user, overwrite};
 
 /// A `/tmp` with more in it is not looked through: that would take the host's time.
 const MOST_ENTRIES: usize = 20_000;
-/// So many bytes of maps are kept: `/tmp` may be in memory.
+/// Limit for maps of dead processes: `/tmp` may be in memory.
 const MAX_DEAD_BYTES: u64 = 64 << 20;
 /// So many bytes of a map are looked through, once.
 const MOST_SEARCHED: u64 = 1 << 26;
@@ -34,13 +34,13 @@ pub(super) fn first_line(run: Option<Run>) -> String {
     format!("{MARK}{} {ALIVE}\n", Owner { process: ProcessIdentity::own(), run })
 }
 
-/// How the first line begins, of which perf sees a function of no bytes at 0.
+/// Beginning of the first line, which perf reads as an empty function at 0.
 const MARK: &str = "0 0 jitlisten ";
 
 /// The first line of a map: `0 0 jitlisten PID START NAMESPACE [RUN] STATE`.
 #[derive(Debug, PartialEq, Eq)]
 pub struct FirstLine {
-    /// Whose map it is.
+    /// Owner of the map.
     pub owner: Owner,
     /// Where it says whether the process lives.
     state_at: u64,
