@@ -8,8 +8,7 @@
 //! | --- | --- | --- |
 //! | `/tmp/perf-PID.map` | its first line names the process | is of this PID namespace and has another start time, `ended` or `mixed`; holds no lock |
 //! | `image-PID-START*/`, `jitdump-PID-START*/`, files of exact names | `alive` in it names the process | has another start time; holds no lock on `alive` |
-//! | `$TMPDIR/jitlisten-KIND-XXXXXX/` | its exact name, mode 0700 | holds no lock on it; is older than a minute (`scratch.rs`) |
-//! | `sources/NAME-HASH.py` | `alive` in it; the hash of its text | (no process) was written more than 30 days ago |
+//! | `sources/NAME-HASH.py` | `jitlisten-sources` in it; the hash of its text | (no process) was written more than 30 days ago |
 //! | `$TMPDIR/jitlisten-{top,lines,doctor}-XXXXXX/` | `jitlisten-scratch` in it | holds no lock on it; is older than a minute (`scratch.rs`) |
 //!
 //! Files of a `jitlisten run` that is not over stay: see `liveness.rs` of the library.
@@ -235,8 +234,7 @@ fn directories(place: &Path, namespace: u64) -> Vec<Dead> {
 fn cells(place: &Path) -> Option<Dead> {
     let path = place.join("sources");
     let directory = OwnDirectory::open(&path).ok()?;
-    let (marker, content) = CELLS_MARKER;
-    if text_of(&directory, OsStr::new(marker), MAX_CELL_BYTES)?.1 != content {
+    if !directory.has_file(CELLS_MARKER.0, CELLS_MARKER.1) {
         return None;
     }
     let (mut files, mut bytes) = (Vec::new(), 0);

@@ -7,7 +7,6 @@
 
 use std::env::temp_dir;
 use std::fs::{self, File};
-use std::io::Read as _;
 use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -86,15 +85,9 @@ pub(crate) fn abandoned() -> Vec<PathBuf> {
 
 fn is_abandoned(path: &Path) -> bool {
     let Some(Ok(about)) = locked(path).map(|directory| directory.metadata()) else { return false };
+    let has_marker = OwnDirectory::open(path).is_ok_and(|directory| directory.has_file(MARKER.0, MARKER.1));
     let is_old = about.modified().is_ok_and(|modified| modified.elapsed().is_ok_and(|age| age >= MIN_AGE));
-    about.uid() == geteuid().as_raw() && about.mode() & 0o777 == 0o700 && is_old && has_marker(path)
-}
-
-fn has_marker(path: &Path) -> bool {
-    let marker = OwnDirectory::open(path).and_then(|directory| directory.open_file(MARKER.0));
-    let mut content = Vec::new();
-    let read = marker.and_then(|file| file.take(MARKER.1.len() as u64 + 1).read_to_end(&mut content));
-    read.is_ok() && content == MARKER.1
+    about.uid() == geteuid().as_raw() && about.mode() & 0o777 == 0o700 && is_old && has_marker
 }
 
 /// The directory itself, if no process holds its lock.

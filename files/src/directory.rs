@@ -3,7 +3,7 @@
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
 use std::hash::{BuildHasher as _, RandomState};
-use std::io;
+use std::io::{self, Read as _};
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Component, Path, PathBuf};
@@ -11,7 +11,7 @@ use std::path::{Component, Path, PathBuf};
 use rustix::fs::{AtFlags, CWD, Dir, FileType, Mode, OFlags};
 use rustix::io::retry_on_intr;
 
-use crate::plain::{PRIVATE, SAFELY, create_in, set_mode};
+use crate::plain::{PRIVATE, SAFELY, create_in, set_mode, unacceptable};
 use crate::replacement::{MAX_ATTEMPTS, Replacement};
 
 /// A directory that belongs to this user and that nobody else may write to, held open. See the crate's head for how
@@ -125,6 +125,16 @@ impl OwnDirectory {
         if is_regular { Ok(file.into()) } else { Err(refused("not a regular file")) }
     }
 
+    /// Returns whether a regular file of this user has exactly this content: a marker.
+    pub fn has_file(&self, name: impl AsRef<OsStr>, content: &[u8]) -> bool {
+        let Ok(file) = self.open_file(name) else { return false };
+        if !file.metadata().is_ok_and(|metadata| unacceptable(&metadata).is_none()) {
+            return false;
+        }
+        let mut read = Vec::new();
+        file.take(content.len() as u64 + 1).read_to_end(&mut read).is_ok() && read == content
+    }
+
     /// Begins a file with mode 0600 that gets its name, or replaces a file of that name, when it is complete.
     ///
     /// # Errors
@@ -189,14 +199,6 @@ impl OwnDirectory {
     /// When it cannot be removed.
     pub fn remove_file(&self, name: impl AsRef<OsStr>) -> io::Result<()> {
         Ok(rustix::fs::unlinkat(&self.directory, plain(name.as_ref())?, AtFlags::empty())?)
-    }
-
-    /// Removes an empty directory.
-    ///
-    /// # Errors
-    /// When it cannot be removed.
-    pub fn remove_directory(&self, name: impl AsRef<OsStr>) -> io::Result<()> {
-        Ok(rustix::fs::unlinkat(&self.directory, plain(name.as_ref())?, AtFlags::REMOVEDIR)?)
     }
 }
 

@@ -11,6 +11,8 @@
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
+use jitlisten_files::FileName;
+
 /// In [`images`]: compilations by Numba.
 pub const COMPILATIONS: &str = "compilations.jsonl";
 
@@ -18,7 +20,7 @@ pub const COMPILATIONS: &str = "compilations.jsonl";
 pub const IMAGES: &str = ".images";
 
 /// The end of the name of [`old`].
-pub const OLD: &str = ".old";
+const OLD: &str = ".old";
 
 /// The directory of a recording's images.
 pub fn images(recording: &Path) -> PathBuf {
@@ -32,26 +34,18 @@ pub fn old(recording: &Path) -> PathBuf {
 
 /// Returns whether a file in [`images`] has the name of one that the recorder makes, in exactly that form.
 pub fn is_beside(name: &str) -> bool {
-    name == COMPILATIONS || is_image(name) || is_python(name) || is_unfinished(name)
+    let is_image = matches!(FileName::parse(name), Some(FileName::KeptImage { .. }));
+    name == COMPILATIONS || is_image || is_python(name) || is_unfinished(name)
 }
 
 /// Returns whether a file is one that a process was writing when it was killed: `.jitlisten-PID-WORD.new`.
-pub fn is_unfinished(name: &str) -> bool {
+fn is_unfinished(name: &str) -> bool {
     let middle = name.strip_prefix(".jitlisten-").and_then(|rest| rest.strip_suffix(".new"));
     middle.and_then(|middle| middle.split_once('-')).is_some_and(|(pid, word)| is_number(pid) && !word.is_empty())
 }
 
-/// Returns whether a file in [`images`] is an image of compiled code: `image-PID-START[-N]-object-N.so`.
-pub fn is_image(name: &str) -> bool {
-    let Some((process, object)) = name.strip_prefix("image-").and_then(|rest| rest.split_once("-object-")) else {
-        return false;
-    };
-    let parts = process.split('-').count();
-    (2..=3).contains(&parts) && process.split('-').all(is_number) && object.strip_suffix(".so").is_some_and(is_number)
-}
-
 /// Returns whether a file in [`images`] has functions of CPython: `python-PID-TIME-N.so`.
-pub fn is_python(name: &str) -> bool {
+fn is_python(name: &str) -> bool {
     let middle = name.strip_prefix("python-").and_then(|rest| rest.strip_suffix(".so"));
     let parts: Vec<&str> = middle.into_iter().flat_map(|middle| middle.split('-')).collect();
     let is_hexadecimal = |part: &str| !part.is_empty() && part.bytes().all(|byte| byte.is_ascii_hexdigit());
