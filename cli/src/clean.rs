@@ -6,10 +6,10 @@
 //!
 //! | file | proof that it is ours | its process is dead if it |
 //! | --- | --- | --- |
-//! | `/tmp/perf-PID.map` | its first line names the process | is of this PID namespace and has another start time, `ended` or `mixed`; holds no lock |
-//! | `image-PID-START*/`, `jitdump-PID-START*/`, files of exact names | `alive` in it names the process | has another start time; holds no lock on `alive` |
-//! | `sources/NAME-HASH.py` | `jitlisten-sources` in it; the hash of its text | (no process) was written more than 30 days ago |
-//! | `$TMPDIR/jitlisten-{top,lines,doctor}-XXXXXX/` | `jitlisten-scratch` in it | holds no lock on it; is older than a minute (`scratch.rs`) |
+//! | `/tmp/perf-PID.map` | its first line | has another start time, or `ended`, `mixed`; holds no lock |
+//! | `image-PID-START*/`, `jitdump-PID-START*/` | `alive` in it | has another start time; holds no lock on `alive` |
+//! | `sources/NAME-HASH.py` | `jitlisten-sources` beside it; its hash | (no process) was written over 30 days ago |
+//! | `$TMPDIR/jitlisten-{top,lines,doctor}-XXXXXX/` | `jitlisten-scratch` in it | holds no lock; is older than a minute |
 //!
 //! Files of a `jitlisten run` that is not over stay: see `liveness.rs` of the library.
 

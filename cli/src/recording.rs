@@ -156,8 +156,8 @@ pub(crate) fn print(content: &[u8]) -> Result<(), Problem> {
 }
 
 /// Writes a file that the user named: beside it and renamed, so that a full disk or a kill loses nothing. What is not a
-/// regular file is written to, as is a file in a directory that cannot be changed. `new` is who may read a file that did
-/// not exist; an existing one keeps its owner and mode.
+/// regular file is written to, as is a file in a directory that cannot be changed. `new` is who may read a file that
+/// did not exist; an existing one keeps its owner and mode.
 pub(crate) fn save(path: &Path, content: &[u8], new: Visibility) -> io::Result<()> {
     let old = fs::metadata(path).ok();
     if is_descriptor(path) || old.as_ref().is_some_and(|old| !old.is_file()) {

@@ -175,8 +175,8 @@ impl Stopped {
         Ok(stopped)
     }
 
-    /// Calls `function`, and returns what it returns, of which 32 bits are sure. Its stack begins at `stack`; by default
-    /// it is the thread's own, which is enough for a system call.
+    /// Calls `function`, and returns what it returns, of which 32 bits are sure. Its stack begins at `stack`; by
+    /// default it is the thread's own, which is enough for a system call.
     pub(crate) fn call(
         &mut self,
         function: u64,

@@ -14,7 +14,8 @@
 //!
 //! In the process of a host: nothing here allocates more than a name, takes a lock, raises a signal or panics. Writing
 //! may raise `SIGXFSZ`; a caller that must prevent that writes to [`Replacement::file`] itself. Keep no
-//! [`OwnDirectory`] for longer than a call: a host may close its descriptor and open another directory with that number.
+//! [`OwnDirectory`] for longer than a call: a host may close its descriptor and open another directory with that
+//! number.
 
 #![forbid(unsafe_code)]
 // In the host's process nothing panics; where a panic is impossible, the reason stands beside it.

@@ -10,8 +10,8 @@ use rustix::io::retry_on_intr;
 
 use crate::directory::refused;
 
-/// File systems whose files the kernel makes up when they are read (`linux/magic.h`). Reading one may wait, do something,
-/// or take what another program waits for (`/proc/kmsg`).
+/// File systems whose files the kernel makes up when they are read (`linux/magic.h`). Reading one may wait, do
+/// something, or take what another program waits for (`/proc/kmsg`).
 const MADE_UP: [u32; 13] = [
     0x9fa0,      // PROC_SUPER_MAGIC
     0x6265_6572, // SYSFS_MAGIC

@@ -5,8 +5,8 @@
 //! [`MAX_DEAD_AGE`], and those of processes that ended before the last [`MAX_DEAD_PROCESSES`] or before the last few
 //! gigabytes ([`expired`]). The age counts from the moment when the end was detected.
 //!
-//! Files of a `jitlisten run` that is not over are never removed: with `-s` it may have thousands of short processes, and
-//! its recording refers to all of them.
+//! Files of a `jitlisten run` that is not over are never removed: with `-s` it may have thousands of short processes,
+//! and its recording refers to all of them.
 //!
 //! A living process holds a lock (`flock(2)`) on one of its files, which works across PID namespaces, where PIDs are
 //! ambiguous. A process that has closed unknown descriptors is still recognised by PID and start time.

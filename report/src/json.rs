@@ -1,8 +1,8 @@
 //! The table as JSON, for programs.
 //!
 //! ```text
-//! {"$generator": s, "samples": n, "compiled": n, "interpreted": n, "without_line": n, "lost": n, "weight": n, "is_time": b, "elapsed":
-//! ns or null,
+//! {"$generator": s, "samples": n, "compiled": n, "interpreted": n, "without_line": n, "lost": n, "weight": n,
+//! "is_time": b, "elapsed": ns or null,
 //!  "summary": {"compiled": {"samples": n, "weight": n, "percent": p}, "interpreted": {...},
 //!              "libraries": {NAME: {...}}, "compiling": {...}, "compiling_in_llvm": {...},
 //!              "importing": {NAME: {...}}, "collecting": {...}, "waiting": {NAME: {...}}},

@@ -147,8 +147,8 @@ fn prepare(descriptor: c_int, tid: u32, signal: c_int, index: usize) -> io::Resu
     Ok(Running { descriptor, id })
 }
 
-/// Sets the thread that gets the signals of a descriptor; 0: none. The kernel holds the owner's lock while it queues one,
-/// so afterwards the owner before gets no more.
+/// Sets the thread that gets the signals of a descriptor; 0: none. The kernel holds the owner's lock while it queues
+/// one, so afterwards the owner before gets no more.
 fn is_sent_to(descriptor: c_int, tid: u32) -> bool {
     let owner = Owner { kind: F_OWNER_TID, tid: tid as c_int };
     // SAFETY: reads the owner.

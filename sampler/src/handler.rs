@@ -112,8 +112,8 @@ pub(crate) fn pass_over(info: &libc::siginfo_t) -> bool {
     }
 }
 
-/// Takes the sampler's signal out of the calling thread's queue, where it waits because the thread blocks it. Signals of
-/// the program's with that number are sent again, in their order.
+/// Takes the sampler's signal out of the calling thread's queue, where it waits because the thread blocks it. Signals
+/// of the program's with that number are sent again, in their order.
 pub(crate) fn take_ours() {
     const MAX_SIGNALS: usize = 32;
     let signal = disposition::SIGNAL.load(Ordering::Acquire);

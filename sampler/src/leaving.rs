@@ -1,8 +1,8 @@
-//! `_exit(2)`, `_Exit(3)` and `quick_exit(3)`: the process ends without the destructor, so the recording ends here. So it
-//! does before the program's last thread ends, by `pthread_exit(3)` or by the system call `exit`.
-//! `execve(2)` and its like end the writer, so the file gets all samples first; if they fail, the recording goes on.
-//! No signal of a counter may wait in the calling thread then: unlike a timer's, the kernel keeps it for the next
-//! program, which has no handler.
+//! `_exit(2)`, `_Exit(3)` and `quick_exit(3)`: the process ends without the destructor, so the recording ends here. So
+//! it does before the program's last thread ends, by `pthread_exit(3)` or by the system call `exit`. `execve(2)` and
+//! its like end the writer, so the file gets all samples first; if they fail, the recording goes on. No signal of a
+//! counter may wait in the calling thread then: unlike a timer's, the kernel keeps it for the next program, which has
+//! no handler.
 //!
 //! They may be called where anything is locked: by a signal's handler, or in the child of a fork. So nothing is looked
 //! up here, no lock is taken, and the wait for the writer has a bound.
@@ -77,7 +77,8 @@ pub(crate) fn end_thread() {
 }
 
 /// The calling thread, whose slot has ended, ends. If it is the program's last one, the recording ends first: otherwise
-/// the writer would be the last thread of the process, which decides the exit status and runs the handlers of `exit(3)`.
+/// the writer would be the last thread of the process, which decides the exit status and runs the handlers of
+/// `exit(3)`.
 pub(crate) fn end_before_last_thread() {
     if is_recorded() && threads::only_writer_is_left() {
         end_recording_and_writer();

@@ -5,8 +5,8 @@
 //!                  [,recorder=PID:START]
 //! ```
 //! Words are parsed from the end as long as they are known, so a file name may contain commas; an empty word ends them,
-//! so a name may end as a word does: `bench,wall,,hz=99`. `%p` in the name is the process, `%h` the host, `%%` a percent
-//! sign.
+//! so a name may end as a word does: `bench,wall,,hz=99`. `%p` in the name is the process, `%h` the host, `%%` a
+//! percent sign.
 
 #![forbid(unsafe_code)]
 

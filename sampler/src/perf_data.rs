@@ -6,8 +6,8 @@
 //!   248   records: HEADER_FEATURE, COMM, MMAP2, SAMPLE, ...    data.size says how many bytes of them
 //!   ...   the table of the features, and the features            only when the recording has ended
 //! ```
-//! The table has to follow the records, so it cannot exist while they grow. The features that are known at the start are
-//! therefore records as well (`HEADER_FEATURE`, as in perf's pipes): a killed recording is read as it was recorded.
+//! The table has to follow the records, so it cannot exist while they grow. The features that are known at the start
+//! are therefore records as well (`HEADER_FEATURE`, as in perf's pipes): a killed recording is read as it was recorded.
 //!
 //! A truncated file shows everything up to `data.size`, which is stored after each batch is written. With a larger
 //! size, or zeros among the records, perf 6.1 shows nothing.

@@ -141,8 +141,8 @@ pub fn stop() -> Result<Statistics, Error> {
     stop_in(&mut state())
 }
 
-/// Has the writer end the recording. Wherever the caller is: takes no lock, and allocates nothing. Returns 0 if there is
-/// none, 1 while it is written, 2 when the file is whole.
+/// Has the writer end the recording. Wherever the caller is: takes no lock, and allocates nothing. Returns 0 if there
+/// is none, 1 while it is written, 2 when the file is whole.
 pub fn end_soon() -> u32 {
     let Ok(state) = STATE.try_lock() else { return 1 };
     if state.is_none() || PROCESS.load(Ordering::Acquire) != std::process::id() {
@@ -453,8 +453,8 @@ const STANDING_BEFORE: [&str; 22] = [
     "setsid", "sh", "strace", "tcsh", "time", "timeout", "unshare", "watch", "zsh",
 ];
 
-/// Returns whether the program of a process is one of those above, with or without a number after its name (`perf_6.1`). `pid`
-/// may be `self`.
+/// Returns whether the program of a process is one of those above, with or without a number after its name
+/// (`perf_6.1`). `pid` may be `self`.
 pub fn stands_before(pid: &str) -> bool {
     let Ok(program) = fs::read_link(format!("/proc/{pid}/exe")) else { return false };
     let name = program.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();

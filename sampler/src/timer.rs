@@ -114,8 +114,9 @@ const FAULTS: [c_int; 7] =
 /// Signals 32 and 33, which glibc takes for itself and leaves out of every set that its functions fill.
 const LIBCS_OWN: u64 = 0b11 << 31;
 
-/// The signals of counters, of which the kernel itself sends none. It queues them whatever `RLIMIT_SIGPENDING` says; instead
-/// of a real-time signal it would send a descriptor's owner `SIGIO` there, whose default is the end of the process.
+/// The signals of counters, of which the kernel itself sends none. It queues them whatever `RLIMIT_SIGPENDING` says;
+/// instead of a real-time signal it would send a descriptor's owner `SIGIO` there, whose default is the end of the
+/// process.
 const OF_COUNTERS: [c_int; 2] = [libc::SIGSTKFLT, libc::SIGPWR];
 
 /// Returns whether `signal` is one for counters, or else for timers.
@@ -123,8 +124,8 @@ pub(crate) fn is_for(signal: c_int, is_counted: bool) -> bool {
     OF_COUNTERS.contains(&signal) == is_counted
 }
 
-/// Installs `handler` for a signal that is not in use, whose disposition is the default: for timers the highest real-time
-/// one. It stays, because a signal may still wait in some thread, and the default is the end of the process.
+/// Installs `handler` for a signal that is not in use, whose disposition is the default: for timers the highest
+/// real-time one. It stays, because a signal may still wait in some thread, and the default is the end of the process.
 pub(crate) fn install(handler: Handler, is_counted: bool) -> Option<c_int> {
     let highest = (libc::SIGRTMIN() + 1..=libc::SIGRTMAX()).rev();
     let mut signals = OF_COUNTERS.into_iter().chain(highest).filter(|&signal| is_for(signal, is_counted));

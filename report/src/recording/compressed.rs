@@ -3,8 +3,8 @@
 //! All of them together are one stream of zstd (RFC 8878), whose frame perf never ends. A record of either kind may
 //! begin in one compressed record and end in the next.
 //!
-//! Four bytes can expand to 128 KB, so a small file could take hours and all memory. Blocks are handed on one by one, and
-//! a stream that expands more than recordings do is damaged.
+//! Four bytes can expand to 128 KB, so a small file could take hours and all memory. Blocks are handed on one by one,
+//! and a stream that expands more than recordings do is damaged.
 
 use ruzstd::decoding::{BlockDecodingStrategy, FrameDecoder};
 

@@ -88,8 +88,8 @@ pub fn frames(data: &[u8]) -> usize {
     walked
 }
 
-/// Two frames of one code object, as the interpreter has them, and a third one in a task that awaits that of the second:
-/// what mutations begin with.
+/// Two frames of one code object, as the interpreter has them, and a third one in a task that awaits that of the
+/// second: what mutations begin with.
 pub fn seed(minor: u8) -> Vec<u8> {
     let Some(layout) = Layout::sample(minor) else { return Vec::new() };
     let release = &layout.release;
