@@ -11,8 +11,8 @@ use std::path::{Component, Path, PathBuf};
 use rustix::fs::{AtFlags, CWD, Dir, FileType, Mode, OFlags};
 use rustix::io::retry_on_intr;
 
-use crate::plain::{PRIVATE, SAFELY, create_in, set_mode, unacceptable};
-use crate::replacement::{MAX_ATTEMPTS, Replacement};
+use crate::plain::{PRIVATE, SAFELY, create_in, set_mode, unacceptable, with_free_name};
+use crate::replacement::Replacement;
 
 /// A directory that belongs to this user and that nobody else may write to, held open. See the crate's head for how
 /// long.
@@ -53,13 +53,7 @@ impl OwnDirectory {
     /// # Errors
     /// When it cannot be made.
     pub fn create_random(parent: &Path, prefix: &str) -> io::Result<OwnDirectory> {
-        let mut attempt = 0;
-        loop {
-            match OwnDirectory::create_new(&parent.join(format!("{prefix}{}", random_letters(attempt)))) {
-                Err(error) if error.kind() == io::ErrorKind::AlreadyExists && attempt < MAX_ATTEMPTS => attempt += 1,
-                made => return made,
-            }
-        }
+        with_free_name(|attempt| OwnDirectory::create_new(&parent.join(format!("{prefix}{}", random_letters(attempt)))))
     }
 
     /// Creates or opens a directory below this one; `relative` may have several parts, each of which is created.
@@ -209,7 +203,7 @@ impl AsFd for OwnDirectory {
 }
 
 /// Six letters or digits. The seed of the standard library's hasher is random.
-fn random_letters(attempt: u32) -> String {
+fn random_letters(attempt: u64) -> String {
     const LETTERS: &[u8; 36] = b"abcdefghijklmnopqrstuvwxyz0123456789";
     let mut rest = RandomState::new().hash_one(attempt);
     let mut letter = || {

@@ -31,6 +31,7 @@ pub use directory::OwnDirectory;
 pub use name::FileName;
 pub use plain::{
     create_directories, create_new, create_new_in, open_existing, open_or_create, open_to_append, unacceptable,
+    with_free_name,
 };
 pub use regular::{open_in_place, open_regular, reopen_regular};
 pub use replacement::{Replacement, Visibility};

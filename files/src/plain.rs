@@ -82,6 +82,21 @@ pub fn create_directories(path: &Path) -> io::Result<()> {
     DirBuilder::new().recursive(true).mode(0o700).create(path)
 }
 
+/// Calls `create` with 0, 1, ... until it does not fail because the name exists: an earlier process may have left it.
+///
+/// # Errors
+/// Its error; [`io::ErrorKind::AlreadyExists`] after a thousand names.
+pub fn with_free_name<T>(mut create: impl FnMut(u64) -> io::Result<T>) -> io::Result<T> {
+    const MAX_ATTEMPTS: u64 = 1000;
+    let mut attempt = 0;
+    loop {
+        match create(attempt) {
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists && attempt < MAX_ATTEMPTS => attempt += 1,
+            created => return created,
+        }
+    }
+}
+
 /// Creates a file in a directory, for reading and writing. One with the mode [`PRIVATE`] has it whatever the umask.
 pub(crate) fn create_in(directory: impl AsFd, name: &Path, flags: OFlags, mode: Mode) -> io::Result<File> {
     let flags = flags | OFlags::CREATE | OFlags::EXCL | OFlags::RDWR | SAFELY;

@@ -11,10 +11,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use rustix::fs::{AtFlags, CWD, Mode, OFlags};
 use rustix::io::retry_on_intr;
 
-use crate::plain::{PRIVATE, create_in};
-
-/// Names that may be taken, by an earlier process that was killed.
-pub(crate) const MAX_ATTEMPTS: u32 = 1000;
+use crate::plain::{PRIVATE, create_in, with_free_name};
 
 /// Who may read a [`Replacement`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -91,19 +88,12 @@ impl Replacement {
 
     fn with_mode(directory: OwnedFd, name: &OsStr, mode: Mode) -> io::Result<Replacement> {
         static NEXT: AtomicU32 = AtomicU32::new(0);
-        let mut attempt = 0;
-        loop {
+        let (file, temporary) = with_free_name(|_| {
             let number = NEXT.fetch_add(1, Ordering::Relaxed);
             let temporary = OsString::from(format!(".jitlisten-{}-{number}.new", std::process::id()));
-            match create_in(&directory, Path::new(&temporary), OFlags::empty(), mode) {
-                Ok(file) => {
-                    let pending = Some(Pending { directory, temporary, name: name.to_owned() });
-                    return Ok(Replacement { file, pending });
-                }
-                Err(error) if error.kind() == io::ErrorKind::AlreadyExists && attempt < MAX_ATTEMPTS => attempt += 1,
-                Err(error) => return Err(error),
-            }
-        }
+            create_in(&directory, Path::new(&temporary), OFlags::empty(), mode).map(|file| (file, temporary))
+        })?;
+        Ok(Replacement { file, pending: Some(Pending { directory, temporary, name: name.to_owned() }) })
     }
 
     /// The file, for reading and writing.

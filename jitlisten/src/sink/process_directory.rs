@@ -22,7 +22,7 @@ use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
-use jitlisten_files::{FileName, OwnDirectory};
+use jitlisten_files::{FileName, OwnDirectory, with_free_name};
 
 use crate::liveness::{self, Dead, Lock, Owner, ProcessIdentity, Run};
 use crate::process::checked_file::{CheckedFile, FileIdentity};
@@ -55,15 +55,11 @@ impl ProcessDirectory {
         run: Option<Run>,
     ) -> Result<ProcessDirectory, SinkError> {
         let own = ProcessIdentity::own();
-        let mut attempt = 0;
-        let path = loop {
+        let path = with_free_name(|attempt| {
             let path = base.join(name(own, attempt).to_string());
-            match OwnDirectory::create_new(&path) {
-                Ok(_) => break path,
-                Err(error) if error.kind() == io::ErrorKind::AlreadyExists && attempt < 1000 => attempt += 1,
-                Err(error) => return Err(SinkError::io("create", &path)(error)),
-            }
-        };
+            OwnDirectory::create_new(&path).map(|_| path)
+        });
+        let path = path.map_err(SinkError::io("create", &base.join(name(own, 0).to_string())))?;
         ProcessDirectory::marked(&path, run).inspect_err(|_| discard(&path))
     }
 
