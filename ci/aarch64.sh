@@ -1,13 +1,12 @@
 #!/usr/bin/env bash
-# The library on aarch64: cross-compiles it, makes a Debian 13 arm64 machine, boots it in QEMU, runs
-# tests/aarch64/scenarios.py in it, and prints the table. Without one processor of that kind: everything is emulated,
-# and slow. See docs/support.md.
+# Tests the library on aarch64: cross-compiles it, creates a Debian 13 arm64 machine, boots it in QEMU, runs
+# tests/aarch64/scenarios.py in it, and prints the results. Emulation is slow. See docs/support.md.
 #
-#   ci/aarch64.sh [--cpu NAME] [SCENARIO...]   by default every scenario, on `max`
-#   ci/aarch64.sh --library                    only target/aarch64-unknown-linux-gnu/release/libjitlisten.so
+#   ci/aarch64.sh [--cpu NAME] [SCENARIO...]   default: every scenario, on `max`
+#   ci/aarch64.sh --library                    builds target/aarch64-unknown-linux-gnu/release/libjitlisten.so only
 #
-# Debian 12 or newer; root (or sudo) for packages and for making the userland, which takes most of the first run and is
-# kept in target/aarch64 until the list of packages changes.
+# Requires Debian 12 or newer, and root (or sudo) for packages and for the userland. Creating the userland takes most of
+# the first run; it is kept in target/aarch64 until the list of packages changes.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -15,8 +14,7 @@ triple=aarch64-unknown-linux-gnu
 work=$PWD/target/aarch64
 built=$PWD/target/$triple/release
 release=trixie
-# Pointer authentication of QEMU's own kind, because the standard one takes most of the time; no SVE, for the same
-# reason.
+# QEMU's own pointer authentication, because the standard one takes most of the time; no SVE, for the same reason.
 cpu=max,pauth-impdef=on,sve=off
 machine_minutes=${JITLISTEN_AARCH64_MINUTES:-60}
 here=(mmdebstrap qemu-system-arm qemu-user-static binfmt-support gcc-aarch64-linux-gnu g++-aarch64-linux-gnu libc6-dev-arm64-cross
@@ -30,7 +28,7 @@ say() { printf 'aarch64: %s\n' "$*" >&2; }
 fail() { say "$*"; exit 1; }
 as_root() { if [ "$(id -u)" = 0 ]; then "$@"; else sudo "$@"; fi; }
 
-# retry COMMAND...: three times, because mirrors fail now and then.
+# retry COMMAND...: three attempts, because mirrors fail occasionally.
 retry() {
     local attempt
     for attempt in 1 2 3; do
@@ -41,7 +39,7 @@ retry() {
     return 1
 }
 
-# kept NAME KEY: whether NAME was made for this very key; `keep NAME KEY` says so when it was.
+# kept NAME KEY: true if NAME was made for this key. `keep NAME KEY` records it.
 kept() { [ "$(cat "$work/$1.key" 2>/dev/null)" = "$2" ]; }
 keep() { printf '%s' "$2" >"$work/$1.key"; }
 
@@ -61,7 +59,7 @@ install_packages() {
 
 # --- the library ----------------------------------------------------------------------------------------------------
 
-# rustup adds the target; a distribution's Rust has it as a package of the other architecture.
+# rustup adds the target. Distributions package it as Rust of the other architecture.
 prepare_rust() {
     rustup target add $triple >&2 2>/dev/null && return
     say "rustup cannot add $triple: Debian's rustc-web"
@@ -75,7 +73,7 @@ cross() { CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_LINKER=aarch64-linux-gnu-gcc ca
 build_library() {
     prepare_rust
     cross build --release -p jitlisten-capi >&2
-    # What a system must have: the newest symbol version of each library.
+    # System requirements: the newest symbol version of each library.
     aarch64-linux-gnu-objdump -T "$built/libjitlisten.so" | grep -o '(\(GLIBC\|GCC\)_[0-9.]*)' | tr -d '()' | sort -uV |
         paste -sd ' ' | sed 's/^/aarch64: symbol versions: /' >&2
 }
@@ -87,8 +85,8 @@ enable_foreign_programs() {
     [ -e /proc/sys/fs/binfmt_misc/qemu-aarch64 ] || as_root update-binfmts --enable qemu-aarch64
 }
 
-# Debian's kernel has the disk and its file system as modules; an initrd with these alone is made in seconds, one with
-# all is not.
+# Debian's kernel has drivers of the disk and its file system as modules. An initrd with these alone is built in
+# seconds.
 initrd_hook() {
     cat <<'EOF'
 set -e
@@ -129,7 +127,7 @@ install_wheels() {
     retry as_root python3 -m pip install -q --disable-pip-version-check --root-user-action=ignore --no-compile --only-binary :all: \
         "${platforms[@]}" --implementation cp --python-version $python --target "$work/root/opt/wheels" "${wheels[@]}" >&2 ||
         fail "pip install"
-    # Compiling Numba's sources takes minutes in the machine, in every process that may not write.
+    # Compiling Numba's sources takes minutes in the machine, in every process that cannot write the result.
     enable_foreign_programs
     as_root chroot "$work/root" python3 -m compileall -q -j 2 -x /tests/ /opt/wheels >/dev/null || say "not all of the wheels compiles"
     keep wheels "$key"
@@ -149,7 +147,7 @@ make_disk() {
     keep disk "$key"
 }
 
-# --- what the scenarios need ----------------------------------------------------------------------------------------
+# --- requirements of the scenarios --------------------------------------------------------------------------------------
 
 compile_programs() {
     local bin=$work/payload/bin headers=$work/headers strict=(-g -O1 -Wall -Wextra -Werror -Iinclude) unwind
@@ -166,7 +164,7 @@ compile_programs() {
         -fasynchronous-unwind-tables -emit-llvm -c tests/hosts/chain.c -o "$bin/chain.bc"
     aarch64-linux-gnu-objcopy -N __jit_debug_descriptor -N __jit_debug_register_code \
         "$work/root/opt/wheels/llvmlite/binding/libllvmlite.so" "$work/payload/unlisted.so"
-    # The machine's LLVM, which needs a newer C library than this one has.
+    # Uses the machine's LLVM, which needs a newer C library than this system has.
     aarch64-linux-gnu-gcc "${strict[@]}" -DOLD_CONTEXTS tests/hosts/embedded.c -o "$bin/embedded" \
         "$work/root/usr/lib/aarch64-linux-gnu/libLLVM.so.19.1" -Wl,--allow-shlib-undefined -lpthread -ldl
     aarch64-linux-gnu-gcc "${strict[@]}" tests/hosts/own_memory.c -o "$bin/own_memory" \
@@ -186,7 +184,7 @@ compile_unit_tests() {
     done <"$work/unit.list"
 }
 
-# The wheel of `make wheel-aarch64`, where there is one.
+# The wheel of `make wheel-aarch64`, if present.
 unpack_wheel() {
     local wheel
     wheel=$(find target/wheels -name 'jitlisten-*_aarch64.whl' 2>/dev/null | head -n 1) || true
@@ -201,7 +199,7 @@ make_payload() {
     cp tests/aarch64/scenarios.py "$built/libjitlisten.so" "$work/payload/"
     cp -r tests/hosts "$work/payload/hosts"
     cp -r jitlisten/testdata "$work/payload/testdata"
-    # Where the unit tests look for it.
+    # The unit tests look for it there.
     echo "$PWD/jitlisten" >"$work/payload/manifest"
     [ $# = 0 ] || printf '%s\n' "$@" >"$work/payload/only"
     unpack_wheel
@@ -229,7 +227,7 @@ boot() {
     [ -s "$work/results/table.tsv" ] || { tail -n 30 "$work/console.log" >&2; fail "the machine left no results"; }
 }
 
-# Prints the table; fails if a scenario did, or none came to its end.
+# Prints the table. Fails if a scenario failed or none finished.
 report() {
     local expected=$1 rows
     echo
@@ -261,5 +259,5 @@ main() {
     report "$expected"
 }
 
-# Read to its end before it begins: it runs for long, and may be edited meanwhile.
+# Bash reads the whole function first: the script runs for long and may be edited meanwhile.
 main "$@"; exit

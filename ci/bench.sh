@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# What the library costs, as a Markdown table of ratios. Asserts nothing: machines are noisy, and a table can be read.
+# Measures the cost of the library, as a Markdown table of ratios. Asserts nothing, because machines are noisy.
 #
 #   ci/bench.sh [rounds, default 15: some eight minutes]
 set -euo pipefail

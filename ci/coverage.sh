@@ -1,18 +1,18 @@
 #!/usr/bin/env bash
-# Coverage of compiled code: the tests of `python/jitlisten/_coverage`. Needs no native library.
+# Tests of `python/jitlisten/_coverage`: coverage of compiled code. Does not need the native library.
 #
-#   ci/coverage.sh          the newest Numba with the newest coverage.py
+#   ci/coverage.sh          newest Numba with newest coverage.py
 #   ci/coverage.sh older    an old Numba with an old coverage.py
-#   ci/coverage.sh all      every Numba that has lines (the list of ci/lines.sh, without 0.56): lines, branches and the cache, an hour.
-#                           Fails if one of them cannot be had here
-#   ci/coverage.sh suites   parts of three test suites that others wrote, into records/coverage.tsv; half an hour
+#   ci/coverage.sh all      every Numba with line tables (the list of ci/lines.sh without 0.56): lines, branches and the
+#                           cache, an hour. Fails if a release cannot be installed here
+#   ci/coverage.sh suites   parts of three third-party test suites, into records/coverage.tsv; half an hour
 #
-# Environments are made under target/venv-coverage.
+# Environments are created under target/venv-coverage.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
 venvs=target/venv-coverage
-# On Python 3.8, pytest is older.
+# Python 3.8 has an older pytest.
 tools='pytest<9 pytest-cov pytest-xdist'
 
 who=coverage
@@ -42,7 +42,7 @@ all)
 suites)
     # shellcheck disable=SC2086
     make_venv suites 3.12 numba==0.68.1 coverage==7.17.3 scipy quantecon==0.13.1 numba-stats==1.14.0 sparse==0.19.3 $tools
-    # Its tests are not in its wheel.
+    # The wheel does not contain the project's tests.
     "$venvs/suites/bin/python" -m pip download -q --disable-pip-version-check --no-deps --no-binary numba-stats -d "$venvs" numba-stats==1.14.0
     tar xzf "$venvs/numba_stats-1.14.0.tar.gz" -C "$venvs"
     "$venvs/suites/bin/python" benches/coverage_suites.py "$venvs/numba_stats-1.14.0"

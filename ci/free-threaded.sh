@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
-# Records Python functions on a free-threaded CPython, which neither Debian nor PyPI has as a package: builds it from
-# Debian's source package under target/free-threaded, and runs the tests of Python functions with it.
+# Records Python functions on a free-threaded CPython. Neither Debian nor PyPI packages it: it is built from Debian's
+# source package under target/free-threaded.
 #
 #   [LIBRARY=target/release/libjitlisten.so] ci/free-threaded.sh
 #
-# Needs a C compiler and a network with Debian's archive. Building takes three minutes of two processors.
+# Requires a C compiler and access to Debian's archive. The build takes three minutes on two processors.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -35,13 +35,13 @@ build() {
 [ -x "$python" ] || build || { tail -n 20 target/free-threaded.log >&2; exit 1; }
 [ "$("$python" -c 'import sys; print(sys._is_gil_enabled())')" = False ]
 
-# As the tests look for an interpreter.
+# The path where the tests look for an interpreter.
 venvs=$directory/venvs
 mkdir -p "$venvs/numba-0.68.1/bin"
 ln -sfn "$python" "$venvs/numba-0.68.1/bin/python"
 for other in numba-0.56.4 numba-0.68.1-python-3.12 numba-0.68.1-python-3.13; do
     echo 'only one free-threaded Python is built' >"$venvs/$other.skipped"
 done
-# This Python keeps every name of a function for ever, recorded or not.
+# This Python keeps every function name forever, recorded or not.
 JITLISTEN_VENVS=$venvs JITLISTEN_LIBRARY=$library cargo test --workspace --test alone -- --test-threads=1 sampler_python:: \
     --skip functions_that_live_for_one_call

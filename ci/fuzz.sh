@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Compiles every fuzz target, and where cargo-fuzz and a nightly toolchain are, runs each for a moment from its seeds.
-# What was run for long, and how, is in fuzz/README.md.
+# Compiles every fuzz target. With cargo-fuzz and a nightly toolchain, also runs each for some seconds from its seeds.
+# fuzz/README.md lists long runs.
 #
 #   ci/fuzz.sh [seconds for each target, default 6]
 set -euo pipefail
@@ -19,7 +19,7 @@ fuzz/seed.sh
 nightly=target/fuzz-nightly
 build() { cargo +nightly fuzz build --target-dir "$@" 2>&1 | grep -E '^(warning|error)' || true; }
 build $nightly
-# Reads neighbouring memory, too, as in a process: no AddressSanitizer.
+# Reads neighbouring memory, as it does in a process: no AddressSanitizer.
 build $nightly-plain --sanitizer none python_frames
 found=$(mktemp -d)
 trap 'rm -rf "$found"' EXIT
@@ -27,7 +27,7 @@ for target in "${targets[@]}"; do
     directory=$nightly
     [ "$target" != python_frames ] || directory=$nightly-plain
     program=$directory/x86_64-unknown-linux-gnu/release/$target
-    # What is found goes nowhere but here: the corpus of a long run stays untouched.
+    # Keep new inputs here: the corpus of a long run must not change.
     if ! "$program" -max_len=16384 -max_total_time="$seconds" -seed=1 -timeout=60 \
         -artifact_prefix="fuzz/$target-" "$found" "fuzz/corpus/$target" >"$found.log" 2>&1; then
         tail -n 40 "$found.log"

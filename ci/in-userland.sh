@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Runs a command in a userland that ci/userland.sh made, in a mount namespace of its own: /proc, /sys and /dev are this
-# machine's, the repository lies at the same path as here, /tmp is empty. Nothing stays mounted.
+# Runs a command in a userland that ci/userland.sh created, in a separate mount namespace: /proc, /sys and /dev are this
+# machine's, the repository has the same path as here, /tmp is empty. No mount outlives the command.
 #
 #   ci/in-userland.sh NAME COMMAND...
 set -euo pipefail

@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
-# Makes a libgcc_s.so.1 to link with: zig would link its own libunwind into the library, and then an .eh_frame that an
-# LLVM hands to `__register_frame` would end there instead of in the libgcc_s of the process.
+# Creates a libgcc_s.so.1 to link against. zig would link its own libunwind into the library, and an `.eh_frame` that
+# LLVM passes to `__register_frame` would end there instead of in the process's libgcc_s.
 #
-#   ci/libgcc-stub.sh DIRECTORY COMPILER...    the compiler as in `zig cc -target aarch64-linux-gnu`
+#   ci/libgcc-stub.sh DIRECTORY COMPILER...    the compiler, such as `zig cc -target aarch64-linux-gnu`
 set -euo pipefail
 directory=${1:?a directory}
 shift
@@ -14,8 +14,8 @@ declare -A functions=(
     [GCC_3.3]='_Unwind_Backtrace _Unwind_FindEnclosingFunction _Unwind_GetCFA'
     [GCC_4.2.0]='_Unwind_GetIPInfo'
 )
-# libgcc's list for glibc (`libgcc/config/libgcc-glibc.ver`) has them where glibc once had them; x86_64 has none of that
-# age.
+# libgcc's list for glibc (`libgcc/config/libgcc-glibc.ver`) gives them the versions that glibc once had. x86_64 has no
+# symbols of that age.
 registry=GCC_3.0
 case "$*" in *aarch64*) registry=GLIBC_2.0 ;; esac
 functions[$registry]+=' __register_frame __deregister_frame'

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Profiles programs of libraries that are built on Numba, as their users would: python/tests/libraries. Needs
-# target/wheels (ci/wheel.sh build) and a package index; some four minutes.
+# Profiles programs of libraries built on Numba, as their users do: python/tests/libraries. Requires target/wheels
+# (ci/wheel.sh build) and a package index. About four minutes.
 #
 #   ci/libraries.sh [PYTEST-ARGUMENT...]
 set -euo pipefail

@@ -1,15 +1,15 @@
 #!/usr/bin/env bash
-# Line tables that do not change the code: the tests of `python/jitlisten/_lines`.
+# Tests of `python/jitlisten/_lines`: line tables that do not change the code.
 #
-#   ci/lines.sh          the newest Numba, the short list of programs, real tools; messages of two old ones, too (ci/setup.sh)
-#   ci/lines.sh environment   makes the environment of that
+#   ci/lines.sh          newest Numba, short list of programs, real tools; messages of two old releases, too (ci/setup.sh)
+#   ci/lines.sh environment   creates the environment for that
 #   ci/lines.sh older    another Numba, and the patch for Numba with Numba's own tests
 #   ci/lines.sh truth    three Numbas: programs that time their own phases, recorded by us and by perf; into records/truth.tsv; an hour
-#   ci/lines.sh all      every Numba that has lines, and all programs; hours. Fails if one of them cannot be had here
-#   ci/lines.sh same-code [NAME...]   machine code alone, for these or all Numbas, into records/same-code.tsv: the rows that
+#   ci/lines.sh all      every Numba with line tables, all programs; hours. Fails if a release cannot be installed here
+#   ci/lines.sh same-code [NAME...]   machine code only, for these Numbas or all, into records/same-code.tsv: rows that
 #                        today's builder lacks; can be interrupted and continued
 #
-# The native library is needed (make build). Environments are made under target/venv-lines.
+# Requires the native library (make build). Environments are created under target/venv-lines.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -94,7 +94,7 @@ all | same-code)
 0.68.1-python-3.13 3.13 numba==0.68.1
 MATRIX
     echo "lines: $compared compared, ${#failed[@]} failed: ${failed[*]}; ${#skipped[@]} skipped: ${skipped[*]}"
-    # What was skipped was not compared: the list in versions.py says that it was.
+    # A skipped program was not compared, but the list in versions.py claims that it was.
     [ ${#failed[@]} = 0 ] && [ ${#skipped[@]} = 0 ]
     ;;
 *)

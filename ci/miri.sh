@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
-# The pure parts under miri: what turns foreign bytes into a model, and what encodes bytes for others. The tests left
-# out take hours there (every byte changed, a name of a megabyte) or are about the machine itself.
+# Runs the pure parts under miri: parsers of foreign bytes, and encoders. Tests are left out if they take hours there
+# (every byte changed, a name of a megabyte) or depend on the machine.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
-# Tree borrows, because iced-x86's decoder tables break the older rules; test data is read from files.
+# Tree borrows, because iced-x86's decoder tables violate stacked borrows. Test data is read from files.
 export MIRIFLAGS='-Zmiri-disable-isolation -Zmiri-tree-borrows'
 miri() { cargo +nightly miri test -q "$@"; }
 

@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
-# The tests whose name contains a word, and before them whatever they need: packages, virtual environments, the library,
-# the wheel, programs that other scripts build.
+# Runs the tests whose name contains a word, after installing and building what they need: packages, virtual
+# environments, the library, the wheel, programs of other scripts.
 #
 #   ci/one.sh NAME    a file with tests (`table`, `test_record`), a part of a test's name (`py_spy`), or both (`table::perf`)
-#   ONLY_SAY=yes ci/one.sh NAME    the commands, and nothing is run
+#   ONLY_SAY=yes ci/one.sh NAME    prints the commands without running them
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -12,10 +12,10 @@ crates=(jitlisten names unwind-register shim sampler capi report cli tests)
 export CARGO_TARGET_DIR=$PWD/target
 PATH=$PWD/target/tools:$PATH
 
-# --- which ----------------------------------------------------------------------------------------------------------------
+# --- selection ------------------------------------------------------------------------------------------------------------
 
-# Prints the files of Rust that have a test with this in its name: functions below `#[test]`; where macros (`row`,
-# `rows`) make tests, any function, and the name of a row.
+# Prints the Rust files that contain a test with this name: functions after `#[test]`; in files where macros (`row`,
+# `rows`) define tests, any function, and the names of rows.
 rust_files_with() {
     local all
     mapfile -t all < <(find "${crates[@]/%//src}" {jitlisten,names,unwind-register,report,tests}/tests -name '*.rs' ! -name main.rs)
@@ -33,7 +33,7 @@ below_test='FNR == 1 { pending = 0 }
 
 python_files_with() { grep -rlE "def test_\w*${1#test_}" --include='test_*.py' python/tests || true; }
 
-# A module is a file, or named in one.
+# A module is a file, or is declared in one.
 with_module() {
     local path
     while read -r path; do
@@ -41,7 +41,7 @@ with_module() {
     done
 }
 
-# By the name of a file, else by that of a test; `words` is what is asked of the tests in them.
+# Looks for files first, then for tests. `words` selects tests in these files.
 file=${name%%::*}
 mapfile -t files < <(find "${crates[@]}" python -path '*/tests/*' \( -name "$file.rs" -o -name "$file.py" \) -print | sort)
 if [ ${#files[@]} -gt 0 ]; then
@@ -53,10 +53,9 @@ else
 fi
 [ ${#files[@]} -gt 0 ] || { echo "one: there is no test $name" >&2; exit 2; }
 
-# --- how ------------------------------------------------------------------------------------------------------------------
+# --- commands -------------------------------------------------------------------------------------------------------------
 
-# The files below tests/tests are modules of a few binaries. A filter of libtest says nothing of a module and a name
-# inside.
+# Files in tests/tests are modules of a few binaries. libtest cannot filter by a module and a name in it.
 module_of() {
     local only="--workspace --test $1 --"
     if [ -z "$words" ]; then echo "$only $2::"; else
@@ -64,7 +63,7 @@ module_of() {
     fi
 }
 
-# What `cargo test` is called with for one file of Rust.
+# Prints the arguments of `cargo test` for one Rust file.
 command_of() {
     local directory=${1%%/*} package
     package=$(sed -n 's/^name = "\(.*\)"/\1/p' "$directory/Cargo.toml" | head -n 1)
@@ -75,7 +74,7 @@ command_of() {
     esac
 }
 
-# Its environment is made by the script that runs all of them.
+# The script that runs all tests of this kind creates their environment.
 lines_test() {
     local venv=target/venv-lines/0.68.1/bin
     if [ -x $venv/python ]; then
@@ -95,7 +94,7 @@ for file in "${files[@]}"; do
     *.rs) tests+=("cargo test $(command_of "$file")") ;;
     esac
 done
-# Of one crate's unit tests there may be many files.
+# Several files may hold unit tests of one crate.
 mapfile -t tests < <(printf '%s\n' "${tests[@]}" | awk 'NF && !seen[$0]++')
 only=${words:+ -k ${words##*::}}
 if [ ${#wheel[@]} -gt 0 ]; then

@@ -1,12 +1,12 @@
 #!/usr/bin/env bash
-# The tests whose outcome depends on the code that LLVM makes, once more for each of some other processors: Numba
-# compiles for this one unless asked otherwise, so a machine sees only its own code.
+# Repeats the tests that depend on the code that LLVM generates, for other processors: Numba compiles for the processor
+# of this machine unless told otherwise.
 #
 #   ci/processors.sh
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
-# No machine has every processor, so in CI it is no failure; ci/test.sh counts it.
+# A processor that is missing here is not a failure, even in CI: no machine has them all. ci/test.sh counts it.
 skip() { echo "SKIPPED processors: $1" | tee -a "${JITLISTEN_SKIPS:-/dev/null}" >&2; }
 
 if [ "$(uname -m)" != x86_64 ]; then
@@ -15,11 +15,11 @@ if [ "$(uname -m)" != x86_64 ]; then
 fi
 export CARGO_TARGET_DIR=$PWD/target
 PATH=$PWD/target/tools:$PATH
-said=$(mktemp)
-trap 'rm -f "$said"' EXIT
+output=$(mktemp)
+trap 'rm -f "$output"' EXIT
 status=0
 
-# Names, lines and walks out of the code: perf with a map and with images, py-spy, gdb, the unwinders inside.
+# Names, lines and stacks of compiled code: perf with a map and with images, py-spy, gdb, the unwinders in the process.
 tests=(
     table::numba_0_68_1::perf table::numba_0_68_1::gdb_attached
     image_python_stacks::py_spy_records image_python_stacks::py_spy_dumps_the_chain
@@ -28,7 +28,7 @@ tests=(
     unwinders::with_images_libunwind unwinders::rules_are_read_from_code
 )
 
-# for_processor NAME [FLAG...]: where this processor has all the flags.
+# for_processor NAME [FLAG...]: runs them if this processor has all flags.
 for_processor() {
     local name=$1 flag began=$SECONDS failed=
     shift
@@ -36,7 +36,7 @@ for_processor() {
         grep -qw -- "$flag" /proc/cpuinfo || { skip "this one cannot run code for $name"; return; }
     done
     export NUMBA_CPU_NAME=$name NUMBA_CPU_FEATURES=
-    cargo test -q --workspace --test together -- "${tests[@]}" >"$said" 2>&1 || { failed=yes; tail -n 60 "$said" >&2; }
+    cargo test -q --workspace --test together -- "${tests[@]}" >"$output" 2>&1 || { failed=yes; tail -n 60 "$output" >&2; }
     echo "processors: $name: ${failed:+FAILED, }$((SECONDS - began)) s"
     [ -z "$failed" ] || status=1
 }

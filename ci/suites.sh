@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Test suites that others wrote, without the library and under it: what fails must be the same. Takes about an hour;
-# what was seen is in records/suites.tsv.
+# Runs third-party test suites without the library and with it: the failures must be the same. Takes about an hour. The
+# results are in records/suites.tsv.
 #
 #   [LIBRARY=target/release/libjitlisten.so] ci/suites.sh [llvmlite|cpython|numba|lines|sampled|python...]    default: all
 set -euo pipefail
@@ -17,18 +17,18 @@ results=$PWD/target/suites
 rm -rf "$results"
 status=0
 
-# The parts of Numba's suite that load, free, cache, fork, raise through or debug compiled code. Two of them are hours
-# long and not among them: test_parfors, test_cuda.
+# The parts of Numba's suite that load, free, cache, fork, raise through or debug compiled code. test_parfors and
+# test_cuda are left out: each takes hours.
 numba=(caching compile_cache exceptions try_except nrt nrt_refct refop_pruning generators debug debuginfo gdb_bindings gdb_dwarf
     codegen profiler num_threads threadsafety parfors_caching parallel_backend)
 
-# Those that compile one kind of code each, for the comparison with lines and without. Of parfors, which takes hours,
-# three classes.
+# Tests that each compile one kind of code, for the comparison with and without line tables. Three classes of parfors,
+# which takes hours.
 lines=(closure recursion generators looplifting object_mode inlining ir_inlining overlap cfunc unpack_sequence array_exprs exceptions
     jitclasses extending dispatcher caching withlifting mixed_tuple_unroller comprehension listobject dictobject stencils debuginfo
     parfors_passes parfors.TestParforBasic parfors.TestPrangeBasic parfors.TestParforsLeaks)
 llvmlite=(binding ir refprune valuerepr)
-# Those of CPython and greenlet that frames, threads, signals and children have to do with.
+# Tests of CPython and greenlet about frames, threads, signals and child processes.
 python=(asyncio generators gc threading sys_setprofile monitoring subprocess signal)
 greenlet=(contextvars cpp extension_interface gc generator generator_nested greenlet greenlet_trash interpreter_shutdown leaks
     stack_saved throw tracing weakref)
@@ -59,7 +59,7 @@ for suite in "$@"; do
         ;;
     cpython) for venv in numba-0.68.1-python-3.1{2,3}; do compare "$venv" cpython; done ;;
     numba) compare suites numba "${numba[@]/#/numba.tests.test_}" ;;
-    # Recorded 1,000 times a second of processor time, and llvmlite's of wall-clock time, too.
+    # Recorded at 1,000 samples per second of CPU time; llvmlite's suite also by wall-clock time.
     sampled)
         compare numba-0.68.1 sampled "${llvmlite[@]/#/llvmlite.tests.test_}"
         compare numba-0.68.1 sampled-wall "${llvmlite[@]/#/llvmlite.tests.test_}"

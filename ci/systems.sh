@@ -1,12 +1,13 @@
 #!/usr/bin/env bash
-# The library in userlands of other Debian releases: the same tests as here, run inside, with the tools of that release.
+# Tests the library in userlands of other Debian releases: the same tests as on this system, with the tools of that
+# release.
 #
 #   [LIBRARY=target/release/libjitlisten.so] ci/systems.sh NAME...        trixie, sid, bullseye
 #
-# A userland whose C library is too old for the library gets that of the wheel, unless LIBRARY names one.
+# If the C library of a userland is too old for the library, the wheel's library is tested, unless LIBRARY names one.
 #
-# Prints a table for each, and leaves it in target/systems/NAME.md. A userland that cannot be made is a failure in CI
-# and a loud skip elsewhere.
+# Prints a table for each release and writes it to target/systems/NAME.md. A userland that cannot be created is a
+# failure in CI and is skipped with a message elsewhere.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -18,10 +19,10 @@ failures=0
 say() { printf 'systems: %s\n' "$*" >&2; }
 inside() { nice -n "${NICE:-0}" ci/in-userland.sh "$name" "$@"; }
 
-# --- the program of the tests ---------------------------------------------------------------------------------------------
+# --- test programs --------------------------------------------------------------------------------------------------------
 
-# Builds the programs of the tests that run side by side and of those that run alone; `program` and `alone` are their
-# paths.
+# Builds the programs of the tests that run side by side and of those that run alone. Sets `program` and `alone` to
+# their paths.
 build_program() {
     if ! cargo test --no-run --test together --test alone "$@" >"$work/cargo" 2>&1; then
         cat "$work/cargo" >&2
@@ -31,7 +32,7 @@ build_program() {
     alone=$(sed -n 's|^ *Executable tests/alone/main\.rs (\(.*\))$|\1|p' "$work/cargo")
 }
 
-# A program that was linked here runs where the C library is not older than here; elsewhere it has to bring its own.
+# A program linked here needs the C library of this system or a newer one; elsewhere it has to be linked statically.
 choose_program() {
     build_program --workspace
     if ! inside "$program" --list >/dev/null 2>&1; then
@@ -43,14 +44,14 @@ choose_program() {
 
 loads() { inside python3 -c 'import ctypes, sys; ctypes.CDLL(sys.argv[1])' "$under_test" >"$results/loads" 2>&1; }
 
-# It is taken along, and the static one beside it: the path of LIBRARY may be one that the userland does not have.
+# Copied, together with the static library: the userland may not have the path of LIBRARY.
 take_library() {
     under_test=$results/libjitlisten.so
     cp "$1" "$under_test"
     if [ -f "${1%.so}.a" ]; then cp "${1%.so}.a" "$results/"; fi
 }
 
-# A library that was linked here wants this C library or a newer one; that of the wheel is linked for an old one.
+# A library linked here needs this C library or a newer one. The wheel's library is linked against an old one.
 choose_library() {
     take_library "$library"
     loads && return
@@ -71,8 +72,8 @@ row() {
     [ "$2" = ok ] || { failures=$((failures + 1)); tail -n 40 "$log" >&2; }
 }
 
-# What stands between `running 5 tests` and the end, as `5 tests` or the names of those that failed.
-said() {
+# Prints `5 tests` from libtest's output, or the names of the failed tests.
+outcome() {
     local failed
     failed=$(awk '/^test .* FAILED$/ { print $2 }' "$log" | sort -u | tr '\n' ' ')
     if [ -n "$failed" ]; then echo "$failed"; else
@@ -80,7 +81,7 @@ said() {
     fi
 }
 
-# scenario TITLE [VARIABLE=VALUE...] TEST...: every test whose name has one of these words in it.
+# scenario TITLE [VARIABLE=VALUE...] TEST...: runs every test whose name contains one of these words.
 scenario() {
     local title=$1 began=$SECONDS variables=() result=FAILED
     shift
@@ -89,18 +90,18 @@ scenario() {
     variables=(JITLISTEN_USERLAND="$name" JITLISTEN_VENVS=/opt/venv JITLISTEN_LIBRARY="$under_test" JITLISTEN_TEST_LLVM="$llvm"
         JITLISTEN_SKIPS="$results/skips" "${variables[@]}")
     if inside env "${variables[@]}" "$program" --test-threads=2 --include-ignored "$@" >"$log" 2>&1; then result=ok; fi
-    # Words that fit no test prove nothing.
+    # Words that match no test prove nothing.
     if grep -q '^running 0 tests' "$log"; then result=FAILED; fi
-    row "$title" "$result" "$(said)" $((SECONDS - began))
+    row "$title" "$result" "$(outcome)" $((SECONDS - began))
 }
 
-# python_functions TITLE [VARIABLE=VALUE...]: a Python program that is recorded.
+# python_functions TITLE [VARIABLE=VALUE...]: records a Python program.
 python_functions() {
     local program=$alone
     scenario "$@" sampler_python::
 }
 
-# command TITLE COMMAND...: one that succeeds.
+# command TITLE COMMAND...: runs a command that must succeed.
 command_succeeds() {
     local title=$1 began=$SECONDS result=FAILED
     shift
@@ -119,17 +120,16 @@ every_scenario() {
     scenario 'perf attached, images' image_perf::perf_attached_to_a_running_process
     scenario 'perf, --call-graph dwarf, images' image::perf_walks_by_unwind_tables
     scenario 'perf inject, jitdump, frame pointers' jitdump_perf::frame_pointers_lead_out
-    # perf 5.10 writes section offsets that are 64 bytes off; perf 7.2 reports the module 0x80 bytes in front of the
-    # code.
+    # perf 5.10 writes section offsets that are off by 64 bytes. perf 7.2 reports the module 0x80 bytes before the code.
     [ "$name" != trixie ] || scenario 'perf inject, jitdump, --call-graph dwarf' jitdump_perf::unwind_tables_lead_out
     scenario 'gdb, attached and started' table::$numba::gdb
     scenario 'gdb, unwind tables alone' environment::unwind_tables_alone_serve_gdb
     scenario 'py-spy, images' image_python_stacks::py_spy_dumps_the_chain
-    # From Python 3.14 on, py-spy 0.4.3 does not know where among them Python's own frames belong.
+    # With Python 3.14 and newer, py-spy 0.4.3 puts Python's own frames in the wrong place among them.
     [ "$name" = sid ] || scenario 'py-spy, images, over Python' \
         image_python_stacks::py_spy_records image_python_stacks::py_spy_dumps_names image_python_stacks::stock_stacks
     scenario 'libgcc and libunwind inside' unwinders::
-    # Not tried there: it takes a library that was linked for its C library.
+    # Not tried there: needs a library linked against that C library.
     [ "$name" = bullseye ] || scenario 'lists of modules' modules::every_way modules::a_child_has modules::switched_on_late
     [ "$name" != sid ] || scenario 'the report of a crash in Python' modules::the_report_of_a_crash
     scenario 'fork' host_safety_fork::
@@ -142,7 +142,7 @@ every_scenario() {
     command_succeeds 'C tour, installed and uninstalled' env CI= PREFIX=/tmp/prefix ci/tour.sh "${under_test%/*}"
 }
 
-# Python 3.15 keeps frame pointers.
+# Python 3.15 is built with frame pointers.
 of_python_3_15() {
     [ "$name" = sid ] || return 0
     scenario 'Python 3.15: output' JITLISTEN_VENVS=/opt/venv-3.15 table::$numba::output

@@ -1,45 +1,45 @@
 #!/usr/bin/env bash
-# Runs the tests, goes on after a failure, lists all failures at the end, and ends with one line that counts everything.
+# Runs the tests, continues after a failure, then lists all failures and one line of totals.
 #
-#   ci/test.sh        set-up, build, checks, and every test that one machine can run in some twenty-five minutes
-#   ci/test.sh long   the rest, which takes hours: slow tests, soak runs, miri, fuzzing, other processors, userlands, Numba
-#                     releases, suites, aarch64
+#   ci/test.sh        set-up, build, checks and the tests for every commit, about 25 minutes after the set-up
+#   ci/test.sh long   the remaining tests, which take hours: slow tests, soak runs, miri, fuzzing, other processors,
+#                     userlands, Numba releases, suites, aarch64
 #
-# With MINUTES=N the first continues with those steps of the second that fit into N minutes from its start. With CI set,
-# a missing tool is a failure; elsewhere it is a loud skip.
+# With MINUTES=N, the first lane continues with steps of the long lane that fit into N minutes from its start. With CI
+# set, a missing tool is a failure; elsewhere the test is skipped with a message.
 #
-# cargo nextest would run the binaries of the workspace as well, but neither pytest nor the steps around them.
+# Not cargo nextest: it would not run pytest or the steps around it.
 set -uo pipefail
 cd "$(dirname "$0")/.." || exit
 
 lane=${1:-test}
 log=target/test.log
-# Nothing here is compiled twice, so nothing is kept for that: gigabytes.
+# Nothing is compiled twice here, so incremental builds only cost gigabytes.
 [ -z "${CI:-}" ] || export CARGO_INCREMENTAL=0
 export CARGO_TARGET_DIR=$PWD/target JITLISTEN_SKIPS=$PWD/target/test.skips JITLISTEN_SUPPORT=$PWD/target/test.support
 mkdir -p target
-# A number that comes again within a run meets the perf map of a process that has ended. Distributions set this, too.
+# A reused pid finds the perf map of a dead process. Distributions raise the limit, too.
 [ -z "${CI:-}" ] || { echo 4194304 >/proc/sys/kernel/pid_max; } 2>/dev/null
-# The second is where other users can go (tests/src/paths.rs).
+# The second directory is readable by other users (tests/src/paths.rs).
 rm -rf target/scratch "/opt/jitlisten-scratch${PWD//\//-}" "$log" "$JITLISTEN_SKIPS" "$JITLISTEN_SUPPORT"
 touch "$log" "$JITLISTEN_SKIPS" "$JITLISTEN_SUPPORT"
 PATH=$PWD/target/tools:$PATH
 passed=0 failed=0 skipped=0
 failures=()
 
-# --- how --------------------------------------------------------------------------------------------------------------------
+# --- steps ----------------------------------------------------------------------------------------------------------------
 
-# ran NAME BEGAN STATUS: one line that says how a step ended, and what it and all before it took.
+# ran NAME BEGAN STATUS: prints the result and the time of a step, and the total time of the lane.
 ran() {
-    local said=ok
-    [ "$3" = 0 ] || said=FAILED
+    local result=ok
+    [ "$3" = 0 ] || result=FAILED
     times >target/test.times
-    printf '=== %s: %s, %d s; so far %d s and %s processor seconds, %s of disk free\n' "$1" $said $((SECONDS - $2)) $SECONDS \
+    printf '=== %s: %s, %d s; so far %d s and %s processor seconds, %s of disk free\n' "$1" $result $((SECONDS - $2)) $SECONDS \
         "$(awk -F '[ms ]' 'NR == 2 { print int($1 * 60 + $2 + $4 * 60 + $5) }' target/test.times)" \
         "$(df -h --output=avail . | awk 'NR == 2 { print $1 }')"
 }
 
-# step NAME COMMAND...: one thing that passes or fails as a whole.
+# step NAME COMMAND...: runs a command that passes or fails as a whole.
 step() {
     local name=$1 began=$SECONDS status=0
     shift
@@ -49,22 +49,22 @@ step() {
     if [ $status = 0 ]; then passed=$((passed + 1)); else failed=$((failed + 1)) failures+=("$name"); fi
 }
 
-# tests NAME WORD...: `cargo test WORD...`, whose tests are counted one by one.
+# tests NAME WORD...: runs `cargo test WORD...` and counts each test.
 tests() {
-    local name=$1 began=$SECONDS status=0 said=target/test.one
+    local name=$1 began=$SECONDS status=0 output=target/test.one
     shift
     printf '\n=== %s\n' "$name"
-    cargo test --workspace --no-fail-fast "$@" 2>&1 | tee $said || status=$?
+    cargo test --workspace --no-fail-fast "$@" 2>&1 | tee $output || status=$?
     ran "$name" "$began" $status
-    cat $said >>"$log"
-    # A binary that does not compile or crashes has no line of its own, and one without tests proves nothing.
-    if [ $status != 0 ] && ! grep -q '^test result: FAILED' $said || ! grep -q '^test result: .* [1-9][0-9]* passed' $said; then
+    cat $output >>"$log"
+    # A crash or a compile error leaves no test line. A run without tests proves nothing.
+    if [ $status != 0 ] && ! grep -q '^test result: FAILED' $output || ! grep -q '^test result: .* [1-9][0-9]* passed' $output; then
         failed=$((failed + 1)) failures+=("$name")
     fi
 }
 
-# beside NAME COMMAND...: begins a step beside the next ones, where neither keeps two processors busy. `step NAME ended
-# NAME` is its turn.
+# beside NAME COMMAND...: starts a step in the background, for steps that leave a processor idle. `step NAME ended NAME`
+# waits for it.
 declare -A beside=()
 beside() {
     local name=$1
@@ -84,13 +84,13 @@ skip() {
     printf '\nSKIPPED %s: %s\n' "$1" "$2" | tee -a target/test.skips.steps
 }
 
-# drop PATH...: what no later step needs. A developer keeps it for the next run; a machine of CI may be small.
+# drop PATH...: frees disk space in CI. Developers keep the files for the next run.
 drop() { [ -z "${CI:-}" ] || rm -rf "$@"; }
 
-# Tests, or steps, that left something out.
+# Counts the tests and steps that skipped something.
 count_skips() { awk '/^SKIPPED/ { print $2 }' "$JITLISTEN_SKIPS" | sort -u | wc -l; }
 
-# Sums libtest's lines `test result: ok. 14 passed; 0 failed; 1 ignored; ...`; a test that skipped anything counts as
+# Sums libtest's lines `test result: ok. 14 passed; 0 failed; 1 ignored; ...`. A test that skipped a part counts as
 # skipped.
 count_tests() {
     local sums skips
@@ -101,7 +101,7 @@ count_tests() {
     mapfile -t -O "${#failures[@]}" failures < <(awk '/^test .* FAILED$/ { print $2 }' "$log" | sort -u)
 }
 
-# Of each failed test the begin and the end of its message: whoever sees only the end of all this sees why.
+# Prints the first and last lines of each failure message, for readers who only see the end of the log.
 why() {
     awk '/^---- .* stdout ----$/ { end(); on = 1 } /^failures:$/ { end() }
         on && NF { lines[count++] = substr($0, 1, 300) }
@@ -124,7 +124,7 @@ report() {
     [ "$failed" = 0 ]
 }
 
-# --- what -------------------------------------------------------------------------------------------------------------------
+# --- lanes ----------------------------------------------------------------------------------------------------------------
 
 test_lane() {
     step setup ci/setup.sh
@@ -137,7 +137,7 @@ test_lane() {
     step wheel-tests ci/wheel.sh test
     tests 'unit tests'
     tests 'tests together' --test together -- --test-threads=4 "${slow[@]/#/--skip=}"
-    # The tests that run alone use one processor; these two measure no time.
+    # `alone` occupies one processor. Neither of these two measures time.
     beside coverage nice -n 19 ci/coverage.sh
     beside docs nice -n 19 ci/docs.py target/wheel/venv/bin
     tests 'tests alone' --test alone -- --test-threads=1
@@ -146,8 +146,8 @@ test_lane() {
     step lines ci/lines.sh
 }
 
-# Of the tests that run four at a time: a third of their time. The same is tested elsewhere with another LLVM, Numba or
-# tool, or it takes a minute. Parts of names.
+# A third of the time of the tests that run four at a time. Other tests cover the same code with another LLVM, Numba or
+# tool; some take a minute each. Substrings of test names.
 slow=(
     host_safety_threads::a_minute image_lifetime::ten_thousand short_lived_functions::deleted
     integration_cpp::llvm_15 integration_cpp::llvm_16 integration_cpp::llvm_19 integration_rust:: integration_llvmlite::
@@ -158,7 +158,7 @@ slow=(
 
 # --- the long lane ----------------------------------------------------------------------------------------------------------
 
-# later MINUTES COMMAND NAME WORD...: a step, behind the other lane, only if that many minutes are left.
+# later MINUTES COMMAND NAME WORD...: runs a step of the long lane if that many minutes are left.
 later() {
     local needed=$1
     shift
@@ -178,22 +178,22 @@ slow_tests() {
     tests 'slow tests' --test together -- --test-threads=4 "${slow[@]}"
     step 'slow wheel tests' ci/wheel.sh test -m slow
     step 'coverage of an older Numba' ci/coverage.sh older
-    # Only CI has to have every integration, and only both lanes together meet all.
+    # CI must have every integration, and only the two lanes together run them all.
     [ -z "${CI:-}" ] || [ "$lane" = long ] || step support ci/support.py --seen target/test.support
 }
 
 in_debian_13() {
     ci/systems.sh trixie || return
-    # Without the rights to make one, that was a loud skip.
+    # Without permission to create the userland, ci/systems.sh has skipped it with a message.
     [ ! -d target/userlands/trixie/opt ] || ci/wheel.sh userland trixie
 }
 
 miri() { if cargo +nightly miri --version >/dev/null 2>&1; then ci/miri.sh; else skip miri "no nightly toolchain with miri"; fi; }
 
-# As a registry would have them: each package is built from what is in it.
+# Builds each package from its own files, as a registry does.
 packages() { cargo package --quiet --allow-dirty -p jitlisten-files -p jitlisten-names -p jitlisten-unwinder -p unwind-register -p jitlisten; }
 
-# The most often useful first.
+# Ordered by usefulness.
 long_lane() {
     later 15 slow_tests 'slow tests'
     later 3 step fuzz ci/fuzz.sh

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# The tour of the C API (tests/c/tour.c) as C11 and as C++17, linked in every way, under the sanitizers and valgrind,
-# with ThreadSanitizer in the library, too, where a nightly toolchain and its sources are; the
-# installation: what pkg-config says compiles it, the symbols have versions, and nothing is left after uninstalling.
+# Compiles the tour of the C API (tests/c/tour.c) as C11 and C++17, links it in every way, and runs it under the
+# sanitizers and valgrind; with ThreadSanitizer in the library where a nightly toolchain and its sources are installed.
+# Then tests the installation: pkg-config's flags, symbol versions, and that uninstalling leaves nothing.
 #
 #   ci/tour.sh [target directory, default target/release]
 set -euo pipefail
@@ -23,12 +23,12 @@ private=(-lgcc_s -lutil -lrt -lpthread -lm -ldl)
 tour() {
     local name=$1 began=$SECONDS
     shift
-    if ! timeout 400 "$@" >"$work/said" 2>&1; then
+    if ! timeout 400 "$@" >"$work/output" 2>&1; then
         echo "tour: $name fails:" >&2
-        cat "$work/said" >&2
+        cat "$work/output" >&2
         exit 1
     fi
-    echo "tour: $name: ok, $((SECONDS - began)) s: $(tail -n 1 "$work/said")"
+    echo "tour: $name: ok, $((SECONDS - began)) s: $(tail -n 1 "$work/output")"
 }
 
 has() {
@@ -50,8 +50,8 @@ if has valgrind; then
     tour valgrind valgrind -q --error-exitcode=1 --fair-sched=yes "$work/c"
 fi
 
-# ThreadSanitizer has to see every access, those of the library and of Rust's standard library, too: a nightly toolchain
-# builds both. Its own runtime is linked: those of gcc 12 and clang 13 lack what its compiler asks for.
+# ThreadSanitizer must see every access, in the library and in Rust's standard library: a nightly toolchain builds both.
+# Its own runtime is linked: those of gcc 12 and clang 13 lack functions that its compiler calls.
 nightly_runtime() {
     local sysroot
     sysroot=$(rustc +nightly --print sysroot 2>/dev/null) && [ -d "$sysroot/lib/rustlib/src/rust/library" ] || return 1
@@ -63,7 +63,7 @@ if runtime=$(nightly_runtime); then
     RUSTFLAGS=-Zsanitizer=thread cargo +nightly build --quiet -Zbuild-std --target $target --target-dir target/tsan --release \
         -p jitlisten-capi --no-default-features
     link=('-Wl,--whole-archive' "$runtime" '-Wl,--no-whole-archive' "${private[@]}")
-    # It must be able to say no.
+    # ThreadSanitizer must be able to fail.
     printf '%s\n' '#include <pthread.h>' 'int shared; void *work(void *none) { shared++; return none; }' \
         'int main(void) { pthread_t t; pthread_create(&t, 0, work, 0); work(0); return pthread_join(t, 0); }' >"$work/race.c"
     cc -g -fsanitize=thread -c "$work/race.c" -o "$work/race.o"

@@ -1,17 +1,17 @@
 #!/usr/bin/env bash
-# Makes the userland of another Debian release under target/userlands: a directory with its packages, to enter by
-# chroot. It is kept, and made again when the list of its packages changes.
+# Creates a userland of another Debian release under target/userlands: a directory with its packages, for chroot. It is
+# kept until the list of packages changes.
 #
 #   ci/userland.sh trixie|sid|bullseye    prints the directory, and nothing else, on standard output
 #
-# Needs root (or sudo without a password) and mmdebstrap. Without them it ends with status 3: callers skip, and fail in
+# Requires root (or sudo without a password) and mmdebstrap. Exits with status 3 without them: callers skip, and fail in
 # CI.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
 suite=${1:?the name of a Debian release}
 packages=(python3 python3-venv gdb gcc g++ libc6-dev libunwind-dev binutils pkg-config make procps util-linux)
-# The newest Numba that its Python can have; each environment is NAME=PYTHON=REQUIREMENTS.
+# The newest Numba that the release's Python supports; each environment is NAME=PYTHON=REQUIREMENTS.
 newest="numba==0.68.1 llvmlite==0.50.0 numpy==2.4.6 py-spy==0.4.3"
 case $suite in
 trixie)
@@ -39,7 +39,7 @@ directory=target/userlands/$suite
 
 # --- packages -------------------------------------------------------------------------------------------------------
 
-# Where this machine gets its own packages, if that is Debian's archive.
+# The mirror of this machine's own packages, if it has Debian's archive.
 mirror() {
     local found
     # shellcheck disable=SC2016 # a format of apt's own
@@ -48,7 +48,7 @@ mirror() {
 }
 
 make_userland() {
-    # Releases that are no longer supported have Release files whose date is over; documents are of no use here.
+    # The Release files of unsupported releases have expired. Documentation is not needed.
     local attempt options=(--variant=minbase --components=main "--include=$(IFS=,; echo "${packages[*]}")"
         '--aptopt=Acquire::Check-Valid-Until "false"' '--aptopt=Acquire::Retries "5"'
         '--dpkgopt=path-exclude=/usr/share/doc/*' '--dpkgopt=path-exclude=/usr/share/man/*'
@@ -59,7 +59,7 @@ make_userland() {
         as_root rm -rf "$directory" "$directory.new" "$directory.stamp"
         if as_root env TMPDIR=/tmp mmdebstrap "${options[@]}" "$suite" "$directory.new" "$(mirror)" >"$directory.log" 2>&1; then
             as_root mv "$directory.new" "$directory"
-            # Its perf asks the kernel for its version and looks for a perf of that one.
+            # Its perf runs the perf of the running kernel's version.
             [ -e "$directory/usr/bin/perf" ] || as_root ln -s perf_5.10 "$directory/usr/bin/perf"
             printf '%s' "$stamp" >"$directory.stamp"
             return
@@ -80,7 +80,7 @@ fi
 
 # --- virtual environments -------------------------------------------------------------------------------------------
 
-# The wheels are fetched by a pip out here: in there is no network to be set up.
+# pip runs outside the userland, which then needs no network set-up.
 fetch_wheels() {
     local version=$1 wheels=$2 attempt pip
     shift 2

@@ -1,13 +1,13 @@
 # shellcheck shell=bash
-# Environments of Python for the tests of many Numbas, below $venvs; sourced by a script that sets $venvs and says
-# `$who: ...`.
+# Virtual environments for tests of many Numba releases, below $venvs. The script that sources this file sets $venvs,
+# and $who for messages.
 : "${venvs:?}" "${who:?}"
 
 # NAME PYTHON REQUIREMENT...
 make_venv() {
     local name=$1 version=$2 python
     shift 2
-    # What was asked for before may have been less.
+    # The environment may have been created from a shorter list of requirements.
     [ "$(cat "$venvs/$name/.complete" 2>/dev/null)" = "$*" ] && return
     python=$(command -v "python$version" || true)
     "$python" -c 'import venv, ensurepip' 2>/dev/null ||
@@ -21,7 +21,7 @@ make_venv() {
     printf '%s' "$*" >"$venvs/$name/.complete"
 }
 
-# NAME WORD...: pytest with these words in that environment.
+# NAME WORD...: runs pytest with these words in that environment.
 test_with() {
     echo "$who: $1"
     PATH="$PWD/$venvs/$1/bin:$PATH" "$venvs/$1/bin/python" -m pytest -q -p no:cacheprovider "${@:2}"

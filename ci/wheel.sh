@@ -1,25 +1,25 @@
 #!/usr/bin/env bash
-# Builds the wheels and the source distribution into target/wheels, and says what is in them. zig links for an old
+# Builds the wheels and the source distribution into target/wheels and checks their contents. zig links against an old
 # glibc.
 #
-#   ci/wheel.sh [build [TARGET...]]   by default x86_64, and aarch64 where its standard library can be had
+#   ci/wheel.sh [build [TARGET...]]   default: x86_64, and aarch64 if its standard library can be installed
 #   ci/wheel.sh library [MACHINE]     the library alone, in target/wheel/cargo/MACHINE-unknown-linux-gnu/wheel
 #   ci/wheel.sh test [ARGUMENT...]    installs the wheel of this machine into a fresh environment, runs python/tests/wheel;
 #                                     -m slow: the slow ones
 #   ci/wheel.sh sdist                 builds from the source distribution, as pip does, and compiles a function under it
-#   ci/wheel.sh userland NAME         runs it in a userland that ci/userland.sh has made: bullseye (glibc 2.31), sid
-#   ci/wheel.sh aarch64               runs the command and the package of the aarch64 wheel by qemu-user
+#   ci/wheel.sh userland NAME         tests the wheel in a userland of ci/userland.sh: bullseye (glibc 2.31), sid
+#   ci/wheel.sh aarch64               runs the command and the package of the aarch64 wheel under qemu-user
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
 glibc=2.28
-# Bytes; a wheel is downloaded by people who only want to look.
+# Limit in bytes: people download the wheel just to try it.
 most=$((6 << 20))
 tools=$PWD/target/wheel/tools
 venv=$PWD/target/wheel/venv
 wheels=target/wheels
 PATH=$tools/bin:$PATH
-# Equal bytes for equal sources, wherever they are built: no path of this machine.
+# Reproducible builds: no path of this machine in the output.
 export RUSTFLAGS="${RUSTFLAGS:-} --remap-path-prefix=$PWD=jitlisten --remap-path-prefix=${CARGO_HOME:-$HOME/.cargo}=cargo"
 
 fail() { echo "wheel: $*" >&2; exit 1; }
@@ -29,7 +29,7 @@ of_this_machine() { find "$wheels" -name "jitlisten-$(version)-*_$(uname -m).whl
 
 has_target() { rustup target list --installed 2>/dev/null | grep -qx "$1" || rustup target add "$1" >/dev/null 2>&1; }
 
-# library MACHINE: libjitlisten.so and .a; JITLISTEN_LIBRARY says where.
+# library MACHINE: builds libjitlisten.so and .a. JITLISTEN_LIBRARY names an existing library.
 library() {
     local target=$1-unknown-linux-gnu out=$PWD/target/wheel/cargo stub=$PWD/target/wheel/stub-$1
     ci/libgcc-stub.sh "$stub" python-zig cc -target "$1-linux-gnu.$glibc"
@@ -44,26 +44,25 @@ library() {
 build() {
     local target=$1-unknown-linux-gnu out=$PWD/target/wheel/cargo
     library "$1"
-    # The backend puts the library into the package; maturin is called by itself because only so it takes --zig.
+    # The backend puts the library into the package. maturin is called directly because only then does it accept --zig.
     PYTHONPATH=python/build python3 -B -c 'import backend; backend.prepare()'
     maturin build --quiet --zig --target "$target" --compatibility "manylinux_${glibc/./_}" --target-dir "$out" --out "$wheels"
     check_symbols "$out/$target/wheel/jitlisten"
 }
 
-# The libraries that PEP 600 lets a wheel count on, of those that are needed here.
+# The libraries that PEP 600 allows, restricted to those we need.
 allowed='libc.so.6 libm.so.6 libpthread.so.0 libdl.so.2 librt.so.1 libgcc_s.so.1 ld-linux-x86-64.so.2 ld-linux-aarch64.so.1'
-# The newest symbol version of each library in RHEL 8, glibc 2.28 and GCC 8, of those that are needed here. libgcc has
-# exported `__register_frame` and the unwinder's functions since GCC 3.0 on both processors, `_Unwind_GetIPInfo` since
-# 4.2.
+# Newest symbol version of each library in RHEL 8 (glibc 2.28, GCC 8). libgcc has exported `__register_frame` and the
+# unwinder's functions since GCC 3.0 on both processors, `_Unwind_GetIPInfo` since 4.2.
 declare -A newest_allowed=([GLIBC]=$glibc [GCC]=7.0.0)
 
-# Both files may ask for no library and no symbol that a system of that age does not have.
+# Both files may only need libraries and symbols that a system of that age has.
 check_symbols() {
     local needed version family
     for needed in $(readelf -d "$1" | sed -n 's/.*(NEEDED).*\[\(.*\)\]/\1/p'); do
         [[ " $allowed " == *" $needed "* ]] || fail "$1 needs $needed"
     done
-    # Of the versions it needs, not of those it may define itself.
+    # Only required versions, not those that the file defines.
     mapfile -t versions < <(readelf -VW "$1" | awk '/^Version needs/ { on = 1 } on' | sed -n 's/.*Name: \([^ ]*\).*/\1/p' | sort -uV)
     for version in "${versions[@]}"; do
         family=${version%%_*}
@@ -75,7 +74,7 @@ check_symbols() {
 
 is_at_most() { [ "$(printf '%s\n' "$1" "$2" | sort -V | tail -n 1)" = "$2" ]; }
 
-# part_of WHEEL NAME: a file of its metadata.
+# part_of WHEEL NAME: prints a file of the wheel's metadata.
 part_of() {
     python3 -c 'import sys, zipfile
 wheel = zipfile.ZipFile(sys.argv[1])
@@ -92,7 +91,7 @@ check_wheel() {
         scripts/jitlisten; do
         grep -q "$part" <<<"$names" || fail "$1 lacks $part"
     done
-    # Whole, before it is searched: grep ends at the first match, and a program that still writes to it fails.
+    # Read the whole output before searching: grep exits at the first match, and the writer would fail.
     metadata=$(part_of "$1" METADATA)
     tags=$(part_of "$1" WHEEL)
     ! grep -q '^Requires-Dist' <<<"$metadata" || fail "$1 has dependencies"
@@ -115,16 +114,16 @@ build_all() {
     PYTHONPATH=python/build python3 -B -c 'import backend, sys; print("wheel:", backend.build_sdist(sys.argv[1]))' $wheels
 }
 
-# A fresh environment with the wheel, what its tests need, and nothing of the source tree.
+# Creates a fresh environment with the wheel and the requirements of its tests, and nothing of the source tree.
 make_venv() {
     local numba=target/venv/numba-0.68.1/bin/python
     [ -x $numba ] || fail "no $numba: see ci/setup.sh"
     rm -rf "$venv"
     "$(realpath $numba)" -m venv "$venv"
-    # The packages of the pinned environment, by path: they need not be downloaded again.
+    # The packages of the pinned environment, by path: nothing is downloaded again.
     "$numba" -c 'import site; print(site.getsitepackages()[0])' >"$("$venv/bin/python" -c 'import site
 print(site.getsitepackages()[0])')/pinned.pth"
-    # A kernel for the magics, joblib, Dask and mpi4py, in the same way; without them those tests are skipped.
+    # Likewise a kernel for the magics, joblib, Dask and mpi4py; without them, those tests are skipped.
     local name environment
     for environment in target/wheel/notebook target/venv/pools; do
         name=${environment##*/}
@@ -137,20 +136,20 @@ print(site.getsitepackages()[0])')/pinned.pth"
 run_tests() {
     [ -n "$(of_this_machine)" ] || fail "no wheel: ci/wheel.sh build"
     make_venv
-    # Types as a user's type checker sees them, for the oldest and the newest Python that it knows.
+    # Checks types as a user's type checker does, for the oldest and the newest Python that mypy supports.
     local version what=()
     for version in 3.9 3.14; do
         "$tools/bin/mypy" --python-executable "$venv/bin/python" --python-version $version --strict -p jitlisten
     done
-    # Without a file or directory among the arguments, all of it.
+    # Without a file or directory among the arguments, run all tests.
     for version in "$@"; do if [ -e "${version%%::*}" ]; then what=("$@"); fi; done
     [ ${#what[@]} -gt 0 ] || what=(python/tests/wheel -m 'not slow' "$@")
-    # Most of them wait. Those of one group run one after another.
+    # Most tests wait. Tests of one group run one after another.
     JITLISTEN_TEST_PYTHON=$venv/bin/python PYTHONDONTWRITEBYTECODE=1 "$tools/bin/pytest" -q -p no:cacheprovider -n 6 --dist loadgroup \
         "${what[@]}"
 }
 
-# As pip does it, in an environment of its own; it fetches maturin, and the crates where cargo does not have them.
+# Builds as pip does, in a separate environment. Fetches maturin, and crates that cargo has not cached.
 from_source() {
     local source fresh=$PWD/target/wheel/sdist-venv began=$SECONDS pid
     source=$(find "$wheels" -name "jitlisten-$(version).tar.gz")
@@ -168,7 +167,7 @@ from_source() {
     rm -rf "$fresh"
 }
 
-# Without a machine of that kind: the command is started, and the package opens the library, in the userland of
+# Without aarch64 hardware: runs the command and loads the library through the package, in the userland of
 # ci/aarch64.sh.
 on_aarch64() {
     local wheel root=${JITLISTEN_AARCH64_ROOT:-$PWD/target/aarch64/root} unpacked
@@ -181,7 +180,7 @@ on_aarch64() {
     mkdir "$unpacked/bin"
     mv "$unpacked"/jitlisten-*.data/scripts/jitlisten "$unpacked/bin/"
     chmod 755 "$unpacked/bin/jitlisten"
-    # binfmt_misc makes the kernel start qemu for every program inside; nothing is written into the userland.
+    # binfmt_misc makes the kernel start qemu for every program inside. Nothing is written into the userland.
     # shellcheck disable=SC2016 # the words are those of the inner shells
     unshare --mount sh -euc '
         mount --rbind /proc "$1/proc"; mount --rbind /dev "$1/dev"; mount -t tmpfs -o mode=1777 tmpfs "$1/tmp"
@@ -195,12 +194,12 @@ on_aarch64() {
     '
 }
 
-# What an old or new system has to show: the command starts, finds its library, and Numba's code has names.
+# Checks on an old or new system: the command starts and finds its library, and Numba's code has names.
 in_userland() {
     local unpacked=$PWD/target/wheel/unpacked python
     rm -rf "$unpacked"
     python3 -m zipfile -e "$(of_this_machine)" "$unpacked"
-    # As `pip install --target` lays it out.
+    # The layout of `pip install --target`.
     mkdir -p "$unpacked/bin"
     mv "$unpacked"/jitlisten-*.data/scripts/jitlisten "$unpacked/bin/"
     chmod 755 "$unpacked/bin/jitlisten"
@@ -216,11 +215,11 @@ one_userland() {
         "$1/bin/jitlisten" --version
         ldd --version | head -n 1
         export NUMBA_CACHE_DIR=/tmp/cache
-        "$1/bin/jitlisten" run -- "$2" python/tests/wheel/programs/kernel.py once >/tmp/said
-        pid=$(sed -n "s/^pid //p" /tmp/said)
+        "$1/bin/jitlisten" run -- "$2" python/tests/wheel/programs/kernel.py once >/tmp/output
+        pid=$(sed -n "s/^pid //p" /tmp/output)
         grep -F "__main__.burn(int64)" "/tmp/perf-$pid.map" | head -n 1
         PYTHONPATH=$1 "$2" -B -c "import jitlisten, sys; jitlisten.enable(); print(sys.version.split()[0], jitlisten.status().sinks)"
-        # A process that knows nothing of it.
+        # A process that was not started by jitlisten.
         : >/tmp/running
         "$2" python/tests/wheel/programs/kernel.py >>/tmp/running & pid=$!
         trap "kill $pid" EXIT

@@ -1,8 +1,9 @@
 #!/usr/bin/env bash
-# The rule of each kernel of benches/why/kernels.py: four releases of Numba (LLVM 14, 15, 20, 22), three processors; into records/why.tsv.
-# Then what each change gains, with the newest; into records/why-speedups.tsv. Both take minutes.
+# Tests the rule of each kernel in benches/why/kernels.py with four releases of Numba (LLVM 14, 15, 20, 22) and three
+# processors, into records/why.tsv. Then measures the gain of each change with the newest release, into
+# records/why-speedups.tsv. Both take minutes.
 #
-# Needs the wheel (ci/wheel.sh build). Environments are made under target/venv-why.
+# Requires the wheel (ci/wheel.sh build). Environments are created under target/venv-why.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -13,7 +14,7 @@ make_venv 0.57.1 3.11 numba==0.57.1 numpy==1.24.4 scipy==1.11.4
 make_venv 0.61.2 3.11 numba==0.61.2 scipy
 make_venv 0.63.1 3.11 numba==0.63.1 scipy
 make_venv 0.68.1 3.11 numba==0.68.1 llvmlite==0.50.0 numpy==2.4.6 scipy
-# The command and the package of the wheel, apart from any of these environments.
+# The command and the package of the wheel, separate from these environments.
 python3 -m venv target/why
 target/why/bin/pip install -q --disable-pip-version-check --no-index --force-reinstall target/wheels/jitlisten-*"$(uname -m)".whl
 
@@ -23,7 +24,7 @@ benches/why/table.py target/why/bin/jitlisten --write records/why.tsv 0.57.1=$ve
     0.63.1=$venvs/0.63.1/bin/python 0.68.1=$newest "0.68.1 nehalem"=$newest,nehalem \
     "0.68.1 skylake-avx512"=$newest,skylake-avx512 || failed=1
 NUMBA_NUM_THREADS=1 $newest benches/why/kernels.py compare all >target/why-speedups.tsv
-# Advice that is followed makes every kernel faster.
+# Following the advice must make every kernel faster.
 awk -F '\t' 'NR > 1 && $3 <= 1.0 { print "why: " $2 " is not faster"; bad = 1 } END { exit bad }' target/why-speedups.tsv || failed=1
 mv target/why-speedups.tsv records/why-speedups.tsv
 exit "$failed"

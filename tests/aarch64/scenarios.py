@@ -2,7 +2,7 @@
 came of it.
 
 Everything it needs is on the second disk: the library, the hosts of tests/hosts, programs and test binaries that were
-cross-compiled. It leaves `results/table.tsv` there (scenario, verdict, seconds, what was seen) and the tools' output in
+cross-compiled. It leaves the table there (scenario, verdict, seconds, what was seen) and the tools' output in
 `results/SCENARIO.log`. Names on the first line of the file `only` restrict it to these scenarios.
 
 The machine is slow, and how slow depends on what else its host does: scenarios wait for states, and the time limits are
