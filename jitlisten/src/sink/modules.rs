@@ -1,10 +1,10 @@
-//! The modules of this process: images in the lists that tools inside the process read.
+//! The sink `modules`: lists images among the modules that tools inside the process see.
 //!
 //! Memory profilers, crash handlers and unwinders call `dl_iterate_phdr`, `dladdr` and similar functions for an
-//! address. This sink maintains the list ([`crate::modules`]); hooks of the shim show it. It needs images: a module's
-//! file and program headers are those of an image.
+//! address. This sink maintains the list ([`crate::modules`]); hooks of the shim add it to the results. It requires the
+//! image sink: a module's file and program headers are those of an image.
 //!
-//! See it with `JITLISTEN=image,unwind,modules LD_PRELOAD=... memray run --native program.py`.
+//! Try it with `JITLISTEN=image,unwind,modules LD_PRELOAD=... memray run --native program.py`.
 
 #![forbid(unsafe_code)]
 
@@ -37,7 +37,7 @@ impl Sink for Modules {
         Ok(0)
     }
 
-    /// Images say when their code is freed: several objects may have one.
+    /// Nothing to do: an image withdraws its module when the last of its objects is freed.
     fn freeing(&mut self, _: &FinalizedObject<'_>) -> Result<(), SinkError> {
         Ok(())
     }

@@ -1,8 +1,8 @@
-//! The GDB JIT interface, for code that nothing else has registered with debuggers.
+//! The sink `gdb`: the GDB JIT interface, for code that nobody else registers with debuggers.
 //!
 //! MCJIT, and ORC if enabled, link every debug object into a list that gdb and lldb read. This sink registers all other
-//! code in a list of our own ([`interface`]): of a JIT without LLVM, of an ORC layer without a debugger plugin, and
-//! code that outlives its engine. Entries are the debug objects as reported.
+//! code in a list of our own ([`interface`]): code of a JIT without LLVM, of an ORC layer without a debugger plugin,
+//! and code that outlives its engine. Entries are the debug objects as they were reported.
 //!
 //! ```text
 //! JITLISTEN=gdb gdb -p PID      (gdb) backtrace
@@ -40,7 +40,7 @@ impl Sink for Gdb {
         Ok(())
     }
 
-    /// The list is memory, which the child has a copy of.
+    /// Keeps the entries: the child has a copy of the list.
     fn forked(&mut self) -> Forked {
         Forked::KnowsEverything
     }
