@@ -10,7 +10,7 @@
 
 use std::sync::{Arc, Mutex, PoisonError};
 
-use super::image::{Images, runs_of};
+use super::image::{Images, object_page_runs};
 use super::{FinalizedObject, Forked, Sink, SinkError};
 use crate::modules;
 use crate::options::NameStyle;
@@ -29,7 +29,7 @@ impl Modules {
 impl Sink for Modules {
     fn finalized(&mut self, object: &FinalizedObject<'_>) -> Result<u64, SinkError> {
         let images = self.images.lock().unwrap_or_else(PoisonError::into_inner);
-        for run in runs_of(object.object) {
+        for run in object_page_runs(object.object) {
             if let Some(module) = images.module(object, run, self.style) {
                 modules::publish(module);
             }
