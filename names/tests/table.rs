@@ -1,10 +1,10 @@
-//! Names: a table of real ones, and the contract every text keeps.
+//! Tests with a table of real names, and of the guarantees for all texts.
 
 use std::collections::BTreeMap;
 
 use jitlisten_names::{EntryKind, LONGEST, printable, readable, wants_location};
 
-/// `testdata/names.tsv`: kind, linkage name, location (`file:line` or `-`), text.
+/// Rows of `testdata/names.tsv`: kind, linkage name, location (`file:line` or `-`), text.
 fn table() -> Vec<[String; 4]> {
     let path = concat!(env!("CARGO_MANIFEST_DIR"), "/testdata/names.tsv");
     let text = std::fs::read_to_string(path).expect("the table is in the repository");
@@ -31,38 +31,39 @@ fn kind(field: &str) -> EntryKind {
     }
 }
 
-/// With `JITLISTEN_BLESS` set, the table is written anew: read the difference before you commit it.
+/// With `JITLISTEN_BLESS` set, the test rewrites the table; review the diff before you commit it.
 #[test]
 fn real_names_read_well() {
-    let mut wrong = Vec::new();
+    let mut failures = Vec::new();
     let mut blessed = String::from("# kind\tlinkage name\tlocation\ttext\n");
-    for [says, linkage_name, place, text] in table() {
-        let name = readable(&linkage_name, location(&place));
-        let shown = match name.kind {
+    for [expected_kind, linkage_name, location_field, text] in table() {
+        let name = readable(&linkage_name, location(&location_field));
+        let kind_name = match name.kind {
             EntryKind::CpythonWrapper => "cpython",
             EntryKind::CfuncWrapper => "cfunc",
             EntryKind::Gufunc => "gufunc",
             _ => "function",
         };
-        blessed.push_str(&format!("{shown}\t{linkage_name}\t{place}\t{}\n", name.text));
-        if name.text != text || name.kind != kind(&says) {
-            wrong.push(format!("{linkage_name}\n  is    {:?} {}\n  wants {says} {text}", name.kind, name.text));
+        blessed.push_str(&format!("{kind_name}\t{linkage_name}\t{location_field}\t{}\n", name.text));
+        if name.text != text || name.kind != kind(&expected_kind) {
+            failures
+                .push(format!("{linkage_name}\n  is    {:?} {}\n  wants {expected_kind} {text}", name.kind, name.text));
         }
     }
     if std::env::var_os("JITLISTEN_BLESS").is_some() {
         std::fs::write(concat!(env!("CARGO_MANIFEST_DIR"), "/testdata/names.tsv"), blessed).expect("writable");
         return;
     }
-    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+    assert!(failures.is_empty(), "{}", failures.join("\n"));
 }
 
 #[test]
 fn different_names_stay_different() {
-    let mut seen: BTreeMap<String, String> = BTreeMap::new();
+    let mut linkage_names: BTreeMap<String, String> = BTreeMap::new();
     for [_, linkage_name, ..] in table() {
         let text = readable(&linkage_name, None).text;
-        if let Some(other) = seen.insert(text.clone(), linkage_name.clone()) {
-            assert_eq!(other, linkage_name, "both are shown as {text}");
+        if let Some(other_name) = linkage_names.insert(text.clone(), linkage_name.clone()) {
+            assert_eq!(other_name, linkage_name, "both are shown as {text}");
         }
     }
 }
@@ -90,8 +91,8 @@ fn every_text_keeps_the_contract() {
 
 #[test]
 fn what_is_cut_or_replaced_stays_different() {
-    let (one, other) = ("x".repeat(600) + "1", "x".repeat(600) + "2");
-    assert_ne!(printable(&one), printable(&other));
+    let (first, second) = ("x".repeat(600) + "1", "x".repeat(600) + "2");
+    assert_ne!(printable(&first), printable(&second));
     assert_ne!(printable("a\nb"), printable("a\rb"));
     assert_eq!(printable("f"), "f()");
     assert_eq!(printable("0x7f00 f"), "_0x7f00 f");
