@@ -14,8 +14,8 @@ use rustix::io::retry_on_intr;
 use crate::plain::{PRIVATE, SAFE_FLAGS, create_in, set_mode, unacceptable, with_free_name};
 use crate::replacement::Replacement;
 
-/// Open directory that belongs to this user and that nobody else may write to. Do not keep it open across calls into a
-/// host: see the crate documentation.
+/// Open directory that belongs to this user, and that only this user may write to. Do not keep it open across calls
+/// into a host: see the crate documentation.
 #[derive(Debug)]
 pub struct OwnDirectory {
     directory: OwnedFd,
@@ -97,7 +97,7 @@ impl OwnDirectory {
         Ok(OwnDirectory { directory, path })
     }
 
-    /// Path that was passed to open it.
+    /// Path of the directory, as it was passed to the constructor.
     pub fn path(&self) -> &Path {
         &self.path
     }
@@ -193,7 +193,7 @@ impl OwnDirectory {
     /// Removes a file or a link.
     ///
     /// # Errors
-    /// If it cannot be removed.
+    /// If the file or link cannot be removed.
     pub fn remove_file(&self, name: impl AsRef<OsStr>) -> io::Result<()> {
         Ok(rustix::fs::unlinkat(&self.directory, plain_name(name.as_ref())?, AtFlags::empty())?)
     }

@@ -2,7 +2,7 @@
 //! here; `ci/files.py` rejects any other way.
 //!
 //! ```text
-//!   OwnDirectory   a directory of this user that nobody else may write to, held open; files in it by `openat(2)`
+//!   OwnDirectory   a directory that only this user may write to, held open; files in it by `openat(2)`
 //!   Replacement    a file under a temporary name, renamed when it is complete
 //!   create_new, open_or_create, ...     files and directories at paths that the user chose
 //!   open_regular   opens a file that a recording or a process named

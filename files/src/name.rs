@@ -6,7 +6,7 @@
 use std::ffi::OsStr;
 use std::fmt::{self, Display, Formatter};
 
-/// Parsed name of a file or directory of ours.
+/// Parsed name of a file or directory that jitlisten creates.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum FileName {

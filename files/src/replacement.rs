@@ -28,11 +28,11 @@ pub enum Visibility {
 #[derive(Debug)]
 pub struct Replacement {
     file: File,
-    /// Names for the commit; `None` for a pipe or a device, which is written directly.
+    /// Temporary and final name; `None` for a pipe or a device, which is written directly.
     pending: Option<Pending>,
 }
 
-/// Temporary name, removed on drop.
+/// Uncommitted file, removed on drop.
 #[derive(Debug)]
 struct Pending {
     directory: OwnedFd,

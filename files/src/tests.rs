@@ -41,7 +41,7 @@ fn mode(path: &Path) -> u32 {
     fs::symlink_metadata(path).unwrap().permissions().mode() & 0o777
 }
 
-fn reason<T: std::fmt::Debug>(result: io::Result<T>) -> String {
+fn error_message<T: std::fmt::Debug>(result: io::Result<T>) -> String {
     result.unwrap_err().to_string()
 }
 
@@ -55,23 +55,24 @@ fn directories_that_others_control_are_refused() {
         let result = OwnDirectory::create(&path);
         assert_eq!(result.is_err(), is_refused, "{mode:o}");
         if is_refused {
-            assert_eq!(reason(result), "other users may write to it");
+            assert_eq!(error_message(result), "other users may write to it");
         }
         fs::remove_dir(&path).unwrap();
     }
     fs::create_dir(scratch.join("elsewhere")).unwrap();
     symlink(scratch.join("elsewhere"), &path).unwrap();
-    assert_eq!(reason(OwnDirectory::create(&path)), "not a directory");
-    assert_eq!(reason(OwnDirectory::open(&path)), "not a directory");
+    assert_eq!(error_message(OwnDirectory::create(&path)), "not a directory");
+    assert_eq!(error_message(OwnDirectory::open(&path)), "not a directory");
     fs::remove_file(&path).unwrap();
     fs::write(&path, "").unwrap();
-    assert_eq!(reason(OwnDirectory::create(&path)), "not a directory");
+    assert_eq!(error_message(OwnDirectory::create(&path)), "not a directory");
     assert_eq!(OwnDirectory::create_new(&path).unwrap_err().kind(), io::ErrorKind::AlreadyExists);
-    // A directory of another user: as root, one that was given away with chown; otherwise `/`.
-    let other = scratch.join("other");
-    fs::create_dir(&other).unwrap();
-    let other = if std::os::unix::fs::chown(&other, Some(4711), None).is_ok() { other } else { PathBuf::from("/") };
-    assert_eq!(reason(OwnDirectory::open(&other)), "owned by another user");
+    // Another user's directory: give one away as root, or use `/`.
+    let foreign = scratch.join("other");
+    fs::create_dir(&foreign).unwrap();
+    let foreign =
+        if std::os::unix::fs::chown(&foreign, Some(4711), None).is_ok() { foreign } else { PathBuf::from("/") };
+    assert_eq!(error_message(OwnDirectory::open(&foreign)), "owned by another user");
 }
 
 #[test]
@@ -164,7 +165,7 @@ fn a_replacement_changes_nothing_before_it_is_complete() {
     replacement.file().write_all(b"new").unwrap();
     replacement.commit().unwrap();
     assert_eq!((fs::read(&page).unwrap(), mode(&page)), (b"new".to_vec(), 0o640));
-    // Links of this user are followed to the file.
+    // A link of this user is followed.
     symlink("page.html", scratch.join("link")).unwrap();
     let mut replacement = Replacement::at(&scratch.join("link"), Visibility::Private).unwrap();
     replacement.file().write_all(b"by link").unwrap();
@@ -175,7 +176,7 @@ fn a_replacement_changes_nothing_before_it_is_complete() {
     assert!(Replacement::at(&scratch.join("dangling"), Visibility::Umask).is_err());
     assert!(Replacement::at(&scratch.0, Visibility::Umask).is_err());
     if std::os::unix::fs::lchown(scratch.join("link"), Some(4711), None).is_ok() {
-        assert_eq!(reason(Replacement::at(&scratch.join("link"), Visibility::Umask)), "a link of another user");
+        assert_eq!(error_message(Replacement::at(&scratch.join("link"), Visibility::Umask)), "a link of another user");
     }
     // `private` replaces a link at its path instead.
     Replacement::private(&scratch.join("dangling")).unwrap().commit().unwrap();

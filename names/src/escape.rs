@@ -8,31 +8,32 @@ use std::borrow::Cow;
 /// Converts a name mangled by Numba before 0.56, which wrote `$xx`, to the current escapes; `None` for any other name.
 pub(super) fn with_current_escapes(linkage_name: &str) -> Option<String> {
     let has_mangled_part = linkage_name.contains('$') && linkage_name.contains("_Z");
-    let is_escape = |text: &str| text.as_bytes().first_chunk().is_some_and(|&[high, low]| byte(high, low).is_some());
+    let is_escape =
+        |text: &str| text.as_bytes().first_chunk().is_some_and(|&[high, low]| parse_hex_byte(high, low).is_some());
     let has_old_escapes = has_mangled_part && linkage_name.split('$').skip(1).all(is_escape);
     has_old_escapes.then(|| linkage_name.replace('$', "_"))
 }
 
 /// Unescapes a component of a Python name. Of the ASCII characters only those in qualified names are unescaped:
 /// `<lambda>` as a whole, and the `$1` of Numba before 0.54.
-pub(super) fn identifier(text: &str) -> Cow<'_, str> {
+pub(super) fn unescape_identifier(text: &str) -> Cow<'_, str> {
     if !text.contains('_') {
         return Cow::Borrowed(text);
     }
     if let Some(inner) = text.strip_prefix("_3c").and_then(|rest| rest.strip_suffix("_3e")) {
-        return Cow::Owned(format!("<{}>", identifier(inner)));
+        return Cow::Owned(format!("<{}>", unescape_identifier(inner)));
     }
     if let Some((name, count)) = text.rsplit_once("_24")
         && !count.is_empty()
         && count.bytes().all(|byte| byte.is_ascii_digit())
     {
-        return Cow::Owned(format!("{}${count}", identifier(name)));
+        return Cow::Owned(format!("{}${count}", unescape_identifier(name)));
     }
     unescape(text, |character| !character.is_ascii() && character.is_alphanumeric())
 }
 
-/// Unescapes the text of a type, in which any character may be escaped.
-pub(super) fn type_text(text: &str) -> Cow<'_, str> {
+/// Unescapes the text of a type. Any character may be escaped there.
+pub(super) fn unescape_type(text: &str) -> Cow<'_, str> {
     unescape(text, |character| !character.is_control() && character != '_' && !character.is_ascii_alphanumeric())
 }
 
@@ -76,11 +77,11 @@ fn escaped_character(text: &str) -> Option<(char, usize)> {
 
 fn escaped_byte(chunk: &[u8]) -> Option<u8> {
     let &[b'_', high, low] = chunk else { return None };
-    byte(high, low)
+    parse_hex_byte(high, low)
 }
 
 /// Returns the byte with two hexadecimal digits.
-fn byte(high: u8, low: u8) -> Option<u8> {
+fn parse_hex_byte(high: u8, low: u8) -> Option<u8> {
     let digit = |byte: u8| match byte {
         b'0'..=b'9' => Some(byte - b'0'),
         b'a'..=b'f' => Some(byte - b'a' + 10),

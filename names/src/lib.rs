@@ -130,8 +130,8 @@ mod tests {
     const NUMBA_FUNCTION: &str = "_ZN5numba2np6ufuncs3addB2v3B4c8tJEd";
     const OTHER_FUNCTION: &str = "_ZN8__main__5otherB2v2B4c8tJEd";
 
-    fn kernel_name(others: &[&'static str]) -> String {
-        let names: Vec<&str> = others.iter().copied().chain([KERNEL]).collect();
+    fn kernel_name(other_names: &[&'static str]) -> String {
+        let names: Vec<&str> = other_names.iter().copied().chain([KERNEL]).collect();
         Reader::of_object(names.iter().copied()).readable(KERNEL, None).text
     }
 
@@ -144,7 +144,7 @@ mod tests {
         assert!(without_owner.contains("[0x7f50dd2e7110 v24]"), "{without_owner}");
         assert_eq!(kernel_name(&[]), without_owner);
         assert_eq!(kernel_name(&[NUMBA_FUNCTION]), without_owner);
-        // The kernel may belong to either function, one of which may have been linked in.
+        // The kernel may belong to either function: Numba may have linked in the other.
         assert_eq!(kernel_name(&[FUNCTION, OTHER_FUNCTION, WRAPPER]), without_owner);
         // A location is more precise than the owner.
         let names = [FUNCTION, KERNEL];

@@ -51,7 +51,7 @@ pub(super) fn user_function<'a>(linkage_name: &'a str, cache: &mut Arguments<'a>
     }
     // Numba's own functions are excluded: they have no `prange` loops.
     let is_from_numba = mangled.path.first() == Some(&"numba");
-    let parts: Vec<_> = mangled.path.iter().map(|part| escape::identifier(part)).collect();
+    let parts: Vec<_> = mangled.path.iter().map(|part| escape::unescape_identifier(part)).collect();
     (!is_from_numba).then(|| parts.join("."))
 }
 
@@ -100,7 +100,7 @@ pub(super) fn readable<'a>(
         }
         None => {
             for (index, part) in mangled.path.iter().enumerate() {
-                text.extend([if index == 0 { "" } else { "." }, &escape::identifier(part)]);
+                text.extend([if index == 0 { "" } else { "." }, &escape::unescape_identifier(part)]);
             }
             text.extend(["(", &numba_type::without_addresses(&mangled.arguments.text), ")", &location_text]);
             if let Some(suffix) = version.map(Cow::Borrowed).or_else(|| flags_hash(&mangled).map(Cow::Owned)) {

@@ -1,4 +1,4 @@
-//! Types in the form in which Numba prints them.
+//! Types as Numba prints them.
 
 use std::borrow::Cow;
 use std::ops::Range;
@@ -82,7 +82,7 @@ impl<'out> NamedType<'out> {
         if !self.is_empty() {
             self.out.push('.');
         }
-        self.out.push_str(&escape::type_text(part));
+        self.out.push_str(&escape::unescape_type(part));
         self.end_of_name = self.out.len();
     }
 

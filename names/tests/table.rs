@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use jitlisten_names::{EntryKind, LONGEST, printable, readable, wants_location};
 
 /// Rows of `testdata/names.tsv`: kind, linkage name, location (`file:line` or `-`), text.
-fn table() -> Vec<[String; 4]> {
+fn read_table() -> Vec<[String; 4]> {
     let path = concat!(env!("CARGO_MANIFEST_DIR"), "/testdata/names.tsv");
     let text = std::fs::read_to_string(path).expect("the table is in the repository");
     let rows = text.lines().filter(|line| !line.starts_with('#') && !line.is_empty());
@@ -16,12 +16,12 @@ fn table() -> Vec<[String; 4]> {
     .collect()
 }
 
-fn location(field: &str) -> Option<(&str, u32)> {
+fn parse_location(field: &str) -> Option<(&str, u32)> {
     let (file, line) = field.rsplit_once(':')?;
     Some((file, line.parse().expect("a line number")))
 }
 
-fn kind(field: &str) -> EntryKind {
+fn parse_kind(field: &str) -> EntryKind {
     match field {
         "function" => EntryKind::Function,
         "cpython" => EntryKind::CpythonWrapper,
@@ -36,8 +36,8 @@ fn kind(field: &str) -> EntryKind {
 fn real_names_read_well() {
     let mut failures = Vec::new();
     let mut blessed = String::from("# kind\tlinkage name\tlocation\ttext\n");
-    for [expected_kind, linkage_name, location_field, text] in table() {
-        let name = readable(&linkage_name, location(&location_field));
+    for [expected_kind, linkage_name, location_field, text] in read_table() {
+        let name = readable(&linkage_name, parse_location(&location_field));
         let kind_name = match name.kind {
             EntryKind::CpythonWrapper => "cpython",
             EntryKind::CfuncWrapper => "cfunc",
@@ -45,7 +45,7 @@ fn real_names_read_well() {
             _ => "function",
         };
         blessed.push_str(&format!("{kind_name}\t{linkage_name}\t{location_field}\t{}\n", name.text));
-        if name.text != text || name.kind != kind(&expected_kind) {
+        if name.text != text || name.kind != parse_kind(&expected_kind) {
             failures
                 .push(format!("{linkage_name}\n  is    {:?} {}\n  wants {expected_kind} {text}", name.kind, name.text));
         }
@@ -60,7 +60,7 @@ fn real_names_read_well() {
 #[test]
 fn different_names_stay_different() {
     let mut linkage_names: BTreeMap<String, String> = BTreeMap::new();
-    for [_, linkage_name, ..] in table() {
+    for [_, linkage_name, ..] in read_table() {
         let text = readable(&linkage_name, None).text;
         if let Some(other_name) = linkage_names.insert(text.clone(), linkage_name.clone()) {
             assert_eq!(other_name, linkage_name, "both are shown as {text}");
@@ -79,8 +79,10 @@ fn assert_contract(text: &str) {
 fn every_text_keeps_the_contract() {
     let long = format!("_ZN{}E", "3abc".repeat(400));
     let deep = format!("_ZN1a1bB2v1E{}{}", "1aI".repeat(4000), "E".repeat(4000));
-    let ugly = ["", " ", "f", "0x1234", "0XF", "a\nb", "\x1b[2Jclear", "\u{202e}oof", "\u{feff}bom", "é", &long, &deep];
-    for name in ugly.into_iter().map(str::to_owned).chain(table().into_iter().map(|[_, name, ..]| name)) {
+    let malformed_names =
+        ["", " ", "f", "0x1234", "0XF", "a\nb", "\x1b[2Jclear", "\u{202e}oof", "\u{feff}bom", "é", &long, &deep];
+    for name in malformed_names.into_iter().map(str::to_owned).chain(read_table().into_iter().map(|[_, name, ..]| name))
+    {
         let text = readable(&name, None).text;
         assert_contract(&text);
         for end in 0..name.len().min(300) {

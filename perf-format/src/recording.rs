@@ -27,7 +27,7 @@ pub fn images(recording: &Path) -> PathBuf {
     with_suffix(recording, IMAGES)
 }
 
-/// Name to which an earlier recording is renamed.
+/// New name of an earlier recording.
 pub fn old(recording: &Path) -> PathBuf {
     with_suffix(recording, OLD)
 }
@@ -35,7 +35,7 @@ pub fn old(recording: &Path) -> PathBuf {
 /// Returns true if a file in [`images`] has exactly the form of a name that the recorder creates.
 pub fn is_beside(name: &str) -> bool {
     let is_image = matches!(FileName::parse(name), Some(FileName::KeptImage { .. }));
-    name == COMPILATIONS || is_image || is_python_functions(name) || is_unfinished(name)
+    name == COMPILATIONS || is_image || is_python_file(name) || is_unfinished(name)
 }
 
 /// Returns true for a file that a killed process did not complete: `.jitlisten-PID-WORD.new`.
@@ -45,7 +45,7 @@ fn is_unfinished(name: &str) -> bool {
 }
 
 /// Returns true for a file of CPython functions: `python-PID-TIME-N.so`.
-fn is_python_functions(name: &str) -> bool {
+fn is_python_file(name: &str) -> bool {
     let middle = name.strip_prefix("python-").and_then(|rest| rest.strip_suffix(".so"));
     let parts: Vec<&str> = middle.into_iter().flat_map(|middle| middle.split('-')).collect();
     let is_hexadecimal = |part: &str| !part.is_empty() && part.bytes().all(|byte| byte.is_ascii_hexdigit());
@@ -68,14 +68,14 @@ mod tests {
 
     #[test]
     fn only_names_of_exactly_these_forms_are_ours() {
-        let ours = [
+        let own_names = [
             "compilations.jsonl",
             "image-4711-90345-object-0.so",
             "image-4711-90345-2-object-17.so",
             "python-28412-11549863aae-0.so",
             ".jitlisten-4711-0.new",
         ];
-        let others = [
+        let other_names = [
             "image-1-object-0.so",
             "image-my-1-object-0.so",
             "image-1-2-object-.so",
@@ -88,8 +88,8 @@ mod tests {
             ".jitlisten-new",
             "",
         ];
-        assert_eq!(ours.iter().filter(|name| !is_beside(name)).collect::<Vec<_>>(), Vec::<&&str>::new());
-        assert_eq!(others.iter().filter(|name| is_beside(name)).collect::<Vec<_>>(), Vec::<&&str>::new());
+        assert_eq!(own_names.iter().filter(|name| !is_beside(name)).collect::<Vec<_>>(), Vec::<&&str>::new());
+        assert_eq!(other_names.iter().filter(|name| is_beside(name)).collect::<Vec<_>>(), Vec::<&&str>::new());
     }
 
     #[test]

@@ -124,7 +124,7 @@ pub(crate) enum Forked {
 /// Reason why a sink stopped.
 #[derive(Debug)]
 pub(crate) enum SinkError {
-    /// `verb` on `path` failed.
+    /// The operation `verb` on `path` failed.
     Io { verb: &'static str, path: PathBuf, error: io::Error },
     /// We may not write to the file at `path`.
     NotOurs { path: PathBuf, reason: &'static str },
@@ -159,7 +159,7 @@ pub(crate) struct SinkContext {
     pub(crate) stale_map: Option<StaleMap>,
     /// Byte ranges that the perf map sink wrote, even if it is off now.
     pub(crate) own_lines: OwnLines,
-    /// Lines that the perf map sink left in the file; used while it is off.
+    /// Lines that the perf map sink has left in the file; kept while it is off.
     pub(crate) retained_lines: Arc<Mutex<RetainedLines>>,
     /// True if another live process has the same perf map: foreign lines may then describe its code.
     pub(crate) map_is_shared: Arc<AtomicBool>,

@@ -37,7 +37,7 @@ impl Sink for Modules {
         Ok(0)
     }
 
-    /// Nothing to do: an image withdraws its module when the last of its objects is freed.
+    /// Does nothing: an image withdraws its module when the last of its objects is freed.
     fn freeing(&mut self, _: &FinalizedObject<'_>) -> Result<(), SinkError> {
         Ok(())
     }

@@ -22,8 +22,8 @@ impl OwnLines {
     /// Returns true if we wrote the byte at `offset`.
     pub(super) fn contains(&self, offset: u64) -> bool {
         let ranges = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let next = ranges.partition_point(|range| range.start <= offset);
-        next.checked_sub(1).and_then(|previous| ranges.get(previous)).is_some_and(|range| range.contains(&offset))
+        let next_index = ranges.partition_point(|range| range.start <= offset);
+        next_index.checked_sub(1).and_then(|index| ranges.get(index)).is_some_and(|range| range.contains(&offset))
     }
 
     /// Clears the ranges, because a new file begins.

@@ -53,7 +53,7 @@ use crate::{AddressRange, ObjectId, log_line};
 pub(crate) use lines::RetainedLines;
 pub(crate) use stale::StaleMap;
 pub use stale::before_program;
-pub(super) use stale::path_of_this_process;
+pub(super) use stale::own_map_path;
 
 pub(crate) struct PerfMap {
     style: NameStyle,
@@ -75,7 +75,7 @@ const MAX_BATCH_BYTES: usize = 1 << 20;
 
 impl PerfMap {
     pub(super) fn new(style: NameStyle, context: &SinkContext) -> Self {
-        PerfMap::with_path(path_of_this_process(), style, context.clone())
+        PerfMap::with_path(own_map_path(), style, context.clone())
     }
 
     fn with_path(path: PathBuf, style: NameStyle, context: SinkContext) -> Self {
@@ -124,7 +124,7 @@ impl PerfMap {
             // The file was removed.
             self.context.own_lines.forget();
         }
-        if opened_before.is_some_and(|before| before != opened.file.identity()) {
+        if opened_before.is_some_and(|identity| identity != opened.file.identity()) {
             // The file was replaced in the meantime: our records describe the old one.
             self.clear_lines();
             self.context.own_lines.forget();
@@ -186,8 +186,8 @@ impl PerfMap {
         let known_line = |start: &u64| Some((*start, self.lines.get(start)?));
         let first_line = hole.starts.iter().filter_map(known_line).find(|(_, line)| line.offset == offset);
         let prefix = first_line.map_or_else(|| FREED.to_owned(), |(start, line)| line.prefix(start));
-        let rest = (hole.length as usize).saturating_sub(text.len());
-        let filled = if rest > 0 { text.to_owned() + &tombstone(rest) } else { text.to_owned() };
+        let padding_bytes = (hole.length as usize).saturating_sub(text.len());
+        let filled = if padding_bytes > 0 { text.to_owned() + &tombstone(padding_bytes) } else { text.to_owned() };
         let is_unchanged = |existing: &[u8]| existing.starts_with(prefix.as_bytes());
         if !file.replace(offset, &filled, is_unchanged).map_err(self.io_error("write"))? {
             // Give up all holes. `lines` stays: each line is checked before it is overwritten.
@@ -294,7 +294,7 @@ impl Sink for PerfMap {
     }
 
     fn forked(&mut self) -> Forked {
-        self.path = path_of_this_process();
+        self.path = own_map_path();
         self.context = self.context.in_child();
         // Closing the file also drops our share of the parent's lock.
         self.file = None;

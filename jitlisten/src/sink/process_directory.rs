@@ -182,8 +182,8 @@ impl MarkedDirectory {
         Some(Dead { since, written, bytes, files: self.name.to_string().into() })
     }
 
-    /// Returns the time at which the process was found dead, and the size of its files. Marks it as dead now if nobody
-    /// has before.
+    /// Returns the time of the discovery that the process is dead, and the size of its files. Marks it as dead now if
+    /// no process has done so.
     fn dead_since(&self) -> Option<(SystemTime, u64)> {
         let name = FileName::Dead.to_string();
         if let Ok(mut dead_file) = self.directory.open_file(OsStr::new(&name)) {
@@ -336,13 +336,13 @@ mod tests {
         base.add(&reused, own.pid, own.start + 1, None);
         base.add("image-5000001-1", UNUSED_PID + 1, 1, None);
         // Lock the marker like a process in another PID namespace, or like the child of a dead process.
-        let held = File::open(base.0.join("image-5000001-1/alive")).unwrap();
-        assert_eq!(liveness::lock_shared(&held), Lock::Taken);
+        let locked_marker = File::open(base.0.join("image-5000001-1/alive")).unwrap();
+        assert_eq!(liveness::lock_shared(&locked_marker), Lock::Taken);
         let names = [&own_name, &own_name.replace("image", "jitdump"), &reused, "image-5000001-1"];
         let found_dead = || names.map(|name| base.0.join(name).join("dead").exists());
         base.clean();
         assert_eq!(found_dead(), [false, false, true, false]);
-        drop(held);
+        drop(locked_marker);
         base.clean();
         assert_eq!(found_dead(), [false, false, true, true]);
     }
@@ -352,14 +352,14 @@ mod tests {
     fn a_run_that_is_not_over_loses_no_file() {
         let base = Base::new("run");
         let own = ProcessIdentity::own();
-        let over = ProcessIdentity { start: own.start + 1, ..own };
-        let elsewhere = ProcessIdentity { namespace: own.namespace + 1, ..own };
-        for (number, run) in [own, over, elsewhere].into_iter().enumerate() {
+        let ended = ProcessIdentity { start: own.start + 1, ..own };
+        let in_other_namespace = ProcessIdentity { namespace: own.namespace + 1, ..own };
+        for (number, run) in [own, ended, in_other_namespace].into_iter().enumerate() {
             let name = format!("image-500000{number}-1");
             base.add(&name, UNUSED_PID + number as u32, 1, Some(Run(run)));
             base.mark_dead(&name, 365 * 24, 1);
         }
-        remove_dead(&base.0, |_| true, Some(Run(elsewhere)));
+        remove_dead(&base.0, |_| true, Some(Run(in_other_namespace)));
         assert_eq!([0, 1, 2].map(|number| base.has(&format!("image-500000{number}-1"))), [true, false, true]);
         base.clean();
         assert!(!base.has("image-5000002-1"), "whether it is over cannot be seen from here");
@@ -388,7 +388,7 @@ mod tests {
         // User files in one of our directories.
         base.add("image-5000006-1", UNUSED_PID + 6, 1, None);
         base.add("jitdump-5000007-1", UNUSED_PID + 7, 1, None);
-        let users = [
+        let user_files = [
             "image-5000006-1/object-detector.so",
             "image-5000006-1/jit-5000006.dump",
             "image-5000006-1/notes.txt",
@@ -396,7 +396,7 @@ mod tests {
             "jitdump-5000007-1/jit-5.dump",
             "jitdump-5000007-1/object-0.so",
         ];
-        users.iter().for_each(|name| fs::write(base.0.join(name), "precious").unwrap());
+        user_files.iter().for_each(|name| fs::write(base.0.join(name), "precious").unwrap());
         std::os::unix::fs::symlink(base.0.join("elsewhere"), base.0.join("image-5000006-1/object-7.so")).unwrap();
         ["image-5000006-1", "jitdump-5000007-1"].iter().for_each(|name| base.mark_dead(name, 365 * 24, 1));
         fs::create_dir(base.0.join("elsewhere")).unwrap();
@@ -409,7 +409,7 @@ mod tests {
             assert!(base.has(&format!("image-500000{directory}-1/object-0.so")), "{directory}");
         }
         assert!(base.has("image-of-my-cat/object-0.so") && base.has("jitlisten-report/object-0.so"));
-        assert!(users.iter().all(|name| base.has(name)) && base.has("elsewhere/object-0.so"));
+        assert!(user_files.iter().all(|name| base.has(name)) && base.has("elsewhere/object-0.so"));
         assert!(base.0.join("image-5000006-1/object-7.so").is_symlink());
         assert!(!base.has("image-5000006-1/object-0.so") && !base.has("jitdump-5000007-1/jit-5000007.dump"));
     }

@@ -37,7 +37,7 @@ pub(crate) struct Unwind {
 
 impl Sink for Unwind {
     fn finalized(&mut self, object: &FinalizedObject<'_>) -> Result<u64, SinkError> {
-        let text_ranges = ranges(object.object.text().iter().map(|text_ranges| text_ranges.range));
+        let text_ranges = to_usize_ranges(object.object.text().iter().map(|text_ranges| text_ranges.range));
         let mut registrations = Vec::new();
         // An unreadable section counts as missing: its functions then have derived rules.
         if let Some(range) = object.object.eh_frame()
@@ -90,7 +90,7 @@ fn register(section: &Section<'_>, id: ObjectId) -> Option<Registration> {
     registered.inspect_err(|error| log_line!(Debug, "cannot register {id:?} with unwinders: {error}")).ok()
 }
 
-fn ranges(ranges: impl Iterator<Item = AddressRange>) -> Vec<Range<usize>> {
+fn to_usize_ranges(ranges: impl Iterator<Item = AddressRange>) -> Vec<Range<usize>> {
     ranges.map(|range| range.start().0 as usize..range.end().0 as usize).collect()
 }
 

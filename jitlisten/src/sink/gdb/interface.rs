@@ -67,10 +67,10 @@ unsafe extern "C" {
 }
 
 /// Locked while the list is changed.
-static LIST: Mutex<Heads> = Mutex::new(Heads { own_first: ptr::null_mut(), llvm_first: ptr::null_mut() });
+static LIST: Mutex<ListHeads> = Mutex::new(ListHeads { own_first: ptr::null_mut(), llvm_first: ptr::null_mut() });
 
 /// Lists that the descriptor may point to.
-struct Heads {
+struct ListHeads {
     /// First entry of our list.
     own_first: *mut CodeEntry,
     /// First entry of an LLVM's list, see [`show_list_of`].
@@ -78,9 +78,9 @@ struct Heads {
 }
 
 // SAFETY: our entries are only changed with `LIST` locked; entries of other lists are never dereferenced.
-unsafe impl Send for Heads {}
+unsafe impl Send for ListHeads {}
 
-impl Heads {
+impl ListHeads {
     /// Points the descriptor to our list or, while that is empty, to the LLVM's.
     fn show(&self) {
         let first_entry = if self.own_first.is_null() { self.llvm_first } else { self.own_first };
@@ -102,18 +102,18 @@ pub(crate) fn show_list_of(first_entry: u64) {
 }
 
 /// Debug object in the list, until dropped.
-pub(super) struct Entry {
+pub(super) struct ListEntry {
     node: *mut CodeEntry,
     /// Memory that the node points to.
     _debug_object: Box<[u8]>,
 }
 
 // SAFETY: the node belongs to the list, which is only changed with `LIST` locked.
-unsafe impl Send for Entry {}
+unsafe impl Send for ListEntry {}
 
-impl Entry {
+impl ListEntry {
     /// Inserts a copy of the debug object at the head of the list, and notifies an attached debugger.
-    pub(super) fn link(debug_object: &[u8]) -> Entry {
+    pub(super) fn link(debug_object: &[u8]) -> ListEntry {
         let debug_object: Box<[u8]> = debug_object.into();
         let (symfile_addr, symfile_size) = (debug_object.as_ptr(), debug_object.len() as u64);
         let mut heads = LIST.lock().unwrap_or_else(PoisonError::into_inner);
@@ -127,12 +127,12 @@ impl Entry {
             heads.own_first = node;
             heads.show();
             notify(JIT_REGISTER_FN, node);
-            Entry { node, _debug_object: debug_object }
+            ListEntry { node, _debug_object: debug_object }
         }
     }
 }
 
-impl Drop for Entry {
+impl Drop for ListEntry {
     fn drop(&mut self) {
         let mut heads = LIST.lock().unwrap_or_else(PoisonError::into_inner);
         // SAFETY: `LIST` is locked, so every node in our list is valid; `link` boxed this one, and it leaves the list
@@ -174,16 +174,16 @@ mod tests {
     use super::*;
 
     /// Serialises the tests, which all change the list.
-    static SERIALIZED: Mutex<()> = Mutex::new(());
+    static TEST_LOCK: Mutex<()> = Mutex::new(());
 
     #[test]
     fn the_list_of_an_llvm_is_shown_while_ours_is_empty() {
-        let _serialized = SERIALIZED.lock().unwrap_or_else(PoisonError::into_inner);
+        let _test_guard = TEST_LOCK.lock().unwrap_or_else(PoisonError::into_inner);
         // SAFETY: the descriptor is only read.
         let first_entry = || unsafe { (&raw const jitlisten_gdb_descriptor.first_entry).read_volatile() } as u64;
         show_list_of(0x1000);
         assert_eq!(first_entry(), 0x1000);
-        let entry = Entry::link(b"ours");
+        let entry = ListEntry::link(b"ours");
         assert_ne!(first_entry(), 0x1000);
         drop(entry);
         assert_eq!(first_entry(), 0x1000);
@@ -210,8 +210,8 @@ mod tests {
 
     #[test]
     fn entries_come_and_go_in_any_order() {
-        let _serialized = SERIALIZED.lock().unwrap_or_else(PoisonError::into_inner);
-        let [first, second, third] = [b"first".as_slice(), b"second", b"third!!"].map(Entry::link);
+        let _test_guard = TEST_LOCK.lock().unwrap_or_else(PoisonError::into_inner);
+        let [first, second, third] = [b"first".as_slice(), b"second", b"third!!"].map(ListEntry::link);
         assert_eq!(listed(), [(7, b't'), (6, b's'), (5, b'f')]);
         drop(second);
         assert_eq!(listed(), [(7, b't'), (5, b'f')]);

@@ -12,7 +12,7 @@ use object::read::elf::{FileHeader as _, SectionHeader as _};
 use crate::Error;
 use crate::loaded_object::relocate::relocated_sections;
 
-/// Section for readers of the file; usually a `.debug_*`.
+/// Unmapped section for tools that read the file; usually a `.debug_*`.
 pub(crate) struct DebugSection {
     pub(crate) name: Box<str>,
     pub(crate) bytes: Vec<u8>,
@@ -29,7 +29,7 @@ pub(crate) struct DebugLinker {
 }
 
 impl DebugLinker {
-    /// Returns the sections, in the order in which they were added.
+    /// Returns the sections in order of first use.
     pub(crate) fn into_sections(self) -> Vec<DebugSection> {
         self.sections
     }

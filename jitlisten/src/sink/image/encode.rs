@@ -52,30 +52,30 @@ pub(crate) fn encode(content: &Content<'_>, page: u64) -> Result<Encoded, Error>
     };
     let has_personality = rules.has_personality;
     let unwind = rules.encode(SectionOffsets { hdr, eh_frame, bias: layout.bias });
-    let debug = debug_sections(content, &layout);
+    let debug = link_debug_sections(content, &layout);
     let sections = sections(content, &layout, &unwind, &debug);
     let symbols = symbols(content, &layout);
     let file = File { content, layout: &layout, sections: &sections, symbols: &symbols };
     let program_headers = file.program_headers();
     let bytes = file.write()?;
-    let core_header = in_core::header(&bytes, &layout, unwind.eh_frame.len() as u64, &symbols);
+    let core_header = in_core::build_header(&bytes, &layout, unwind.eh_frame.len() as u64, &symbols);
     Ok(Encoded { bytes, core_header, layout, program_headers, has_personality })
 }
 
-fn debug_sections(content: &Content<'_>, layout: &Layout) -> Vec<DebugSection> {
-    let mut linked = DebugLinker::default();
+fn link_debug_sections(content: &Content<'_>, layout: &Layout) -> Vec<DebugSection> {
+    let mut linker = DebugLinker::default();
     for debug_object in content.parts.iter().filter_map(|part| part.debug_object) {
-        if let Err(error) = linked.add(debug_object, layout.bias) {
+        if let Err(error) = linker.add(debug_object, layout.bias) {
             log_line!(Warn, "an image lacks debug information: {error}");
         }
     }
-    let mut sections = linked.into_sections();
-    sections.extend(remarks(content, layout));
+    let mut sections = linker.into_sections();
+    sections.extend(encode_remarks(content, layout));
     sections
 }
 
 /// Encodes LLVM's loop remarks about the functions in the pages, if there are any.
-fn remarks(content: &Content<'_>, layout: &Layout) -> Option<DebugSection> {
+fn encode_remarks(content: &Content<'_>, layout: &Layout) -> Option<DebugSection> {
     let mut text = String::new();
     let functions = content.parts.iter().flat_map(|part| part.object.functions());
     for function in functions.filter(|function| content.pages.covers(function.range)) {
@@ -175,7 +175,7 @@ impl<'a> File<'a> {
         for (symbol, &name) in self.symbols.iter().zip(&reserved.symbol_names) {
             let st_name = writer.string_offset(Some(name));
             writer.write_symbol(&Sym {
-                section: self.section_of(symbol.offset),
+                section: self.section_index(symbol.offset),
                 st_name,
                 st_info: elf::SymbolInfo::new(symbol.bind, elf::STT_FUNC),
                 st_other: elf::SymbolOther::default(),
@@ -189,10 +189,10 @@ impl<'a> File<'a> {
     }
 
     /// Returns the index of the text section with the byte at `offset`.
-    fn section_of(&self, offset: u64) -> Option<u32> {
+    fn section_index(&self, offset: u64) -> Option<u32> {
         let has_offset = |section: &Section<'_>| {
             matches!(section.bytes, SectionBytes::InPages)
-                && offset.checked_sub(section.header.sh_addr).is_some_and(|inside| inside < section.header.sh_size)
+                && offset.checked_sub(section.header.sh_addr).is_some_and(|relative| relative < section.header.sh_size)
         };
         self.sections.iter().position(has_offset).map(|index| index as u32 + 1)
     }

@@ -199,9 +199,9 @@ fn nothing_is_lost_where_calls_are_hooked() {
 
 #[test]
 fn nothing_of_others_is_replaced_where_calls_are_hooked() {
-    let other = vec![MapOther, StoreOther, StoreOther];
+    let other_thread = vec![MapOther, StoreOther, StoreOther];
     let enable = [image_steps(true), image_steps(true)].concat();
-    let worlds = try_all(&[hooked_call(Unmap), other, enable]);
+    let worlds = try_all(&[hooked_call(Unmap), other_thread, enable]);
     assert!(worlds.is_ok_and(|worlds| worlds > 100), "{worlds:?}");
 }
 
@@ -219,8 +219,8 @@ fn what_the_rule_forbids_does_harm() {
     // The hooks unlock before the call, and the sink ignores the list of changes.
     let writer = [compile_steps(hooked_call), image_steps(false)].concat();
     assert!(find_harm(&[writer.clone(), writer]).is_some());
-    let other = vec![MapOther, StoreOther];
-    assert!(find_harm(&[hooked_call(Unmap), other, image_steps(false)]).is_some());
+    let other_thread = vec![MapOther, StoreOther];
+    assert!(find_harm(&[hooked_call(Unmap), other_thread, image_steps(false)]).is_some());
     // Another thread writes there without a hooked call: `bump.c`.
     let writer = [compile_steps(unhooked_call), image_steps(true)].concat();
     assert!(find_harm(&[writer.clone(), writer]).is_some());

@@ -45,7 +45,7 @@ impl<'a> Group<'a> {
         }
     }
 
-    pub(super) fn ids(&self) -> impl Iterator<Item = ObjectId> {
+    pub(super) fn object_ids(&self) -> impl Iterator<Item = ObjectId> {
         std::iter::once(self.id).chain(self.neighbours.iter().map(|neighbour| neighbour.id))
     }
 

@@ -18,7 +18,7 @@ pub(super) struct ImageHeaders {
 }
 
 impl ImageHeaders {
-    pub(super) fn of(encoded: &Encoded) -> ImageHeaders {
+    pub(super) fn from_encoded(encoded: &Encoded) -> ImageHeaders {
         let layout = &encoded.layout;
         let is_mapped = |header: &ProgramHeader| {
             header.p_filesz > 0
@@ -42,13 +42,13 @@ impl ImageHeaders {
         ImageHeaders { bias: layout.bias, headers: headers.cloned().map(to_libc).collect() }
     }
 
-    pub(super) fn of_type(&self, p_type: elf::ProgramType) -> Option<&libc::Elf64_Phdr> {
+    pub(super) fn find(&self, p_type: elf::ProgramType) -> Option<&libc::Elf64_Phdr> {
         self.headers.iter().find(|header| header.p_type == p_type.0)
     }
 
     /// Address range of the mapped part.
     pub(super) fn mapped(&self) -> Option<AddressRange> {
-        let load = self.of_type(elf::PT_LOAD)?;
+        let load = self.find(elf::PT_LOAD)?;
         AddressRange::new(Address(self.bias.wrapping_add(load.p_vaddr)), load.p_memsz)
     }
 }

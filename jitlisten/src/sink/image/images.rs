@@ -25,7 +25,7 @@ use crate::sink::{FinalizedObject, HeaderPadding, SinkError};
 use crate::statistics::ImageCounters;
 use crate::{Address, AddressRange, ObjectId, log_line, modules, observer};
 
-/// Fraction of `vm.max_map_count` that is left to the host: one in so many.
+/// Divisor of `vm.max_map_count`: this fraction is left to the host.
 const HEADROOM_DIVISOR: u64 = 8;
 /// Images to make before mappings are counted again.
 const MAX_UNCOUNTED_IMAGES: u64 = 1024;
@@ -65,7 +65,7 @@ struct MappedImage {
     owns_pages: bool,
     /// The image's file; `None` after it moved to the freed files.
     file: Option<Arc<StoredFile>>,
-    /// [`Images::generation`] in which the image was made.
+    /// Value of [`Images::generation`] when the image was made.
     generation: u32,
     /// Program headers; `None` if part of the pages was unmapped.
     headers: Option<Arc<ImageHeaders>>,
@@ -134,9 +134,9 @@ impl Images {
 
     /// Returns true if the pages already have an image with exactly these objects.
     fn has_image_of(&self, group: &Group<'_>) -> bool {
-        self.by_start
-            .get(&group.pages.start().0)
-            .is_some_and(|image| image.end == group.pages.end().0 && group.ids().all(|id| image.members.contains(&id)))
+        self.by_start.get(&group.pages.start().0).is_some_and(|image| {
+            image.end == group.pages.end().0 && group.object_ids().all(|id| image.members.contains(&id))
+        })
     }
 
     /// Returns a copy of the pages if they can be exchanged. `mappings` are the mappings of the pages.
@@ -208,7 +208,7 @@ impl Images {
         if self.is_under_valgrind {
             pages::show_to_valgrind(&image_file.file);
         } else {
-            // SAFETY: `Images::copy_if_exchangeable` found that nobody writes to the pages while the session is locked.
+            // SAFETY: `Images::copy_if_exchangeable` found that no thread writes to the pages while the session is locked.
             let included = unsafe { pages::include_in_core_dumps(encoded.layout.mapped_range(), &encoded.core_header) };
             if let Err(error) = included {
                 log_line!(Debug, "core files will lack {}: {error}", image_file.path.display());
@@ -222,8 +222,8 @@ impl Images {
         self.forget(group.pages);
         let file = Some(Arc::new(StoredFile { path: image_file.path, size }));
         let generation = self.generation;
-        let headers = Some(Arc::new(ImageHeaders::of(encoded)));
-        let (end, members, owns_pages) = (group.pages.end().0, group.ids().collect(), group.owns_pages);
+        let headers = Some(Arc::new(ImageHeaders::from_encoded(encoded)));
+        let (end, members, owns_pages) = (group.pages.end().0, group.object_ids().collect(), group.owns_pages);
         let image = MappedImage { end, members, owns_pages, file, generation, headers };
         self.by_start.insert(group.pages.start().0, image);
         self.stored_bytes += size;
@@ -300,7 +300,7 @@ impl Images {
                 continue;
             }
             let Some(pages) = AddressRange::new(Address(start_addr), end_addr - start_addr) else { continue };
-            // The memory may have been unmapped without our notice, and may belong to somebody else by now.
+            // The memory may have been unmapped without our notice, and may have a new owner by now.
             let is_final_file = |mapping: &Mapping| mapping.of_file && is_final(mapping);
             if !mappings::mappings_of(pages).ok().flatten().is_some_and(|mappings| mappings.iter().all(is_final_file)) {
                 self.forget(pages);
@@ -341,7 +341,7 @@ impl Images {
     }
 
     /// Returns the headers and the path of the image that has exactly these pages.
-    pub(super) fn headers_of(&self, pages: AddressRange) -> Option<(&ImageHeaders, &Path)> {
+    pub(super) fn find_headers(&self, pages: AddressRange) -> Option<(&ImageHeaders, &Path)> {
         let image = self.by_start.get(&pages.start().0).filter(|image| image.end == pages.end().0)?;
         Some((image.headers.as_deref()?, &image.file.as_deref()?.path))
     }
@@ -387,8 +387,8 @@ fn exchange_pages(
     let layout = &encoded.layout;
     let range = layout.mapped_range();
     let bytes = encoded.bytes.get(layout.mapped_start as usize..layout.code_end as usize).unwrap_or_default();
-    // SAFETY: `Images::copy_if_exchangeable` found that the pages are private, executable and not writable, and that
-    // nobody writes to them while the session is locked; their header padding was reserved for this. The file is in a
+    // SAFETY: `Images::copy_if_exchangeable` found that the pages are private, executable and not writable, and that no
+    // thread writes to them while the session is locked; their header padding was reserved for this. The file is in a
     // private directory, and is not written to again.
     let exchanged = unsafe { pages::exchange(range, &image_file.file, layout.mapped_start, bytes, code) };
     exchanged.map_err(|ExchangeError { error, is_restored }| {

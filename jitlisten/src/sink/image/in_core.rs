@@ -30,7 +30,7 @@ const SYMBOL_SIZE: u64 = 24;
 const SECTION_FIELDS: [std::ops::Range<usize>; 2] = [40..48, 60..64];
 
 /// Returns the header for the memory at byte 0 of the file; empty if the header is not mapped or has no space.
-pub(super) fn header(file: &[u8], layout: &Layout, eh_frame_size: u64, symbols: &[Symbol<'_>]) -> Vec<u8> {
+pub(super) fn build_header(file: &[u8], layout: &Layout, eh_frame_size: u64, symbols: &[Symbol<'_>]) -> Vec<u8> {
     let unwind_end = match layout.unwind {
         UnwindSections::Mapped { eh_frame, .. } if eh_frame < layout.code_start => eh_frame + eh_frame_size,
         _ => HEADERS_END,
@@ -94,8 +94,8 @@ fn write_dynamic(header: &mut Vec<u8>, dynamic: u64, symbols: &[&Symbol<'_>]) {
         name += symbol.name.len() as u32 + 1;
     }
     // A hash table with one bucket that chains all symbols: no reader looks them up by name.
-    let next = (1..count as u32).map(|index| if u64::from(index) + 1 < count { index + 1 } else { 0 });
-    for word in [1, count as u32, 1, 0].into_iter().chain(next) {
+    let chain = (1..count as u32).map(|index| if u64::from(index) + 1 < count { index + 1 } else { 0 });
+    for word in [1, count as u32, 1, 0].into_iter().chain(chain) {
         header.extend(word.to_le_bytes());
     }
     header.push(0);

@@ -101,7 +101,7 @@ impl Layout {
         AddressRange::new(start, self.code_end - self.mapped_start).unwrap_or_default()
     }
 
-    /// Offset in the file of an address in the process.
+    /// Returns the file offset of an address in the process.
     pub(crate) fn offset(&self, address: u64) -> u64 {
         address.wrapping_sub(self.bias)
     }

@@ -30,7 +30,7 @@ impl Images {
         style: NameStyle,
     ) -> Option<NewModule> {
         let group = Group::containing(object, run, page_size())?;
-        let (headers, path) = self.headers_of(group.pages)?;
+        let (headers, path) = self.find_headers(group.pages)?;
         let in_pages = group.functions(object).filter(|(function, _)| group.pages.covers(function.range));
         let functions = in_pages.filter_map(|(function, readable)| {
             let name = if style == NameStyle::Linkage { &*function.linkage_name } else { readable.text.as_str() };
@@ -40,7 +40,7 @@ impl Images {
             mapped: headers.mapped()?,
             bias: headers.bias,
             path: CString::new(path.as_os_str().as_bytes()).ok()?,
-            eh_frame_hdr: headers.of_type(elf::PT_GNU_EH_FRAME).map(|header| headers.bias.wrapping_add(header.p_vaddr)),
+            eh_frame_hdr: headers.find(elf::PT_GNU_EH_FRAME).map(|header| headers.bias.wrapping_add(header.p_vaddr)),
             headers: headers.headers.clone(),
             functions: functions.collect(),
         })

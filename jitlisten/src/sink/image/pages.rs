@@ -1,25 +1,25 @@
 //! Exchange of pages under running code.
 //!
 //! `mmap(MAP_FIXED)` over a mapping is atomic for every other thread. The kernel holds the lock of the address space
-//! while it removes the old pages and inserts the new ones, and a thread that faults in between waits for it. The bytes
-//! are the same, so a thread that runs there notices nothing.
+//! while it replaces the pages. A thread that faults meanwhile waits for the lock. The bytes are the same, so a thread
+//! that runs there notices nothing.
 //!
 //! **The rule.** A thread that *writes* there would lose the bytes that it stores between our copy and our `mmap`, or
 //! its permission to write; no system call compares and exchanges. Therefore pages are exchanged or restored only while
-//! nobody can write to them ([`Images::copy_if_exchangeable`](super::images::Images)):
+//! no thread can write to them ([`Images::copy_if_exchangeable`](super::images::Images)):
 //!
 //! * The pages are private, anonymous (or ours) and not writable.
 //! * No hooked system call that could change that is running, and none can start, because each is announced with the
 //!   session locked (`ledger/changes.rs`).
 //! * No other call changes them: each object in them was placed by an LLVM memory manager, whose calls are hooked; or
-//!   its producer has promised to leave them alone from *finalized* to *freeing*; or this thread is the only one. The
-//!   memory manager does not count if the process has `/proc/self/mem` open.
+//!   its producer has promised to leave them alone from *finalized* to *freeing*; or this thread is the only one. If
+//!   the process has `/proc/self/mem` open, only the last of these counts.
 //!
 //! All other pages get no image. `exchange_model.rs` tries every interleaving. A debugger promises nothing: we compare
 //! the code again right before the `mmap`, which leaves it a microsecond.
 //!
 //! `mmap` is atomic, but not always transactional: before Linux 6.12 a late failure can leave a hole. Therefore we
-//! first try whatever can fail ([`can_execute`]). We also keep the bytes, and restore them if the hole is still free.
+//! check executability first ([`can_execute`]). We also keep the bytes, and restore them if the hole is still free.
 
 use std::fs::{File, OpenOptions};
 use std::io;
@@ -70,13 +70,13 @@ pub(super) unsafe fn include_in_core_dumps(pages: AddressRange, header: &[u8]) -
     if !header.is_empty() && header.len() as u64 <= pages.size() {
         return memory.write_all_at(header, pages.start().0);
     }
-    let last = Address(pages.end().0 - 1);
-    let byte = checked_read::copy(AddressRange::new(last, 1).unwrap_or_default())?;
-    memory.write_all_at(&byte, last.0)
+    let last_byte = Address(pages.end().0 - 1);
+    let byte = checked_read::copy(AddressRange::new(last_byte, 1).unwrap_or_default())?;
+    memory.write_all_at(&byte, last_byte.0)
 }
 
 /// Maps `file` at `offset` over `pages`. The file has `bytes` there. They equal the memory, `code`, up to
-/// `pages.end()`, except for header padding before it, and unwind tables in zeros that nobody reads.
+/// `pages.end()`, except for header padding before it, and for unwind tables in unused zeros.
 ///
 /// # Safety
 /// `pages` must be private memory of this process, executable and not writable where `code` is. Nothing may write to

@@ -17,7 +17,7 @@ pub(super) enum Refusal {
     NotEncoded(Error),
 }
 
-/// Tells which kinds were already logged.
+/// Kinds of refusals that were already logged.
 #[derive(Debug, Default)]
 pub(super) struct Refusals([bool; 4]);
 

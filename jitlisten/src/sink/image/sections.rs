@@ -38,7 +38,7 @@ pub(crate) fn sections<'a>(
     unwind: &'a UnwindTables,
     debug: &'a [DebugSection],
 ) -> Vec<Section<'a>> {
-    let mut sections = vec![note(content)];
+    let mut sections = vec![build_id_note(content)];
     sections.extend(unwind_sections(layout, unwind));
     sections.extend(text_sections(content, layout));
     sections.sort_by_key(|section| section.header.sh_offset);
@@ -63,7 +63,7 @@ fn alloc_header(offset: u64, size: u64, align: u64) -> SectionHeader {
     }
 }
 
-fn note<'a>(content: &Content<'_>) -> Section<'a> {
+fn build_id_note<'a>(content: &Content<'_>) -> Section<'a> {
     let mut bytes = Vec::with_capacity(NOTE_SIZE as usize);
     for word in [4, 20, elf::NT_GNU_BUILD_ID.0] {
         bytes.extend(u32::to_le_bytes(word));

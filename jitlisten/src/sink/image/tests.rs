@@ -26,20 +26,20 @@ const PAGE: u64 = 0x1000;
 type Slice<'a> = EndianSlice<'a, LittleEndian>;
 
 /// An object in memory, after LLVM has relocated it.
-struct Live {
+struct LiveObject {
     debug_object: Vec<u8>,
     object: LoadedObject,
     names: Vec<ReadableName>,
     eh_frame: Vec<u8>,
 }
 
-impl Live {
-    fn load(file: &str) -> Live {
-        Live::load_moved(file, |address| address)
+impl LiveObject {
+    fn load(file: &str) -> LiveObject {
+        LiveObject::load_moved(file, |address| address)
     }
 
     /// Loads an object with the section addresses that `new_address` returns.
-    fn load_moved(file: &str, new_address: impl Fn(u64) -> u64) -> Live {
+    fn load_moved(file: &str, new_address: impl Fn(u64) -> u64) -> LiveObject {
         let path = format!("{}/testdata/{file}", env!("CARGO_MANIFEST_DIR"));
         let mut debug_object = std::fs::read(path).unwrap();
         let header = *elf::FileHeader64::<LE>::parse(&*debug_object).unwrap();
@@ -54,7 +54,7 @@ impl Live {
         let functions = object.functions().iter();
         let names = functions.map(|function| name::readable(&function.linkage_name, None)).collect();
         let eh_frame = relocate_section(&debug_object, ".eh_frame");
-        Live { debug_object, object, names, eh_frame }
+        LiveObject { debug_object, object, names, eh_frame }
     }
 
     fn code(&self, pages: AddressRange) -> Vec<u8> {
@@ -97,7 +97,7 @@ fn relocate_section(debug_object: &[u8], name: &str) -> Vec<u8> {
         let value = base.wrapping_add(symbol.address()).wrapping_add(relocation.addend() as u64);
         let value = value.wrapping_sub(section.address() + offset);
         let size = match relocation.flags() {
-            // The object crate has no size for it.
+            // The object crate does not know the size.
             RelocationFlags::Elf { r_type } if r_type == elf::R_X86_64_PC64 => 8,
             _ => usize::from(relocation.size() / 8),
         };
@@ -128,9 +128,9 @@ const OBJECTS: [&str; 16] = [
 ];
 
 /// Runs `check` for each run of pages of each object, with header padding and without.
-fn for_all(check: impl Fn(&str, &Live, AddressRange, &Encoded)) {
+fn check_all_images(check: impl Fn(&str, &LiveObject, AddressRange, &Encoded)) {
     for file in OBJECTS {
-        let live = Live::load(file);
+        let live = LiveObject::load(file);
         let all_runs = page_runs(&live.object, PAGE);
         assert!(!all_runs.is_empty(), "{file} has text");
         for pages in all_runs {
@@ -143,7 +143,7 @@ fn for_all(check: impl Fn(&str, &Live, AddressRange, &Encoded)) {
 
 #[test]
 fn code_is_byte_for_byte_where_it_is_in_memory() {
-    for_all(|file, live, pages, image| {
+    check_all_images(|file, live, pages, image| {
         let elf = ElfFile64::<LE>::parse(&*image.bytes).unwrap();
         let header = elf.elf_header();
         let loads = header.program_headers(LE, &*image.bytes).unwrap().iter();
@@ -163,7 +163,7 @@ fn code_is_byte_for_byte_where_it_is_in_memory() {
 
 #[test]
 fn every_function_has_its_readable_name_first_and_its_linkage_name_too() {
-    for_all(|file, live, pages, image| {
+    check_all_images(|file, live, pages, image| {
         let elf = ElfFile64::<LE>::parse(&*image.bytes).unwrap();
         let functions = live.object.functions().iter().zip(&live.names);
         for (function, readable) in functions.filter(|(function, _)| pages.covers(function.range)) {
@@ -181,7 +181,7 @@ fn every_function_has_its_readable_name_first_and_its_linkage_name_too() {
 
 #[test]
 fn lines_are_those_of_the_object() {
-    for_all(|file, live, pages, image| {
+    check_all_images(|file, live, pages, image| {
         let expected = LineRows::parse(&live.debug_object).unwrap();
         let actual = LineRows::parse(&image.bytes).unwrap();
         assert_eq!(expected.rows().len(), actual.rows().len(), "{file}");
@@ -212,7 +212,7 @@ fn unwind_row<'a>(
 
 #[test]
 fn the_search_table_leads_to_the_rules_of_the_live_section_at_every_byte() {
-    for_all(|file, live, pages, image| {
+    check_all_images(|file, live, pages, image| {
         let elf = ElfFile64::<LE>::parse(&*image.bytes).unwrap();
         let Some(range) = live.object.eh_frame() else { return };
         let expected_section = EhFrame::new(&live.eh_frame, LittleEndian);
@@ -244,7 +244,7 @@ fn the_search_table_leads_to_the_rules_of_the_live_section_at_every_byte() {
 
 #[test]
 fn without_a_mapped_place_no_header_promises_one() {
-    let live = Live::load("lli-14-mcjit-dwarf4.o");
+    let live = LiveObject::load("lli-14-mcjit-dwarf4.o");
     let pages = page_runs(&live.object, PAGE)[0];
     let mut code = live.code(pages);
     // A non-zero last byte leaves no space for unwind tables after the text.
@@ -262,7 +262,7 @@ fn without_a_mapped_place_no_header_promises_one() {
 /// C++ code far away from its runtime: 64-bit pointers to the personality routine and to each function's LSDA.
 #[test]
 fn personality_routines_far_away_cost_no_tables() {
-    let mut live = Live::load("lli-14-mcjit-dwarf4.o");
+    let mut live = LiveObject::load("lli-14-mcjit-dwarf4.o");
     let far_address = WriteAddress::Constant(0x10_0000);
     let mut cie = build_cie();
     cie.personality = Some((gimli::DW_EH_PE_absptr, far_address));
@@ -277,7 +277,7 @@ fn personality_routines_far_away_cost_no_tables() {
 /// In CIE version 1 the register is a single byte, not LEB128.
 #[test]
 fn a_return_address_is_in_the_register_that_it_was_in() {
-    let mut live = Live::load("lli-14-mcjit-dwarf4.o");
+    let mut live = LiveObject::load("lli-14-mcjit-dwarf4.o");
     let functions: Vec<AddressRange> = live.object.functions().iter().map(|function| function.range).collect();
     live.eh_frame = build_eh_frame(&live, build_cie(), &functions, None);
     // The register follows length, CIE ID, version, "zR" and the two factors. (gimli's writer emits LEB128 even here.)
@@ -291,7 +291,7 @@ fn a_return_address_is_in_the_register_that_it_was_in() {
 /// Entries that start before the pages, or end after them, do not describe code in them.
 #[test]
 fn entries_about_other_code_stay_behind() {
-    let mut live = Live::load("lli-14-mcjit-dwarf4.o");
+    let mut live = LiveObject::load("lli-14-mcjit-dwarf4.o");
     let pages = page_runs(&live.object, PAGE)[0];
     let function = live.object.functions()[0].range;
     let range = |start: u64, size| AddressRange::new(Address(start), size).unwrap();
@@ -306,7 +306,7 @@ fn entries_about_other_code_stay_behind() {
 /// A compiler may give code any name; a reader that looks for unwind tables by name must not find code.
 #[test]
 fn text_has_no_name_of_something_else() {
-    let mut live = Live::load("lli-14-mcjit-dwarf4.o");
+    let mut live = LiveObject::load("lli-14-mcjit-dwarf4.o");
     let hot = b".text.hot\0";
     let offset = live.debug_object.windows(hot.len()).position(|bytes| bytes == hot).unwrap();
     live.debug_object[offset..offset + hot.len()].copy_from_slice(b".eh_frame\0");
@@ -329,9 +329,9 @@ fn build_cie() -> CommonInformationEntry {
     cie
 }
 
-/// Encodes a live `.eh_frame` for the address of the object's own.
+/// Encodes an `.eh_frame` for the address of the object's own section.
 fn build_eh_frame(
-    live: &Live,
+    live: &LiveObject,
     cie: CommonInformationEntry,
     functions: &[AddressRange],
     lsda: Option<WriteAddress>,
@@ -354,7 +354,7 @@ fn build_eh_frame(
 
 /// Returns the bias of the image, and for each entry of its search table the start of the function and the register of
 /// the return address.
-fn read_search_table(live: &Live) -> (u64, Vec<(u64, gimli::Register)>) {
+fn read_search_table(live: &LiveObject) -> (u64, Vec<(u64, gimli::Register)>) {
     let image = live.encode(page_runs(&live.object, PAGE)[0], PAGE);
     let UnwindSections::Mapped { hdr, eh_frame } = image.layout.unwind else { panic!("there is padding") };
     let elf = ElfFile64::<LE>::parse(&*image.bytes).unwrap();
@@ -382,21 +382,21 @@ fn read_search_table(live: &Live) -> (u64, Vec<(u64, gimli::Register)>) {
 /// Three objects of two producers on one page: DWARF 4 of Numba and of clang, DWARF 5 of clang.
 #[test]
 fn objects_on_one_page_are_all_in_its_image() {
-    let first = Live::load("numba-0.60-llvm14-dwarf4.o");
+    let first = LiveObject::load("numba-0.60-llvm14-dwarf4.o");
     let pages = page_runs(&first.object, PAGE)[0];
     let moved_to =
         |offset| move |address: u64| address.wrapping_sub(0x7fff_f7fb_e000).wrapping_add(pages.start().0 + offset);
     let objects = [
         first,
-        Live::load_moved("lli-14-mcjit-dwarf4.o", moved_to(0x600)),
-        Live::load_moved("lli-22-mcjit-dwarf5-large.o", moved_to(0x800)),
+        LiveObject::load_moved("lli-14-mcjit-dwarf4.o", moved_to(0x600)),
+        LiveObject::load_moved("lli-22-mcjit-dwarf5-large.o", moved_to(0x800)),
     ];
     let mut code = vec![0; pages.size() as usize];
     for live in &objects {
         assert_eq!(page_runs(&live.object, PAGE), [pages]);
         code.iter_mut().zip(live.code(pages)).for_each(|(byte, object_byte)| *byte |= object_byte);
     }
-    let (parts, style) = (objects.iter().map(Live::part).collect(), NameStyle::Readable);
+    let (parts, style) = (objects.iter().map(LiveObject::part).collect(), NameStyle::Readable);
     let content = Content { parts, style, pages, code: &code, padding: PAGE, build_id: [7; 20] };
     let image = encode(&content, PAGE).unwrap();
     let elf = ElfFile64::<LE>::parse(&*image.bytes).unwrap();
@@ -467,7 +467,7 @@ fn check_dwarf(image: &[u8]) {
 /// The part of an image that a core file has: an ELF file without sections that lists the functions.
 #[test]
 fn memory_is_a_file_with_a_dynamic_section() {
-    for_all(|file, live, pages, image| {
+    check_all_images(|file, live, pages, image| {
         let mut memory = image.bytes[..image.layout.code_end as usize].to_vec();
         if image.layout.mapped_start > 0 {
             return assert!(image.core_header.is_empty(), "{file}: the header is not mapped");

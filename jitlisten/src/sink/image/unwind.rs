@@ -144,7 +144,7 @@ impl UnwindRules {
             table.push((start, offsets.eh_frame + fde as u64));
         }
         table.sort_unstable();
-        let relative = |to: u64, from: u64| (to.wrapping_sub(from) as u32).to_le_bytes();
+        let relative = |target: u64, base: u64| (target.wrapping_sub(base) as u32).to_le_bytes();
         let mut hdr = vec![1, 0x1b, 0x03, 0x3b];
         hdr.extend(relative(offsets.eh_frame, offsets.hdr + 4));
         hdr.extend((table.len() as u32).to_le_bytes());

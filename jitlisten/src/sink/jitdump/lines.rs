@@ -8,7 +8,7 @@
 use super::record::DebugEntry;
 use crate::{AddressRange, LineRow, LineRows};
 
-/// Limit for line numbers; a larger one is malformed and is written as 0.
+/// Largest line number that is written; larger ones are malformed and become 0.
 const MAX_LINE: u32 = 1 << 24;
 
 /// Returns the rows of `function` in ascending order, clamped to its range. Adjacent rows with the same file and line
@@ -18,9 +18,9 @@ pub(in crate::sink) fn function_rows(rows: &LineRows, function: AddressRange) ->
     let (start, end) = (function.start(), function.end());
     // The row that applies at the start may begin earlier.
     let first = all_rows.partition_point(|row| row.address <= start).saturating_sub(1);
-    let inside = all_rows.get(first..).unwrap_or_default().iter().take_while(|row| row.address < end);
+    let rows_inside = all_rows.get(first..).unwrap_or_default().iter().take_while(|row| row.address < end);
     let mut entries: Vec<DebugEntry<'_>> = Vec::new();
-    for entry in inside.filter_map(|row| debug_entry(rows, row, start.0)) {
+    for entry in rows_inside.filter_map(|row| debug_entry(rows, row, start.0)) {
         if entries.last().is_none_or(|last| (last.lineno, last.name) != (entry.lineno, entry.name)) {
             entries.push(entry);
         }

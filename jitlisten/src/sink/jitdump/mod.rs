@@ -1,4 +1,4 @@
-//! The jitdump: `jit-PID.dump`, from which `perf inject --jit` makes an ELF file for every function.
+//! The jitdump: `jit-PID.dump`. `perf inject --jit` makes an ELF file for every function in it.
 //!
 //! ```text
 //! header | DEBUG_INFO  UNWINDING_INFO  CODE_LOAD | DEBUG_INFO  CODE_LOAD | CODE_LOAD | ... | CODE_CLOSE
@@ -37,8 +37,8 @@
 //!
 //! perf extends the mapping of a function by `mapped_size` (80 to 112 bytes), and looks for the tables there. These
 //! bytes must not be code, or that code loses its name. A function gets tables only if they fit before the next known
-//! code, loaded or about to be, and before the end of the page in which its text ends. That is usually the last
-//! function of a text range. With perf 6.1 (`--call-graph dwarf`) the reader gets:
+//! code, loaded or about to be, and before the end of the text's last page. That is usually the last function of a text
+//! range. With perf 6.1 (`--call-graph dwarf`) the reader gets:
 //!
 //! ```text
 //!   an object per function (llvmlite, lli, ORC per function)    whole stacks, with and without frame pointers

@@ -7,7 +7,7 @@
 //!
 //! Nothing announces a new line. We read the map when one of our objects is written or freed, when the sink is switched
 //! off and when the process exits. A killed process loses the lines since the last read. A line gets the time of the
-//! previous read: our code from the time in between is younger, and keeps its addresses.
+//! previous read. Our code from after that read is younger, and keeps its addresses.
 
 #![forbid(unsafe_code)]
 
@@ -23,10 +23,10 @@ use crate::process::clock;
 use crate::sink::{OwnLines, StaleMap, perf_map};
 use crate::{Address, AddressRange};
 
-/// Limit for the size of a function; a larger size is not a trampoline, and no sane writer produces it.
+/// Maximum size of a function. No sane JIT writes a line with a larger one.
 pub(super) const MAX_FUNCTION_BYTES: u64 = 1 << 24;
 
-/// Line of another writer.
+/// Perf map line of another writer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Entry {
     pub(super) range: AddressRange,
@@ -58,7 +58,7 @@ pub(super) struct OtherJits {
 
 impl OtherJits {
     pub(super) fn new(own_lines: OwnLines, is_shared: Arc<AtomicBool>, stale_map: Option<StaleMap>) -> Self {
-        let (reported, path) = (BTreeMap::new(), perf_map::path_of_this_process());
+        let (reported, path) = (BTreeMap::new(), perf_map::own_map_path());
         OtherJits {
             path,
             own_lines,

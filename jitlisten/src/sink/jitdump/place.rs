@@ -89,7 +89,7 @@ impl Dump {
         SinkError::io("add to", &self.path)(error)
     }
 
-    /// Returns an error if the file was removed: writes would still succeed, but nobody could read it.
+    /// Returns an error if the file was removed: writes would still succeed, but the records would be lost.
     pub(super) fn check_not_removed(&mut self) -> Result<(), SinkError> {
         let metadata = self.file()?.metadata().map_err(SinkError::io("stat", &self.path))?;
         if metadata.nlink() == 0 {
@@ -144,7 +144,7 @@ pub(super) fn current_tid() -> u32 {
     unsafe { libc::gettid() as u32 }
 }
 
-/// Executable mapping of the file's first page, by which perf detects the jitdump.
+/// Executable mapping of the file's first page. perf detects the jitdump by it.
 #[derive(Debug)]
 struct Marker {
     address: *mut libc::c_void,

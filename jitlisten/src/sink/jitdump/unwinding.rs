@@ -11,7 +11,7 @@
 //! ```
 //!
 //! perf extends the mapping of the function *in its view of the address space* by `mapped_size`, over whatever follows
-//! the function. Therefore that space must be free: see [`Unwinding::fits`].
+//! the function. Therefore that space must be free: see [`UnwindingInfo::fits`].
 //!
 //! The live `.eh_frame` has the same rules for another address. We omit personality routines and LSDAs: only exceptions
 //! need them, and perf cannot follow them. Source: Linux Standard Base Core 5.0, chapter 10.6.
@@ -24,7 +24,7 @@ use gimli::{
 };
 use jitlisten_unwinder::{Common, Entry, Section};
 
-use super::record::Unwinding;
+use super::record::UnwindingInfo;
 use crate::AddressRange;
 
 type Bytes<'a> = EndianSlice<'a, LittleEndian>;
@@ -41,7 +41,7 @@ impl<'a> EhFrame<'a> {
 
     /// Returns the tables of the function at `code`; `None` if the section does not cover the whole function, or cannot
     /// be parsed.
-    pub(in crate::sink) fn function_tables(&self, code: AddressRange) -> Option<Unwinding> {
+    pub(in crate::sink) fn function_tables(&self, code: AddressRange) -> Option<UnwindingInfo> {
         // Most sections have a single CIE: cache the last one.
         let mut cached_cie: Option<(usize, Common)> = None;
         for record in self.section.records(0) {
@@ -66,7 +66,7 @@ const PCREL_SDATA4: u8 = dw::DW_EH_PE_pcrel.0 | dw::DW_EH_PE_sdata4.0;
 const DATAREL_SDATA4: u8 = dw::DW_EH_PE_datarel.0 | dw::DW_EH_PE_sdata4.0;
 
 /// Encodes `.eh_frame` and `.eh_frame_hdr` for the address `ALIGN8(code_size)` bytes after the start of the function.
-fn encode(entry: &Entry<'_>, code: AddressRange) -> Option<Unwinding> {
+fn encode(entry: &Entry<'_>, code: AddressRange) -> Option<UnwindingInfo> {
     let common = &entry.common;
     let instructions = |(start, end): (usize, usize)| entry.section.get(start..end);
     let mut out = Vec::with_capacity(256);
@@ -102,13 +102,13 @@ fn encode(entry: &Entry<'_>, code: AddressRange) -> Option<Unwinding> {
     push_i32(&mut out, fde_offset as i32 - header_offset as i32);
     let mapped_size = out.len().next_multiple_of(16) as u64;
     let eh_frame_hdr_size = (out.len() - header_offset) as u64;
-    Some(Unwinding { data: out, eh_frame_hdr_size, mapped_size })
+    Some(UnwindingInfo { data: out, eh_frame_hdr_size, mapped_size })
 }
 
 /// Returns true if gimli can decode the relocated tables. `DW_CFA_set_loc` (which LLVM does not emit) cannot be
 /// relocated, because its operand is encoded like the pointers. A reader may give up the whole stack at an instruction
 /// that it does not know.
-fn is_decodable(unwinding: &Unwinding) -> bool {
+fn is_decodable(unwinding: &UnwindingInfo) -> bool {
     let mut section = gimli::EhFrame::new(&unwinding.data, LittleEndian);
     section.set_address_size(8);
     let bases = BaseAddresses::default().set_eh_frame(0);
@@ -160,7 +160,7 @@ pub(super) fn may_fit(code: AddressRange, limit: u64) -> bool {
     limit.saturating_sub(code.end().0) >= MIN_TABLE_BYTES
 }
 
-impl Unwinding {
+impl UnwindingInfo {
     /// Returns true if the mapping that perf makes for the function at `code` ends at or before `limit`.
     pub(super) fn fits(&self, code: AddressRange, limit: u64) -> bool {
         let end = code.start().0.checked_add(code.size().next_multiple_of(8));
@@ -193,7 +193,7 @@ mod tests {
         AddressRange::new(Address(start), size).unwrap()
     }
 
-    fn tables(code: AddressRange) -> Option<Unwinding> {
+    fn tables(code: AddressRange) -> Option<UnwindingInfo> {
         let bytes = section(0x9000, 0x5000);
         EhFrame::new(&bytes, range(0x9000, bytes.len() as u64)).function_tables(code)
     }

@@ -11,7 +11,7 @@ use jitlisten_files::OwnDirectory;
 use super::lines;
 use super::other_jits::{MAX_FUNCTION_BYTES, NewEntries, OtherJits};
 use super::place::{self, Dump};
-use super::record::{self, CodeLoad, Records, Unwinding};
+use super::record::{self, CodeLoad, Records, UnwindingInfo};
 use super::unwinding::{self, EhFrame};
 use crate::options::{NameStyle, Options};
 use crate::process::write_nosignal::effective_user;
@@ -19,7 +19,7 @@ use crate::process::{checked_read, clock};
 use crate::sink::{FinalizedObject, Forked, Sink, SinkContext, SinkError, printable};
 use crate::{Address, AddressRange, LineRows, Machine, cfi, log_line};
 
-/// Page size. Tables that end in the page in which the text ends cannot overlap code that is mapped later.
+/// Page size. Tables that end in the text's last page cannot overlap code that is mapped later.
 const PAGE_BYTES: u64 = 4096;
 /// Minimum time between two polls in ns, so that a burst of objects does not cause a burst of polls.
 const POLL_INTERVAL_NS: u64 = 10_000_000;
@@ -77,7 +77,7 @@ impl Jitdump {
             return Ok(());
         }
         let base = self.base.as_deref().ok_or(SinkError::NoDirectory)?;
-        let header = record::header(machine, std::process::id(), clock::monotonic());
+        let header = record::encode_header(machine, std::process::id(), clock::monotonic());
         let dump = Dump::create(base, &header, self.context.run).or_else(|error| match self.fallback(&error) {
             Some(other) => {
                 log_line!(Info, "{error}; trying {}", other.display());
@@ -164,21 +164,21 @@ impl Jitdump {
         let eh_frame = eh_frame.and_then(|range| Some(EhFrame::new(object.snapshot.get(range)?, range)));
         let mut functions = object.functions(self.style).peekable();
         while let Some((code, name)) = functions.next() {
-            let next = functions.peek().map(|(next, _)| next.start());
+            let next_start = functions.peek().map(|(next_start, _)| next_start.start());
             let name = &printable(name, self.style);
             let Some(bytes) = function_bytes(object, code) else {
                 log_line!(Warn, "{name} is missing in the jitdump: cannot read {code}");
                 continue;
             };
             if let Some(rows) = &rows {
-                self.records.debug_info(timestamp, code.start().0, &lines::function_rows(rows, code));
+                self.records.push_debug_info(timestamp, code.start().0, &lines::function_rows(rows, code));
             }
-            if let Some(unwinding) = unwind_tables(object, eh_frame.as_ref(), code, next) {
-                self.records.unwinding_info(timestamp, &unwinding);
+            if let Some(unwinding) = unwind_tables(object, eh_frame.as_ref(), code, next_start) {
+                self.records.push_unwinding_info(timestamp, &unwinding);
             }
             let load = CodeLoad { pid, tid, code, code_index: self.next_index };
             self.next_index += 1;
-            self.records.code_load(timestamp, &load, name, &bytes);
+            self.records.push_code_load(timestamp, &load, name, &bytes);
         }
     }
 
@@ -190,7 +190,7 @@ impl Jitdump {
             let code = checked_read::copy(entry.range).unwrap_or_else(|_| vec![0; entry.range.size() as usize]);
             let load = CodeLoad { pid, tid, code: entry.range, code_index: self.next_index };
             self.next_index += 1;
-            self.records.code_load(new_entries.not_before, &load, &entry.name, &code);
+            self.records.push_code_load(new_entries.not_before, &load, &entry.name, &code);
         }
     }
 }
@@ -207,15 +207,15 @@ fn function_bytes<'a>(object: &'a FinalizedObject<'_>, code: AddressRange) -> Op
     object.snapshot.get(code).map(Cow::Borrowed).or_else(zeros)
 }
 
-/// Returns the unwind tables of the function at `code`, if it has any and they fit. `next` is the start of the object's
-/// next function.
+/// Returns the unwind tables of the function at `code`, if it has any and they fit. `next_start` is the start of the
+/// object's next function.
 fn unwind_tables(
     object: &FinalizedObject<'_>,
     eh_frame: Option<&EhFrame<'_>>,
     code: AddressRange,
-    next: Option<Address>,
-) -> Option<Unwinding> {
-    let limit = mapping_limit(object, code, next)?;
+    next_start: Option<Address>,
+) -> Option<UnwindingInfo> {
+    let limit = mapping_limit(object, code, next_start)?;
     let compiler_tables = eh_frame.and_then(|eh_frame| eh_frame.function_tables(code));
     let tables = compiler_tables.or_else(|| {
         let index = object.made_rules.binary_search_by_key(&code, |rules| rules.range).ok()?;
@@ -228,15 +228,16 @@ fn unwind_tables(
 
 /// Returns the address up to which perf may extend the mapping of the function at `code` without overlapping other
 /// code; `None` if no tables fit.
-fn mapping_limit(object: &FinalizedObject<'_>, code: AddressRange, next: Option<Address>) -> Option<u64> {
+fn mapping_limit(object: &FinalizedObject<'_>, code: AddressRange, next_start: Option<Address>) -> Option<u64> {
     let text = object.object.text_at(code.start()).filter(|text| text.range.covers(code));
     let end = text.map_or(code.end(), |text| text.range.end());
     let end_of_page = end.0.checked_next_multiple_of(PAGE_BYTES)?;
-    let nearest = next.map_or(end_of_page, |next| next.0.min(end_of_page));
+    let nearest = next_start.map_or(end_of_page, |next_start| next_start.0.min(end_of_page));
     // Searching other objects is slow, and most functions have a neighbour in their own object: test that first.
     let if_tables_fit = |nearest: u64| Some(nearest).filter(|&nearest| unwinding::may_fit(code, nearest));
-    if_tables_fit(nearest)
-        .and_then(|nearest| if_tables_fit((object.next_code)(code.end()).map_or(nearest, |next| next.0.min(nearest))))
+    if_tables_fit(nearest).and_then(|nearest| {
+        if_tables_fit((object.next_code)(code.end()).map_or(nearest, |next_start| next_start.0.min(nearest)))
+    })
 }
 
 impl Sink for Jitdump {
@@ -307,7 +308,7 @@ impl Drop for Jitdump {
     fn drop(&mut self) {
         if self.dump.is_some() {
             self.records.clear();
-            self.records.code_close(clock::monotonic());
+            self.records.push_code_close(clock::monotonic());
             // Only the end marker is lost.
             let _ = self.write();
         }

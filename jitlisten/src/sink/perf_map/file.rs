@@ -25,7 +25,7 @@ use crate::process::write_nosignal::{overwrite, write_once};
 use crate::sink::SinkError;
 
 /// Attempts to open the file while other processes replace it or lock it for a clean-up.
-const ATTEMPTS: usize = 16;
+const MAX_ATTEMPTS: usize = 16;
 
 /// An open and locked perf map.
 pub(super) struct MapFile {
@@ -41,8 +41,8 @@ pub(super) struct OpenMap<'a> {
     edit: &'a File,
 }
 
-/// Result of [`MapFile::open`].
-pub(super) struct Opened {
+/// Open map with its size and sharing state; returned by [`MapFile::open`].
+pub(super) struct OpenedMap {
     pub(super) file: MapFile,
     /// Length of the file in bytes.
     pub(super) size: u64,
@@ -52,20 +52,20 @@ pub(super) struct Opened {
 
 impl MapFile {
     /// Opens or creates the file, and truncates it if it is `stale`.
-    pub(super) fn open(path: &Path, stale: Option<StaleMap>) -> Result<Opened, SinkError> {
+    pub(super) fn open(path: &Path, stale: Option<StaleMap>) -> Result<OpenedMap, SinkError> {
         let io_error = |verb| move |error| SinkError::Io { verb, path: path.to_owned(), error };
         let mut attempt = 0;
         loop {
             attempt += 1;
             let append = jitlisten_files::open_or_create(path).map_err(io_error("open"))?;
             let edit = match jitlisten_files::open_existing(path) {
-                Err(error) if error.kind() == io::ErrorKind::NotFound && attempt < ATTEMPTS => continue,
+                Err(error) if error.kind() == io::ErrorKind::NotFound && attempt < MAX_ATTEMPTS => continue,
                 edit => edit.map_err(io_error("open"))?,
             };
             let metadata = append.metadata().map_err(io_error("stat"))?;
-            let is_last = attempt == ATTEMPTS;
+            let is_last = attempt == MAX_ATTEMPTS;
             match check_owner(&metadata, &edit.metadata().map_err(io_error("stat"))?) {
-                Some(EXCHANGED) if !is_last => continue,
+                Some(FILE_EXCHANGED) if !is_last => continue,
                 Some(reason) => return Err(SinkError::NotOurs { path: path.to_owned(), reason }),
                 None => {}
             }
@@ -80,7 +80,7 @@ impl MapFile {
             }
             let checked = |file| CheckedFile::new(file).map_err(io_error("stat"));
             let file = MapFile { append: checked(append)?, edit: checked(edit)? };
-            return Ok(Opened { file, size: metadata.size(), is_shared });
+            return Ok(OpenedMap { file, size: metadata.size(), is_shared });
         }
     }
 
@@ -121,18 +121,18 @@ fn take_lock(
             Lock::Held if !is_last => Ok(None),
             _ => Ok(Some(true)),
         },
-        // Locks do not work here, so nobody knows who wrote the lines: keep them.
+        // Without locks we cannot tell which process wrote the lines, so we keep them.
         Lock::Unknown => Ok(Some(false)),
     }
 }
 
 /// Another process may remove the file at any moment while it cleans up.
-const EXCHANGED: &str = "the file changed while it was opened";
+const FILE_EXCHANGED: &str = "the file changed while it was opened";
 
 /// Returns the reason if the file is not a regular file of ours with a single link.
 fn check_owner(appended: &Metadata, edited: &Metadata) -> Option<&'static str> {
     let was_exchanged = appended.nlink() == 0 || (appended.dev(), appended.ino()) != (edited.dev(), edited.ino());
-    if was_exchanged { Some(EXCHANGED) } else { jitlisten_files::unacceptable(appended) }
+    if was_exchanged { Some(FILE_EXCHANGED) } else { jitlisten_files::unacceptable(appended) }
 }
 
 impl OpenMap<'_> {
@@ -157,7 +157,7 @@ impl OpenMap<'_> {
     }
 
     /// Overwrites the bytes at `offset` with `text`. Returns false, and writes nothing, if they are not whole lines or
-    /// if `is_ours` rejects them: another process may have truncated the file in the meantime.
+    /// if `is_expected` rejects them: another process may have truncated the file in the meantime.
     pub(super) fn replace(&self, offset: u64, text: &str, is_expected: impl Fn(&[u8]) -> bool) -> io::Result<bool> {
         let mut existing = vec![0; text.len()];
         // The preceding byte must be a newline, too.

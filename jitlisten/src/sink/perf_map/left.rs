@@ -31,11 +31,11 @@ const MIXED: &str = "mixed";
 
 /// Returns the first line for a map of this process.
 pub(super) fn first_line(run: Option<Run>) -> String {
-    format!("{MARK}{} {ALIVE}\n", Owner { process: ProcessIdentity::own(), run })
+    format!("{FIRST_LINE_PREFIX}{} {ALIVE}\n", Owner { process: ProcessIdentity::own(), run })
 }
 
 /// Start of the first line, which perf reads as an empty function at address 0.
-const MARK: &str = "0 0 jitlisten ";
+const FIRST_LINE_PREFIX: &str = "0 0 jitlisten ";
 
 /// The first line of a map: `0 0 jitlisten PID START NAMESPACE [RUN] STATE`.
 #[derive(Debug, PartialEq, Eq)]
@@ -55,7 +55,7 @@ impl FirstLine {
     pub fn parse(bytes: &[u8]) -> Option<FirstLine> {
         let end = bytes.iter().position(|&byte| byte == b'\n')?;
         let line = std::str::from_utf8(&bytes[..end]).ok()?;
-        let (owner, state) = line.strip_prefix(MARK)?.rsplit_once(' ')?;
+        let (owner, state) = line.strip_prefix(FIRST_LINE_PREFIX)?.rsplit_once(' ')?;
         let owner = Owner::parse(owner).filter(|_| [ALIVE, ENDED, MIXED].contains(&state))?;
         let state_offset = (end - ALIVE.len()) as u64;
         Some(FirstLine { owner, state_offset, is_ended: state != ALIVE, is_mixed: state == MIXED })
@@ -176,8 +176,8 @@ mod tests {
         /// Adds a map that begins with `first_line` and was last written `hours` ago.
         fn add(&self, number: u32, first_line: &str, hours: u64) {
             fs::write(self.map(number), format!("{first_line}1000 10 name\n")).unwrap();
-            let then = clock::time_of_day() - Duration::from_secs(hours * 3600);
-            File::options().write(true).open(self.map(number)).unwrap().set_modified(then).unwrap();
+            let written_at = clock::time_of_day() - Duration::from_secs(hours * 3600);
+            File::options().write(true).open(self.map(number)).unwrap().set_modified(written_at).unwrap();
         }
 
         fn clean(&self) {
@@ -216,8 +216,8 @@ mod tests {
         (0..60).for_each(|number| directory.add(UNUSED_PID + number, &name(number), u64::from(number) * 2));
         directory.add(UNUSED_PID + 60, &name(60), 7 * 24 + 1);
         File::options().write(true).open(directory.map(UNUSED_PID + 40)).unwrap().set_len(MAX_DEAD_BYTES).unwrap();
-        let then = clock::time_of_day() - Duration::from_secs(80 * 3600);
-        File::options().write(true).open(directory.map(UNUSED_PID + 40)).unwrap().set_modified(then).unwrap();
+        let written_at = clock::time_of_day() - Duration::from_secs(80 * 3600);
+        File::options().write(true).open(directory.map(UNUSED_PID + 40)).unwrap().set_modified(written_at).unwrap();
         directory.clean();
         let kept: Vec<u32> = (0..61).filter(|number| directory.map(UNUSED_PID + number).exists()).collect();
         assert_eq!(kept, (0..=40).collect::<Vec<_>>());
@@ -228,11 +228,11 @@ mod tests {
     fn maps_of_a_run_that_is_not_over_stay() {
         let directory = Directory::new("run");
         let own = ProcessIdentity::own();
-        let over = ProcessIdentity { start: own.start + 1, ..own };
-        for (number, run) in [(0, own), (1, over)] {
+        let ended = ProcessIdentity { start: own.start + 1, ..own };
+        for (number, run) in [(0, own), (1, ended)] {
             let pid = UNUSED_PID + number;
             let owner = Owner { process: ProcessIdentity { pid, start: 1, ..own }, run: Some(Run(run)) };
-            directory.add(pid, &format!("{MARK}{owner} {ENDED}\n"), 365 * 24);
+            directory.add(pid, &format!("{FIRST_LINE_PREFIX}{owner} {ENDED}\n"), 365 * 24);
         }
         directory.clean();
         assert_eq!([0, 1].map(|number| directory.map(UNUSED_PID + number).exists()), [true, false]);
@@ -278,21 +278,21 @@ mod tests {
     #[test]
     fn what_is_not_a_dead_process_of_ours_stays() {
         let directory = Directory::new("others");
-        let old = 365 * 24;
-        directory.add(UNUSED_PID, "", old);
-        directory.add(UNUSED_PID + 1, &line(UNUSED_PID + 1, ENDED), old);
-        let held = File::open(directory.map(UNUSED_PID + 1)).unwrap();
-        assert_eq!(liveness::lock_shared(&held), Lock::Taken);
-        directory.add(std::process::id(), &first_line(None), old);
-        directory.add(UNUSED_PID + 6, &line(UNUSED_PID + 5, ENDED), old);
-        directory.add(UNUSED_PID + 3, &format!("{}2000 10 py::f:/a.py\n", line(UNUSED_PID + 3, ALIVE)), old);
+        let old_hours = 365 * 24;
+        directory.add(UNUSED_PID, "", old_hours);
+        directory.add(UNUSED_PID + 1, &line(UNUSED_PID + 1, ENDED), old_hours);
+        let locked_map = File::open(directory.map(UNUSED_PID + 1)).unwrap();
+        assert_eq!(liveness::lock_shared(&locked_map), Lock::Taken);
+        directory.add(std::process::id(), &first_line(None), old_hours);
+        directory.add(UNUSED_PID + 6, &line(UNUSED_PID + 5, ENDED), old_hours);
+        directory.add(UNUSED_PID + 3, &format!("{}2000 10 py::f:/a.py\n", line(UNUSED_PID + 3, ALIVE)), old_hours);
         directory.add(UNUSED_PID + 4, &format!("0 0 jitlisten {} 1 7 alive\n", UNUSED_PID + 4), 1);
-        directory.add(UNUSED_PID + 5, &line(UNUSED_PID + 5, ENDED), old);
+        directory.add(UNUSED_PID + 5, &line(UNUSED_PID + 5, ENDED), old_hours);
         directory.clean();
         let kept: Vec<u32> = (0..7).filter(|number| directory.map(UNUSED_PID + number).exists()).collect();
         assert_eq!(kept, [0, 1, 3, 4, 6]);
         assert!(directory.map(std::process::id()).exists(), "it lives");
-        drop(held);
+        drop(locked_map);
         directory.clean();
         assert!(!directory.map(UNUSED_PID + 1).exists());
     }

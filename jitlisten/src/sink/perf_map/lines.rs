@@ -8,7 +8,7 @@ use super::space::Space;
 use crate::ObjectId;
 use crate::process::checked_file::FileIdentity;
 
-/// One of our lines in the file.
+/// A line that we wrote to the perf map.
 #[derive(Debug)]
 pub(super) struct Line {
     /// End address of the code.

@@ -11,7 +11,7 @@ use std::time::SystemTime;
 use crate::liveness;
 
 /// Path that perf looks for. perf uses the PID of the innermost PID namespace, which `getpid(2)` returns, too.
-pub(in crate::sink) fn path_of_this_process() -> PathBuf {
+pub(in crate::sink) fn own_map_path() -> PathBuf {
     PathBuf::from(format!("/tmp/perf-{}.map", std::process::id()))
 }
 
@@ -38,7 +38,7 @@ pub(crate) struct StaleMap {
 impl StaleMap {
     /// Finds a stale map at the path of this process.
     pub(crate) fn find() -> Option<StaleMap> {
-        let metadata = std::fs::symlink_metadata(path_of_this_process()).ok()?;
+        let metadata = std::fs::symlink_metadata(own_map_path()).ok()?;
         let started = if IS_BEFORE_PROGRAM.load(Ordering::Relaxed) { None } else { Some(liveness::began()?) };
         StaleMap::if_older(&metadata, started)
     }

@@ -11,7 +11,7 @@ use crate::name::ReadableName;
 /// Three functions and their wrappers, as Numba 0.68 compiled them.
 const NUMBA: &[u8] = include_bytes!("../../../testdata/numba-0.68-llvm22-plain.o");
 
-struct Reported {
+struct TestObject {
     id: ObjectId,
     snapshot: CodeSnapshot,
     object: LoadedObject,
@@ -19,13 +19,13 @@ struct Reported {
     padding: crate::sink::HeaderPadding,
 }
 
-impl Reported {
-    fn new() -> Reported {
-        Reported::moved(0)
+impl TestObject {
+    fn new() -> TestObject {
+        TestObject::moved(0)
     }
 
     /// Returns the object moved by `pages`, which are added to the `sh_addr` of each section.
-    fn moved(pages: u64) -> Reported {
+    fn moved(pages: u64) -> TestObject {
         let mut bytes = NUMBA.to_vec();
         let start = u64::from_le_bytes(bytes[40..48].try_into().unwrap()) as usize;
         let count = u16::from_le_bytes(bytes[60..62].try_into().unwrap()) as usize;
@@ -40,7 +40,7 @@ impl Reported {
         let functions = object.functions().iter();
         let names = functions.map(|function| name::readable(&function.linkage_name, None)).collect();
         let id = ObjectId(pages);
-        Reported {
+        TestObject {
             id,
             snapshot: CodeSnapshot::of(std::process::id(), &object),
             object,
@@ -107,11 +107,11 @@ impl Drop for Scratch {
 
 #[test]
 fn a_line_is_start_size_name() {
-    let (scratch, reported) = (Scratch::new("line"), Reported::new());
-    let bytes = scratch.sink(None).finalized(&reported.finalized()).unwrap();
+    let (scratch, test_object) = (Scratch::new("line"), TestObject::new());
+    let bytes = scratch.sink(None).finalized(&test_object.finalized()).unwrap();
     let text = scratch.text();
-    assert_eq!((text.len() as u64, text.lines().count()), (bytes, reported.lines()));
-    for (line, function) in text.lines().zip(reported.object.functions()) {
+    assert_eq!((text.len() as u64, text.lines().count()), (bytes, test_object.lines()));
+    for (line, function) in text.lines().zip(test_object.object.functions()) {
         let [start, size, name] = line.splitn(3, ' ').collect::<Vec<_>>()[..] else { panic!("{line}") };
         assert_eq!(start, format!("{:x}", function.range.start().0));
         assert_eq!(size, format!("{:x}", function.range.size()));
@@ -121,47 +121,47 @@ fn a_line_is_start_size_name() {
 
 #[test]
 fn a_short_symbol_stays_what_it_is() {
-    let shown = |style| ["f0", "f", "outer", "a\nb"].map(|name| printable(name, style));
-    assert_eq!(shown(NameStyle::Linkage)[..3], ["f0", "f", "outer"]);
-    assert_eq!(shown(NameStyle::Readable)[..3], ["f0()", "f()", "outer"]);
-    assert_eq!(shown(NameStyle::Linkage)[3], shown(NameStyle::Readable)[3]);
+    let printable_names = |style| ["f0", "f", "outer", "a\nb"].map(|name| printable(name, style));
+    assert_eq!(printable_names(NameStyle::Linkage)[..3], ["f0", "f", "outer"]);
+    assert_eq!(printable_names(NameStyle::Readable)[..3], ["f0()", "f()", "outer"]);
+    assert_eq!(printable_names(NameStyle::Linkage)[3], printable_names(NameStyle::Readable)[3]);
 }
 
 #[test]
 fn what_another_writer_appends_is_kept() {
-    let (scratch, reported) = (Scratch::new("shared"), Reported::new());
+    let (scratch, test_object) = (Scratch::new("shared"), TestObject::new());
     fs::write(scratch.map(), "1000 10 py::before\n").unwrap();
     let mut sink = scratch.sink(None);
-    sink.finalized(&reported.finalized()).unwrap();
+    sink.finalized(&test_object.finalized()).unwrap();
     let mut other_writer = OpenOptions::new().append(true).open(scratch.map()).unwrap();
     io::Write::write_all(&mut other_writer, b"2000 10 py::after\n").unwrap();
-    sink.freeing(&reported.finalized()).unwrap();
-    sink.finalized(&reported.finalized()).unwrap();
+    sink.freeing(&test_object.finalized()).unwrap();
+    sink.finalized(&test_object.finalized()).unwrap();
     let text = scratch.text();
     assert!(text.starts_with("1000 10 py::before\n") && text.contains("\n2000 10 py::after\n"), "{text}");
-    assert_eq!(text.lines().count(), 2 + 2 * reported.lines());
+    assert_eq!(text.lines().count(), 2 + 2 * test_object.lines());
 }
 
 #[test]
 fn a_dead_line_makes_way_for_a_new_one_at_its_address() {
-    let (scratch, reported) = (Scratch::new("reuse"), Reported::new());
+    let (scratch, test_object) = (Scratch::new("reuse"), TestObject::new());
     let mut sink = scratch.sink(None);
-    sink.finalized(&reported.finalized()).unwrap();
+    sink.finalized(&test_object.finalized()).unwrap();
     let first_text = scratch.text();
-    sink.freeing(&reported.finalized()).unwrap();
+    sink.freeing(&test_object.finalized()).unwrap();
     assert_eq!(scratch.text(), first_text, "freed code keeps its name until its address is used again");
-    sink.finalized(&reported.finalized()).unwrap();
+    sink.finalized(&test_object.finalized()).unwrap();
     let text = scratch.text();
     let (dead, alive) = text.split_at(first_text.len());
     assert_eq!(alive, first_text);
     assert!(dead.lines().all(|line| line.starts_with("0 0 freed")), "{dead}");
-    assert_eq!(dead.lines().count(), reported.lines());
+    assert_eq!(dead.lines().count(), test_object.lines());
 }
 
 #[test]
 fn a_map_of_code_that_comes_and_goes_does_not_grow_for_ever() {
     let scratch = Scratch::new("forever");
-    let permanent = Reported::moved(1_000_000);
+    let permanent = TestObject::moved(1_000_000);
     let mut sink = scratch.sink(None);
     sink.finalized(&permanent.finalized()).unwrap();
     let first_text = scratch.text();
@@ -170,7 +170,7 @@ fn a_map_of_code_that_comes_and_goes_does_not_grow_for_ever() {
     io::Write::write_all(&mut other_writer, foreign_line.as_bytes()).unwrap();
     sink.space = Space::with_dead_limit(5 * first_text.len() as u64);
     for turn in 1..1000 {
-        let temporary = Reported::moved(16 * turn);
+        let temporary = TestObject::moved(16 * turn);
         sink.finalized(&temporary.finalized()).unwrap();
         let text = scratch.text();
         for function in temporary.object.functions() {
@@ -192,14 +192,14 @@ fn a_dead_line_makes_way_even_where_its_bytes_wait_for_a_new_object() {
     let scratch = Scratch::new("hole");
     let mut sink = scratch.sink(None);
     sink.space = Space::with_dead_limit(0);
-    let [first, between, second] = [16, 32, 48].map(Reported::moved);
-    for reported in [&first, &between, &second] {
-        sink.finalized(&reported.finalized()).unwrap();
+    let [first, between, second] = [16, 32, 48].map(TestObject::moved);
+    for test_object in [&first, &between, &second] {
+        sink.finalized(&test_object.finalized()).unwrap();
     }
     sink.freeing(&first.finalized()).unwrap();
     sink.freeing(&second.finalized()).unwrap();
     // The moved object's longer lines fit into neither hole. The lines of `second` then go into the hole of `first`.
-    sink.finalized(&Reported::moved(1 << 36).finalized()).unwrap();
+    sink.finalized(&TestObject::moved(1 << 36).finalized()).unwrap();
     sink.finalized(&second.finalized()).unwrap();
     let text = scratch.text();
     for function in second.object.functions() {
@@ -214,7 +214,7 @@ fn a_file_that_is_not_as_it_was_left_is_written_at_its_end() {
     let scratch = Scratch::new("rewritten");
     let mut sink = scratch.sink(None);
     sink.space = Space::with_dead_limit(0);
-    let [first, second] = [16, 32].map(Reported::moved);
+    let [first, second] = [16, 32].map(TestObject::moved);
     sink.finalized(&first.finalized()).unwrap();
     sink.finalized(&second.finalized()).unwrap();
     sink.freeing(&first.finalized()).unwrap();
@@ -224,7 +224,7 @@ fn a_file_that_is_not_as_it_was_left_is_written_at_its_end() {
     let line = text.lines().nth(1).unwrap();
     let foreign_line = format!("{:-<width$}", "1000 10 py::foreign", width = line.len());
     fs::write(scratch.map(), text.replacen(line, &foreign_line, 1)).unwrap();
-    sink.finalized(&Reported::moved(48).finalized()).unwrap();
+    sink.finalized(&TestObject::moved(48).finalized()).unwrap();
     sink.finalized(&second.finalized()).unwrap();
     let text = scratch.text();
     assert!(text.starts_with(&foreign_line), "{text}");
@@ -236,29 +236,29 @@ fn a_file_that_is_not_as_it_was_left_is_written_at_its_end() {
 
 #[test]
 fn switched_off_and_on_again_each_function_has_one_line() {
-    let (scratch, reported) = (Scratch::new("again"), Reported::new());
+    let (scratch, test_object) = (Scratch::new("again"), TestObject::new());
     let context = SinkContext::default();
     for _ in 0..3 {
         let mut sink = PerfMap::with_path(scratch.map(), NameStyle::Readable, context.clone());
-        sink.finalized(&reported.finalized()).unwrap();
+        sink.finalized(&test_object.finalized()).unwrap();
         sink.ending().unwrap();
     }
     let text = scratch.text();
     let (dead, alive): (Vec<&str>, Vec<&str>) = text.lines().partition(|line| line.starts_with("0 0 freed"));
-    assert_eq!((dead.len(), alive.len()), (2 * reported.lines(), reported.lines()), "{text}");
+    assert_eq!((dead.len(), alive.len()), (2 * test_object.lines(), test_object.lines()), "{text}");
 }
 
 /// A new file usually gets the inode number of the removed one.
 #[test]
 fn a_map_that_was_removed_while_the_sink_was_off_begins_anew() {
-    let (scratch, reported) = (Scratch::new("removed"), Reported::new());
+    let (scratch, test_object) = (Scratch::new("removed"), TestObject::new());
     let context = SinkContext::default();
     for _ in 0..3 {
         let mut sink = PerfMap::with_path(scratch.map(), NameStyle::Readable, context.clone());
-        let bytes = sink.finalized(&reported.finalized()).unwrap();
+        let bytes = sink.finalized(&test_object.finalized()).unwrap();
         sink.ending().unwrap();
         let text = scratch.text();
-        assert_eq!((text.len() as u64, text.lines().count()), (bytes, reported.lines()), "{text:?}");
+        assert_eq!((text.len() as u64, text.lines().count()), (bytes, test_object.lines()), "{text:?}");
         let end = fs::metadata(scratch.map()).unwrap().len();
         assert!(context.own_lines.contains(end - 1) && !context.own_lines.contains(end));
         fs::remove_file(scratch.map()).unwrap();
@@ -267,33 +267,33 @@ fn a_map_that_was_removed_while_the_sink_was_off_begins_anew() {
 
 #[test]
 fn a_map_of_a_dead_process_is_emptied_unless_it_was_added_to() {
-    let (scratch, reported) = (Scratch::new("stale"), Reported::new());
+    let (scratch, test_object) = (Scratch::new("stale"), TestObject::new());
     let existing = || Some(StaleMap::from_metadata(&fs::metadata(scratch.map()).unwrap()));
     fs::write(scratch.map(), "1000 10 dead\n").unwrap();
-    scratch.sink(existing()).finalized(&reported.finalized()).unwrap();
+    scratch.sink(existing()).finalized(&test_object.finalized()).unwrap();
     assert!(!scratch.text().contains("dead"));
     fs::write(scratch.map(), "1000 10 dead\n").unwrap();
     let stale = existing();
     fs::write(scratch.map(), "1000 10 dead\n2000 10 py::alive\n").unwrap();
-    scratch.sink(stale).finalized(&reported.finalized()).unwrap();
+    scratch.sink(stale).finalized(&test_object.finalized()).unwrap();
     assert!(scratch.text().contains("py::alive"));
 }
 
 #[test]
 fn bait_is_refused() {
-    let (scratch, reported) = (Scratch::new("bait"), Reported::new());
+    let (scratch, test_object) = (Scratch::new("bait"), TestObject::new());
     let victim = scratch.0.join("victim");
     fs::write(&victim, "precious").unwrap();
     let plants: [fn(&PathBuf, &PathBuf) -> io::Result<()>; 2] =
         [|target, link| std::os::unix::fs::symlink(target, link), |target, link| fs::hard_link(target, link)];
     for plant in plants {
         plant(&victim, &scratch.map()).unwrap();
-        assert!(scratch.sink(None).finalized(&reported.finalized()).is_err());
+        assert!(scratch.sink(None).finalized(&test_object.finalized()).is_err());
         assert_eq!(fs::read_to_string(&victim).unwrap(), "precious");
         fs::remove_file(scratch.map()).unwrap();
     }
     fs::create_dir(scratch.map()).unwrap();
-    assert!(scratch.sink(None).finalized(&reported.finalized()).is_err());
+    assert!(scratch.sink(None).finalized(&test_object.finalized()).is_err());
 }
 
 /// For a process that already runs, its own map is not stale; the map of a dead process with the same PID is.
