@@ -60,7 +60,7 @@ pub fn open_existing(path: &Path) -> io::Result<File> {
     Ok(retry_on_intr(|| rustix::fs::openat(CWD, path, OFlags::RDWR | SAFE_FLAGS, Mode::empty()))?.into())
 }
 
-/// Returns the reason why we must not add to a file; `None` for a regular file of this user with a single link.
+/// Returns the reason why we must not append to a file; `None` for a regular file of this user with a single link.
 pub fn unacceptable(file: &Metadata) -> Option<&'static str> {
     Some(if !file.is_file() {
         "not a regular file"

@@ -28,8 +28,8 @@ const PSEUDO_FILE_SYSTEMS: [u32; 13] = [
     0x4249_4e4d, // BINFMTFS_MAGIC
 ];
 
-/// Opens a regular file for reading. Other kinds are refused unopened: opening a pipe blocks until it has a writer, and
-/// opening a device may have side effects. Files of `/proc` and `/sys` are refused, too.
+/// Opens a regular file for reading. Refuses all other kinds without opening them: opening a pipe blocks until it has a
+/// writer, and opening a device may have side effects. Files of `/proc` and `/sys` are refused, too.
 ///
 /// # Errors
 /// [`io::ErrorKind::PermissionDenied`] for any other kind of file.

@@ -80,7 +80,7 @@ fn escaped_byte(chunk: &[u8]) -> Option<u8> {
     parse_hex_byte(high, low)
 }
 
-/// Returns the byte with two hexadecimal digits.
+/// Parses two hexadecimal digits.
 fn parse_hex_byte(high: u8, low: u8) -> Option<u8> {
     let digit = |byte: u8| match byte {
         b'0'..=b'9' => Some(byte - b'0'),

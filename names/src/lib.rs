@@ -77,9 +77,9 @@ pub struct Reader<'a> {
 }
 
 impl<'a> Reader<'a> {
-    /// Creates a converter for the functions of one object. If the object has `prange` kernels and exactly one function
-    /// that a person has written, the kernels are named after it. Numba links a function with its kernels, and the
-    /// address in a kernel's name tells a person nothing.
+    /// Creates a converter for the functions of one object. If the object has `prange` kernels and exactly one
+    /// user-written function, the kernels are named after it. Numba links a function with its kernels, and the address
+    /// in a kernel's name is meaningless to users.
     pub fn of_object(linkage_names: impl Iterator<Item = &'a str> + Clone) -> Self {
         let mut reader = Reader::default();
         if linkage_names.clone().any(numba::is_prange_kernel) {

@@ -39,7 +39,7 @@ pub(super) fn is_prange_kernel(linkage_name: &str) -> bool {
     linkage_name.contains("__numba_") && linkage_name.contains("__numba_parfor_gufunc_")
 }
 
-/// Returns module and name of a function that a person has written; also accepts the name of its wrapper.
+/// Returns module and name of a user-written function; also accepts the name of its wrapper.
 pub(super) fn user_function<'a>(linkage_name: &'a str, cache: &mut Arguments<'a>) -> Option<String> {
     let (.., mangled_name) = strip_prefixes(linkage_name);
     let mut mangled = mangled::parse(mangled_name, cache)?;
@@ -55,7 +55,7 @@ pub(super) fn user_function<'a>(linkage_name: &'a str, cache: &mut Arguments<'a>
     (!is_from_numba).then(|| parts.join("."))
 }
 
-/// Converts a name of Numba's; `None` for any other. `owner` is the function that `prange` kernels belong to, if known.
+/// Converts a Numba name; `None` for any other. `owner` is the function that `prange` kernels belong to, if known.
 /// `cache` has the arguments of the previous name.
 pub(super) fn readable<'a>(
     linkage_name: &'a str,
@@ -84,7 +84,7 @@ pub(super) fn readable<'a>(
         Some((description, identity)) => {
             text.push_str(description);
             match version {
-                // The count is unique: next to a location, the address adds nothing.
+                // The version is unique, so the address is redundant next to a location.
                 Some(version) if !location_text.is_empty() => {
                     text.extend([" ", location_text.trim_matches([' ', '(', ')']), " [", version, "]"]);
                 }

@@ -20,7 +20,7 @@ pub fn printable(name: &str) -> String {
     into_printable(Cow::Borrowed(name))
 }
 
-/// Sanitises a name without a copy if nothing has to be changed.
+/// Sanitises a name; does not copy it if it is already valid.
 pub(super) fn into_printable(name: Cow<'_, str>) -> String {
     if is_sanitized(&name) { name.into_owned() } else { sanitize(&name) }
 }

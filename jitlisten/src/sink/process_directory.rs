@@ -43,7 +43,7 @@ pub(super) struct ProcessDirectory {
     path: PathBuf,
     identity: FileIdentity,
     /// Marker file, whose lock we hold. The host may have closed it.
-    alive: CheckedFile,
+    marker: CheckedFile,
 }
 
 impl ProcessDirectory {
@@ -66,11 +66,11 @@ impl ProcessDirectory {
     fn with_marker(path: &Path, run: Option<Run>) -> Result<ProcessDirectory, SinkError> {
         let identity = FileIdentity::of(&fs::symlink_metadata(path).map_err(SinkError::io("stat", path))?);
         let lock = path.join(FileName::Alive.to_string());
-        let alive = create_file(path, FileName::Alive)?;
+        let marker = create_file(path, FileName::Alive)?;
         let text = format!("{MARKER_PREFIX}{}\n", Owner { process: ProcessIdentity::own(), run });
-        write_whole(&alive, text.as_bytes()).map_err(|(_, error)| SinkError::io("write", &lock)(error))?;
-        let alive = CheckedFile::new(alive).map_err(SinkError::io("stat", &lock))?;
-        Ok(ProcessDirectory { path: path.to_owned(), identity, alive })
+        write_whole(&marker, text.as_bytes()).map_err(|(_, error)| SinkError::io("write", &lock)(error))?;
+        let marker = CheckedFile::new(marker).map_err(SinkError::io("stat", &lock))?;
+        Ok(ProcessDirectory { path: path.to_owned(), identity, marker })
     }
 
     pub(super) fn path(&self) -> &Path {
@@ -79,7 +79,7 @@ impl ProcessDirectory {
 
     /// Locks the marker. If the file system has no locks, only the PID shows whether the process lives.
     pub(super) fn lock(&self) -> Result<(), SinkError> {
-        match self.alive.get().map(liveness::lock_shared) {
+        match self.marker.get().map(liveness::lock_shared) {
             Some(Lock::Taken) => Ok(()),
             _ => Err(SinkError::io("lock", &self.path.join(FileName::Alive.to_string()))(io::Error::last_os_error())),
         }
@@ -87,7 +87,7 @@ impl ProcessDirectory {
 
     /// Returns the marker file, which is never empty.
     pub(super) fn marker(&self) -> Option<&File> {
-        self.alive.get()
+        self.marker.get()
     }
 
     /// Creates a file, unless another directory has replaced ours.
@@ -134,7 +134,7 @@ pub(super) fn remove_dead(base: &Path, kind: fn(&FileName) -> bool, run: Option<
 #[derive(Debug)]
 pub struct MarkedDirectory {
     directory: OwnDirectory,
-    alive: File,
+    marker: File,
     /// Owner of the files.
     pub owner: Owner,
     /// Name of the directory.
@@ -146,9 +146,9 @@ impl MarkedDirectory {
     pub fn open(base: &Path, name: &OsStr) -> Option<MarkedDirectory> {
         let parsed = FileName::parse(name)?;
         let directory = OwnDirectory::open(&base.join(name)).ok()?;
-        let mut alive = directory.open_file(OsStr::new(&FileName::Alive.to_string())).ok()?;
+        let mut marker = directory.open_file(OsStr::new(&FileName::Alive.to_string())).ok()?;
         let mut text = String::new();
-        (&mut alive).take(MAX_MARKER_BYTES).read_to_string(&mut text).ok()?;
+        (&mut marker).take(MAX_MARKER_BYTES).read_to_string(&mut text).ok()?;
         let owner = Owner::parse(text.strip_prefix(MARKER_PREFIX)?.strip_suffix('\n')?)?;
         let names_owner = match parsed {
             FileName::Images { pid, start, .. } | FileName::Jitdump { pid, start, .. } => {
@@ -156,7 +156,7 @@ impl MarkedDirectory {
             }
             _ => false,
         };
-        names_owner.then_some(MarkedDirectory { directory, alive, owner, name: parsed })
+        names_owner.then_some(MarkedDirectory { directory, marker, owner, name: parsed })
     }
 
     /// Returns true if the process is dead and the lock is free.
@@ -167,7 +167,7 @@ impl MarkedDirectory {
         }
         let written = fs::symlink_metadata(self.directory.path()).and_then(|metadata| metadata.modified());
         self.owner.is_gone(namespace, written.unwrap_or(SystemTime::UNIX_EPOCH))
-            && liveness::lock_exclusive(&self.alive) == Lock::Taken
+            && liveness::lock_exclusive(&self.marker) == Lock::Taken
     }
 
     /// Returns the entry for [`liveness::expired`], if the process is dead and its run has ended.
@@ -251,13 +251,13 @@ mod tests {
     const UNUSED_PID: u32 = 5_000_000;
 
     /// Parent directory for a test; removed on drop.
-    struct Base(PathBuf);
+    struct BaseDirectory(PathBuf);
 
-    impl Base {
-        fn new(test: &str) -> Base {
+    impl BaseDirectory {
+        fn new(test: &str) -> BaseDirectory {
             let path = std::env::temp_dir().join(format!("jitlisten-directory-{test}-{}", std::process::id()));
             fs::create_dir_all(&path).unwrap();
-            Base(path)
+            BaseDirectory(path)
         }
 
         /// Adds a directory of images or a jitdump, with a marker that names the given process.
@@ -289,7 +289,7 @@ mod tests {
         }
     }
 
-    impl Drop for Base {
+    impl Drop for BaseDirectory {
         fn drop(&mut self) {
             let _ = fs::remove_dir_all(&self.0);
         }
@@ -297,7 +297,7 @@ mod tests {
 
     #[test]
     fn dead_processes_are_kept_up_to_a_size() {
-        let base = Base::new("size");
+        let base = BaseDirectory::new("size");
         let name = |number: u32| format!("image-{}-1", UNUSED_PID + number);
         for number in 0..40 {
             base.add(&name(number), UNUSED_PID + number, 1, None);
@@ -309,7 +309,7 @@ mod tests {
 
     #[test]
     fn a_dead_process_is_kept_for_seven_days() {
-        let base = Base::new("age");
+        let base = BaseDirectory::new("age");
         for (number, name) in ["image-5000000-1", "jitdump-5000001-1", "image-5000002-1"].iter().enumerate() {
             base.add(name, UNUSED_PID + number as u32, 1, None);
         }
@@ -327,7 +327,7 @@ mod tests {
 
     #[test]
     fn no_live_process_loses_a_file() {
-        let base = Base::new("alive");
+        let base = BaseDirectory::new("alive");
         let own = ProcessIdentity::own();
         let (own_name, reused) =
             (format!("image-{}-{}", own.pid, own.start), format!("image-{}-{}", own.pid, own.start + 1));
@@ -350,7 +350,7 @@ mod tests {
     /// Workers of `jitlisten run -s -- perf record ...`: the recording refers to the files of all of them.
     #[test]
     fn a_run_that_is_not_over_loses_no_file() {
-        let base = Base::new("run");
+        let base = BaseDirectory::new("run");
         let own = ProcessIdentity::own();
         let ended = ProcessIdentity { start: own.start + 1, ..own };
         let in_other_namespace = ProcessIdentity { namespace: own.namespace + 1, ..own };
@@ -367,7 +367,7 @@ mod tests {
 
     #[test]
     fn files_of_users_stay() {
-        let base = Base::new("others");
+        let base = BaseDirectory::new("others");
         let own = ProcessIdentity::own();
         // Directories without a marker, with a malformed one, or with that of another process.
         for (name, marker) in [

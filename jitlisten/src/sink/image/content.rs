@@ -16,7 +16,7 @@ pub(crate) struct Content<'a> {
     pub(crate) parts: Vec<Part<'a>>,
     /// Style of the name that tools should prefer.
     pub(crate) style: NameStyle,
-    /// Pages of the code; whole pages.
+    /// Pages of the code.
     pub(crate) pages: AddressRange,
     /// Bytes of `pages`.
     pub(crate) code: &'a [u8],

@@ -48,7 +48,7 @@ pub(crate) struct UnwindTables {
     pub(crate) eh_frame: Vec<u8>,
 }
 
-/// Addresses of the sections.
+/// Offsets of the unwind sections, and the address of the image.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct SectionOffsets {
     /// Offset of `.eh_frame_hdr`.
