@@ -1,4 +1,4 @@
-//! A directory that only this user can change.
+//! Directories that only this user can change.
 
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
@@ -11,11 +11,11 @@ use std::path::{Component, Path, PathBuf};
 use rustix::fs::{AtFlags, CWD, Dir, FileType, Mode, OFlags};
 use rustix::io::retry_on_intr;
 
-use crate::plain::{PRIVATE, SAFELY, create_in, set_mode, unacceptable, with_free_name};
+use crate::plain::{PRIVATE, SAFE_FLAGS, create_in, set_mode, unacceptable, with_free_name};
 use crate::replacement::Replacement;
 
-/// A directory that belongs to this user and that nobody else may write to, held open. See the crate's head for how
-/// long.
+/// Open directory that belongs to this user, and that only this user may write to. Do not keep it open across calls
+/// into a host: see the crate documentation.
 #[derive(Debug)]
 pub struct OwnDirectory {
     directory: OwnedFd,
@@ -44,26 +44,26 @@ impl OwnDirectory {
     /// # Errors
     /// [`io::ErrorKind::AlreadyExists`] if the name exists, even as a link.
     pub fn create_new(path: &Path) -> io::Result<OwnDirectory> {
-        make(CWD, path.as_os_str())?;
+        make_directory(CWD, path.as_os_str())?;
         OwnDirectory::open(path)
     }
 
     /// Creates a directory with a random name: the prefix and six letters or digits.
     ///
     /// # Errors
-    /// When it cannot be made.
+    /// If the directory cannot be created.
     pub fn create_random(parent: &Path, prefix: &str) -> io::Result<OwnDirectory> {
         with_free_name(|attempt| OwnDirectory::create_new(&parent.join(format!("{prefix}{}", random_letters(attempt)))))
     }
 
-    /// Creates or opens a directory below this one; `relative` may have several parts, each of which is created.
+    /// Creates or opens a directory below this one. Creates each missing component of `relative`.
     ///
     /// # Errors
-    /// See [`OwnDirectory::open`]; a part like `..` is refused.
+    /// Same as [`OwnDirectory::open`]; a component like `..` is refused.
     pub fn below(&self, relative: &Path) -> io::Result<OwnDirectory> {
         let mut directory = OwnDirectory { directory: self.directory.try_clone()?, path: self.path.clone() };
-        for part in relative.components() {
-            let Component::Normal(name) = part else {
+        for component in relative.components() {
+            let Component::Normal(name) = component else {
                 return Err(io::Error::new(io::ErrorKind::InvalidInput, "not a plain relative path"));
             };
             directory = OwnDirectory::create_in(&directory.directory, name, directory.path.join(name))?;
@@ -72,7 +72,7 @@ impl OwnDirectory {
     }
 
     fn create_in(parent: impl AsFd, name: &OsStr, path: PathBuf) -> io::Result<OwnDirectory> {
-        match make(&parent, name) {
+        match make_directory(&parent, name) {
             Err(error) if error.kind() != io::ErrorKind::AlreadyExists => Err(error),
             _ => OwnDirectory::open_in(parent, name, path),
         }
@@ -81,21 +81,23 @@ impl OwnDirectory {
     fn open_in(parent: impl AsFd, name: &OsStr, path: PathBuf) -> io::Result<OwnDirectory> {
         let flags = OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let directory = match retry_on_intr(|| rustix::fs::openat(&parent, name, flags, Mode::empty())) {
-            // A link or a file; `O_NOFOLLOW | O_DIRECTORY` says so of both.
-            Err(rustix::io::Errno::NOTDIR | rustix::io::Errno::LOOP) => return Err(refused("not a directory")),
+            // A link or a file: `O_NOFOLLOW | O_DIRECTORY` reports these errors for both.
+            Err(rustix::io::Errno::NOTDIR | rustix::io::Errno::LOOP) => {
+                return Err(permission_denied("not a directory"));
+            }
             opened => opened?,
         };
         let status = rustix::fs::fstat(&directory)?;
         if status.st_uid != rustix::process::geteuid().as_raw() {
-            return Err(refused("owned by another user"));
+            return Err(permission_denied("owned by another user"));
         }
         if Mode::from_raw_mode(status.st_mode).intersects(Mode::WGRP | Mode::WOTH) {
-            return Err(refused("other users may write to it"));
+            return Err(permission_denied("other users may write to it"));
         }
         Ok(OwnDirectory { directory, path })
     }
 
-    /// Path under which it was opened.
+    /// Path of the directory, as it was passed to the constructor.
     pub fn path(&self) -> &Path {
         &self.path
     }
@@ -105,77 +107,78 @@ impl OwnDirectory {
     /// # Errors
     /// [`io::ErrorKind::AlreadyExists`] if the name exists, even as a link.
     pub fn create_file(&self, name: impl AsRef<OsStr>) -> io::Result<File> {
-        create_in(&self.directory, plain(name.as_ref())?, OFlags::empty(), PRIVATE)
+        create_in(&self.directory, plain_name(name.as_ref())?, OFlags::empty(), PRIVATE)
     }
 
     /// Opens an existing regular file for reading.
     ///
     /// # Errors
-    /// Also if it is a link or another kind of file.
+    /// If the file cannot be opened, or is a link or of another kind.
     pub fn open_file(&self, name: impl AsRef<OsStr>) -> io::Result<File> {
-        let name = plain(name.as_ref())?;
-        let file = retry_on_intr(|| rustix::fs::openat(&self.directory, name, SAFELY, Mode::empty()))?;
+        let name = plain_name(name.as_ref())?;
+        let file = retry_on_intr(|| rustix::fs::openat(&self.directory, name, SAFE_FLAGS, Mode::empty()))?;
         let is_regular = FileType::from_raw_mode(rustix::fs::fstat(&file)?.st_mode).is_file();
-        if is_regular { Ok(file.into()) } else { Err(refused("not a regular file")) }
+        if is_regular { Ok(file.into()) } else { Err(permission_denied("not a regular file")) }
     }
 
-    /// Returns whether a regular file of this user has exactly this content: a marker.
+    /// Returns true if a regular file of this user has exactly this content. Used to recognise marker files.
     pub fn has_file(&self, name: impl AsRef<OsStr>, content: &[u8]) -> bool {
         let Ok(file) = self.open_file(name) else { return false };
         if !file.metadata().is_ok_and(|metadata| unacceptable(&metadata).is_none()) {
             return false;
         }
-        let mut read = Vec::new();
-        file.take(content.len() as u64 + 1).read_to_end(&mut read).is_ok() && read == content
+        let mut actual_content = Vec::new();
+        file.take(content.len() as u64 + 1).read_to_end(&mut actual_content).is_ok() && actual_content == content
     }
 
-    /// Begins a file with mode 0600 that gets its name, or replaces a file of that name, when it is complete.
+    /// Creates a file with mode 0600 under a temporary name. On commit it is renamed, and replaces a file with the same
+    /// name.
     ///
     /// # Errors
-    /// When it cannot be made.
+    /// If the file cannot be created.
     pub fn replacement(&self, name: impl AsRef<OsStr>) -> io::Result<Replacement> {
-        Replacement::in_directory(self.directory.try_clone()?, plain(name.as_ref())?.as_os_str())
+        Replacement::in_directory(self.directory.try_clone()?, plain_name(name.as_ref())?.as_os_str())
     }
 
-    /// Writes a file with mode 0600, as [`OwnDirectory::replacement`] does.
+    /// Writes a file with mode 0600 through [`OwnDirectory::replacement`].
     ///
     /// # Errors
-    /// When it cannot be written; then nothing has changed.
+    /// If the file cannot be written; then an existing file stays as it was.
     pub fn write(&self, name: impl AsRef<OsStr>, bytes: &[u8]) -> io::Result<()> {
         let mut replacement = self.replacement(name)?;
         io::Write::write_all(replacement.file(), bytes)?;
         replacement.commit()
     }
 
-    /// Gives a file of the same file system a second name here.
+    /// Creates a hard link in this directory to a file on the same file system.
     ///
     /// # Errors
-    /// [`io::ErrorKind::AlreadyExists`] if the name exists, [`io::ErrorKind::CrossesDevices`], and others.
+    /// [`io::ErrorKind::AlreadyExists`] if the name exists; [`io::ErrorKind::CrossesDevices`] for another file system.
     pub fn link(&self, from: &Path, name: impl AsRef<OsStr>) -> io::Result<()> {
-        let name = plain(name.as_ref())?;
+        let name = plain_name(name.as_ref())?;
         Ok(retry_on_intr(|| rustix::fs::linkat(CWD, from, &self.directory, name, AtFlags::empty()))?)
     }
 
-    /// Writes a copy of the rest of an open file, as [`OwnDirectory::replacement`] does. Returns its size.
+    /// Copies the rest of an open file through [`OwnDirectory::replacement`]. Returns the number of bytes.
     ///
     /// # Errors
-    /// When it cannot be written; then nothing has changed.
+    /// If the copy cannot be written; then an existing file stays as it was.
     pub fn copy(&self, mut from: impl io::Read, name: impl AsRef<OsStr>) -> io::Result<u64> {
         let mut replacement = self.replacement(name)?;
         let size = io::copy(&mut from, replacement.file())?;
         replacement.commit().map(|()| size)
     }
 
-    /// Returns whether the name exists, be it as a dangling link.
+    /// Returns true if the name exists, even as a dangling link.
     pub fn contains(&self, name: impl AsRef<OsStr>) -> bool {
-        plain(name.as_ref())
+        plain_name(name.as_ref())
             .is_ok_and(|name| rustix::fs::statat(&self.directory, name, AtFlags::SYMLINK_NOFOLLOW).is_ok())
     }
 
-    /// The names in it.
+    /// Names of all entries, without `.` and `..`.
     ///
     /// # Errors
-    /// When it cannot be read.
+    /// If the directory cannot be read.
     pub fn names(&self) -> io::Result<Vec<OsString>> {
         let mut names = Vec::new();
         for entry in Dir::read_from(&self.directory)? {
@@ -190,9 +193,9 @@ impl OwnDirectory {
     /// Removes a file or a link.
     ///
     /// # Errors
-    /// When it cannot be removed.
+    /// If the file or link cannot be removed.
     pub fn remove_file(&self, name: impl AsRef<OsStr>) -> io::Result<()> {
-        Ok(rustix::fs::unlinkat(&self.directory, plain(name.as_ref())?, AtFlags::empty())?)
+        Ok(rustix::fs::unlinkat(&self.directory, plain_name(name.as_ref())?, AtFlags::empty())?)
     }
 }
 
@@ -202,7 +205,7 @@ impl AsFd for OwnDirectory {
     }
 }
 
-/// Six letters or digits. The seed of the standard library's hasher is random.
+/// Returns six random letters or digits. The standard library seeds its hasher randomly.
 fn random_letters(attempt: u64) -> String {
     const LETTERS: &[u8; 36] = b"abcdefghijklmnopqrstuvwxyz0123456789";
     let mut rest = RandomState::new().hash_one(attempt);
@@ -214,24 +217,24 @@ fn random_letters(attempt: u64) -> String {
     (0..6).map(|_| letter()).collect()
 }
 
-pub(crate) fn refused(reason: &'static str) -> io::Error {
+pub(crate) fn permission_denied(reason: &'static str) -> io::Error {
     io::Error::new(io::ErrorKind::PermissionDenied, reason)
 }
 
-/// A name without a directory.
-fn plain(name: &OsStr) -> Result<&Path, rustix::io::Errno> {
-    let mut parts = Path::new(name).components();
-    match (parts.next(), parts.next()) {
-        (Some(Component::Normal(part)), None) if part == name => Ok(Path::new(name)),
+/// Returns the name as a path, or an error if it has a directory part.
+fn plain_name(name: &OsStr) -> Result<&Path, rustix::io::Errno> {
+    let mut components = Path::new(name).components();
+    match (components.next(), components.next()) {
+        (Some(Component::Normal(component)), None) if component == name => Ok(Path::new(name)),
         _ => Err(rustix::io::Errno::INVAL),
     }
 }
 
-/// `mkdir(2)`, with mode 0700 whatever the umask.
-fn make(parent: impl AsFd, name: &OsStr) -> io::Result<()> {
+/// Creates a directory with mode 0700, regardless of the umask.
+fn make_directory(parent: impl AsFd, name: &OsStr) -> io::Result<()> {
     let mode = Mode::RWXU;
     retry_on_intr(|| rustix::fs::mkdirat(&parent, name, mode))?;
-    // Opened without the right to read, which the umask may have taken.
+    // `O_PATH`, because the umask may have removed the read permission.
     let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     set_mode(&retry_on_intr(|| rustix::fs::openat(&parent, name, flags, Mode::empty()))?, mode)
 }

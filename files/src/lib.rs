@@ -1,24 +1,24 @@
-//! Makes files and directories that no other local user can redirect, read or change. Everything that this project
-//! writes is made here; `ci/files.py` finds any other way.
+//! Files and directories that no other local user can redirect, read or change. This project creates all its files
+//! here; `ci/files.py` rejects any other way.
 //!
 //! ```text
-//!   OwnDirectory   a directory of this user that nobody else may write to, held open; files in it by `openat(2)`
+//!   OwnDirectory   a directory that only this user may write to, held open; files in it by `openat(2)`
 //!   Replacement    a file under a temporary name, renamed when it is complete
-//!   create_new, open_or_create, ...     files and directories in places that the user chose
+//!   create_new, open_or_create, ...     files and directories at paths that the user chose
 //!   open_regular   opens a file that a recording or a process named
-//!   FileName       the names of our files, printed by the maker and parsed by the remover
+//!   FileName       the names of our files, printed on creation and parsed before removal
 //! ```
 //!
 //! A predictable name in a directory like `/tmp` may already exist as another user's link or directory. Therefore new
-//! files are made with `O_EXCL | O_NOFOLLOW`, and the directory is checked through the descriptor that is used.
+//! files are created with `O_EXCL | O_NOFOLLOW`, and a directory is checked through the descriptor that is used.
 //!
-//! In the process of a host: nothing here allocates more than a name, takes a lock, raises a signal or panics. Writing
-//! may raise `SIGXFSZ`; a caller that must prevent that writes to [`Replacement::file`] itself. Keep no
-//! [`OwnDirectory`] for longer than a call: a host may close its descriptor and open another directory with that
-//! number.
+//! This crate may run in a host's process: it takes no locks, raises no signals, does not panic, and allocates nothing
+//! larger than a name. A write may raise `SIGXFSZ`; callers that must prevent that write to [`Replacement::file`]
+//! themselves. Drop an [`OwnDirectory`] before you return to the host, which may close its descriptor and open another
+//! directory with the same number.
 
 #![forbid(unsafe_code)]
-// In the host's process nothing panics; where a panic is impossible, the reason stands beside it.
+// Code in the host's process must not panic. An exception needs a comment that tells why it cannot panic.
 #![cfg_attr(not(test), deny(clippy::expect_used, clippy::panic, clippy::unreachable, clippy::unwrap_used))]
 
 mod directory;

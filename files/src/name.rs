@@ -1,69 +1,69 @@
-//! Names of the files and directories that jitlisten makes.
+//! Names of the files and directories that jitlisten creates.
 //!
-//! The code that makes a file prints its name; the code that removes one parses it, in exactly the printed form:
-//! `object-detector.so` and `jit-007.dump` are the user's.
+//! Code that creates a file prints its name. Code that removes files parses their names, and accepts exactly the
+//! printed form: `object-detector.so` and `jit-007.dump` belong to the user.
 
 use std::ffi::OsStr;
 use std::fmt::{self, Display, Formatter};
 
-/// See the module's head.
+/// Parsed name of a file or directory that jitlisten creates.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum FileName {
-    /// `image-PID-START[-ATTEMPT]`: the directory of a process's images.
+    /// `image-PID-START[-ATTEMPT]`: directory for the images of a process.
     Images {
-        /// The process.
+        /// Process that created the directory.
         pid: u32,
         /// Start time of the process, in clock ticks since boot.
         start: u64,
-        /// 0 for the first directory of the process, whose name omits it.
+        /// Number of earlier directories of the process; the name omits 0.
         attempt: u64,
     },
     /// `object-N.so`: an image.
     Image {
-        /// Counted from 0 in each directory.
+        /// Index of the image in its directory.
         number: u64,
     },
-    /// `image-PID-START[-ATTEMPT]-object-N.so`: an image beside the recording that refers to it.
+    /// `image-PID-START[-ATTEMPT]-object-N.so`: an image kept with the recording that refers to it.
     KeptImage {
-        /// See [`FileName::Images`].
+        /// Process that created the image.
         pid: u32,
-        /// See [`FileName::Images`].
+        /// Start time of the process, in clock ticks since boot.
         start: u64,
-        /// See [`FileName::Images`].
+        /// Number of earlier directories of the process; the name omits 0.
         attempt: u64,
-        /// See [`FileName::Image`].
+        /// Index of the image in its original directory.
         number: u64,
     },
-    /// `jitdump-PID-START[-ATTEMPT]`: the directory of a jitdump.
+    /// `jitdump-PID-START[-ATTEMPT]`: directory for a jitdump.
     Jitdump {
-        /// See [`FileName::Images`].
+        /// Process that created the directory.
         pid: u32,
-        /// See [`FileName::Images`].
+        /// Start time of the process, in clock ticks since boot.
         start: u64,
-        /// See [`FileName::Images`].
+        /// Number of earlier directories of the process; the name omits 0.
         attempt: u64,
     },
     /// `jit-PID.dump`: a jitdump.
     Dump {
-        /// The process.
+        /// Process that created the jitdump.
         pid: u32,
     },
-    /// `jitted-PID-N.so`: written by `perf inject` beside the jitdump.
+    /// `jitted-PID-N.so`: written by `perf inject` into the directory of the jitdump.
     Injected {
-        /// The process.
+        /// Process that created the jitdump.
         pid: u32,
-        /// perf's number of the function.
+        /// perf's index of the function.
         number: u64,
     },
     /// `perf-PID.map`: a perf map.
     PerfMap {
-        /// The process.
+        /// Process that the map describes.
         pid: u32,
     },
-    /// `alive`: the marker of a process's directory.
+    /// `alive`: marker of a process's directory.
     Alive,
-    /// `dead`: beside the marker once the process was found dead.
+    /// `dead`: added to the directory when the process is found dead.
     Dead,
 }
 
@@ -71,40 +71,41 @@ impl FileName {
     /// Parses a name in its exact form.
     pub fn parse(name: impl AsRef<OsStr>) -> Option<FileName> {
         let name = name.as_ref().to_str()?;
-        read(name).filter(|parsed| parsed.to_string() == name)
+        parse_leniently(name).filter(|parsed| parsed.to_string() == name)
     }
 }
 
-/// Parses a name; also accepts leading zeros.
-fn read(name: &str) -> Option<FileName> {
-    // The form has `#` for each number.
-    let (mut form, mut numbers) = (String::new(), Vec::new());
+/// Parses a name, and also accepts leading zeros.
+fn parse_leniently(name: &str) -> Option<FileName> {
+    // The name with `#` in place of each number.
+    let (mut pattern, mut numbers) = (String::new(), Vec::new());
     let mut rest = name;
-    while let Some((text, digits)) = rest.find(|character: char| character.is_ascii_digit()).map(|at| rest.split_at(at))
+    while let Some((text, digits)) =
+        rest.find(|character: char| character.is_ascii_digit()).map(|index| rest.split_at(index))
     {
         let end = digits.find(|character: char| !character.is_ascii_digit()).unwrap_or(digits.len());
-        let (number, after) = digits.split_at(end);
+        let (number, remainder) = digits.split_at(end);
         numbers.push(number.parse().ok()?);
-        form.extend([text, "#"]);
-        rest = after;
+        pattern.extend([text, "#"]);
+        rest = remainder;
     }
-    form += rest;
-    let pid = |number: u64| u32::try_from(number).ok();
-    Some(match (form.as_str(), numbers.as_slice()) {
-        ("image-#-#", &[process, start]) => FileName::Images { pid: pid(process)?, start, attempt: 0 },
-        ("image-#-#-#", &[process, start, attempt]) => FileName::Images { pid: pid(process)?, start, attempt },
+    pattern += rest;
+    let to_pid = |number: u64| u32::try_from(number).ok();
+    Some(match (pattern.as_str(), numbers.as_slice()) {
+        ("image-#-#", &[pid, start]) => FileName::Images { pid: to_pid(pid)?, start, attempt: 0 },
+        ("image-#-#-#", &[pid, start, attempt]) => FileName::Images { pid: to_pid(pid)?, start, attempt },
         ("object-#.so", &[number]) => FileName::Image { number },
-        ("image-#-#-object-#.so", &[process, start, number]) => {
-            FileName::KeptImage { pid: pid(process)?, start, attempt: 0, number }
+        ("image-#-#-object-#.so", &[pid, start, number]) => {
+            FileName::KeptImage { pid: to_pid(pid)?, start, attempt: 0, number }
         }
-        ("image-#-#-#-object-#.so", &[process, start, attempt, number]) => {
-            FileName::KeptImage { pid: pid(process)?, start, attempt, number }
+        ("image-#-#-#-object-#.so", &[pid, start, attempt, number]) => {
+            FileName::KeptImage { pid: to_pid(pid)?, start, attempt, number }
         }
-        ("jitdump-#-#", &[process, start]) => FileName::Jitdump { pid: pid(process)?, start, attempt: 0 },
-        ("jitdump-#-#-#", &[process, start, attempt]) => FileName::Jitdump { pid: pid(process)?, start, attempt },
-        ("jit-#.dump", &[process]) => FileName::Dump { pid: pid(process)? },
-        ("jitted-#-#.so", &[process, number]) => FileName::Injected { pid: pid(process)?, number },
-        ("perf-#.map", &[process]) => FileName::PerfMap { pid: pid(process)? },
+        ("jitdump-#-#", &[pid, start]) => FileName::Jitdump { pid: to_pid(pid)?, start, attempt: 0 },
+        ("jitdump-#-#-#", &[pid, start, attempt]) => FileName::Jitdump { pid: to_pid(pid)?, start, attempt },
+        ("jit-#.dump", &[pid]) => FileName::Dump { pid: to_pid(pid)? },
+        ("jitted-#-#.so", &[pid, number]) => FileName::Injected { pid: to_pid(pid)?, number },
+        ("perf-#.map", &[pid]) => FileName::PerfMap { pid: to_pid(pid)? },
         ("alive", []) => FileName::Alive,
         ("dead", []) => FileName::Dead,
         _ => return None,

@@ -1,4 +1,4 @@
-//! Files at a path that the user chose, in a directory that others may be able to write to.
+//! Files at paths that the user chose, in directories that others may be able to write to.
 
 use std::fs::{DirBuilder, File, Metadata};
 use std::io;
@@ -9,8 +9,9 @@ use std::path::Path;
 use rustix::fs::{AtFlags, CWD, Mode, OFlags, RawMode};
 use rustix::io::retry_on_intr;
 
-/// Never follows a link, never waits for the reader of a pipe, never becomes a controlling terminal.
-pub(crate) const SAFELY: OFlags = OFlags::NOFOLLOW.union(OFlags::CLOEXEC).union(OFlags::NOCTTY).union(OFlags::NONBLOCK);
+/// Flags that never follow a link, never block on a pipe, and never acquire a controlling terminal.
+pub(crate) const SAFE_FLAGS: OFlags =
+    OFlags::NOFOLLOW.union(OFlags::CLOEXEC).union(OFlags::NOCTTY).union(OFlags::NONBLOCK);
 /// Mode 0600.
 pub(crate) const PRIVATE: Mode = Mode::RUSR.union(Mode::WUSR);
 
@@ -30,36 +31,36 @@ pub fn create_new_in(directory: impl AsFd, name: &str) -> io::Result<File> {
     create_in(directory, Path::new(name), OFlags::APPEND, PRIVATE)
 }
 
-/// Opens a file for reading and appending. A new one has mode 0600. For an existing one see [`unacceptable`].
+/// Opens a file for reading and appending, or creates it with mode 0600. Check an existing file with [`unacceptable`].
 ///
 /// # Errors
-/// Also for a link.
+/// If the file cannot be opened or created, or is a link.
 pub fn open_or_create(path: &Path) -> io::Result<File> {
     match create_in(CWD, path, OFlags::APPEND, PRIVATE) {
         Err(error) if error.kind() == io::ErrorKind::AlreadyExists => open_to_append(path),
-        made => made,
+        created => created,
     }
 }
 
 /// Opens an existing file for reading and appending.
 ///
 /// # Errors
-/// Also for a link.
+/// If the file cannot be opened, or is a link.
 pub fn open_to_append(path: &Path) -> io::Result<File> {
-    let open = |access| retry_on_intr(|| rustix::fs::openat(CWD, path, access | SAFELY, Mode::empty()));
-    // A device may allow only writing.
+    let open = |access| retry_on_intr(|| rustix::fs::openat(CWD, path, access | SAFE_FLAGS, Mode::empty()));
+    // Some devices only allow writing.
     Ok(open(OFlags::RDWR | OFlags::APPEND).or_else(|_| open(OFlags::WRONLY | OFlags::APPEND))?.into())
 }
 
 /// Opens an existing file for reading and writing.
 ///
 /// # Errors
-/// Also for a link.
+/// If the file cannot be opened, or is a link.
 pub fn open_existing(path: &Path) -> io::Result<File> {
-    Ok(retry_on_intr(|| rustix::fs::openat(CWD, path, OFlags::RDWR | SAFELY, Mode::empty()))?.into())
+    Ok(retry_on_intr(|| rustix::fs::openat(CWD, path, OFlags::RDWR | SAFE_FLAGS, Mode::empty()))?.into())
 }
 
-/// Why a file is not one to add to; `None` for a regular file of this user with one name.
+/// Returns the reason why we must not append to a file; `None` for a regular file of this user with a single link.
 pub fn unacceptable(file: &Metadata) -> Option<&'static str> {
     Some(if !file.is_file() {
         "not a regular file"
@@ -77,15 +78,15 @@ pub fn unacceptable(file: &Metadata) -> Option<&'static str> {
 /// Creates a directory and its missing parents with mode 0700; existing ones stay as they are.
 ///
 /// # Errors
-/// When one cannot be made.
+/// If a directory cannot be created.
 pub fn create_directories(path: &Path) -> io::Result<()> {
     DirBuilder::new().recursive(true).mode(0o700).create(path)
 }
 
-/// Calls `create` with 0, 1, ... until it does not fail because the name exists: an earlier process may have left it.
+/// Calls `create` with 0, 1, ... until it does not fail with `AlreadyExists`: an earlier process may have left files.
 ///
 /// # Errors
-/// Its error; [`io::ErrorKind::AlreadyExists`] after a thousand names.
+/// The error of `create`; [`io::ErrorKind::AlreadyExists`] after a thousand names.
 pub fn with_free_name<T>(mut create: impl FnMut(u64) -> io::Result<T>) -> io::Result<T> {
     const MAX_ATTEMPTS: u64 = 1000;
     let mut attempt = 0;
@@ -97,9 +98,10 @@ pub fn with_free_name<T>(mut create: impl FnMut(u64) -> io::Result<T>) -> io::Re
     }
 }
 
-/// Creates a file in a directory, for reading and writing. One with the mode [`PRIVATE`] has it whatever the umask.
+/// Creates a file in a directory, for reading and writing. [`PRIVATE`] is set regardless of the umask; other modes are
+/// subject to it.
 pub(crate) fn create_in(directory: impl AsFd, name: &Path, flags: OFlags, mode: Mode) -> io::Result<File> {
-    let flags = flags | OFlags::CREATE | OFlags::EXCL | OFlags::RDWR | SAFELY;
+    let flags = flags | OFlags::CREATE | OFlags::EXCL | OFlags::RDWR | SAFE_FLAGS;
     let file = retry_on_intr(|| rustix::fs::openat(&directory, name, flags, mode))?;
     if mode == PRIVATE {
         set_mode(&file, mode)?;
@@ -107,15 +109,15 @@ pub(crate) fn create_in(directory: impl AsFd, name: &Path, flags: OFlags, mode: 
     Ok(file.into())
 }
 
-/// Gives a new file or directory its mode, of which the umask may have taken a part.
-pub(crate) fn set_mode(made: &OwnedFd, mode: Mode) -> io::Result<()> {
+/// Sets the mode of a new file or directory, from which the umask may have removed bits.
+pub(crate) fn set_mode(file: &OwnedFd, mode: Mode) -> io::Result<()> {
     const PERMISSIONS: RawMode = 0o777;
-    let status = rustix::fs::fstat(made)?;
+    let status = rustix::fs::fstat(file)?;
     if status.st_mode & PERMISSIONS == mode.as_raw_mode() || status.st_uid != rustix::process::geteuid().as_raw() {
         return Ok(());
     }
-    // `fchmod(2)` refuses a descriptor made with `O_PATH`.
-    let path = format!("/proc/self/fd/{}", made.as_raw_fd());
-    rustix::fs::fchmod(made, mode).or_else(|_| rustix::fs::chmodat(CWD, path, mode, AtFlags::empty()))?;
+    // `fchmod(2)` rejects a descriptor opened with `O_PATH`.
+    let path = format!("/proc/self/fd/{}", file.as_raw_fd());
+    rustix::fs::fchmod(file, mode).or_else(|_| rustix::fs::chmodat(CWD, path, mode, AtFlags::empty()))?;
     Ok(())
 }

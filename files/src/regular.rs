@@ -1,4 +1,4 @@
-//! Existing files: those that a recording or a process named, which may lie, and those that the user named.
+//! Existing files: untrusted paths that a recording or a process names, and paths that the user names.
 
 use std::fs::File;
 use std::io;
@@ -8,11 +8,11 @@ use std::path::Path;
 use rustix::fs::{CWD, FileType, Mode, OFlags};
 use rustix::io::retry_on_intr;
 
-use crate::directory::refused;
+use crate::directory::permission_denied;
 
-/// File systems whose files the kernel makes up when they are read (`linux/magic.h`). Reading one may wait, do
-/// something, or take what another program waits for (`/proc/kmsg`).
-const MADE_UP: [u32; 13] = [
+/// File systems whose files the kernel generates on read (`linux/magic.h`). A read may block, have side effects, or
+/// consume data meant for another program (`/proc/kmsg`).
+const PSEUDO_FILE_SYSTEMS: [u32; 13] = [
     0x9fa0,      // PROC_SUPER_MAGIC
     0x6265_6572, // SYSFS_MAGIC
     0x6462_6720, // DEBUGFS_MAGIC
@@ -28,37 +28,38 @@ const MADE_UP: [u32; 13] = [
     0x4249_4e4d, // BINFMTFS_MAGIC
 ];
 
-/// Opens a regular file for reading, and nothing else: opening a pipe waits for its writer, opening a device may do
-/// something, and a file of `/proc` or `/sys` is none.
+/// Opens a regular file for reading. Refuses all other kinds without opening them: opening a pipe blocks until it has a
+/// writer, and opening a device may have side effects. Files of `/proc` and `/sys` are refused, too.
 ///
 /// # Errors
-/// [`io::ErrorKind::PermissionDenied`] for every other kind of file.
+/// [`io::ErrorKind::PermissionDenied`] for any other kind of file.
 pub fn open_regular(path: &Path) -> io::Result<File> {
     let flags = OFlags::PATH | OFlags::CLOEXEC;
     reopen_regular(retry_on_intr(|| rustix::fs::openat(CWD, path, flags, Mode::empty()))?)
 }
 
-/// [`open_regular`], for a file that was opened with `O_PATH`.
+/// Opens a regular file like [`open_regular`], given a descriptor opened with `O_PATH`.
 ///
 /// # Errors
-/// As that.
+/// Same as [`open_regular`].
 pub fn reopen_regular(found: impl AsFd) -> io::Result<File> {
     if !FileType::from_raw_mode(rustix::fs::fstat(&found)?.st_mode).is_file() {
-        return Err(refused("not a regular file"));
+        return Err(permission_denied("not a regular file"));
     }
-    if MADE_UP.contains(&(rustix::fs::fstatfs(&found)?.f_type as u32)) {
-        return Err(refused("a file of the kernel's"));
+    if PSEUDO_FILE_SYSTEMS.contains(&(rustix::fs::fstatfs(&found)?.f_type as u32)) {
+        return Err(permission_denied("a file of the kernel's"));
     }
-    // The same file, whatever lies at the path by now.
+    // Reopens the same file, even if the path now names another one.
     let path = format!("/proc/self/fd/{}", found.as_fd().as_raw_fd());
     let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
     Ok(retry_on_intr(|| rustix::fs::openat(CWD, &path, flags, Mode::empty()))?.into())
 }
 
-/// Opens an existing file, pipe or device to write over it. For a path that the user named, which cannot be replaced.
+/// Opens an existing file, pipe or device, and truncates it. For a path that the user chose and that cannot be
+/// replaced.
 ///
 /// # Errors
-/// When it cannot be opened.
+/// If the file cannot be opened.
 pub fn open_in_place(path: &Path) -> io::Result<File> {
     File::options().write(true).truncate(true).open(path)
 }

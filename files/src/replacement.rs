@@ -1,4 +1,4 @@
-//! A file that is written under a temporary name and renamed when it is complete.
+//! A file that is written under a temporary name, and renamed when it is complete.
 
 use std::ffi::{OsStr, OsString};
 use std::fs::{self, File};
@@ -13,26 +13,26 @@ use rustix::io::retry_on_intr;
 
 use crate::plain::{PRIVATE, create_in, with_free_name};
 
-/// Who may read a [`Replacement`].
+/// Permissions of a [`Replacement`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Visibility {
-    /// This user: mode 0600.
+    /// Mode 0600: only this user.
     Private,
-    /// As the umask says; a file that is replaced keeps its mode. For a page or a table that the user asked for.
+    /// Mode according to the umask; a replaced file keeps its mode. For pages and tables that the user asked for.
     Umask,
 }
 
-/// A file under a temporary name, `.jitlisten-PID-N.new` in the same directory. Without [`Replacement::commit`] it is
-/// removed, and nothing has changed.
+/// A new file with a temporary name, `.jitlisten-PID-N.new` in the same directory. Dropped without
+/// [`Replacement::commit`], it is removed, and an existing file stays as it was.
 #[derive(Debug)]
 pub struct Replacement {
     file: File,
-    /// `None` for a pipe or a device, which is written directly.
+    /// Temporary and final name; `None` for a pipe or a device, which is written directly.
     pending: Option<Pending>,
 }
 
-/// The temporary name; removed when this is dropped.
+/// Uncommitted file, removed on drop.
 #[derive(Debug)]
 struct Pending {
     directory: OwnedFd,
@@ -41,14 +41,14 @@ struct Pending {
 }
 
 impl Replacement {
-    /// Begins a file at a path that the user chose. A link of this user's is followed to an existing file; a pipe or a
-    /// device is opened and not replaced.
+    /// Creates a replacement for a path that the user chose. A symbolic link of this user is followed if its target
+    /// exists. A pipe or a device is opened, not replaced.
     ///
     /// # Errors
-    /// When it cannot be made, and for a dangling link, a link of another user's, and a directory.
+    /// If the file cannot be created; also for a dangling link, a link of another user, and a directory.
     pub fn at(path: &Path, visibility: Visibility) -> io::Result<Replacement> {
-        let (path, existing) = followed(path)?;
-        let (directory, name) = parent_of(&path)?;
+        let (path, existing) = resolve_link(path)?;
+        let (directory, name) = open_parent(&path)?;
         if let Some(existing) = &existing {
             let kind = existing.file_type();
             if kind.is_fifo() || kind.is_char_device() || kind.is_block_device() {
@@ -60,11 +60,11 @@ impl Replacement {
                 return Err(io::Error::other("not a regular file"));
             }
         }
-        let wanted = match visibility {
+        let mode = match visibility {
             Visibility::Private => PRIVATE,
             Visibility::Umask => Mode::RUSR | Mode::WUSR | Mode::RGRP | Mode::WGRP | Mode::ROTH | Mode::WOTH,
         };
-        let replacement = Replacement::with_mode(directory, name, wanted)?;
+        let replacement = Replacement::with_mode(directory, name, mode)?;
         if visibility == Visibility::Umask
             && let Some(existing) = existing
         {
@@ -73,12 +73,12 @@ impl Replacement {
         Ok(replacement)
     }
 
-    /// Begins a file with mode 0600 at exactly this path: a link of this name is replaced, not followed.
+    /// Creates a replacement with mode 0600 for exactly this path: a link there is replaced, not followed.
     ///
     /// # Errors
-    /// When it cannot be made.
+    /// If the file cannot be created.
     pub fn private(path: &Path) -> io::Result<Replacement> {
-        let (directory, name) = parent_of(path)?;
+        let (directory, name) = open_parent(path)?;
         Replacement::in_directory(directory, name)
     }
 
@@ -96,26 +96,26 @@ impl Replacement {
         Ok(Replacement { file, pending: Some(Pending { directory, temporary, name: name.to_owned() }) })
     }
 
-    /// The file, for reading and writing.
+    /// The new file, open for reading and writing.
     pub fn file(&mut self) -> &mut File {
         &mut self.file
     }
 
-    /// Gives the file its name. A file that has the name is replaced; a link is replaced, not followed.
+    /// Renames the file to its final name. Replaces an existing file; a link is replaced, not followed.
     ///
     /// # Errors
-    /// When it cannot be renamed; then nothing has changed.
+    /// If the file cannot be renamed; then an existing file stays as it was.
     pub fn commit(self) -> io::Result<()> {
         self.into_file().map(drop)
     }
 
-    /// [`Replacement::commit`], for a caller that goes on writing.
+    /// Commits like [`Replacement::commit`], and returns the open file.
     ///
     /// # Errors
-    /// As that.
+    /// Same as [`Replacement::commit`].
     pub fn into_file(self) -> io::Result<File> {
         if let Some(pending) = &self.pending {
-            // Dropping `pending` afterwards removes nothing: the temporary name is gone.
+            // After the rename, dropping `pending` finds no temporary name to remove.
             let Pending { directory, temporary, name } = pending;
             retry_on_intr(|| rustix::fs::renameat(directory, temporary, directory, name))?;
         }
@@ -129,8 +129,8 @@ impl Drop for Pending {
     }
 }
 
-/// The directory of a path, open, and the name in it.
-fn parent_of(path: &Path) -> io::Result<(OwnedFd, &OsStr)> {
+/// Opens the parent directory of a path. Returns it with the file's name.
+fn open_parent(path: &Path) -> io::Result<(OwnedFd, &OsStr)> {
     let (Some(name), Some(parent)) = (path.file_name(), path.parent()) else {
         return Err(io::ErrorKind::IsADirectory.into());
     };
@@ -139,11 +139,11 @@ fn parent_of(path: &Path) -> io::Result<(OwnedFd, &OsStr)> {
     Ok((retry_on_intr(|| rustix::fs::openat(CWD, parent, flags, Mode::empty()))?, name))
 }
 
-/// Follows a link of this user's. Returns the path, and the file if there is one.
-fn followed(path: &Path) -> io::Result<(PathBuf, Option<fs::Metadata>)> {
+/// Resolves a link of this user. Returns the path, and the metadata of an existing file.
+fn resolve_link(path: &Path) -> io::Result<(PathBuf, Option<fs::Metadata>)> {
     match fs::symlink_metadata(path) {
         Ok(link) if link.is_symlink() => {
-            // As the kernel does in sticky directories (`fs.protected_symlinks`), and everywhere.
+            // The kernel applies this rule in sticky directories (`fs.protected_symlinks`); we apply it everywhere.
             if link.uid() != rustix::process::geteuid().as_raw() {
                 return Err(io::Error::new(io::ErrorKind::PermissionDenied, "a link of another user"));
             }

@@ -5,21 +5,21 @@ use std::path::{Path, PathBuf};
 
 use super::*;
 
-/// A directory removed at the end.
-struct Place(PathBuf);
+/// Directory for one test, removed on drop.
+struct TestDirectory(PathBuf);
 
-impl Place {
-    fn new(test: &str) -> Place {
+impl TestDirectory {
+    fn new(test: &str) -> TestDirectory {
         let path = std::env::temp_dir().join(format!("jitlisten-files-{test}-{}", std::process::id()));
         fs::create_dir(&path).unwrap();
-        Place(path)
+        TestDirectory(path)
     }
 
     fn join(&self, name: &str) -> PathBuf {
         self.0.join(name)
     }
 
-    /// A file with a text that must stay.
+    /// Creates a file that no test may change.
     fn victim(&self) -> PathBuf {
         let victim = self.join("victim");
         fs::write(&victim, "precious").unwrap();
@@ -31,7 +31,7 @@ impl Place {
     }
 }
 
-impl Drop for Place {
+impl Drop for TestDirectory {
     fn drop(&mut self) {
         let _ = fs::remove_dir_all(&self.0);
     }
@@ -41,58 +41,59 @@ fn mode(path: &Path) -> u32 {
     fs::symlink_metadata(path).unwrap().permissions().mode() & 0o777
 }
 
-fn reason<T: std::fmt::Debug>(result: io::Result<T>) -> String {
+fn error_message<T: std::fmt::Debug>(result: io::Result<T>) -> String {
     result.unwrap_err().to_string()
 }
 
 #[test]
 fn directories_that_others_control_are_refused() {
-    let place = Place::new("refused");
-    let path = place.join("images");
-    for (open_to, expected) in [(0o775, true), (0o757, true), (0o755, false), (0o700, false)] {
+    let scratch = TestDirectory::new("refused");
+    let path = scratch.join("images");
+    for (mode, is_refused) in [(0o775, true), (0o757, true), (0o755, false), (0o700, false)] {
         fs::create_dir(&path).unwrap();
-        fs::set_permissions(&path, Permissions::from_mode(open_to)).unwrap();
-        let opened = OwnDirectory::create(&path);
-        assert_eq!(opened.is_err(), expected, "{open_to:o}");
-        if expected {
-            assert_eq!(reason(opened), "other users may write to it");
+        fs::set_permissions(&path, Permissions::from_mode(mode)).unwrap();
+        let result = OwnDirectory::create(&path);
+        assert_eq!(result.is_err(), is_refused, "{mode:o}");
+        if is_refused {
+            assert_eq!(error_message(result), "other users may write to it");
         }
         fs::remove_dir(&path).unwrap();
     }
-    fs::create_dir(place.join("elsewhere")).unwrap();
-    symlink(place.join("elsewhere"), &path).unwrap();
-    assert_eq!(reason(OwnDirectory::create(&path)), "not a directory");
-    assert_eq!(reason(OwnDirectory::open(&path)), "not a directory");
+    fs::create_dir(scratch.join("elsewhere")).unwrap();
+    symlink(scratch.join("elsewhere"), &path).unwrap();
+    assert_eq!(error_message(OwnDirectory::create(&path)), "not a directory");
+    assert_eq!(error_message(OwnDirectory::open(&path)), "not a directory");
     fs::remove_file(&path).unwrap();
     fs::write(&path, "").unwrap();
-    assert_eq!(reason(OwnDirectory::create(&path)), "not a directory");
+    assert_eq!(error_message(OwnDirectory::create(&path)), "not a directory");
     assert_eq!(OwnDirectory::create_new(&path).unwrap_err().kind(), io::ErrorKind::AlreadyExists);
-    // A directory of another user: of root's, or as root one that is given away.
-    let other = place.join("other");
-    fs::create_dir(&other).unwrap();
-    let other = if std::os::unix::fs::chown(&other, Some(4711), None).is_ok() { other } else { PathBuf::from("/") };
-    assert_eq!(reason(OwnDirectory::open(&other)), "owned by another user");
+    // Another user's directory: give one away as root, or use `/`.
+    let foreign = scratch.join("other");
+    fs::create_dir(&foreign).unwrap();
+    let foreign =
+        if std::os::unix::fs::chown(&foreign, Some(4711), None).is_ok() { foreign } else { PathBuf::from("/") };
+    assert_eq!(error_message(OwnDirectory::open(&foreign)), "owned by another user");
 }
 
 #[test]
 fn links_at_predictable_names_are_not_followed() {
-    let place = Place::new("links");
-    let victim = place.victim();
-    let directory = OwnDirectory::create_new(&place.join("images")).unwrap();
+    let scratch = TestDirectory::new("links");
+    let victim = scratch.victim();
+    let directory = OwnDirectory::create_new(&scratch.join("images")).unwrap();
     for link in ["file", "text", "copy", "linked"] {
-        symlink(&victim, place.join("images").join(link)).unwrap();
+        symlink(&victim, scratch.join("images").join(link)).unwrap();
     }
     assert!(directory.create_file("file").is_err());
     assert!(directory.open_file("file").is_err());
-    assert!(create_new(&place.join("images/file")).is_err());
-    assert!(open_or_create(&place.join("images/file")).is_err());
-    assert!(open_existing(&place.join("images/file")).is_err());
+    assert!(create_new(&scratch.join("images/file")).is_err());
+    assert!(open_or_create(&scratch.join("images/file")).is_err());
+    assert!(open_existing(&scratch.join("images/file")).is_err());
     directory.write("text", b"ours").unwrap();
     directory.copy(&b"a copy"[..], "copy").unwrap();
-    assert!(directory.link(&place.join("images/text"), "linked").is_err());
-    assert!(place.is_untouched());
-    assert_eq!(fs::read(place.join("images/text")).unwrap(), b"ours");
-    assert!(fs::symlink_metadata(place.join("images/text")).unwrap().is_file());
+    assert!(directory.link(&scratch.join("images/text"), "linked").is_err());
+    assert!(scratch.is_untouched());
+    assert_eq!(fs::read(scratch.join("images/text")).unwrap(), b"ours");
+    assert!(fs::symlink_metadata(scratch.join("images/text")).unwrap().is_file());
     let mut names = directory.names().unwrap();
     names.sort();
     assert_eq!(names, ["copy", "file", "linked", "text"], "no temporary name is left");
@@ -104,90 +105,90 @@ fn links_at_predictable_names_are_not_followed() {
 
 #[test]
 fn directories_below() {
-    let place = Place::new("below");
-    let root = OwnDirectory::create_new(&place.join("root")).unwrap();
+    let scratch = TestDirectory::new("below");
+    let root = OwnDirectory::create_new(&scratch.join("root")).unwrap();
     let library = root.below(Path::new("usr/lib")).unwrap();
-    assert_eq!(library.path(), place.join("root/usr/lib"));
+    assert_eq!(library.path(), scratch.join("root/usr/lib"));
     library.write("a.so", b"x").unwrap();
-    assert_eq!([mode(&place.join("root/usr")), mode(&place.join("root/usr/lib/a.so"))], [0o700, 0o600]);
-    let random: Vec<_> = (0..2).map(|_| OwnDirectory::create_random(&place.0, "root-").unwrap()).collect();
+    assert_eq!([mode(&scratch.join("root/usr")), mode(&scratch.join("root/usr/lib/a.so"))], [0o700, 0o600]);
+    let random: Vec<_> = (0..2).map(|_| OwnDirectory::create_random(&scratch.0, "root-").unwrap()).collect();
     assert_ne!(random[0].path(), random[1].path());
     assert_eq!(
         (random[0].path().as_os_str().len(), mode(random[0].path())),
-        (place.join("root-123456").as_os_str().len(), 0o700)
+        (scratch.join("root-123456").as_os_str().len(), 0o700)
     );
-    symlink("/tmp", place.join("root/tmp")).unwrap();
+    symlink("/tmp", scratch.join("root/tmp")).unwrap();
     assert!(root.below(Path::new("tmp/x")).is_err());
     assert!(root.below(Path::new("usr/../..")).is_err() && root.below(Path::new("/usr")).is_err());
 }
 
-/// In a process of its own, because the umask is one for all threads.
+/// Runs in a child process, because all threads share the umask.
 #[test]
 fn modes_do_not_depend_on_the_umask() {
     const VARIABLE: &str = "JITLISTEN_FILES_UMASK_PLACE";
-    let Some(place) = std::env::var_os(VARIABLE).map(PathBuf::from) else {
+    let Some(scratch) = std::env::var_os(VARIABLE).map(PathBuf::from) else {
         for umask in ["000", "022", "077", "777"] {
-            let place = Place::new(&format!("umask-{umask}"));
+            let scratch = TestDirectory::new(&format!("umask-{umask}"));
             let script = format!("umask {umask} && exec \"$0\" modes_do_not_depend_on_the_umask");
             let mut shell = std::process::Command::new("sh");
-            shell.args(["-c", &script]).arg(std::env::current_exe().unwrap()).env(VARIABLE, &place.0);
+            shell.args(["-c", &script]).arg(std::env::current_exe().unwrap()).env(VARIABLE, &scratch.0);
             assert!(shell.output().unwrap().status.success(), "umask {umask}");
         }
         return;
     };
-    let directory = OwnDirectory::create_new(&place.join("images")).unwrap();
+    let directory = OwnDirectory::create_new(&scratch.join("images")).unwrap();
     directory.create_file("one").unwrap();
     directory.write("two", b"").unwrap();
-    open_or_create(&place.join("log")).unwrap();
-    Replacement::at(&place.join("private"), Visibility::Private).unwrap().commit().unwrap();
-    assert_eq!(mode(&place.join("images")), 0o700);
+    open_or_create(&scratch.join("log")).unwrap();
+    Replacement::at(&scratch.join("private"), Visibility::Private).unwrap().commit().unwrap();
+    assert_eq!(mode(&scratch.join("images")), 0o700);
     for file in ["images/one", "images/two", "log", "private"] {
-        assert_eq!(mode(&place.join(file)), 0o600, "{file}");
+        assert_eq!(mode(&scratch.join(file)), 0o600, "{file}");
     }
-    Replacement::at(&place.join("page"), Visibility::Umask).unwrap().commit().unwrap();
-    let umask = place.to_str().and_then(|place| place.split("umask-").nth(1)?.split('-').next()).unwrap();
-    assert_eq!(mode(&place.join("page")), 0o666 & !u32::from_str_radix(umask, 8).unwrap());
+    Replacement::at(&scratch.join("page"), Visibility::Umask).unwrap().commit().unwrap();
+    let umask = scratch.to_str().and_then(|scratch| scratch.split("umask-").nth(1)?.split('-').next()).unwrap();
+    assert_eq!(mode(&scratch.join("page")), 0o666 & !u32::from_str_radix(umask, 8).unwrap());
 }
 
 #[test]
 fn a_replacement_changes_nothing_before_it_is_complete() {
-    let place = Place::new("replacement");
-    let page = place.join("page.html");
+    let scratch = TestDirectory::new("replacement");
+    let page = scratch.join("page.html");
     fs::write(&page, "old").unwrap();
     fs::set_permissions(&page, Permissions::from_mode(0o640)).unwrap();
     let mut replacement = Replacement::at(&page, Visibility::Umask).unwrap();
     replacement.file().write_all(b"half").unwrap();
     assert_eq!(fs::read(&page).unwrap(), b"old");
     drop(replacement);
-    assert_eq!(fs::read_dir(&place.0).unwrap().count(), 1);
+    assert_eq!(fs::read_dir(&scratch.0).unwrap().count(), 1);
     let mut replacement = Replacement::at(&page, Visibility::Umask).unwrap();
     replacement.file().write_all(b"new").unwrap();
     replacement.commit().unwrap();
     assert_eq!((fs::read(&page).unwrap(), mode(&page)), (b"new".to_vec(), 0o640));
-    // A link of this user's leads to the file.
-    symlink("page.html", place.join("link")).unwrap();
-    let mut replacement = Replacement::at(&place.join("link"), Visibility::Private).unwrap();
+    // A link of this user is followed.
+    symlink("page.html", scratch.join("link")).unwrap();
+    let mut replacement = Replacement::at(&scratch.join("link"), Visibility::Private).unwrap();
     replacement.file().write_all(b"by link").unwrap();
     replacement.commit().unwrap();
-    assert!(fs::symlink_metadata(place.join("link")).unwrap().is_symlink());
+    assert!(fs::symlink_metadata(scratch.join("link")).unwrap().is_symlink());
     assert_eq!((fs::read(&page).unwrap(), mode(&page)), (b"by link".to_vec(), 0o600));
-    symlink("nothing", place.join("dangling")).unwrap();
-    assert!(Replacement::at(&place.join("dangling"), Visibility::Umask).is_err());
-    assert!(Replacement::at(&place.0, Visibility::Umask).is_err());
-    if std::os::unix::fs::lchown(place.join("link"), Some(4711), None).is_ok() {
-        assert_eq!(reason(Replacement::at(&place.join("link"), Visibility::Umask)), "a link of another user");
+    symlink("nothing", scratch.join("dangling")).unwrap();
+    assert!(Replacement::at(&scratch.join("dangling"), Visibility::Umask).is_err());
+    assert!(Replacement::at(&scratch.0, Visibility::Umask).is_err());
+    if std::os::unix::fs::lchown(scratch.join("link"), Some(4711), None).is_ok() {
+        assert_eq!(error_message(Replacement::at(&scratch.join("link"), Visibility::Umask)), "a link of another user");
     }
-    // One that is to be at exactly this path replaces the link.
-    Replacement::private(&place.join("dangling")).unwrap().commit().unwrap();
-    assert!(fs::symlink_metadata(place.join("dangling")).unwrap().is_file() && !place.join("nothing").exists());
+    // `private` replaces a link at its path instead.
+    Replacement::private(&scratch.join("dangling")).unwrap().commit().unwrap();
+    assert!(fs::symlink_metadata(scratch.join("dangling")).unwrap().is_file() && !scratch.join("nothing").exists());
     Replacement::at(Path::new("/dev/null"), Visibility::Umask).unwrap().commit().unwrap();
     assert!(!fs::symlink_metadata("/dev/null").unwrap().is_file());
 }
 
 #[test]
 fn files_to_add_to() {
-    let place = Place::new("append");
-    let log = place.join("log");
+    let scratch = TestDirectory::new("append");
+    let log = scratch.join("log");
     for text in ["one\n", "two\n"] {
         let mut file = open_or_create(&log).unwrap();
         assert_eq!(unacceptable(&file.metadata().unwrap()), None);
@@ -196,7 +197,7 @@ fn files_to_add_to() {
     let mut text = String::new();
     open_or_create(&log).unwrap().read_to_string(&mut text).unwrap();
     assert_eq!(text, "one\ntwo\n");
-    fs::hard_link(&log, place.join("second")).unwrap();
+    fs::hard_link(&log, scratch.join("second")).unwrap();
     let reason = |path: &Path| unacceptable(&open_or_create(path).unwrap().metadata().unwrap());
     assert_eq!(reason(&log), Some("a file with several names"));
     assert_eq!(reason(Path::new("/dev/null")), Some("not a regular file"));

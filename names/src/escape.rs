@@ -1,54 +1,54 @@
-//! Numba's escapes: `_xx` (before 0.56 `$xx`), two lower-case hexadecimal digits for one byte of UTF-8.
+//! Numba's escapes: `_xx` (before 0.56 `$xx`), two lower-case hexadecimal digits per byte of UTF-8.
 //!
-//! The escape character itself is not escaped, so `_call` might be the byte 0xca and `ll`. Two facts keep apart what is
-//! an escape and what only looks so: Numba never escapes `[A-Za-z0-9_]`, and the bytes of one character are valid
-//! UTF-8.
+//! The escape character itself is not escaped, so `_call` might be the byte 0xca and `ll`. Two facts tell real escapes
+//! from look-alikes: Numba never escapes `[A-Za-z0-9_]`, and the bytes of one character are valid UTF-8.
 
 use std::borrow::Cow;
 
-/// A mangled name of Numba before 0.56, which wrote `$xx`, as it is written now. `None` for any other.
-pub(super) fn with_newer_escapes(linkage_name: &str) -> Option<String> {
+/// Converts a name mangled by Numba before 0.56, which wrote `$xx`, to the current escapes; `None` for any other name.
+pub(super) fn with_current_escapes(linkage_name: &str) -> Option<String> {
     let has_mangled_part = linkage_name.contains('$') && linkage_name.contains("_Z");
-    let is_escape = |text: &str| text.as_bytes().first_chunk().is_some_and(|&[high, low]| byte(high, low).is_some());
-    let is_older = has_mangled_part && linkage_name.split('$').skip(1).all(is_escape);
-    is_older.then(|| linkage_name.replace('$', "_"))
+    let is_escape =
+        |text: &str| text.as_bytes().first_chunk().is_some_and(|&[high, low]| parse_hex_byte(high, low).is_some());
+    let has_old_escapes = has_mangled_part && linkage_name.split('$').skip(1).all(is_escape);
+    has_old_escapes.then(|| linkage_name.replace('$', "_"))
 }
 
-/// A part of a Python name. Of ASCII only what a qualified name can hold is resolved: `<lambda>` as a whole, and the
-/// `$1` of Numba before 0.54.
-pub(super) fn identifier(text: &str) -> Cow<'_, str> {
+/// Unescapes a component of a Python name. Of the ASCII characters only those in qualified names are unescaped:
+/// `<lambda>` as a whole, and the `$1` of Numba before 0.54.
+pub(super) fn unescape_identifier(text: &str) -> Cow<'_, str> {
     if !text.contains('_') {
         return Cow::Borrowed(text);
     }
     if let Some(inner) = text.strip_prefix("_3c").and_then(|rest| rest.strip_suffix("_3e")) {
-        return Cow::Owned(format!("<{}>", identifier(inner)));
+        return Cow::Owned(format!("<{}>", unescape_identifier(inner)));
     }
     if let Some((name, count)) = text.rsplit_once("_24")
         && !count.is_empty()
         && count.bytes().all(|byte| byte.is_ascii_digit())
     {
-        return Cow::Owned(format!("{}${count}", identifier(name)));
+        return Cow::Owned(format!("{}${count}", unescape_identifier(name)));
     }
     unescape(text, |character| !character.is_ascii() && character.is_alphanumeric())
 }
 
-/// The text of a type: anything may be escaped there.
-pub(super) fn type_text(text: &str) -> Cow<'_, str> {
+/// Unescapes the text of a type. Any character may be escaped there.
+pub(super) fn unescape_type(text: &str) -> Cow<'_, str> {
     unescape(text, |character| !character.is_control() && character != '_' && !character.is_ascii_alphanumeric())
 }
 
-/// Replaces the escapes of characters that `wanted` accepts.
-fn unescape(text: &str, wanted: impl Fn(char) -> bool) -> Cow<'_, str> {
+/// Replaces the escapes of characters that `is_accepted` accepts.
+fn unescape(text: &str, is_accepted: impl Fn(char) -> bool) -> Cow<'_, str> {
     if !text.contains('_') {
         return Cow::Borrowed(text);
     }
     let mut plain = String::with_capacity(text.len());
     let mut rest = text;
-    while let Some(at) = rest.find('_') {
-        let (before, escape) = rest.split_at(at);
-        plain.push_str(before);
+    while let Some(index) = rest.find('_') {
+        let (literal, escape) = rest.split_at(index);
+        plain.push_str(literal);
         let (character, length) = match escaped_character(escape) {
-            Some((character, length)) if wanted(character) => (character, length),
+            Some((character, length)) if is_accepted(character) => (character, length),
             _ => ('_', 1),
         };
         plain.push(character);
@@ -58,12 +58,12 @@ fn unescape(text: &str, wanted: impl Fn(char) -> bool) -> Cow<'_, str> {
     Cow::Owned(plain)
 }
 
-/// The character that `text` begins with, escaped, and the length of its escapes.
+/// Decodes the escaped character at the start of `text`. Returns it with the length of its escapes.
 fn escaped_character(text: &str) -> Option<(char, usize)> {
     let mut bytes = [0_u8; 4];
-    let found =
-        text.as_bytes().chunks_exact(3).map_while(escaped_byte).zip(&mut bytes).map(|(byte, place)| *place = byte);
-    let count = found.count();
+    let decoded =
+        text.as_bytes().chunks_exact(3).map_while(escaped_byte).zip(&mut bytes).map(|(byte, slot)| *slot = byte);
+    let count = decoded.count();
     let bytes = bytes.get(..count)?;
     let length = match bytes.first()? {
         0..=0x7f => 1,
@@ -77,11 +77,11 @@ fn escaped_character(text: &str) -> Option<(char, usize)> {
 
 fn escaped_byte(chunk: &[u8]) -> Option<u8> {
     let &[b'_', high, low] = chunk else { return None };
-    byte(high, low)
+    parse_hex_byte(high, low)
 }
 
-/// Of two digits.
-fn byte(high: u8, low: u8) -> Option<u8> {
+/// Parses two hexadecimal digits.
+fn parse_hex_byte(high: u8, low: u8) -> Option<u8> {
     let digit = |byte: u8| match byte {
         b'0'..=b'9' => Some(byte - b'0'),
         b'a'..=b'f' => Some(byte - b'a' + 10),

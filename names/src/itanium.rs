@@ -1,34 +1,34 @@
-//! C++ names (and those of Rust before its `v0` scheme, which look like them).
+//! C++ names, and Rust names before the `v0` scheme, which use the same mangling.
 //!
-//! Source: <https://itanium-cxx-abi.github.io/cxx-abi/abi.html#mangling>, through the `cpp_demangle` crate.
+//! Source: <https://itanium-cxx-abi.github.io/cxx-abi/abi.html#mangling>, implemented by the `cpp_demangle` crate.
 
 use std::borrow::Cow;
 use std::fmt;
 
 use cpp_demangle::{BorrowedSymbol, DemangleOptions};
 
-/// Longer names are not demangled: they are cut anyway, and demangling may take disproportionate time.
-const LONGEST_INPUT: usize = 8192;
-const LONGEST_OUTPUT: usize = 4096;
+/// Limit for demangling: longer names are truncated anyway, and demangling them may take disproportionately long.
+const MAX_INPUT_BYTES: usize = 8192;
+const MAX_OUTPUT_BYTES: usize = 4096;
 
-/// The demangled name, or the name itself where it is no C++ name.
+/// Demangles a name; returns it unchanged if it is not a C++ name.
 pub(super) fn demangle(linkage_name: &str) -> Cow<'_, str> {
-    if !linkage_name.starts_with("_Z") || linkage_name.len() > LONGEST_INPUT {
+    if !linkage_name.starts_with("_Z") || linkage_name.len() > MAX_INPUT_BYTES {
         return Cow::Borrowed(linkage_name);
     }
-    let mut shown = Bounded(String::new());
+    let mut output = BoundedString(String::new());
     let options = DemangleOptions::new().no_return_type();
-    let demangled = BorrowedSymbol::new(linkage_name.as_bytes())
-        .is_ok_and(|symbol| symbol.structured_demangle(&mut shown, &options).is_ok());
-    if demangled { Cow::Owned(rust_escapes(shown.0)) } else { Cow::Borrowed(linkage_name) }
+    let is_demangled = BorrowedSymbol::new(linkage_name.as_bytes())
+        .is_ok_and(|symbol| symbol.structured_demangle(&mut output, &options).is_ok());
+    if is_demangled { Cow::Owned(unescape_rust(output.0)) } else { Cow::Borrowed(linkage_name) }
 }
 
-/// Substitutions can make a short name very long: writing stops there.
-struct Bounded(String);
+/// Output buffer with a limit, because substitutions can expand a short name into a very long one.
+struct BoundedString(String);
 
-impl fmt::Write for Bounded {
+impl fmt::Write for BoundedString {
     fn write_str(&mut self, text: &str) -> fmt::Result {
-        if self.0.len() + text.len() > LONGEST_OUTPUT {
+        if self.0.len() + text.len() > MAX_OUTPUT_BYTES {
             return Err(fmt::Error);
         }
         self.0.push_str(text);
@@ -36,8 +36,9 @@ impl fmt::Write for Bounded {
     }
 }
 
-/// Rust's `$LT$` and friends. The hash at the end (`::h0123456789abcdef`) stays: it distinguishes instances.
-fn rust_escapes(name: String) -> String {
+/// Replaces Rust's `$LT$` and similar escapes. The hash at the end (`::h0123456789abcdef`) stays, to tell instances
+/// apart.
+fn unescape_rust(name: String) -> String {
     const ESCAPES: [(&str, &str); 12] = [
         ("_$LT$", "<"),
         ("$LT$", "<"),

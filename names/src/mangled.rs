@@ -1,4 +1,4 @@
-//! Numba's dialect of the Itanium C++ mangling.
+//! Numba's variant of the Itanium C++ mangling.
 //!
 //! ```text
 //!   mangled    = "_Z" ( "N" part+ tag* "E" | part tag* ) type*
@@ -8,71 +8,71 @@
 //!   named      = part params?                            5ArrayIdLi1E1C7mutable7alignedE
 //!   params     = "I" type* "E"
 //! ```
-//! No substitutions, no qualifiers: much less than C++ has, and what does not fit is not Numba's.
+//! It has no substitutions and no qualifiers. A name that does not match is not Numba's.
 
 use crate::numba_type;
 
-/// Nothing honest nests deeper; a hostile name must not exhaust the stack.
-const DEEPEST: u32 = 48;
+/// Maximum nesting of types: real ones are shallower, and a malicious name must not overflow the stack.
+const MAX_TYPE_DEPTH: u32 = 48;
 
-/// A name taken apart. Parts and tags are still escaped.
+/// Parsed name. Parts and tags are still escaped.
 #[derive(Debug)]
 pub(super) struct Mangled<'a, 'known> {
-    /// Module and function.
+    /// Components of module and function name.
     pub(super) path: Vec<&'a str>,
     pub(super) tags: Vec<&'a str>,
     pub(super) arguments: &'known Arguments<'a>,
 }
 
-/// What stands behind the name proper. A function and its wrappers have the same, so the latest is kept.
+/// Argument types and suffix of a name. A function and its wrappers have the same ones, so the last parsed are cached.
 #[derive(Debug, Default)]
 pub(super) struct Arguments<'a> {
     mangled: &'a str,
-    /// The argument types, readable, with commas between.
-    pub(super) shown: String,
-    /// Whether the text of a type holds what C++ cannot: a bracket, escaped.
-    pub(super) escaped: bool,
-    /// What LLVM or Numba appended: nothing, or `.` and more.
+    /// Readable argument types, separated by commas.
+    pub(super) text: String,
+    /// True if the types have an escaped bracket, which C++ names never have.
+    pub(super) has_escaped_bracket: bool,
+    /// Suffix that LLVM or Numba appended: empty, or `.` and more.
     pub(super) suffix: &'a str,
 }
 
-/// Takes apart a whole name. `latest` are the arguments of the name before, or none.
-pub(super) fn parse<'a, 'known>(name: &'a str, latest: &'known mut Arguments<'a>) -> Option<Mangled<'a, 'known>> {
+/// Parses a whole name. `cache` has the arguments of the previous name, or is empty.
+pub(super) fn parse<'a, 'known>(name: &'a str, cache: &'known mut Arguments<'a>) -> Option<Mangled<'a, 'known>> {
     let mut cursor = Cursor { rest: name.strip_prefix("_Z")? };
-    // Capacity for what nearly every name has: growing costs more than the rest.
+    // Capacities that fit nearly all names: growing costs more than the rest of the parser.
     let (mut path, mut tags) = (Vec::with_capacity(4), Vec::with_capacity(2));
-    let nested = cursor.take("N");
-    while let Some(part) = cursor.part() {
+    let nested = cursor.consume("N");
+    while let Some(part) = cursor.parse_part() {
         path.push(part);
         if !nested {
             break;
         }
     }
-    while cursor.take("B") {
-        tags.push(cursor.part()?);
+    while cursor.consume("B") {
+        tags.push(cursor.parse_part()?);
     }
-    if path.is_empty() || nested && !cursor.take("E") {
+    if path.is_empty() || nested && !cursor.consume("E") {
         return None;
     }
-    if latest.mangled != cursor.rest {
-        *latest = Arguments::default();
-        *latest = Arguments::parse(cursor.rest)?;
+    if cache.mangled != cursor.rest {
+        *cache = Arguments::default();
+        *cache = Arguments::parse(cursor.rest)?;
     }
-    Some(Mangled { path, tags, arguments: latest })
+    Some(Mangled { path, tags, arguments: cache })
 }
 
 impl<'a> Arguments<'a> {
     fn parse(mangled: &'a str) -> Option<Self> {
-        let escaped = ["_28", "_3c", "_5b"].iter().any(|bracket| mangled.contains(bracket));
-        let mut shown = String::with_capacity(mangled.len());
+        let has_escaped_bracket = ["_28", "_3c", "_5b"].iter().any(|bracket| mangled.contains(bracket));
+        let mut text = String::with_capacity(mangled.len());
         let mut cursor = Cursor { rest: mangled };
         while !cursor.rest.is_empty() && !cursor.rest.starts_with('.') {
-            if !shown.is_empty() {
-                shown.push_str(numba_type::BETWEEN);
+            if !text.is_empty() {
+                text.push_str(numba_type::SEPARATOR);
             }
-            cursor.type_(&mut shown, DEEPEST)?;
+            cursor.parse_type(&mut text, MAX_TYPE_DEPTH)?;
         }
-        Some(Arguments { mangled, shown, escaped, suffix: cursor.rest })
+        Some(Arguments { mangled, text, has_escaped_bracket, suffix: cursor.rest })
     }
 }
 
@@ -81,47 +81,47 @@ struct Cursor<'a> {
 }
 
 impl<'a> Cursor<'a> {
-    fn take(&mut self, token: &str) -> bool {
+    fn consume(&mut self, token: &str) -> bool {
         let rest = self.rest.strip_prefix(token);
         self.rest = rest.unwrap_or(self.rest);
         rest.is_some()
     }
 
-    fn digits(&mut self) -> Option<&'a str> {
+    fn parse_digits(&mut self) -> Option<&'a str> {
         let end = self.rest.bytes().position(|byte| !byte.is_ascii_digit()).unwrap_or(self.rest.len());
         let (digits, rest) = self.rest.split_at_checked(end)?;
         self.rest = rest;
         (!digits.is_empty()).then_some(digits)
     }
 
-    /// `length bytes`; nothing is consumed where there is none.
-    fn part(&mut self) -> Option<&'a str> {
-        let before = self.rest;
-        let part = self.digits().and_then(|digits| digits.parse().ok()).and_then(|length| {
+    /// Parses `length bytes`. Consumes nothing if there is no part.
+    fn parse_part(&mut self) -> Option<&'a str> {
+        let start = self.rest;
+        let part = self.parse_digits().and_then(|digits| digits.parse().ok()).and_then(|length| {
             let (part, rest) = self.rest.split_at_checked(length)?;
             self.rest = rest;
             (length != 0).then_some(part)
         });
         if part.is_none() {
-            self.rest = before;
+            self.rest = start;
         }
         part
     }
 
-    /// Appends the text of a type to `out`.
-    fn type_(&mut self, out: &mut String, depth: u32) -> Option<()> {
+    /// Parses a type and appends its text to `out`.
+    fn parse_type(&mut self, out: &mut String, depth: u32) -> Option<()> {
         let depth = depth.checked_sub(1)?;
-        if self.take("Li") {
-            if self.take("-") {
+        if self.consume("Li") {
+            if self.consume("-") {
                 out.push('-');
             }
-            out.push_str(self.digits()?);
-            return self.take("E").then_some(());
+            out.push_str(self.parse_digits()?);
+            return self.consume("E").then_some(());
         }
-        let nested = self.take("N");
-        let mut named = numba_type::Named::begin(out);
-        while let Some(part) = self.part() {
-            named.part(part);
+        let nested = self.consume("N");
+        let mut named = numba_type::NamedType::begin(out);
+        while let Some(part) = self.parse_part() {
+            named.push_part(part);
             if !nested {
                 break;
             }
@@ -129,14 +129,14 @@ impl<'a> Cursor<'a> {
         if named.is_empty() {
             let (code, text) = numba_type::CODES.iter().find(|(code, _)| self.rest.starts_with(code))?;
             out.push_str(text);
-            return (!nested && self.take(code)).then_some(());
+            return (!nested && self.consume(code)).then_some(());
         }
-        if self.take("I") {
-            while !self.take("E") {
-                self.type_(named.param(), depth)?;
+        if self.consume("I") {
+            while !self.consume("E") {
+                self.parse_type(named.begin_param(), depth)?;
             }
         }
         named.finish();
-        (!nested || self.take("E")).then_some(())
+        (!nested || self.consume("E")).then_some(())
     }
 }

@@ -1,4 +1,4 @@
-//! The names Numba gives to its functions, wrappers, loops and kernels.
+//! Names that Numba gives to its functions, wrappers, loops and kernels.
 
 use std::borrow::Cow;
 
@@ -6,9 +6,9 @@ use crate::EntryKind;
 use crate::escape;
 use crate::mangled::{self, Arguments, Mangled};
 use crate::numba_type;
-use crate::printable::fingerprint;
+use crate::printable::hash;
 
-/// What may stand before a mangled name, what it is shown as, and what it says about the entry.
+/// Prefixes of mangled names: each with its readable form and the kind of entry.
 const PREFIXES: [(&str, &str, EntryKind); 5] = [
     ("cfunc.", "cfunc::", EntryKind::CfuncWrapper),
     ("__gufunc__.", "gufunc::", EntryKind::Gufunc),
@@ -19,147 +19,154 @@ const PREFIXES: [(&str, &str, EntryKind); 5] = [
 
 const PRANGE: &str = "prange kernel";
 
-/// Frees the members of a jitclass.
+/// Prefix of the function that frees the members of a jitclass.
 const DESTRUCTOR: &str = "_Dtor.";
 
-/// Functions Numba generates from an expression or a loop: they have an address for a name, and that as text.
+/// Prefixes of functions that Numba generates from an expression or a loop, and names with the address of one. Each has
+/// its readable form.
 const GENERATED: [(&str, &str); 3] =
     [("__numba_parfor_gufunc_", PRANGE), ("__numba_array_expr_", "array expression"), ("__numba_stencil_", "stencil")];
 
-/// Code without a name of its own.
+/// Returns true for code without a name of its own.
 pub(super) fn wants_location(linkage_name: &str) -> bool {
-    // Needles of eight bytes are found many times faster than longer ones.
+    // Needles of eight bytes are found much faster than longer ones.
     linkage_name.contains("_3clambd") && linkage_name.contains("_3clambda_3e")
         || linkage_name.contains("__numba_") && GENERATED.iter().any(|(prefix, _)| linkage_name.contains(prefix))
 }
 
-/// Whether the name is of a loop that Numba made a function of.
+/// Returns true for a loop that Numba turned into a function.
 pub(super) fn is_prange_kernel(linkage_name: &str) -> bool {
     linkage_name.contains("__numba_") && linkage_name.contains("__numba_parfor_gufunc_")
 }
 
-/// Module and name of a function that a person has written, also from the name of its wrapper.
-pub(super) fn written<'a>(linkage_name: &'a str, latest: &mut Arguments<'a>) -> Option<String> {
+/// Returns module and name of a user-written function; also accepts the name of its wrapper.
+pub(super) fn user_function<'a>(linkage_name: &'a str, cache: &mut Arguments<'a>) -> Option<String> {
     let (.., mangled_name) = strip_prefixes(linkage_name);
-    let mut mangled = mangled::parse(mangled_name, latest)?;
-    if !is_numbas(&mangled) || generated(&mangled).is_some() {
+    let mut mangled = mangled::parse(mangled_name, cache)?;
+    if !is_numba_name(&mangled) || generated_kind(&mangled).is_some() {
         return None;
     }
     if mangled.path.len() > 1 && mangled.path.first() == Some(&"cpython") {
         mangled.path.remove(0);
     }
-    // Numba's own have no such loops.
-    let is_own = mangled.path.first() == Some(&"numba");
-    let parts: Vec<_> = mangled.path.iter().map(|part| escape::identifier(part)).collect();
-    (!is_own).then(|| parts.join("."))
+    // Numba's own functions are excluded: they have no `prange` loops.
+    let is_from_numba = mangled.path.first() == Some(&"numba");
+    let parts: Vec<_> = mangled.path.iter().map(|part| escape::unescape_identifier(part)).collect();
+    (!is_from_numba).then(|| parts.join("."))
 }
 
-/// The text for a name of Numba's; `None` for any other. `owner` is the function that `prange` kernels are of, if that
-/// is known; `latest` are the arguments of the name before.
+/// Converts a Numba name; `None` for any other. `owner` is the function that `prange` kernels belong to, if known.
+/// `cache` has the arguments of the previous name.
 pub(super) fn readable<'a>(
     linkage_name: &'a str,
     location: Option<(&str, u32)>,
     owner: Option<&str>,
-    latest: &mut Arguments<'a>,
+    cache: &mut Arguments<'a>,
 ) -> Option<(String, EntryKind)> {
     if linkage_name.starts_with(DESTRUCTOR) {
         return Some((numba_type::without_addresses(linkage_name).into_owned(), EntryKind::Function));
     }
-    let (mut shown, kind, mangled_name) = strip_prefixes(linkage_name);
-    let mut mangled = mangled::parse(mangled_name, latest)?;
-    shown.reserve(linkage_name.len());
-    if shown.is_empty() && !is_numbas(&mangled) {
+    let (mut text, kind, mangled_name) = strip_prefixes(linkage_name);
+    let mut mangled = mangled::parse(mangled_name, cache)?;
+    text.reserve(linkage_name.len());
+    if text.is_empty() && !is_numba_name(&mangled) {
         return None;
     }
     let mut kind = kind.unwrap_or(EntryKind::Function);
     if mangled.path.len() > 1 && mangled.path.first() == Some(&"cpython") {
         mangled.path.remove(0);
-        shown.push_str("cpython::");
+        text.push_str("cpython::");
         kind = EntryKind::CpythonWrapper;
     }
-    let place = location.filter(|_| wants_location(linkage_name)).and_then(place).unwrap_or_default();
+    let location_text = location.filter(|_| wants_location(linkage_name)).and_then(location_text).unwrap_or_default();
     let version = mangled.tags.iter().find(|tag| is_version(tag)).copied();
-    match generated(&mangled) {
-        Some((what, identity)) => {
-            shown.push_str(what);
+    match generated_kind(&mangled) {
+        Some((description, identity)) => {
+            text.push_str(description);
             match version {
-                // The count alone is unique, so where the text is known, the address in the name says nothing more.
-                Some(version) if !place.is_empty() => {
-                    shown.extend([" ", place.trim_matches([' ', '(', ')']), " [", version, "]"]);
+                // The version is unique, so the address is redundant next to a location.
+                Some(version) if !location_text.is_empty() => {
+                    text.extend([" ", location_text.trim_matches([' ', '(', ')']), " [", version, "]"]);
                 }
-                Some(version) => match owner.filter(|_| what == PRANGE) {
-                    Some(owner) => shown.extend([" in ", owner, " [", version, "]"]),
-                    None => shown.extend([" [", identity, " ", version, "]"]),
+                Some(version) => match owner.filter(|_| description == PRANGE) {
+                    Some(owner) => text.extend([" in ", owner, " [", version, "]"]),
+                    None => text.extend([" [", identity, " ", version, "]"]),
                 },
-                None => shown.extend([&place, " [", identity, "]"]),
+                None => text.extend([&location_text, " [", identity, "]"]),
             }
-            if kind == EntryKind::Function && what == PRANGE {
+            if kind == EntryKind::Function && description == PRANGE {
                 kind = EntryKind::Gufunc;
             }
         }
         None => {
             for (index, part) in mangled.path.iter().enumerate() {
-                shown.extend([if index == 0 { "" } else { "." }, &escape::identifier(part)]);
+                text.extend([if index == 0 { "" } else { "." }, &escape::unescape_identifier(part)]);
             }
-            shown.extend(["(", &numba_type::without_addresses(&mangled.arguments.shown), ")", &place]);
-            if let Some(mark) = version.map(Cow::Borrowed).or_else(|| flags_mark(&mangled).map(Cow::Owned)) {
-                shown.extend([" [", &mark, "]"]);
+            text.extend(["(", &numba_type::without_addresses(&mangled.arguments.text), ")", &location_text]);
+            if let Some(suffix) = version.map(Cow::Borrowed).or_else(|| flags_hash(&mangled).map(Cow::Owned)) {
+                text.extend([" [", &suffix, "]"]);
             }
         }
     }
-    shown.push_str(mangled.arguments.suffix);
-    Some((shown, kind))
+    text.push_str(mangled.arguments.suffix);
+    Some((text, kind))
 }
 
-/// The prefixes as they are shown, the kind the outermost of them says, and the name behind them.
+/// Returns the readable prefixes, the kind that the outermost one implies, and the rest of the name.
 fn strip_prefixes(linkage_name: &str) -> (String, Option<EntryKind>, &str) {
-    let (mut shown, mut kind, mut rest) = (String::new(), None, linkage_name);
-    if let Some(behind) = rest.strip_prefix(".kernel.") {
-        // The number is the address of an environment: another one in each process.
-        rest = behind.trim_start_matches(|c: char| c.is_ascii_digit()).strip_prefix('_').unwrap_or(behind);
-        shown.push_str("kernel::");
+    let (mut text, mut kind, mut rest) = (String::new(), None, linkage_name);
+    if let Some(number_and_name) = rest.strip_prefix(".kernel.") {
+        // The number is the address of an environment, which differs between processes.
+        rest = number_and_name
+            .trim_start_matches(|c: char| c.is_ascii_digit())
+            .strip_prefix('_')
+            .unwrap_or(number_and_name);
+        text.push_str("kernel::");
         kind = Some(EntryKind::Gufunc);
     }
-    while let Some((prefix, text, says)) = PREFIXES.iter().find(|(prefix, ..)| rest.starts_with(prefix)) {
+    while let Some((prefix, readable_prefix, implied_kind)) =
+        PREFIXES.iter().find(|(prefix, ..)| rest.starts_with(prefix))
+    {
         rest = rest.strip_prefix(prefix).unwrap_or_default();
-        shown.push_str(text);
-        kind = kind.or(Some(*says));
+        text.push_str(readable_prefix);
+        kind = kind.or(Some(*implied_kind));
     }
-    (shown, kind, rest)
+    (text, kind, rest)
 }
 
-/// Whether a name that C++ could have made as well is Numba's.
-fn is_numbas(mangled: &Mangled<'_, '_>) -> bool {
+/// Returns true if a name that C++ could also have produced is Numba's.
+fn is_numba_name(mangled: &Mangled<'_, '_>) -> bool {
     mangled.tags.iter().any(|tag| is_version(tag) || is_flags(tag))
         || mangled.path.first() == Some(&"cpython")
         || mangled.path.iter().any(|part| part.contains("_3c") || part.contains("_24"))
-        || mangled.arguments.escaped
+        || mangled.arguments.has_escaped_bracket
 }
 
 fn is_version(tag: &str) -> bool {
     tag.strip_prefix('v').is_some_and(|count| !count.is_empty() && count.bytes().all(|byte| byte.is_ascii_digit()))
 }
 
-/// `TargetConfig.get_mangle_string()`: every one begins with the same compressed bytes.
+/// Returns true for `TargetConfig.get_mangle_string()`: all such tags begin with the same compressed bytes.
 fn is_flags(tag: &str) -> bool {
     tag.starts_with("c8tJT")
 }
 
-/// Stands in for a missing version.
-fn flags_mark(mangled: &Mangled<'_, '_>) -> Option<String> {
+/// Returns a hash of the compiler flags, which replaces a missing version.
+fn flags_hash(mangled: &Mangled<'_, '_>) -> Option<String> {
     let flags = mangled.tags.iter().find(|tag| is_flags(tag))?;
-    Some(format!("flags {:04x}", fingerprint(flags) & 0xffff))
+    Some(format!("flags {:04x}", hash(flags) & 0xffff))
 }
 
-/// What was generated, and the part of its name that distinguishes it from others.
-fn generated<'a>(mangled: &Mangled<'a, '_>) -> Option<(&'static str, &'a str)> {
+/// Returns the kind of a generated function, and the part of its name that tells it from others.
+fn generated_kind<'a>(mangled: &Mangled<'a, '_>) -> Option<(&'static str, &'a str)> {
     let name = mangled.path.last()?;
-    let (prefix, what) = GENERATED.iter().find(|(prefix, _)| name.starts_with(prefix))?;
-    Some((what, name.strip_prefix(prefix)?))
+    let (prefix, description) = GENERATED.iter().find(|(prefix, _)| name.starts_with(prefix))?;
+    Some((description, name.strip_prefix(prefix)?))
 }
 
-/// ` (prog.py:14)`. Numba compiles kernels from text it makes up, and calls that file `<string>`: no place at all.
-fn place((file, line): (&str, u32)) -> Option<String> {
+/// Formats a location as ` (prog.py:14)`. `None` for `<string>`, the file name of kernels that Numba generates from
+/// text.
+fn location_text((file, line): (&str, u32)) -> Option<String> {
     let name = file.rsplit('/').next()?;
     (!name.is_empty() && name != "<string>").then(|| format!(" ({name}:{line})"))
 }

@@ -1,11 +1,11 @@
-//! Numba types as Numba prints them.
+//! Types as Numba prints them.
 
 use std::borrow::Cow;
 use std::ops::Range;
 
 use crate::escape;
 
-/// `N2CODE` of `numba/core/itanium_mangler.py`.
+/// Codes of simple types: `N2CODE` of `numba/core/itanium_mangler.py`.
 pub(super) const CODES: [(&str, &str); 13] = [
     ("v", "none"),
     ("b", "bool"),
@@ -22,118 +22,119 @@ pub(super) const CODES: [(&str, &str); 13] = [
     ("d", "float64"),
 ];
 
-/// What stands between arguments and parameters.
-pub(super) const BETWEEN: &str = ", ";
+/// Separator between arguments, and between parameters.
+pub(super) const SEPARATOR: &str = ", ";
 
-/// Fewer digits behind a `#` may be a number of the user's.
-const SHORTEST_ADDRESS: usize = 8;
+/// Shorter numbers after a `#` may be part of the user's name.
+const MIN_ADDRESS_DIGITS: usize = 8;
 
-/// Types without the addresses of functions (`<function f at 0x7f50dcfede40>`) and classes (`Acc#7f50dc534a90<...>`),
-/// which are others in each process.
+/// Removes the addresses of functions (`<function f at 0x7f50dcfede40>`) and classes (`Acc#7f50dc534a90<...>`), which
+/// differ between processes.
 pub(super) fn without_addresses(types: &str) -> Cow<'_, str> {
     if !types.contains(['#', '<']) {
         return Cow::Borrowed(types);
     }
-    let mut kept = String::with_capacity(types.len());
+    let mut text = String::with_capacity(types.len());
     let mut rest = types;
-    while let Some(at) = rest.find([' ', '#']) {
-        let (before, from) = rest.split_at(at);
-        kept.push_str(before);
-        let digits = from.strip_prefix(" at 0x").or_else(|| from.strip_prefix('#')).unwrap_or_default();
-        let behind = digits.trim_start_matches(|digit: char| digit.is_ascii_hexdigit());
-        if digits.len() - behind.len() >= SHORTEST_ADDRESS {
-            rest = behind;
+    while let Some(index) = rest.find([' ', '#']) {
+        let (plain, tail) = rest.split_at(index);
+        text.push_str(plain);
+        let digits = tail.strip_prefix(" at 0x").or_else(|| tail.strip_prefix('#')).unwrap_or_default();
+        let after_digits = digits.trim_start_matches(|digit: char| digit.is_ascii_hexdigit());
+        if digits.len() - after_digits.len() >= MIN_ADDRESS_DIGITS {
+            rest = after_digits;
         } else {
-            kept.push_str(&from[..1]);
-            rest = &from[1..];
+            text.push_str(&tail[..1]);
+            rest = &tail[1..];
         }
     }
-    kept.push_str(rest);
-    Cow::Owned(kept)
+    text.push_str(rest);
+    Cow::Owned(text)
 }
 
-/// An array of Numba's has three parameters and a few words; a type that has more is shown as any other type.
-const MOST: usize = 8;
+/// Limit for the parameters of an array type: three, and a few keywords. Types with more are printed like any other
+/// type.
+const MAX_PARAMS: usize = 8;
 
-/// A named type, written to the end of a text: first as `name(param, param)`, which most types are, and then, where
-/// Numba says it in another way, in that way.
-pub(super) struct Named<'out> {
+/// Writer for a named type at the end of a text. Most types are `name(param, param)`; for the others, `finish` rewrites
+/// the text into the form that Numba prints.
+pub(super) struct NamedType<'out> {
     out: &'out mut String,
     start: usize,
     end_of_name: usize,
-    /// Where the parameters begin.
-    params: [usize; MOST],
-    count: usize,
+    /// Start of each parameter in `out`.
+    params: [usize; MAX_PARAMS],
+    param_count: usize,
 }
 
-impl<'out> Named<'out> {
+impl<'out> NamedType<'out> {
     pub(super) fn begin(out: &'out mut String) -> Self {
         let start = out.len();
-        Named { out, start, end_of_name: start, params: [0; MOST], count: 0 }
+        NamedType { out, start, end_of_name: start, params: [0; MAX_PARAMS], param_count: 0 }
     }
 
     pub(super) fn is_empty(&self) -> bool {
         self.out.len() == self.start
     }
 
-    /// A piece of the name. The mangler splits names at dots, as if they were modules.
-    pub(super) fn part(&mut self, part: &str) {
+    /// Appends a component of the name. The mangler splits names at dots, as if they were modules.
+    pub(super) fn push_part(&mut self, part: &str) {
         if !self.is_empty() {
             self.out.push('.');
         }
-        self.out.push_str(&escape::type_text(part));
+        self.out.push_str(&escape::unescape_type(part));
         self.end_of_name = self.out.len();
     }
 
-    /// Where the next parameter is to be written.
-    pub(super) fn param(&mut self) -> &mut String {
-        self.out.push_str(if self.count == 0 { "(" } else { BETWEEN });
-        if let Some(place) = self.params.get_mut(self.count) {
-            *place = self.out.len();
+    /// Begins a parameter, which the caller appends to the returned text.
+    pub(super) fn begin_param(&mut self) -> &mut String {
+        self.out.push_str(if self.param_count == 0 { "(" } else { SEPARATOR });
+        if let Some(param_start) = self.params.get_mut(self.param_count) {
+            *param_start = self.out.len();
         }
-        self.count += 1;
+        self.param_count += 1;
         self.out
     }
 
     pub(super) fn finish(self) {
         let name = self.out.get(self.start..self.end_of_name).unwrap_or_default();
-        match (name, self.count) {
-            ("Array", 3..=MOST) => self.array(),
-            ("UniTuple", 2) => self.uniform_tuple(),
+        match (name, self.param_count) {
+            ("Array", 3..=MAX_PARAMS) => self.rewrite_array(),
+            ("UniTuple", 2) => self.rewrite_uniform_tuple(),
             ("Tuple", 0) => self.out.push_str("()"),
             (_, 0) => {}
             _ => self.out.push(')'),
         }
     }
 
-    fn array(self) {
+    fn rewrite_array(self) {
         let end = self.out.len();
-        for index in 3..self.count {
-            let word = self.text_of(index, end);
-            if !matches!(self.out.get(word.clone()), Some("mutable" | "aligned")) {
-                self.out.extend_from_within(word);
+        for index in 3..self.param_count {
+            let keyword = self.param_range(index, end);
+            if !matches!(self.out.get(keyword.clone()), Some("mutable" | "aligned")) {
+                self.out.extend_from_within(keyword);
                 self.out.push(' ');
             }
         }
         self.out.push_str("array(");
-        self.out.extend_from_within(self.text_of(0, end));
-        self.out.push_str(BETWEEN);
-        self.out.extend_from_within(self.text_of(1, end));
+        self.out.extend_from_within(self.param_range(0, end));
+        self.out.push_str(SEPARATOR);
+        self.out.extend_from_within(self.param_range(1, end));
         self.out.push_str("d, ");
-        self.out.extend_from_within(self.text_of(2, end));
+        self.out.extend_from_within(self.param_range(2, end));
         self.out.push(')');
         self.out.drain(self.start..end);
     }
 
-    fn uniform_tuple(self) {
-        let between = self.params[1] - BETWEEN.len()..self.params[1];
-        self.out.replace_range(between, " x ");
+    fn rewrite_uniform_tuple(self) {
+        let separator = self.params[1] - SEPARATOR.len()..self.params[1];
+        self.out.replace_range(separator, " x ");
         self.out.push(')');
     }
 
-    /// Where parameter `index` is, the last of which ends at `end`.
-    fn text_of(&self, index: usize, end: usize) -> Range<usize> {
-        let next = self.params.get(index + 1).filter(|_| index + 1 < self.count);
-        self.params[index]..next.map_or(end, |next| next - BETWEEN.len())
+    /// Returns the range of parameter `index`. The last parameter ends at `end`.
+    fn param_range(&self, index: usize, end: usize) -> Range<usize> {
+        let next = self.params.get(index + 1).filter(|_| index + 1 < self.param_count);
+        self.params[index]..next.map_or(end, |next| next - SEPARATOR.len())
     }
 }

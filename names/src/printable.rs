@@ -1,80 +1,83 @@
-//! Restricts names to what every reader of them accepts.
+//! Sanitisation of names, so that all their readers accept them.
 //!
-//! Perf maps are lines of text (perf drops names shorter than three characters; some readers refuse a file that is not
-//! UTF-8), terminals act on control characters, and perf reads a leading `0x` as a number.
+//! Perf maps are lines of text: perf drops names shorter than three characters, and reads a leading `0x` as a number;
+//! some readers reject a file that is not UTF-8. Terminals interpret control characters.
 
 use std::borrow::Cow;
 
-/// The longest text, in bytes.
+/// Maximum length of a readable name in bytes.
 pub const LONGEST: usize = 511;
 
-/// ` ~` and 16 digits.
-const MARK: usize = 18;
+/// Length of ` ~` and 16 hexadecimal digits.
+const HASH_SUFFIX_BYTES: usize = 18;
 
-/// The part of `name` that every reader of a perf map takes: one line, printable, three characters or more.
+/// Returns a name that every reader of a perf map accepts: one printable line of three or more characters, at most
+/// [`LONGEST`] bytes.
 ///
-/// At most [`LONGEST`] bytes. Where something had to be cut off or replaced, ` ~` and a fingerprint of the whole name
-/// stand at the end, so that different names stay different.
+/// If the name had to be truncated, or characters replaced, ` ~` and a hash of the whole name are appended, so that
+/// different names stay different.
 pub fn printable(name: &str) -> String {
-    printable_text(Cow::Borrowed(name))
+    into_printable(Cow::Borrowed(name))
 }
 
-/// The same, without a copy where nothing has to be changed.
-pub(super) fn printable_text(name: Cow<'_, str>) -> String {
-    if is_tidy(&name) { name.into_owned() } else { tidied(&name) }
+/// Sanitises a name; does not copy it if it is already valid.
+pub(super) fn into_printable(name: Cow<'_, str>) -> String {
+    if is_sanitized(&name) { name.into_owned() } else { sanitize(&name) }
 }
 
-/// Printable as it is, as nearly every name.
-fn is_tidy(name: &str) -> bool {
+/// Returns true if the name needs no change, like nearly all names.
+fn is_sanitized(name: &str) -> bool {
     let bytes = name.as_bytes();
     let [first, .., last] = bytes else { return false };
-    let begins_and_ends = !matches!(first, b'0' | b' ') && *last != b' ';
-    matches!(bytes.len(), 3..=LONGEST) && begins_and_ends && bytes.iter().all(|byte| matches!(byte, b' '..=b'~'))
+    let has_valid_ends = !matches!(first, b'0' | b' ') && *last != b' ';
+    matches!(bytes.len(), 3..=LONGEST) && has_valid_ends && bytes.iter().all(|byte| matches!(byte, b' '..=b'~'))
 }
 
-fn tidied(name: &str) -> String {
+fn sanitize(name: &str) -> String {
     let trimmed = name.trim();
-    if is_tidy(trimmed) {
+    if is_sanitized(trimmed) {
         return trimmed.to_owned();
     }
-    let mut shown = String::with_capacity(trimmed.len().min(LONGEST));
+    let mut text = String::with_capacity(trimmed.len().min(LONGEST));
     if trimmed.starts_with("0x") || trimmed.starts_with("0X") {
-        shown.push('_');
+        text.push('_');
     }
-    let mut whole = true;
+    let mut is_unchanged = true;
     for character in trimmed.chars() {
-        if shown.len() + character.len_utf8() > LONGEST {
-            whole = false;
+        if text.len() + character.len_utf8() > LONGEST {
+            is_unchanged = false;
             break;
         }
-        let show = is_printable(character);
-        whole &= show;
-        shown.push(if show { character } else { '?' });
+        let is_shown = is_printable(character);
+        is_unchanged &= is_shown;
+        text.push(if is_shown { character } else { '?' });
     }
-    if !whole {
-        let padding = (0..=LONGEST - MARK).rev().find(|at| shown.is_char_boundary(*at)).unwrap_or(0);
-        shown.truncate(shown.len().min(padding));
-        shown.push_str(&format!(" ~{:016x}", fingerprint(name)));
+    if !is_unchanged {
+        let max_length =
+            (0..=LONGEST - HASH_SUFFIX_BYTES).rev().find(|index| text.is_char_boundary(*index)).unwrap_or(0);
+        text.truncate(text.len().min(max_length));
+        text.push_str(&format!(" ~{:016x}", hash(name)));
     }
-    match shown.chars().count() {
+    match text.chars().count() {
         0 => "(unnamed)".to_owned(),
-        1 | 2 => shown + "()",
-        _ => shown,
+        1 | 2 => text + "()",
+        _ => text,
     }
 }
 
-/// Neither a control character nor one that changes how its neighbours are shown, a line separator or unassigned.
+/// Returns false for control characters, characters that change the display of their neighbours, line separators and
+/// unassigned code points.
 fn is_printable(character: char) -> bool {
     if character.is_ascii() {
         return matches!(character, ' '..='~');
     }
-    // Combining marks are printable behind another character, which is how names use them.
+    // Combining marks are only printable after another character, which is how names use them.
     let pair: String = ['a', character].iter().collect();
     pair.escape_debug().count() == 2
 }
 
 /// FNV-1a, 64 bits (<http://www.isthe.com/chongo/tech/comp/fnv/>).
-pub(super) fn fingerprint(name: &str) -> u64 {
-    let start = 0xcbf2_9ce4_8422_2325;
-    name.bytes().fold(start, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3))
+pub(super) fn hash(name: &str) -> u64 {
+    let offset_basis = 0xcbf2_9ce4_8422_2325;
+    name.bytes().fold(offset_basis, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3))
 }

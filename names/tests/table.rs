@@ -1,11 +1,11 @@
-//! Names: a table of real ones, and the contract every text keeps.
+//! Tests with a table of real names, and of the guarantees for all texts.
 
 use std::collections::BTreeMap;
 
 use jitlisten_names::{EntryKind, LONGEST, printable, readable, wants_location};
 
-/// `testdata/names.tsv`: kind, linkage name, location (`file:line` or `-`), text.
-fn table() -> Vec<[String; 4]> {
+/// Rows of `testdata/names.tsv`: kind, linkage name, location (`file:line` or `-`), text.
+fn read_table() -> Vec<[String; 4]> {
     let path = concat!(env!("CARGO_MANIFEST_DIR"), "/testdata/names.tsv");
     let text = std::fs::read_to_string(path).expect("the table is in the repository");
     let rows = text.lines().filter(|line| !line.starts_with('#') && !line.is_empty());
@@ -16,12 +16,12 @@ fn table() -> Vec<[String; 4]> {
     .collect()
 }
 
-fn location(field: &str) -> Option<(&str, u32)> {
+fn parse_location(field: &str) -> Option<(&str, u32)> {
     let (file, line) = field.rsplit_once(':')?;
     Some((file, line.parse().expect("a line number")))
 }
 
-fn kind(field: &str) -> EntryKind {
+fn parse_kind(field: &str) -> EntryKind {
     match field {
         "function" => EntryKind::Function,
         "cpython" => EntryKind::CpythonWrapper,
@@ -31,38 +31,39 @@ fn kind(field: &str) -> EntryKind {
     }
 }
 
-/// With `JITLISTEN_BLESS` set, the table is written anew: read the difference before you commit it.
+/// With `JITLISTEN_BLESS` set, the test rewrites the table; review the diff before you commit it.
 #[test]
 fn real_names_read_well() {
-    let mut wrong = Vec::new();
+    let mut failures = Vec::new();
     let mut blessed = String::from("# kind\tlinkage name\tlocation\ttext\n");
-    for [says, linkage_name, place, text] in table() {
-        let name = readable(&linkage_name, location(&place));
-        let shown = match name.kind {
+    for [expected_kind, linkage_name, location_field, text] in read_table() {
+        let name = readable(&linkage_name, parse_location(&location_field));
+        let kind_name = match name.kind {
             EntryKind::CpythonWrapper => "cpython",
             EntryKind::CfuncWrapper => "cfunc",
             EntryKind::Gufunc => "gufunc",
             _ => "function",
         };
-        blessed.push_str(&format!("{shown}\t{linkage_name}\t{place}\t{}\n", name.text));
-        if name.text != text || name.kind != kind(&says) {
-            wrong.push(format!("{linkage_name}\n  is    {:?} {}\n  wants {says} {text}", name.kind, name.text));
+        blessed.push_str(&format!("{kind_name}\t{linkage_name}\t{location_field}\t{}\n", name.text));
+        if name.text != text || name.kind != parse_kind(&expected_kind) {
+            failures
+                .push(format!("{linkage_name}\n  is    {:?} {}\n  wants {expected_kind} {text}", name.kind, name.text));
         }
     }
     if std::env::var_os("JITLISTEN_BLESS").is_some() {
         std::fs::write(concat!(env!("CARGO_MANIFEST_DIR"), "/testdata/names.tsv"), blessed).expect("writable");
         return;
     }
-    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+    assert!(failures.is_empty(), "{}", failures.join("\n"));
 }
 
 #[test]
 fn different_names_stay_different() {
-    let mut seen: BTreeMap<String, String> = BTreeMap::new();
-    for [_, linkage_name, ..] in table() {
+    let mut linkage_names: BTreeMap<String, String> = BTreeMap::new();
+    for [_, linkage_name, ..] in read_table() {
         let text = readable(&linkage_name, None).text;
-        if let Some(other) = seen.insert(text.clone(), linkage_name.clone()) {
-            assert_eq!(other, linkage_name, "both are shown as {text}");
+        if let Some(other_name) = linkage_names.insert(text.clone(), linkage_name.clone()) {
+            assert_eq!(other_name, linkage_name, "both are shown as {text}");
         }
     }
 }
@@ -78,8 +79,10 @@ fn assert_contract(text: &str) {
 fn every_text_keeps_the_contract() {
     let long = format!("_ZN{}E", "3abc".repeat(400));
     let deep = format!("_ZN1a1bB2v1E{}{}", "1aI".repeat(4000), "E".repeat(4000));
-    let ugly = ["", " ", "f", "0x1234", "0XF", "a\nb", "\x1b[2Jclear", "\u{202e}oof", "\u{feff}bom", "é", &long, &deep];
-    for name in ugly.into_iter().map(str::to_owned).chain(table().into_iter().map(|[_, name, ..]| name)) {
+    let malformed_names =
+        ["", " ", "f", "0x1234", "0XF", "a\nb", "\x1b[2Jclear", "\u{202e}oof", "\u{feff}bom", "é", &long, &deep];
+    for name in malformed_names.into_iter().map(str::to_owned).chain(read_table().into_iter().map(|[_, name, ..]| name))
+    {
         let text = readable(&name, None).text;
         assert_contract(&text);
         for end in 0..name.len().min(300) {
@@ -90,8 +93,8 @@ fn every_text_keeps_the_contract() {
 
 #[test]
 fn what_is_cut_or_replaced_stays_different() {
-    let (one, other) = ("x".repeat(600) + "1", "x".repeat(600) + "2");
-    assert_ne!(printable(&one), printable(&other));
+    let (first, second) = ("x".repeat(600) + "1", "x".repeat(600) + "2");
+    assert_ne!(printable(&first), printable(&second));
     assert_ne!(printable("a\nb"), printable("a\rb"));
     assert_eq!(printable("f"), "f()");
     assert_eq!(printable("0x7f00 f"), "_0x7f00 f");

@@ -1,7 +1,8 @@
-//! The numbers of `perf.data`: one table for the writer (`sampler`) and the reader (`report`). [`recording`] names the
-//! files beside a recording.
+//! Constants of the `perf.data` format, for the writer (`sampler`) and the reader (`report`). [`recording`] names the
+//! files that belong to a recording.
 //!
-//! Sources: `linux/perf_event.h`; from 64 on, and the features, `tools/perf/Documentation/perf.data-file-format.txt`.
+//! Sources: `linux/perf_event.h`; for record types from 64 on, and for features,
+//! `tools/perf/Documentation/perf.data-file-format.txt`.
 
 #![forbid(unsafe_code)]
 #![expect(missing_docs, reason = "the sources describe their names")]
@@ -18,25 +19,25 @@ pub const PERF_RECORD_MMAP2: u32 = 10;
 pub const PERF_RECORD_LOST_SAMPLES: u32 = 13;
 pub const PERF_RECORD_HEADER_ATTR: u32 = 64;
 pub const PERF_RECORD_FINISHED_ROUND: u32 = 68;
-/// Its size does not count the data behind it.
+/// The record's size does not include the trace data that follows it.
 pub const PERF_RECORD_AUXTRACE: u32 = 71;
 pub const PERF_RECORD_HEADER_FEATURE: u32 = 80;
 pub const PERF_RECORD_COMPRESSED: u32 = 81;
-/// Says how many of its bytes are data, and is padded.
+/// The record is padded, and has the size of its data in a field.
 pub const PERF_RECORD_COMPRESSED2: u32 = 83;
 
 pub const PERF_RECORD_MISC_CPUMODE_MASK: u16 = 7;
 pub const PERF_RECORD_MISC_KERNEL: u16 = 1;
 pub const PERF_RECORD_MISC_USER: u16 = 2;
-/// Of a mapping.
+/// Flag of mapping records: a data mapping.
 pub const PERF_RECORD_MISC_MMAP_DATA: u16 = 1 << 13;
-/// Of a name.
+/// Flag of `COMM` records: the name was set by `exec`.
 pub const PERF_RECORD_MISC_COMM_EXEC: u16 = 1 << 13;
 pub const PERF_RECORD_MISC_MMAP_BUILD_ID: u16 = 1 << 14;
-/// In the table of build IDs: the byte behind the ID is its size.
+/// Flag in the build-id table: the byte after the ID is its size.
 pub const PERF_RECORD_MISC_BUILD_ID_SIZE: u16 = 1 << 15;
 
-/// Numbers in a call chain from here on are markers: whose addresses follow.
+/// Call-chain values from here on are markers that tell whose addresses follow.
 pub const PERF_CONTEXT_MAX: u64 = -4095_i64 as u64;
 pub const PERF_CONTEXT_USER: u64 = -512_i64 as u64;
 pub const PERF_CONTEXT_KERNEL: u64 = -128_i64 as u64;
@@ -64,7 +65,7 @@ pub const PERF_FORMAT_ID: u64 = 1 << 2;
 pub const PERF_FORMAT_GROUP: u64 = 1 << 3;
 pub const PERF_FORMAT_LOST: u64 = 1 << 4;
 
-// The flags of `perf_event_attr`, which the header has as bit fields.
+// Flags of `perf_event_attr`, which the header declares as bit fields.
 pub const ATTR_DISABLED: u64 = 1;
 pub const ATTR_EXCLUDE_KERNEL: u64 = 1 << 5;
 pub const ATTR_EXCLUDE_HV: u64 = 1 << 6;

@@ -5,7 +5,7 @@
 //!   FILE.images/image-PID-START-object-N.so     an image of compiled code
 //!   FILE.images/python-PID-TIME-N.so            functions that CPython interprets
 //!   FILE.images/compilations.jsonl              compilations by Numba
-//!   FILE.old, FILE.old.images/                  the recording that had the name before
+//!   FILE.old, FILE.old.images/                  the previous recording with that name
 //! ```
 
 use std::ffi::OsString;
@@ -13,39 +13,39 @@ use std::path::{Path, PathBuf};
 
 use jitlisten_files::FileName;
 
-/// In [`images`]: compilations by Numba.
+/// File of Numba's compilations in [`images`].
 pub const COMPILATIONS: &str = "compilations.jsonl";
 
-/// The end of the name of [`images`].
+/// Suffix of [`images`].
 pub const IMAGES: &str = ".images";
 
-/// The end of the name of [`old`].
+/// Suffix of [`old`].
 const OLD: &str = ".old";
 
-/// The directory of a recording's images.
+/// Directory of a recording's images.
 pub fn images(recording: &Path) -> PathBuf {
     with_suffix(recording, IMAGES)
 }
 
-/// The name that an earlier recording gets.
+/// New name of an earlier recording.
 pub fn old(recording: &Path) -> PathBuf {
     with_suffix(recording, OLD)
 }
 
-/// Returns whether a file in [`images`] has the name of one that the recorder makes, in exactly that form.
+/// Returns true if a file in [`images`] has exactly the form of a name that the recorder creates.
 pub fn is_beside(name: &str) -> bool {
     let is_image = matches!(FileName::parse(name), Some(FileName::KeptImage { .. }));
-    name == COMPILATIONS || is_image || is_python(name) || is_unfinished(name)
+    name == COMPILATIONS || is_image || is_python_file(name) || is_unfinished(name)
 }
 
-/// Returns whether a file is one that a process was writing when it was killed: `.jitlisten-PID-WORD.new`.
+/// Returns true for a file that a killed process did not complete: `.jitlisten-PID-WORD.new`.
 fn is_unfinished(name: &str) -> bool {
     let middle = name.strip_prefix(".jitlisten-").and_then(|rest| rest.strip_suffix(".new"));
     middle.and_then(|middle| middle.split_once('-')).is_some_and(|(pid, word)| is_number(pid) && !word.is_empty())
 }
 
-/// Returns whether a file in [`images`] has functions of CPython: `python-PID-TIME-N.so`.
-fn is_python(name: &str) -> bool {
+/// Returns true for a file of CPython functions: `python-PID-TIME-N.so`.
+fn is_python_file(name: &str) -> bool {
     let middle = name.strip_prefix("python-").and_then(|rest| rest.strip_suffix(".so"));
     let parts: Vec<&str> = middle.into_iter().flat_map(|middle| middle.split('-')).collect();
     let is_hexadecimal = |part: &str| !part.is_empty() && part.bytes().all(|byte| byte.is_ascii_hexdigit());
@@ -68,14 +68,14 @@ mod tests {
 
     #[test]
     fn only_names_of_exactly_these_forms_are_ours() {
-        let ours = [
+        let own_names = [
             "compilations.jsonl",
             "image-4711-90345-object-0.so",
             "image-4711-90345-2-object-17.so",
             "python-28412-11549863aae-0.so",
             ".jitlisten-4711-0.new",
         ];
-        let others = [
+        let other_names = [
             "image-1-object-0.so",
             "image-my-1-object-0.so",
             "image-1-2-object-.so",
@@ -88,8 +88,8 @@ mod tests {
             ".jitlisten-new",
             "",
         ];
-        assert_eq!(ours.iter().filter(|name| !is_beside(name)).collect::<Vec<_>>(), Vec::<&&str>::new());
-        assert_eq!(others.iter().filter(|name| is_beside(name)).collect::<Vec<_>>(), Vec::<&&str>::new());
+        assert_eq!(own_names.iter().filter(|name| !is_beside(name)).collect::<Vec<_>>(), Vec::<&&str>::new());
+        assert_eq!(other_names.iter().filter(|name| is_beside(name)).collect::<Vec<_>>(), Vec::<&&str>::new());
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! The sinks: one file per consumer behind one small trait.
+//! Sinks: consumers of code events, one module each, with a common trait.
 
 #[cfg(feature = "fuzzing")]
 pub mod fuzzing;
@@ -26,44 +26,44 @@ use crate::object::{DebugObject, Origin};
 use crate::options::{NameStyle, Options, SinkKind};
 use crate::{Address, AddressRange, LoadedObject, ObjectId};
 
-/// An object whose code is final and executable, until its *freeing*.
+/// Object whose code is final and executable, until its *freeing*.
 pub(crate) struct FinalizedObject<'a> {
     pub(crate) id: ObjectId,
     pub(crate) object: &'a LoadedObject,
-    /// One per function of `object`, in its order.
+    /// Name of each function of `object`, in the same order.
     pub(crate) names: &'a [ReadableName],
-    /// Unwind rules for functions that its `.eh_frame` lacks, where they can be read from the code.
+    /// Unwind rules derived from machine code, for functions that `.eh_frame` lacks.
     pub(crate) made_rules: &'a [FunctionRules],
-    /// The debug object, for a sink that asked for it, if it is still to be had.
+    /// Debug object, if the sink asked for it and it is still available.
     pub(crate) debug_object: Option<&'a [u8]>,
-    /// What is in its memory now.
+    /// Copy of the object's live bytes.
     pub(crate) snapshot: &'a CodeSnapshot,
-    /// When its code became final, `CLOCK_MONOTONIC` in nanoseconds.
+    /// Time at which the code became final, `CLOCK_MONOTONIC` in ns.
     pub(crate) since: u64,
-    /// Where the first code begins at or behind an address, of all that is loaded.
+    /// Returns the start of the first loaded code at or after an address.
     pub(crate) next_code: &'a dyn Fn(Address) -> Option<Address>,
-    /// What else knows of it.
+    /// Origin of the object, which tells where it is already registered.
     pub(crate) origin: Origin,
-    /// Whose text is in a range, of all that is loaded.
+    /// Returns the loaded objects with text in a range.
     pub(crate) neighbours: &'a dyn Fn(AddressRange) -> Neighbours<'a>,
-    /// True if nothing writes to its pages unless our hooks hear of it first.
+    /// True if our hooks are called before anything writes to the object's pages.
     pub(crate) owns_pages: bool,
-    /// See [`HeaderPadding`].
+    /// Memory reserved in front of code: see [`HeaderPadding`].
     pub(crate) padding: &'a HeaderPadding,
 }
 
-/// Which objects have text in some memory.
+/// Loaded objects with text in a range.
 #[derive(Default)]
 pub(crate) struct Neighbours<'a> {
     /// Finalized objects.
     pub(crate) finalized: Vec<Neighbour<'a>>,
-    /// Whether there are others, which are loaded and not finalized.
+    /// True if the range also has text of loaded objects that are not final.
     pub(crate) unfinished: bool,
-    /// True if a system call of another thread changes the memory at this moment.
+    /// True if another thread's system call is changing the memory right now.
     pub(crate) is_changing: bool,
 }
 
-/// A finalized object, as in [`FinalizedObject`].
+/// A finalized object, with the same fields as [`FinalizedObject`].
 pub(crate) struct Neighbour<'a> {
     pub(crate) id: ObjectId,
     pub(crate) object: &'a LoadedObject,
@@ -73,67 +73,67 @@ pub(crate) struct Neighbour<'a> {
     pub(crate) owns_pages: bool,
 }
 
-/// Memory that was reserved in front of code, by its end.
+/// Memory reserved in front of code, by its end address.
 pub(crate) type HeaderPadding = BTreeMap<Address, AddressRange>;
 
-/// A consumer of objects. Called under the session's lock; must not call back into the session.
+/// Consumer of objects. Called with the session locked; must not call back into the session.
 pub(crate) trait Sink: Send {
-    /// Whether [`FinalizedObject::debug_object`] is needed.
+    /// Returns true if the sink needs [`FinalizedObject::debug_object`].
     fn wants_debug_object(&self) -> bool {
         false
     }
 
-    /// The object's code is final. Returns how many bytes were written.
+    /// Handles an object whose code became final. Returns the number of bytes written.
     fn finalized(&mut self, object: &FinalizedObject<'_>) -> Result<u64, SinkError>;
 
-    /// Many calls of `finalized` follow, of objects that were final before: they may be written together.
+    /// Starts a batch: the following objects were final before, and may be written together.
     fn many_begin(&mut self) {}
 
-    /// These were all. Returns how many bytes were written.
+    /// Ends the batch. Returns the number of bytes written.
     fn many_end(&mut self) -> Result<u64, SinkError> {
         Ok(0)
     }
 
-    /// The object's code is about to be freed.
+    /// Handles an object whose code is about to be freed.
     fn freeing(&mut self, object: &FinalizedObject<'_>) -> Result<(), SinkError>;
 
-    /// The sink is switched off, or the process exits, next. Returns how many bytes were written.
+    /// Called last, before the sink is switched off or the process exits. Returns the number of bytes written.
     fn ending(&mut self) -> Result<u64, SinkError> {
         Ok(0)
     }
 
-    /// We are the child of a fork: leave the parent's files alone, and do nothing that takes longer the more there is.
+    /// Called in the child of a fork. Must leave the parent's files alone, and must run in constant time.
     fn forked(&mut self) -> Forked;
 
-    /// The process has become another user for good. A sink that cannot have a file of that user goes on with the old
-    /// one.
+    /// Called after the process has permanently changed its user. A sink that cannot create a file as that user keeps
+    /// the old one.
     fn user_changed(&mut self) -> Forked {
         Forked::KnowsEverything
     }
 }
 
-/// What a sink knows in the child of a fork, or as another user.
+/// State of a sink after a fork or a change of user.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Forked {
-    /// It is to be notified of everything alive once more, before anything else.
+    /// The sink lost its state: all live objects must be passed to it again, before any other call.
     KnowsNothing,
-    /// What it was notified of before holds still.
+    /// The sink kept its state.
     KnowsEverything,
 }
 
-/// Why a sink stopped.
+/// Reason why a sink stopped.
 #[derive(Debug)]
 pub(crate) enum SinkError {
-    /// `verb` on `path` failed.
+    /// The operation `verb` on `path` failed.
     Io { verb: &'static str, path: PathBuf, error: io::Error },
-    /// The file at `path` is not one we may write to.
-    NotOurs { path: PathBuf, found: &'static str },
-    /// The environment names no directory to write to.
+    /// We may not write to the file at `path`.
+    NotOurs { path: PathBuf, reason: &'static str },
+    /// No environment variable names a directory to write to.
     NoDirectory,
 }
 
 impl SinkError {
-    /// For `map_err`: `verb` on `path` failed.
+    /// Error constructor for `map_err`: `verb` failed on `path`.
     fn io(verb: &'static str, path: &Path) -> impl FnOnce(io::Error) -> SinkError {
         let path = path.to_owned();
         move |error| SinkError::Io { verb, path, error }
@@ -144,7 +144,7 @@ impl fmt::Display for SinkError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             SinkError::Io { verb, path, error } => write!(f, "{verb} {}: {error}", path.display()),
-            SinkError::NotOurs { path, found } => write!(f, "{} is not ours: {found}", path.display()),
+            SinkError::NotOurs { path, reason } => write!(f, "{} is not ours: {reason}", path.display()),
             SinkError::NoDirectory => {
                 f.write_str("no directory to write to: JITLISTEN_DIR, JITDUMPDIR and HOME are not set")
             }
@@ -152,39 +152,39 @@ impl fmt::Display for SinkError {
     }
 }
 
-/// What sinks have to know of each other and of the time before them.
+/// State that sinks share, and that outlives them.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct SinkContext {
-    /// A snapshot of [`StaleMap::find`] made when the session was opened.
+    /// Result of [`StaleMap::find`] when the session was opened.
     pub(crate) stale_map: Option<StaleMap>,
-    /// What the perf map sink wrote, now or when it was on.
+    /// Byte ranges that the perf map sink wrote, even if it is off now.
     pub(crate) own_lines: OwnLines,
-    /// What it has left in the file, while it is off.
-    pub(crate) left_lines: Arc<Mutex<LeftLines>>,
-    /// Whether another living process has the same perf map: lines that are not ours are about its code.
+    /// Lines that the perf map sink has left in the file; kept while it is off.
+    pub(crate) retained_lines: Arc<Mutex<RetainedLines>>,
+    /// True if another live process has the same perf map: foreign lines may then describe its code.
     pub(crate) map_is_shared: Arc<AtomicBool>,
-    /// The `jitlisten run` that this process belongs to.
+    /// The `jitlisten run` that started this process.
     pub(crate) run: Option<Run>,
-    /// The mappings of images, whether that sink is on or off. Taken under the session's lock only.
+    /// Mappings of images, kept even while that sink is off. Locked only with the session locked.
     pub(crate) images: Arc<Mutex<Images>>,
 }
 
 impl SinkContext {
-    /// Those of a child right after `fork(2)`, when [`SinkContext::forget_map`] was called. Sinks that are switched on
-    /// later share them.
+    /// Returns the context for a child right after `fork(2)`; call [`SinkContext::forget_map`] first. Sinks that are
+    /// switched on later share its state.
     fn in_child(&self) -> SinkContext {
         SinkContext { stale_map: StaleMap::find(), ..self.clone() }
     }
 
-    /// The perf map of this process is another file from now on.
+    /// Resets the state of the perf map; later lines go to another file.
     pub(crate) fn forget_map(&self) {
         self.own_lines.forget();
         self.map_is_shared.store(false, Ordering::Relaxed);
-        *self.left_lines.lock().unwrap_or_else(PoisonError::into_inner) = LeftLines::default();
+        *self.retained_lines.lock().unwrap_or_else(PoisonError::into_inner) = RetainedLines::default();
     }
 }
 
-/// Makes the sink; files are opened at the first object.
+/// Creates the sink. Files are opened at the first object.
 pub(crate) fn create(kind: SinkKind, options: &Options, context: &SinkContext) -> Box<dyn Sink> {
     match kind {
         SinkKind::Unwind => Box::new(unwind::Unwind::default()),
@@ -200,18 +200,18 @@ pub(crate) use gdb::show_list_of;
 pub(crate) use image::Images;
 pub(crate) use own_lines::OwnLines;
 pub use perf_map::before_program;
-pub(crate) use perf_map::{LeftLines, StaleMap};
+pub(crate) use perf_map::{RetainedLines, StaleMap};
 pub use unwind::Unwinders;
 pub(crate) use unwind::look_for_unwinders;
 
-/// A name as text formats take it. A symbol stays what it is, however short.
+/// Returns a name as text formats accept it. Linkage names stay unchanged, however short.
 fn printable(name: &str, style: NameStyle) -> String {
-    let text = name::printable(name);
-    if style == NameStyle::Linkage && text.strip_suffix("()") == Some(name) { name.to_owned() } else { text }
+    let readable = name::printable(name);
+    if style == NameStyle::Linkage && readable.strip_suffix("()") == Some(name) { name.to_owned() } else { readable }
 }
 
 impl FinalizedObject<'_> {
-    /// Every function with the name the user asked for.
+    /// Returns all functions, each with its name in `style`.
     fn functions(&self, style: NameStyle) -> impl Iterator<Item = (AddressRange, &str)> {
         self.object.functions().iter().zip(self.names).map(move |(function, readable)| match style {
             NameStyle::Readable => (function.range, readable.text.as_str()),

@@ -1,16 +1,16 @@
-//! The modules of this process: images in the lists that tools inside the process read.
+//! The sink `modules`: lists images among the modules that tools inside the process see.
 //!
 //! Memory profilers, crash handlers and unwinders call `dl_iterate_phdr`, `dladdr` and similar functions for an
-//! address. This sink maintains the list ([`crate::modules`]); hooks of the shim show it. It needs images: a module's
-//! file and program headers are those of an image.
+//! address. This sink maintains the list ([`crate::modules`]); hooks of the shim add it to the results. It requires the
+//! image sink: a module's file and program headers are those of an image.
 //!
-//! See it with `JITLISTEN=image,unwind,modules LD_PRELOAD=... memray run --native program.py`.
+//! Try it with `JITLISTEN=image,unwind,modules LD_PRELOAD=... memray run --native program.py`.
 
 #![forbid(unsafe_code)]
 
 use std::sync::{Arc, Mutex, PoisonError};
 
-use super::image::{Images, runs_of};
+use super::image::{Images, object_page_runs};
 use super::{FinalizedObject, Forked, Sink, SinkError};
 use crate::modules;
 use crate::options::NameStyle;
@@ -29,7 +29,7 @@ impl Modules {
 impl Sink for Modules {
     fn finalized(&mut self, object: &FinalizedObject<'_>) -> Result<u64, SinkError> {
         let images = self.images.lock().unwrap_or_else(PoisonError::into_inner);
-        for run in runs_of(object.object) {
+        for run in object_page_runs(object.object) {
             if let Some(module) = images.module(object, run, self.style) {
                 modules::publish(module);
             }
@@ -37,7 +37,7 @@ impl Sink for Modules {
         Ok(0)
     }
 
-    /// Images say when their code is freed: several objects may have one.
+    /// Does nothing: an image withdraws its module when the last of its objects is freed.
     fn freeing(&mut self, _: &FinalizedObject<'_>) -> Result<(), SinkError> {
         Ok(())
     }

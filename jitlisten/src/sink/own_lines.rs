@@ -1,11 +1,12 @@
-//! Our lines of the perf map, which may have several writers.
+//! Byte ranges of our lines in the perf map, which may have several writers.
 
 #![forbid(unsafe_code)]
 
 use std::ops::Range;
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// Which bytes of the perf map this process's sink wrote: a reader of the map must not take them for another writer's.
+/// Byte ranges of the perf map that this process's sink wrote. Readers of the map must not attribute them to another
+/// writer.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct OwnLines(Arc<Mutex<Vec<Range<u64>>>>);
 
@@ -18,14 +19,14 @@ impl OwnLines {
         }
     }
 
-    /// Whether the byte at `offset` is ours.
+    /// Returns true if we wrote the byte at `offset`.
     pub(super) fn contains(&self, offset: u64) -> bool {
         let ranges = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let after = ranges.partition_point(|range| range.start <= offset);
-        after.checked_sub(1).and_then(|last| ranges.get(last)).is_some_and(|range| range.contains(&offset))
+        let next_index = ranges.partition_point(|range| range.start <= offset);
+        next_index.checked_sub(1).and_then(|index| ranges.get(index)).is_some_and(|range| range.contains(&offset))
     }
 
-    /// A file with nothing of ours begins.
+    /// Clears the ranges, because a new file begins.
     pub(crate) fn forget(&self) {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).clear();
     }
@@ -37,15 +38,15 @@ mod tests {
 
     #[test]
     fn lines_of_others_lie_between_ours() {
-        let own = OwnLines::default();
-        own.add(10..20);
-        own.add(20..30);
-        own.add(40..50);
+        let own_lines = OwnLines::default();
+        own_lines.add(10..20);
+        own_lines.add(20..30);
+        own_lines.add(40..50);
         assert_eq!(
-            [9, 10, 29, 30, 39, 40, 49, 50].map(|at| own.contains(at)),
+            [9, 10, 29, 30, 39, 40, 49, 50].map(|offset| own_lines.contains(offset)),
             [false, true, true, false, false, true, true, false]
         );
-        own.forget();
-        assert!(!own.contains(10));
+        own_lines.forget();
+        assert!(!own_lines.contains(10));
     }
 }

@@ -5,26 +5,26 @@
 //! START (hex)  SIZE (hex)  name: the rest of the line
 //! ```
 //!
-//! Read by perf (`tools/perf/Documentation/jit-interface.txt` of the kernel), bcc, blazesym, samply and others, each
-//! with its own rules. The format accepted by all of them: lower-case hex without `0x`, single spaces, printable UTF-8
-//! names of three or more characters, no empty line, live entries that do not overlap. See it with `JITLISTEN=perfmap
-//! LD_PRELOAD=... perf record -g python program.py && perf report`.
+//! perf reads it (`tools/perf/Documentation/jit-interface.txt` in the kernel), and so do bcc, blazesym, samply and
+//! others, each with its own rules. All of them accept lower-case hex without `0x`, single spaces, printable UTF-8
+//! names of three or more characters, no empty line, and live entries that do not overlap. Try it with
+//! `JITLISTEN=perfmap LD_PRELOAD=... perf record -g python program.py && perf report`.
 //!
-//! The file may be shared: CPython's `-X perf` (3.12 and newer) appends to the same path. Therefore it is opened with
-//! `O_APPEND`, an object is one `write(2)`, and lines of others are never cut off: see `file`. Maps of ended processes
-//! are removed: see `left`.
+//! The file may be shared: CPython's `-X perf` (3.12 and newer) appends to the same path. Therefore we open it with
+//! `O_APPEND`, write each object with one `write(2)`, and never truncate lines of other writers: see `file`. Maps of
+//! processes that exited are removed: see `left`.
 //!
-//! The child of a fork has no map before it finalizes an object of its own; then all inherited objects are written with
-//! it. Until then, perf names its samples with the map of its parent, if it has seen the fork. A perf that attaches
-//! later finds no names: that child must call `jitlisten_enable("perfmap")`, or use images, which are inherited with
-//! the mappings.
+//! The child of a fork has no map until it finalizes an object of its own; then it writes all inherited objects as
+//! well. Until then, perf names its samples with the map of its parent, if perf has seen the fork. A perf that attaches
+//! later finds no names: the child must call `jitlisten_enable("perfmap")`, or use images, which it inherits with the
+//! mappings.
 //!
 //! The format cannot express that code was freed. A reader that finds two functions at one address picks either.
-//! Therefore, when an address is reused, the dead line is overwritten in place with a line of equal length for zero
-//! bytes at address zero. Samples of the dead function are then unnamed or, where the new function covers them,
-//! misnamed; the shim delays the reuse of addresses as long as it can.
+//! Therefore, when an address is reused, we overwrite the dead line in place with a line of equal length for zero bytes
+//! at address zero. Samples of the dead function are then unnamed or, where the new function covers them, misnamed; the
+//! shim delays the reuse of addresses as long as it can.
 //!
-//! Lines of code that was freed long ago are replaced with new ones: see `space`.
+//! New lines replace the lines of code that was freed long ago: see `space`.
 
 #![forbid(unsafe_code)]
 
@@ -44,46 +44,46 @@ use std::sync::PoisonError;
 use std::sync::atomic::Ordering;
 
 use self::file::MapFile;
-use self::lines::{FREED, Line, Many, Unwritten, tombstone};
+use self::lines::{Batch, FREED, Line, UnwrittenBlock, tombstone};
 use self::space::{Block, Hole, Space};
 use super::{FinalizedObject, Forked, Sink, SinkContext, SinkError, printable};
 use crate::options::NameStyle;
 use crate::{AddressRange, ObjectId, log_line};
 
-pub(crate) use lines::LeftLines;
+pub(crate) use lines::RetainedLines;
 pub(crate) use stale::StaleMap;
 pub use stale::before_program;
-pub(super) use stale::path_of_this_process;
+pub(super) use stale::own_map_path;
 
 pub(crate) struct PerfMap {
     style: NameStyle,
     path: PathBuf,
     context: SinkContext,
     file: Option<MapFile>,
-    /// Every line of ours in the file, by start address.
+    /// Our lines in the file, by start address.
     lines: BTreeMap<u64, Line>,
-    /// Where they stand.
+    /// Blocks and holes of the file.
     space: Space,
-    /// What is written together, while there is much.
-    many: Option<Many>,
-    /// Lines and space are those of the parent. To give their memory back would take a fork long.
-    of_parent: bool,
+    /// Lines that wait to be written together; `Some` between `many_begin` and `many_end`.
+    batch: Option<Batch>,
+    /// True if `lines` and `space` still describe the parent's file. Freeing them in the fork handler would take long.
+    describes_parent_file: bool,
 }
 
-/// This much is written at once.
-const LARGEST_WRITE: usize = 1 << 20;
+/// Size at which a batch is written early.
+const MAX_BATCH_BYTES: usize = 1 << 20;
 
 impl PerfMap {
     pub(super) fn new(style: NameStyle, context: &SinkContext) -> Self {
-        PerfMap::at(path_of_this_process(), style, context.clone())
+        PerfMap::with_path(own_map_path(), style, context.clone())
     }
 
-    fn at(path: PathBuf, style: NameStyle, context: SinkContext) -> Self {
+    fn with_path(path: PathBuf, style: NameStyle, context: SinkContext) -> Self {
         let (lines, space) = (BTreeMap::new(), Space::default());
-        PerfMap { style, path, context, file: None, lines, space, many: None, of_parent: false }
+        PerfMap { style, path, context, file: None, lines, space, batch: None, describes_parent_file: false }
     }
 
-    fn failed(&self, verb: &'static str) -> impl FnOnce(io::Error) -> SinkError {
+    fn io_error(&self, verb: &'static str) -> impl FnOnce(io::Error) -> SinkError {
         let path = self.path.clone();
         move |error| SinkError::Io { verb, path, error }
     }
@@ -92,11 +92,11 @@ impl PerfMap {
         if self.file.as_ref().is_some_and(|file| file.get().is_some()) {
             return Ok(());
         }
-        let inherited = std::mem::take(&mut self.of_parent);
+        let inherited = std::mem::take(&mut self.describes_parent_file);
         if inherited {
-            self.forget();
+            self.clear_lines();
         }
-        // Opened again when the host has closed what it did not know.
+        // The file is reopened if the host has closed our descriptor.
         let opened_before = self.file.take().map(|file| file.identity());
         let opened = MapFile::open(&self.path, self.context.stale_map.take())?;
         if opened.is_shared && !self.context.map_is_shared.swap(true, Ordering::Relaxed) {
@@ -106,27 +106,27 @@ impl PerfMap {
                 "{path} also belongs to another process, in a PID namespace that shares /tmp: it has the code of both"
             );
         }
-        // A child of a fork leaves that to its parent, which has done it.
+        // In a child of a fork, the parent has cleaned up already.
         if opened_before.is_none()
             && !inherited
             && let Some(directory) = self.path.parent()
         {
-            left::remove_old(directory, &self.path, self.context.run);
+            left::remove_dead_maps(directory, &self.path, self.context.run);
         }
-        let left = std::mem::take(&mut *self.context.left_lines.lock().unwrap_or_else(PoisonError::into_inner));
-        if left.file == Some(opened.file.identity()) && left.size <= opened.size {
-            // What became of that code since is unknown: what is alive will be written again.
-            self.lines = left.lines;
-            self.lines.values_mut().for_each(|line| line.alive = false);
-            self.space = left.space;
-            self.space.all_freed();
-        } else if left.file.is_some() {
+        let retained = std::mem::take(&mut *self.context.retained_lines.lock().unwrap_or_else(PoisonError::into_inner));
+        if retained.file == Some(opened.file.identity()) && retained.size <= opened.size {
+            // Objects may have been freed since: mark all lines dead. Live objects are written again.
+            self.lines = retained.lines;
+            self.lines.values_mut().for_each(|line| line.is_live = false);
+            self.space = retained.space;
+            self.space.mark_all_freed();
+        } else if retained.file.is_some() {
             // The file was removed.
             self.context.own_lines.forget();
         }
-        if opened_before.is_some_and(|before| before != opened.file.identity()) {
-            // The file was removed meanwhile: what we knew of it holds no longer.
-            self.forget();
+        if opened_before.is_some_and(|identity| identity != opened.file.identity()) {
+            // The file was replaced in the meantime: our records describe the old one.
+            self.clear_lines();
             self.context.own_lines.forget();
         }
         self.file = Some(opened.file);
@@ -136,57 +136,61 @@ impl PerfMap {
         Ok(())
     }
 
-    fn forget(&mut self) {
+    fn clear_lines(&mut self) {
         self.lines = BTreeMap::new();
         self.space = Space::default();
     }
 
     /// Overwrites dead lines whose code overlaps `range`.
-    fn retire(&mut self, range: AddressRange) -> Result<(), SinkError> {
-        let (start, end) = (range.start().0, range.end().0);
-        let overlapping = self.lines.range(..end).rev().take_while(|(_, line)| line.end > start);
-        let dead: Vec<u64> = overlapping.filter(|(_, line)| !line.alive).map(|(&at, _)| at).collect();
-        for at in dead {
-            if let (Some(line), Some(file)) = (self.lines.remove(&at), self.file.as_ref().and_then(MapFile::get)) {
+    fn erase_dead_lines(&mut self, range: AddressRange) -> Result<(), SinkError> {
+        let (range_start, range_end) = (range.start().0, range.end().0);
+        let overlapping = self.lines.range(..range_end).rev().take_while(|(_, line)| line.end > range_start);
+        let dead: Vec<u64> = overlapping.filter(|(_, line)| !line.is_live).map(|(&line_start, _)| line_start).collect();
+        for line_start in dead {
+            if let (Some(line), Some(file)) =
+                (self.lines.remove(&line_start), self.file.as_ref().and_then(MapFile::get))
+            {
                 let text = tombstone(line.length);
-                let beginning = line.beginning(at);
-                let is_ours = |there: &[u8]| there.starts_with(beginning.as_bytes());
-                file.replace(line.offset, &text, is_ours).map_err(self.failed("write"))?;
+                let prefix = line.prefix(line_start);
+                let is_unchanged = |existing: &[u8]| existing.starts_with(prefix.as_bytes());
+                file.replace(line.offset, &text, is_unchanged).map_err(self.io_error("write"))?;
             }
         }
         Ok(())
     }
 
-    /// Writes `text`, which is `lines`, where dead lines have stood for long, or behind everything.
+    /// Writes the text of `lines` into a hole, or appends it.
     fn write(&mut self, object: ObjectId, text: &str, lines: Vec<(u64, Line)>) -> Result<u64, SinkError> {
         self.space.make_holes();
         let length = text.len() as u64;
         let offset = match self.space.take_hole(length) {
-            Some((offset, hole)) if self.fill(offset, &hole, text)? => offset,
+            Some((offset, hole)) if self.fill_hole(offset, &hole, text)? => offset,
             _ => self.append(text)?,
         };
-        self.remember(object, offset, length, lines);
+        self.record_block(object, offset, length, lines);
         Ok(length)
     }
 
-    /// `lines`, with offsets in their block, are in the file now.
-    fn remember(&mut self, object: ObjectId, offset: u64, length: u64, lines: Vec<(u64, Line)>) {
+    /// Records `lines`, which were just written. Their offsets are relative to the block.
+    fn record_block(&mut self, object: ObjectId, offset: u64, length: u64, lines: Vec<(u64, Line)>) {
         let starts = lines.iter().map(|line| line.0).collect();
-        self.lines.extend(lines.into_iter().map(|(at, line)| (at, Line { offset: offset + line.offset, ..line })));
-        self.space.written(object, Block { offset, length, starts });
+        self.lines
+            .extend(lines.into_iter().map(|(start, line)| (start, Line { offset: offset + line.offset, ..line })));
+        self.space.record_written(object, Block { offset, length, starts });
     }
 
-    /// Writes `text` into a hole, and a line about no code behind it. Not if the file is not as we left it.
-    fn fill(&mut self, offset: u64, hole: &Hole, text: &str) -> Result<bool, SinkError> {
+    /// Overwrites a hole with `text` and pads it with a tombstone. Returns false if another writer has changed the
+    /// hole.
+    fn fill_hole(&mut self, offset: u64, hole: &Hole, text: &str) -> Result<bool, SinkError> {
         let Some(file) = self.file.as_ref().and_then(MapFile::get) else { return Ok(true) };
-        let known = |start: &u64| Some((*start, self.lines.get(start)?));
-        let first = hole.starts.iter().filter_map(known).find(|(_, line)| line.offset == offset);
-        let beginning = first.map_or_else(|| FREED.to_owned(), |(start, line)| line.beginning(start));
-        let rest = (hole.length as usize).saturating_sub(text.len());
-        let filled = if rest > 0 { text.to_owned() + &tombstone(rest) } else { text.to_owned() };
-        let is_ours = |there: &[u8]| there.starts_with(beginning.as_bytes());
-        if !file.replace(offset, &filled, is_ours).map_err(self.failed("write"))? {
-            // Nothing more is written over it. The lines stay known: each is looked at before it is overwritten.
+        let known_line = |start: &u64| Some((*start, self.lines.get(start)?));
+        let first_line = hole.starts.iter().filter_map(known_line).find(|(_, line)| line.offset == offset);
+        let prefix = first_line.map_or_else(|| FREED.to_owned(), |(start, line)| line.prefix(start));
+        let padding_bytes = (hole.length as usize).saturating_sub(text.len());
+        let filled = if padding_bytes > 0 { text.to_owned() + &tombstone(padding_bytes) } else { text.to_owned() };
+        let is_unchanged = |existing: &[u8]| existing.starts_with(prefix.as_bytes());
+        if !file.replace(offset, &filled, is_unchanged).map_err(self.io_error("write"))? {
+            // Give up all holes. `lines` stays: each line is checked before it is overwritten.
             self.space = Space::default();
             return Ok(false);
         }
@@ -199,25 +203,25 @@ impl PerfMap {
         Ok(true)
     }
 
-    /// Appends `text` in one `write(2)`, and returns where it stands.
+    /// Appends `text` in one `write(2)` and returns its offset.
     fn append(&mut self, text: &str) -> Result<u64, SinkError> {
         let Some(mut file) = self.file.as_ref().and_then(MapFile::get) else { return Ok(0) };
-        let start = file.append(text).map_err(self.failed("write"))?;
+        let start = file.append(text).map_err(self.io_error("write"))?;
         self.context.own_lines.add(start..start + text.len() as u64);
         Ok(start)
     }
 
-    /// Writes what has come together.
-    fn write_many(&mut self) -> Result<(), SinkError> {
-        let Some(many) = &mut self.many else { return Ok(()) };
-        let (text, blocks) = (std::mem::take(&mut many.text), std::mem::take(&mut many.blocks));
-        many.written += text.len() as u64;
+    /// Writes the batched lines.
+    fn write_batch(&mut self) -> Result<(), SinkError> {
+        let Some(batch) = &mut self.batch else { return Ok(()) };
+        let (text, blocks) = (std::mem::take(&mut batch.text), std::mem::take(&mut batch.blocks));
+        batch.written_bytes += text.len() as u64;
         if text.is_empty() {
             return Ok(());
         }
         let mut offset = self.append(&text)?;
-        for Unwritten { object, length, lines } in blocks {
-            self.remember(object, offset, length, lines);
+        for UnwrittenBlock { object, length, lines } in blocks {
+            self.record_block(object, offset, length, lines);
             offset += length;
         }
         Ok(())
@@ -226,76 +230,76 @@ impl PerfMap {
 
 impl Sink for PerfMap {
     fn many_begin(&mut self) {
-        self.many = Some(Many::default());
+        self.batch = Some(Batch::default());
     }
 
     fn many_end(&mut self) -> Result<u64, SinkError> {
-        self.write_many()?;
-        Ok(self.many.take().map_or(0, |many| many.written))
+        self.write_batch()?;
+        Ok(self.batch.take().map_or(0, |batch| batch.written_bytes))
     }
 
     fn finalized(&mut self, object: &FinalizedObject<'_>) -> Result<u64, SinkError> {
-        if self.many.as_ref().is_none_or(|many| many.blocks.is_empty()) {
+        if self.batch.as_ref().is_none_or(|batch| batch.blocks.is_empty()) {
             self.open()?;
         }
         let mut text = String::new();
         let mut lines = Vec::new();
         for (range, name) in object.functions(self.style) {
-            self.retire(range)?;
+            self.erase_dead_lines(range)?;
             let offset = text.len();
             let name = printable(name, self.style);
-            // perf skips names of fewer than three bytes, other readers those of fewer characters.
+            // perf skips names of fewer than three bytes; other readers, names of fewer than three characters.
             let padding = &"  "[..3_usize.saturating_sub(name.chars().count()).min(2)];
             // Writing to a String cannot fail.
             let _ = writeln!(text, "{:x} {:x} {name}{padding}", range.start().0, range.size());
             let length = text.len() - offset;
-            lines.push((range.start().0, Line { end: range.end().0, offset: offset as u64, length, alive: true }));
+            lines.push((range.start().0, Line { end: range.end().0, offset: offset as u64, length, is_live: true }));
         }
         if text.is_empty() {
             return Ok(0);
         }
-        if let Some(many) = &mut self.many {
-            many.text += &text;
-            many.blocks.push(Unwritten { object: object.id, length: text.len() as u64, lines });
-            let enough = many.text.len() >= LARGEST_WRITE;
-            return if enough { self.write_many().map(|()| 0) } else { Ok(0) };
+        if let Some(batch) = &mut self.batch {
+            batch.text += &text;
+            batch.blocks.push(UnwrittenBlock { object: object.id, length: text.len() as u64, lines });
+            let is_full = batch.text.len() >= MAX_BATCH_BYTES;
+            return if is_full { self.write_batch().map(|()| 0) } else { Ok(0) };
         }
         self.write(object.id, &text, lines)
     }
 
     fn freeing(&mut self, object: &FinalizedObject<'_>) -> Result<(), SinkError> {
-        if self.of_parent {
+        if self.describes_parent_file {
             return Ok(());
         }
         for function in object.object.functions() {
             if let Some(line) = self.lines.get_mut(&function.range.start().0) {
-                line.alive = false;
+                line.is_live = false;
             }
         }
-        self.space.freed(object.id);
+        self.space.mark_freed(object.id);
         Ok(())
     }
 
     fn ending(&mut self) -> Result<u64, SinkError> {
         if let Some(file) = self.file.take() {
-            let left = LeftLines {
+            let retained = RetainedLines {
                 file: Some(file.identity()),
                 size: file.size().unwrap_or(u64::MAX),
                 lines: std::mem::take(&mut self.lines),
                 space: std::mem::take(&mut self.space),
             };
-            *self.context.left_lines.lock().unwrap_or_else(PoisonError::into_inner) = left;
+            *self.context.retained_lines.lock().unwrap_or_else(PoisonError::into_inner) = retained;
         }
         Ok(0)
     }
 
     fn forked(&mut self) -> Forked {
-        self.path = path_of_this_process();
+        self.path = own_map_path();
         self.context = self.context.in_child();
-        // With it, our part of the parent's lock.
+        // Closing the file also drops our share of the parent's lock.
         self.file = None;
-        self.many = None;
-        self.of_parent = true;
+        self.batch = None;
+        self.describes_parent_file = true;
         Forked::KnowsNothing
     }
 }

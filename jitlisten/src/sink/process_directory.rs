@@ -1,17 +1,17 @@
-//! A directory of one process, for its images or its jitdump, and those of ended processes.
+//! Directories for the images or the jitdump of one process, and the removal of those of dead processes.
 //!
 //! ```text
-//!   image-4711-9034/, jitdump-4711-9034/    process id, start time (so that a number used again is another process); 0700
+//!   image-4711-9034/, jitdump-4711-9034/    PID and start time (which tells processes with the same PID apart); 0700
 //!     alive                the marker: `jitlisten files of PID START NAMESPACE [RUN]`; locked (flock) as long as the
 //!                          process, or a child that shares its mappings, lives
 //!     object-0.so ...      files of the sink
-//!     dead                 created by the first process that finds this one ended, whose date is that of the finding;
-//!                          the size of all
+//!     dead                 created by the first process that finds this one dead; its mtime is the time of discovery,
+//!                          its content the size of all files
 //! ```
 //!
-//! Files outlive the process; [`crate::liveness`] says for how long. A process is dead if it does not run and its lock
-//! is free. Files are removed from directories with the marker only, and only those whose names have the exact form
-//! ([`FileName`]): whatever else is in a directory is the user's, and stays with it.
+//! Files outlive the process; [`crate::liveness`] defines for how long. A process is dead if it does not run and its
+//! lock is free. We only remove files from directories with the marker, and only files whose names have the exact form
+//! ([`FileName`]). All other files belong to the user and are kept, with their directory.
 
 #![forbid(unsafe_code)]
 
@@ -29,26 +29,26 @@ use crate::process::checked_file::{CheckedFile, FileIdentity};
 use crate::process::write_nosignal::{effective_user, write_whole};
 use crate::sink::SinkError;
 
-/// Limit for images, and for jitdumps, of dead processes.
+/// Total size of the images, and of the jitdumps, of dead processes that are kept.
 const MAX_DEAD_BYTES: u64 = 2 << 30;
-/// More directories are not looked through in one go: that would take the host's time.
+/// Directories to examine per clean-up; more would take too much of the host's time.
 const MAX_DIRECTORIES: usize = 4096;
-/// Longer than any marker.
+/// Upper limit for the length of a marker.
 const MAX_MARKER_BYTES: u64 = 256;
-const MARK: &str = "jitlisten files of ";
+const MARKER_PREFIX: &str = "jitlisten files of ";
 
-/// The directory of this process.
+/// Directory of this process.
 #[derive(Debug)]
 pub(super) struct ProcessDirectory {
     path: PathBuf,
     identity: FileIdentity,
-    /// The lock; a host may have closed it.
-    alive: CheckedFile,
+    /// Marker file, whose lock we hold. The host may have closed it.
+    marker: CheckedFile,
 }
 
 impl ProcessDirectory {
-    /// Makes a directory below `base` that did not exist. The session may be opened, or the program replaced by `exec`,
-    /// several times in the life of one process: `name` takes the number of the attempt.
+    /// Creates a new directory below `base`. One process may open several sessions, or replace its program with `exec`;
+    /// `name` therefore takes the number of the attempt.
     pub(super) fn create(
         base: &Path,
         name: fn(ProcessIdentity, u64) -> FileName,
@@ -60,47 +60,48 @@ impl ProcessDirectory {
             OwnDirectory::create_new(&path).map(|_| path)
         });
         let path = path.map_err(SinkError::io("create", &base.join(name(own, 0).to_string())))?;
-        ProcessDirectory::marked(&path, run).inspect_err(|_| discard(&path))
+        ProcessDirectory::with_marker(&path, run).inspect_err(|_| discard(&path))
     }
 
-    fn marked(path: &Path, run: Option<Run>) -> Result<ProcessDirectory, SinkError> {
+    fn with_marker(path: &Path, run: Option<Run>) -> Result<ProcessDirectory, SinkError> {
         let identity = FileIdentity::of(&fs::symlink_metadata(path).map_err(SinkError::io("stat", path))?);
         let lock = path.join(FileName::Alive.to_string());
-        let alive = create_file(path, FileName::Alive)?;
-        let text = format!("{MARK}{}\n", Owner { process: ProcessIdentity::own(), run });
-        write_whole(&alive, text.as_bytes()).map_err(|(_, error)| SinkError::io("write", &lock)(error))?;
-        let alive = CheckedFile::new(alive).map_err(SinkError::io("stat", &lock))?;
-        Ok(ProcessDirectory { path: path.to_owned(), identity, alive })
+        let marker = create_file(path, FileName::Alive)?;
+        let text = format!("{MARKER_PREFIX}{}\n", Owner { process: ProcessIdentity::own(), run });
+        write_whole(&marker, text.as_bytes()).map_err(|(_, error)| SinkError::io("write", &lock)(error))?;
+        let marker = CheckedFile::new(marker).map_err(SinkError::io("stat", &lock))?;
+        Ok(ProcessDirectory { path: path.to_owned(), identity, marker })
     }
 
     pub(super) fn path(&self) -> &Path {
         &self.path
     }
 
-    /// Takes the lock. Where files cannot be locked, the process is known by its number alone.
+    /// Locks the marker. If the file system has no locks, only the PID shows whether the process lives.
     pub(super) fn lock(&self) -> Result<(), SinkError> {
-        match self.alive.get().map(liveness::lock_shared) {
+        match self.marker.get().map(liveness::lock_shared) {
             Some(Lock::Taken) => Ok(()),
             _ => Err(SinkError::io("lock", &self.path.join(FileName::Alive.to_string()))(io::Error::last_os_error())),
         }
     }
 
-    /// The marker, which is not empty.
+    /// Returns the marker file, which is never empty.
     pub(super) fn marker(&self) -> Option<&File> {
-        self.alive.get()
+        self.marker.get()
     }
 
-    /// Creates a file, unless the owner of the place has put another directory there.
+    /// Creates a file, unless another directory has replaced ours.
     pub(super) fn create_file(&self, name: FileName) -> Result<File, SinkError> {
         let metadata = fs::symlink_metadata(&self.path).map_err(SinkError::io("stat", &self.path))?;
         if FileIdentity::of(&metadata) != self.identity {
-            return Err(SinkError::NotOurs { path: self.path.clone(), found: "another directory" });
+            return Err(SinkError::NotOurs { path: self.path.clone(), reason: "another directory" });
         }
         create_file(&self.path, name)
     }
 }
 
-/// Removes a directory of this process with only the marker in it. Where even this fails nothing more can be done.
+/// Removes a directory of this process that only has the marker. Errors are ignored, since nothing can be done about
+/// them.
 pub(super) fn discard(directory: &Path) {
     let _ = fs::remove_file(directory.join(FileName::Alive.to_string()));
     let _ = fs::remove_dir(directory);
@@ -112,15 +113,16 @@ fn create_file(directory: &Path, name: FileName) -> Result<File, SinkError> {
     file.map_err(SinkError::io("create", &directory.join(&name)))
 }
 
-/// Removes what dead processes of this user have left in the directories for `kind` below `base`, as far as the head
-/// of this module says.
+/// Removes directories of this user's dead processes below `base`. `kind` selects them by name; the module
+/// documentation lists the conditions.
 pub(super) fn remove_dead(base: &Path, kind: fn(&FileName) -> bool, run: Option<Run>) {
     let Ok(entries) = fs::read_dir(base) else { return };
     let namespace = liveness::pid_namespace();
     let names = entries.flatten().map(|entry| entry.file_name());
-    let ours = names.filter(|name| FileName::parse(name).is_some_and(|name| kind(&name)));
-    let dead =
-        ours.take(MAX_DIRECTORIES).filter_map(|name| MarkedDirectory::open(base, &name)?.found_dead(run, namespace));
+    let own_names = names.filter(|name| FileName::parse(name).is_some_and(|name| kind(&name)));
+    let dead = own_names
+        .take(MAX_DIRECTORIES)
+        .filter_map(|name| MarkedDirectory::open(base, &name)?.check_dead(run, namespace));
     for name in liveness::expired(dead.collect(), MAX_DEAD_BYTES) {
         if let Some(directory) = MarkedDirectory::open(base, &name) {
             let _ = directory.remove();
@@ -128,11 +130,11 @@ pub(super) fn remove_dead(base: &Path, kind: fn(&FileName) -> bool, run: Option<
     }
 }
 
-/// An existing directory of this user with the marker of a process.
+/// Existing directory of this user, with the marker of a process.
 #[derive(Debug)]
 pub struct MarkedDirectory {
     directory: OwnDirectory,
-    alive: File,
+    marker: File,
     /// Owner of the files.
     pub owner: Owner,
     /// Name of the directory.
@@ -140,61 +142,62 @@ pub struct MarkedDirectory {
 }
 
 impl MarkedDirectory {
-    /// Opens it; `None` if anything about it is not as this module makes it.
+    /// Opens the directory; `None` if its name, owner or marker is not as this module creates it.
     pub fn open(base: &Path, name: &OsStr) -> Option<MarkedDirectory> {
         let parsed = FileName::parse(name)?;
         let directory = OwnDirectory::open(&base.join(name)).ok()?;
-        let mut alive = directory.open_file(OsStr::new(&FileName::Alive.to_string())).ok()?;
+        let mut marker = directory.open_file(OsStr::new(&FileName::Alive.to_string())).ok()?;
         let mut text = String::new();
-        (&mut alive).take(MAX_MARKER_BYTES).read_to_string(&mut text).ok()?;
-        let owner = Owner::parse(text.strip_prefix(MARK)?.strip_suffix('\n')?)?;
-        let is_its_name = match parsed {
+        (&mut marker).take(MAX_MARKER_BYTES).read_to_string(&mut text).ok()?;
+        let owner = Owner::parse(text.strip_prefix(MARKER_PREFIX)?.strip_suffix('\n')?)?;
+        let names_owner = match parsed {
             FileName::Images { pid, start, .. } | FileName::Jitdump { pid, start, .. } => {
                 (pid, start) == (owner.process.pid, owner.process.start)
             }
             _ => false,
         };
-        is_its_name.then_some(MarkedDirectory { directory, alive, owner, name: parsed })
+        names_owner.then_some(MarkedDirectory { directory, marker, owner, name: parsed })
     }
 
-    /// Returns whether its process is dead, and nobody holds the lock.
+    /// Returns true if the process is dead and the lock is free.
     pub fn is_dead(&self, namespace: u64) -> bool {
-        // A process that is dead stays so.
+        // The mark is permanent: a dead process stays dead.
         if self.directory.contains(OsStr::new(&FileName::Dead.to_string())) {
             return true;
         }
         let written = fs::symlink_metadata(self.directory.path()).and_then(|metadata| metadata.modified());
         self.owner.is_gone(namespace, written.unwrap_or(SystemTime::UNIX_EPOCH))
-            && liveness::lock_exclusive(&self.alive) == Lock::Taken
+            && liveness::lock_exclusive(&self.marker) == Lock::Taken
     }
 
-    /// The files, if the process is dead and its run is over.
-    fn found_dead(&self, run: Option<Run>, namespace: u64) -> Option<Dead<OsString>> {
+    /// Returns the entry for [`liveness::expired`], if the process is dead and its run has ended.
+    fn check_dead(&self, run: Option<Run>, namespace: u64) -> Option<Dead<OsString>> {
         if self.owner.belongs_to_running(namespace, run) || !self.is_dead(namespace) {
             return None;
         }
         let metadata = fs::symlink_metadata(self.directory.path()).ok()?;
         let written = metadata.modified().ok()?;
-        // Where nothing can be written, the process counts as dead since it last made a file.
+        // If the directory is read-only, the time of death is taken to be that of the last write.
         let (since, bytes) = self.dead_since().unwrap_or_else(|| (written, self.bytes()));
         Some(Dead { since, written, bytes, files: self.name.to_string().into() })
     }
 
-    /// When the process was found dead, which is now if it was not found before, and the size of its files.
+    /// Returns the time of the discovery that the process is dead, and the size of its files. Marks it as dead now if
+    /// no process has done so.
     fn dead_since(&self) -> Option<(SystemTime, u64)> {
         let name = FileName::Dead.to_string();
-        if let Ok(mut mark) = self.directory.open_file(OsStr::new(&name)) {
+        if let Ok(mut dead_file) = self.directory.open_file(OsStr::new(&name)) {
             let mut text = String::new();
-            (&mut mark).take(MAX_MARKER_BYTES).read_to_string(&mut text).ok()?;
-            return Some((mark.metadata().ok()?.modified().ok()?, text.trim_end().parse().unwrap_or_default()));
+            (&mut dead_file).take(MAX_MARKER_BYTES).read_to_string(&mut text).ok()?;
+            return Some((dead_file.metadata().ok()?.modified().ok()?, text.trim_end().parse().unwrap_or_default()));
         }
         let bytes = self.bytes();
-        let mark = self.directory.create_file(OsStr::new(&name)).ok()?;
-        write_whole(&mark, format!("{bytes}\n").as_bytes()).ok()?;
-        Some((mark.metadata().ok()?.modified().ok()?, bytes))
+        let dead_file = self.directory.create_file(OsStr::new(&name)).ok()?;
+        write_whole(&dead_file, format!("{bytes}\n").as_bytes()).ok()?;
+        Some((dead_file.metadata().ok()?.modified().ok()?, bytes))
     }
 
-    /// Files that were made here by us, or by `perf inject` for us: regular ones of this user. The marker is the last.
+    /// Regular files of this user that we created here, or `perf inject` for us. The marker is last.
     pub fn files(&self) -> Vec<(FileName, fs::Metadata)> {
         let is_ours = |name: &FileName| match *name {
             FileName::Alive | FileName::Dead => true,
@@ -217,21 +220,21 @@ impl MarkedDirectory {
         files
     }
 
-    /// The space that its removal frees: a recording beside which an image lies keeps it.
+    /// Space that the removal frees. Images that are hard-linked next to a recording do not count.
     pub fn bytes(&self) -> u64 {
         let files = self.files();
         files.iter().filter(|(_, metadata)| metadata.nlink() == 1).map(|(_, metadata)| metadata.blocks() * 512).sum()
     }
 
-    /// Removes the files, and the directory if nothing else is in it.
+    /// Removes the files, and the directory if it is then empty.
     ///
     /// # Errors
-    /// When a file cannot be removed.
+    /// If a file cannot be removed.
     pub fn remove(self) -> io::Result<()> {
         for (name, _) in self.files() {
             self.directory.remove_file(OsStr::new(&name.to_string()))?;
         }
-        // Another file in it keeps it.
+        // Fails if the directory still has files of the user.
         let _ = fs::remove_dir(self.directory.path());
         Ok(())
     }
@@ -244,20 +247,20 @@ mod tests {
     use super::*;
     use crate::process::clock;
 
-    /// No process has such a number: `pid_max` is at most 2^22.
+    /// PID that no process has: `pid_max` is at most 2^22.
     const UNUSED_PID: u32 = 5_000_000;
 
-    /// A place for directories, removed at the end.
-    struct Base(PathBuf);
+    /// Parent directory for a test; removed on drop.
+    struct BaseDirectory(PathBuf);
 
-    impl Base {
-        fn new(test: &str) -> Base {
+    impl BaseDirectory {
+        fn new(test: &str) -> BaseDirectory {
             let path = std::env::temp_dir().join(format!("jitlisten-directory-{test}-{}", std::process::id()));
             fs::create_dir_all(&path).unwrap();
-            Base(path)
+            BaseDirectory(path)
         }
 
-        /// The directory of an image or a jitdump, with a marker that names this process.
+        /// Adds a directory of images or a jitdump, with a marker that names the given process.
         fn add(&self, name: &str, pid: u32, start: u64, run: Option<Run>) {
             let file = match FileName::parse(name) {
                 Some(FileName::Jitdump { .. }) => FileName::Dump { pid },
@@ -266,15 +269,15 @@ mod tests {
             let directory = self.0.join(name);
             fs::create_dir(&directory).unwrap();
             let owner = Owner { process: ProcessIdentity { pid, start, ..ProcessIdentity::own() }, run };
-            fs::write(directory.join("alive"), format!("{MARK}{owner}\n")).unwrap();
+            fs::write(directory.join("alive"), format!("{MARKER_PREFIX}{owner}\n")).unwrap();
             fs::write(directory.join(file.to_string()), "x").unwrap();
         }
 
-        /// Its process was found dead so many hours ago, when its files had so many bytes.
-        fn is_dead_for(&self, name: &str, hours: u64, bytes: u64) {
+        /// Marks the process as found dead `hours` ago, with files of `bytes` bytes.
+        fn mark_dead(&self, name: &str, hours: u64, bytes: u64) {
             fs::write(self.0.join(name).join("dead"), format!("{bytes}\n")).unwrap();
-            let then = clock::time_of_day() - Duration::from_secs(hours * 3600);
-            File::options().write(true).open(self.0.join(name).join("dead")).unwrap().set_modified(then).unwrap();
+            let found_at = clock::time_of_day() - Duration::from_secs(hours * 3600);
+            File::options().write(true).open(self.0.join(name).join("dead")).unwrap().set_modified(found_at).unwrap();
         }
 
         fn clean(&self) {
@@ -286,7 +289,7 @@ mod tests {
         }
     }
 
-    impl Drop for Base {
+    impl Drop for BaseDirectory {
         fn drop(&mut self) {
             let _ = fs::remove_dir_all(&self.0);
         }
@@ -294,11 +297,11 @@ mod tests {
 
     #[test]
     fn dead_processes_are_kept_up_to_a_size() {
-        let base = Base::new("size");
+        let base = BaseDirectory::new("size");
         let name = |number: u32| format!("image-{}-1", UNUSED_PID + number);
         for number in 0..40 {
             base.add(&name(number), UNUSED_PID + number, 1, None);
-            base.is_dead_for(&name(number), u64::from(number), MAX_DEAD_BYTES / 30);
+            base.mark_dead(&name(number), u64::from(number), MAX_DEAD_BYTES / 30);
         }
         base.clean();
         assert_eq!((0..40).filter(|&number| base.has(&name(number))).collect::<Vec<_>>(), (0..31).collect::<Vec<_>>());
@@ -306,25 +309,25 @@ mod tests {
 
     #[test]
     fn a_dead_process_is_kept_for_seven_days() {
-        let base = Base::new("age");
+        let base = BaseDirectory::new("age");
         for (number, name) in ["image-5000000-1", "jitdump-5000001-1", "image-5000002-1"].iter().enumerate() {
             base.add(name, UNUSED_PID + number as u32, 1, None);
         }
-        base.is_dead_for("image-5000000-1", 7 * 24 - 1, 1);
-        base.is_dead_for("jitdump-5000001-1", 7 * 24 + 1, 1);
+        base.mark_dead("image-5000000-1", 7 * 24 - 1, 1);
+        base.mark_dead("jitdump-5000001-1", 7 * 24 + 1, 1);
         let long_ago = clock::time_of_day() - Duration::from_secs(30 * 24 * 3600);
         File::open(base.0.join("image-5000002-1")).unwrap().set_modified(long_ago).unwrap();
         base.clean();
-        let left = ["image-5000000-1", "jitdump-5000001-1", "image-5000002-1"].map(|name| base.has(name));
-        assert_eq!(left, [true, false, true], "a process that wrote last a month ago may have died just now");
+        let remaining = ["image-5000000-1", "jitdump-5000001-1", "image-5000002-1"].map(|name| base.has(name));
+        assert_eq!(remaining, [true, false, true], "a process that wrote last a month ago may have died just now");
         base.clean();
-        let mark = fs::read_to_string(base.0.join("image-5000002-1/dead")).unwrap();
-        assert!(mark.trim().parse::<u64>().is_ok_and(|bytes| bytes >= 512), "and counts from now on: {mark}");
+        let dead_mark = fs::read_to_string(base.0.join("image-5000002-1/dead")).unwrap();
+        assert!(dead_mark.trim().parse::<u64>().is_ok_and(|bytes| bytes >= 512), "and counts from now on: {dead_mark}");
     }
 
     #[test]
     fn no_live_process_loses_a_file() {
-        let base = Base::new("alive");
+        let base = BaseDirectory::new("alive");
         let own = ProcessIdentity::own();
         let (own_name, reused) =
             (format!("image-{}-{}", own.pid, own.start), format!("image-{}-{}", own.pid, own.start + 1));
@@ -332,31 +335,31 @@ mod tests {
         base.add(&own_name.replace("image", "jitdump"), own.pid, own.start, None);
         base.add(&reused, own.pid, own.start + 1, None);
         base.add("image-5000001-1", UNUSED_PID + 1, 1, None);
-        // As a process in another PID namespace, or the child of a dead one, holds it.
-        let held = File::open(base.0.join("image-5000001-1/alive")).unwrap();
-        assert_eq!(liveness::lock_shared(&held), Lock::Taken);
+        // Lock the marker like a process in another PID namespace, or like the child of a dead process.
+        let locked_marker = File::open(base.0.join("image-5000001-1/alive")).unwrap();
+        assert_eq!(liveness::lock_shared(&locked_marker), Lock::Taken);
         let names = [&own_name, &own_name.replace("image", "jitdump"), &reused, "image-5000001-1"];
         let found_dead = || names.map(|name| base.0.join(name).join("dead").exists());
         base.clean();
         assert_eq!(found_dead(), [false, false, true, false]);
-        drop(held);
+        drop(locked_marker);
         base.clean();
         assert_eq!(found_dead(), [false, false, true, true]);
     }
 
-    /// The workers of `jitlisten run -s -- perf record ...`, whose recording refers to all of them.
+    /// Workers of `jitlisten run -s -- perf record ...`: the recording refers to the files of all of them.
     #[test]
     fn a_run_that_is_not_over_loses_no_file() {
-        let base = Base::new("run");
+        let base = BaseDirectory::new("run");
         let own = ProcessIdentity::own();
-        let over = ProcessIdentity { start: own.start + 1, ..own };
-        let elsewhere = ProcessIdentity { namespace: own.namespace + 1, ..own };
-        for (number, run) in [own, over, elsewhere].into_iter().enumerate() {
+        let ended = ProcessIdentity { start: own.start + 1, ..own };
+        let in_other_namespace = ProcessIdentity { namespace: own.namespace + 1, ..own };
+        for (number, run) in [own, ended, in_other_namespace].into_iter().enumerate() {
             let name = format!("image-500000{number}-1");
             base.add(&name, UNUSED_PID + number as u32, 1, Some(Run(run)));
-            base.is_dead_for(&name, 365 * 24, 1);
+            base.mark_dead(&name, 365 * 24, 1);
         }
-        remove_dead(&base.0, |_| true, Some(Run(elsewhere)));
+        remove_dead(&base.0, |_| true, Some(Run(in_other_namespace)));
         assert_eq!([0, 1, 2].map(|number| base.has(&format!("image-500000{number}-1"))), [true, false, true]);
         base.clean();
         assert!(!base.has("image-5000002-1"), "whether it is over cannot be seen from here");
@@ -364,28 +367,28 @@ mod tests {
 
     #[test]
     fn files_of_users_stay() {
-        let base = Base::new("others");
+        let base = BaseDirectory::new("others");
         let own = ProcessIdentity::own();
-        // Directories without the marker, with another one, or with that of another process.
+        // Directories without a marker, with a malformed one, or with that of another process.
         for (name, marker) in [
             ("image-5000000-1", None),
             ("image-5000001-1", Some("x\n".to_owned())),
-            ("image-5000002-1", Some(format!("{MARK}{} 2 {}\n", UNUSED_PID + 2, own.namespace))),
-            ("image-5000003-1", Some(format!("{MARK}{} 1 {}\nmore", UNUSED_PID + 3, own.namespace))),
-            ("image-of-my-cat", Some(format!("{MARK}{} 1 {}\n", UNUSED_PID + 4, own.namespace))),
-            ("jitlisten-report", Some(format!("{MARK}{} 1 {}\n", UNUSED_PID + 5, own.namespace))),
+            ("image-5000002-1", Some(format!("{MARKER_PREFIX}{} 2 {}\n", UNUSED_PID + 2, own.namespace))),
+            ("image-5000003-1", Some(format!("{MARKER_PREFIX}{} 1 {}\nmore", UNUSED_PID + 3, own.namespace))),
+            ("image-of-my-cat", Some(format!("{MARKER_PREFIX}{} 1 {}\n", UNUSED_PID + 4, own.namespace))),
+            ("jitlisten-report", Some(format!("{MARKER_PREFIX}{} 1 {}\n", UNUSED_PID + 5, own.namespace))),
         ] {
             base.add(name, UNUSED_PID, 1, None);
-            base.is_dead_for(name, 365 * 24, 1);
+            base.mark_dead(name, 365 * 24, 1);
             match marker {
                 Some(marker) => fs::write(base.0.join(name).join("alive"), marker).unwrap(),
                 None => fs::remove_file(base.0.join(name).join("alive")).unwrap(),
             }
         }
-        // Files in a directory of ours.
+        // User files in one of our directories.
         base.add("image-5000006-1", UNUSED_PID + 6, 1, None);
         base.add("jitdump-5000007-1", UNUSED_PID + 7, 1, None);
-        let users = [
+        let user_files = [
             "image-5000006-1/object-detector.so",
             "image-5000006-1/jit-5000006.dump",
             "image-5000006-1/notes.txt",
@@ -393,11 +396,12 @@ mod tests {
             "jitdump-5000007-1/jit-5.dump",
             "jitdump-5000007-1/object-0.so",
         ];
-        users.iter().for_each(|name| fs::write(base.0.join(name), "precious").unwrap());
+        user_files.iter().for_each(|name| fs::write(base.0.join(name), "precious").unwrap());
         std::os::unix::fs::symlink(base.0.join("elsewhere"), base.0.join("image-5000006-1/object-7.so")).unwrap();
-        ["image-5000006-1", "jitdump-5000007-1"].iter().for_each(|name| base.is_dead_for(name, 365 * 24, 1));
+        ["image-5000006-1", "jitdump-5000007-1"].iter().for_each(|name| base.mark_dead(name, 365 * 24, 1));
         fs::create_dir(base.0.join("elsewhere")).unwrap();
-        fs::write(base.0.join("elsewhere/alive"), format!("{MARK}{} 1 {}\n", UNUSED_PID + 8, own.namespace)).unwrap();
+        fs::write(base.0.join("elsewhere/alive"), format!("{MARKER_PREFIX}{} 1 {}\n", UNUSED_PID + 8, own.namespace))
+            .unwrap();
         fs::write(base.0.join("elsewhere/object-0.so"), "precious").unwrap();
         std::os::unix::fs::symlink(base.0.join("elsewhere"), base.0.join("image-5000008-1")).unwrap();
         base.clean();
@@ -405,7 +409,7 @@ mod tests {
             assert!(base.has(&format!("image-500000{directory}-1/object-0.so")), "{directory}");
         }
         assert!(base.has("image-of-my-cat/object-0.so") && base.has("jitlisten-report/object-0.so"));
-        assert!(users.iter().all(|name| base.has(name)) && base.has("elsewhere/object-0.so"));
+        assert!(user_files.iter().all(|name| base.has(name)) && base.has("elsewhere/object-0.so"));
         assert!(base.0.join("image-5000006-1/object-7.so").is_symlink());
         assert!(!base.has("image-5000006-1/object-0.so") && !base.has("jitdump-5000007-1/jit-5000007.dump"));
     }

@@ -1,8 +1,9 @@
-//! Our own GDB JIT list ("JIT Compilation Interface" in the GDB manual), beside those of the LLVMs in the process.
+//! Our own GDB JIT list ("JIT Compilation Interface" in the GDB manual), in addition to those of the LLVMs in the
+//! process.
 //!
 //! gdb looks up `__jit_debug_descriptor` and `__jit_debug_register_code` in the symbol table of every library, and sets
-//! a breakpoint at the latter. If ours were exported, they would replace LLVM's. Therefore both are local symbols,
-//! which takes a few lines of assembly, and the library must keep its symbol table.
+//! a breakpoint at the latter. If we exported ours, they would replace LLVM's. Therefore both are local symbols, which
+//! takes a few lines of assembly, and the library must keep its symbol table.
 
 use std::ptr;
 use std::sync::{Mutex, PoisonError};
@@ -31,8 +32,8 @@ const JIT_NOACTION: u32 = 0;
 const JIT_REGISTER_FN: u32 = 1;
 const JIT_UNREGISTER_FN: u32 = 2;
 
-// The same in every architecture: data, and a function that returns. The padding behind it leaves space for a jump, as
-// LLVM's has. Hidden names lead to the local ones.
+// Data, and a function that only returns: these directives fit every architecture. The padding after the function
+// leaves space for a jump, as in LLVM's. Rust refers to the local symbols by hidden aliases.
 std::arch::global_asm!(
     ".pushsection .text.jitlisten_gdb, \"ax\", @progbits",
     ".p2align 4",
@@ -65,81 +66,82 @@ unsafe extern "C" {
     static mut jitlisten_gdb_descriptor: Descriptor;
 }
 
-/// Held while the list is changed.
-static LIST: Mutex<Heads> = Mutex::new(Heads { own: ptr::null_mut(), others: ptr::null_mut() });
+/// Locked while the list is changed.
+static LIST: Mutex<ListHeads> = Mutex::new(ListHeads { own_first: ptr::null_mut(), llvm_first: ptr::null_mut() });
 
-/// What the descriptor may lead to.
-struct Heads {
-    /// The first entry of ours.
-    own: *mut CodeEntry,
-    /// The first entry of an LLVM in the process, see [`show_list_of`].
-    others: *mut CodeEntry,
+/// Lists that the descriptor may point to.
+struct ListHeads {
+    /// First entry of our list.
+    own_first: *mut CodeEntry,
+    /// First entry of an LLVM's list, see [`show_list_of`].
+    llvm_first: *mut CodeEntry,
 }
 
-// SAFETY: entries of ours are changed under `LIST`, those of others are never followed.
-unsafe impl Send for Heads {}
+// SAFETY: our entries are only changed with `LIST` locked; entries of other lists are never dereferenced.
+unsafe impl Send for ListHeads {}
 
-impl Heads {
-    /// Ours, and while there is none, those of the LLVM.
+impl ListHeads {
+    /// Points the descriptor to our list or, while that is empty, to the LLVM's.
     fn show(&self) {
-        let first = if self.own.is_null() { self.others } else { self.own };
+        let first_entry = if self.own_first.is_null() { self.llvm_first } else { self.own_first };
         let descriptor = &raw mut jitlisten_gdb_descriptor;
         // SAFETY: the caller holds `LIST`; volatile, because only a debugger reads it.
-        unsafe { (&raw mut (*descriptor).first_entry).write_volatile(first) };
+        unsafe { (&raw mut (*descriptor).first_entry).write_volatile(first_entry) };
     }
 }
 
-/// An LLVM's list begins at `first_entry` from now on; 0 for none.
+/// Sets the first entry of an LLVM's list, which the descriptor shows while ours is empty; 0 for none.
 ///
-/// lldb reads one list, that of the first library with these symbols. Preloaded, that is ours: empty, it would hide
-/// LLVM's. gdb reads all of them, and takes an entry once (`jit_find_objf_with_entry_addr`).
+/// lldb reads a single list, that of the first library with these symbols. If we are preloaded, that is ours, and an
+/// empty list would hide LLVM's. gdb reads all lists, and ignores an entry that it has already seen
+/// (`jit_find_objf_with_entry_addr`).
 pub(crate) fn show_list_of(first_entry: u64) {
     let mut heads = LIST.lock().unwrap_or_else(PoisonError::into_inner);
-    heads.others = first_entry as *mut CodeEntry;
+    heads.llvm_first = first_entry as *mut CodeEntry;
     heads.show();
 }
 
-/// A debug object in the list, until it is dropped.
-pub(super) struct Entry {
+/// Debug object in the list, until dropped.
+pub(super) struct ListEntry {
     node: *mut CodeEntry,
-    /// What the node points at.
+    /// Memory that the node points to.
     _debug_object: Box<[u8]>,
 }
 
-// SAFETY: the node belongs to the list, which is only changed under `LIST`.
-unsafe impl Send for Entry {}
+// SAFETY: the node belongs to the list, which is only changed with `LIST` locked.
+unsafe impl Send for ListEntry {}
 
-impl Entry {
-    /// Puts a copy of the debug object at the head of the list, and notifies an attached debugger.
-    pub(super) fn link(debug_object: &[u8]) -> Entry {
+impl ListEntry {
+    /// Inserts a copy of the debug object at the head of the list, and notifies an attached debugger.
+    pub(super) fn link(debug_object: &[u8]) -> ListEntry {
         let debug_object: Box<[u8]> = debug_object.into();
         let (symfile_addr, symfile_size) = (debug_object.as_ptr(), debug_object.len() as u64);
         let mut heads = LIST.lock().unwrap_or_else(PoisonError::into_inner);
-        // SAFETY: under `LIST`, every node in our list is alive.
+        // SAFETY: `LIST` is locked, so every node in our list is valid.
         unsafe {
-            let next = heads.own;
+            let next = heads.own_first;
             let node = Box::into_raw(Box::new(CodeEntry { next, prev: ptr::null_mut(), symfile_addr, symfile_size }));
             if let Some(next) = next.as_mut() {
                 next.prev = node;
             }
-            heads.own = node;
+            heads.own_first = node;
             heads.show();
             notify(JIT_REGISTER_FN, node);
-            Entry { node, _debug_object: debug_object }
+            ListEntry { node, _debug_object: debug_object }
         }
     }
 }
 
-impl Drop for Entry {
+impl Drop for ListEntry {
     fn drop(&mut self) {
         let mut heads = LIST.lock().unwrap_or_else(PoisonError::into_inner);
-        // SAFETY: under `LIST`, every node in our list is alive; `link` boxed this one, and it leaves the list before it
-        // is freed.
+        // SAFETY: `LIST` is locked, so every node in our list is valid; `link` boxed this one, and it leaves the list
+        // before it is freed.
         unsafe {
             let CodeEntry { next, prev, .. } = *self.node;
             match prev.as_mut() {
                 Some(prev) => prev.next = next,
-                None => heads.own = next,
+                None => heads.own_first = next,
             }
             if let Some(next) = next.as_mut() {
                 next.prev = prev;
@@ -151,13 +153,13 @@ impl Drop for Entry {
     }
 }
 
-/// Says what has changed. A debugger looks at the descriptor inside the call.
+/// Announces a change. An attached debugger stops in the call and reads the descriptor.
 ///
 /// # Safety
-/// Under `LIST`.
+/// The caller must hold `LIST`.
 unsafe fn notify(action: u32, node: *mut CodeEntry) {
     let descriptor = &raw mut jitlisten_gdb_descriptor;
-    // SAFETY: the caller holds the lock; volatile, because only a debugger reads it.
+    // SAFETY: the caller holds `LIST`; volatile, because only a debugger reads it.
     unsafe {
         (&raw mut (*descriptor).relevant_entry).write_volatile(node);
         (&raw mut (*descriptor).action_flag).write_volatile(action);
@@ -171,45 +173,45 @@ unsafe fn notify(action: u32, node: *mut CodeEntry) {
 mod tests {
     use super::*;
 
-    /// One test at a time changes the list.
-    static ALONE: Mutex<()> = Mutex::new(());
+    /// Serialises the tests, which all change the list.
+    static TEST_LOCK: Mutex<()> = Mutex::new(());
 
     #[test]
     fn the_list_of_an_llvm_is_shown_while_ours_is_empty() {
-        let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
-        // SAFETY: only read.
-        let first = || unsafe { (&raw const jitlisten_gdb_descriptor.first_entry).read_volatile() } as u64;
+        let _test_guard = TEST_LOCK.lock().unwrap_or_else(PoisonError::into_inner);
+        // SAFETY: the descriptor is only read.
+        let first_entry = || unsafe { (&raw const jitlisten_gdb_descriptor.first_entry).read_volatile() } as u64;
         show_list_of(0x1000);
-        assert_eq!(first(), 0x1000);
-        let entry = Entry::link(b"ours");
-        assert_ne!(first(), 0x1000);
+        assert_eq!(first_entry(), 0x1000);
+        let entry = ListEntry::link(b"ours");
+        assert_ne!(first_entry(), 0x1000);
         drop(entry);
-        assert_eq!(first(), 0x1000);
+        assert_eq!(first_entry(), 0x1000);
         show_list_of(0);
-        assert_eq!(first(), 0);
+        assert_eq!(first_entry(), 0);
     }
 
     fn listed() -> Vec<(u64, u8)> {
         let _guard = LIST.lock().unwrap();
-        let mut found = Vec::new();
-        // SAFETY: under the lock, every node is alive, and so is what it points at.
+        let mut entries = Vec::new();
+        // SAFETY: with `LIST` locked, every node is valid, and so is the debug object that it points to.
         unsafe {
-            let mut at = jitlisten_gdb_descriptor.first_entry;
+            let mut node_ptr = jitlisten_gdb_descriptor.first_entry;
             let mut prev = ptr::null_mut();
-            while let Some(node) = at.as_ref() {
+            while let Some(node) = node_ptr.as_ref() {
                 assert_eq!(node.prev, prev);
-                found.push((node.symfile_size, *node.symfile_addr));
-                prev = at;
-                at = node.next;
+                entries.push((node.symfile_size, *node.symfile_addr));
+                prev = node_ptr;
+                node_ptr = node.next;
             }
         }
-        found
+        entries
     }
 
     #[test]
     fn entries_come_and_go_in_any_order() {
-        let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
-        let [first, second, third] = [b"first".as_slice(), b"second", b"third!!"].map(Entry::link);
+        let _test_guard = TEST_LOCK.lock().unwrap_or_else(PoisonError::into_inner);
+        let [first, second, third] = [b"first".as_slice(), b"second", b"third!!"].map(ListEntry::link);
         assert_eq!(listed(), [(7, b't'), (6, b's'), (5, b'f')]);
         drop(second);
         assert_eq!(listed(), [(7, b't'), (5, b'f')]);

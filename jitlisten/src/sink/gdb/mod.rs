@@ -1,8 +1,8 @@
-//! The GDB JIT interface, for code that nothing else has registered with debuggers.
+//! The sink `gdb`: the GDB JIT interface, for code that is not registered with debuggers otherwise.
 //!
 //! MCJIT, and ORC if enabled, link every debug object into a list that gdb and lldb read. This sink registers all other
-//! code in a list of our own ([`interface`]): of a JIT without LLVM, of an ORC layer without a debugger plugin, and
-//! code that outlives its engine. Entries are the debug objects as reported.
+//! code in a list of our own ([`interface`]): code of a JIT without LLVM, of an ORC layer without a debugger plugin,
+//! and code that outlives its engine. Entries are the debug objects as they were reported.
 //!
 //! ```text
 //! JITLISTEN=gdb gdb -p PID      (gdb) backtrace
@@ -12,7 +12,7 @@ mod interface;
 
 use std::collections::BTreeMap;
 
-use interface::Entry;
+use interface::ListEntry;
 pub(crate) use interface::show_list_of;
 
 use super::{FinalizedObject, Forked, Sink, SinkError};
@@ -20,7 +20,7 @@ use crate::ObjectId;
 
 #[derive(Default)]
 pub(crate) struct Gdb {
-    entries: BTreeMap<ObjectId, Entry>,
+    entries: BTreeMap<ObjectId, ListEntry>,
 }
 
 impl Sink for Gdb {
@@ -30,7 +30,7 @@ impl Sink for Gdb {
 
     fn finalized(&mut self, object: &FinalizedObject<'_>) -> Result<u64, SinkError> {
         if let (false, Some(bytes)) = (object.origin.registers_with_debuggers(), object.debug_object) {
-            self.entries.insert(object.id, Entry::link(bytes));
+            self.entries.insert(object.id, ListEntry::link(bytes));
         }
         Ok(0)
     }
@@ -40,7 +40,7 @@ impl Sink for Gdb {
         Ok(())
     }
 
-    /// The list is memory, which the child has a copy of.
+    /// Keeps the entries: the child has a copy of the list.
     fn forked(&mut self) -> Forked {
         Forked::KnowsEverything
     }

@@ -1,12 +1,12 @@
-//! The directory of this process's images.
+//! Directory of this process's images.
 //!
 //! ```text
-//!   $JITLISTEN_DIR, or /var/tmp/jitlisten-UID, or where jitdumps go       the first that may hold executable files
-//!     image-4711-9034/            process id, start time (so that a number used again is another process); 0700
+//!   $JITLISTEN_DIR, or /var/tmp/jitlisten-UID, or the jitdump directory   the first that may have executable files
+//!     image-4711-9034/            PID and start time (which tells processes with the same PID apart); 0700
 //!       object-0.so  object-1.so
 //! ```
 //!
-//! What else is in it, and how long it is kept: see [`crate::sink::process_directory`].
+//! [`crate::sink::process_directory`] describes the other files in it, and how long they are kept.
 
 use std::fs::{self, File};
 use std::io;
@@ -22,37 +22,37 @@ use crate::sink::SinkError;
 use crate::sink::process_directory::{ProcessDirectory, discard, remove_dead};
 use crate::{log_line, options::Options};
 
-/// The directory of one process.
+/// Directory for the images of one process.
 #[derive(Debug)]
 pub(super) struct Directory {
     directory: ProcessDirectory,
-    next: u64,
+    next_number: u64,
 }
 
-/// A file that is done.
+/// A complete image file.
 pub(super) struct ImageFile {
     pub(super) path: PathBuf,
     pub(super) file: File,
 }
 
 impl Directory {
-    /// Makes the directory of this process at the first place that will do.
+    /// Creates the directory in the first usable base directory.
     pub(super) fn open(options: &Options) -> Result<Directory, SinkError> {
-        if let Some(wanted) = &options.directory {
-            return Directory::below(wanted, options.run);
+        if let Some(explicit_base) = &options.directory {
+            return Directory::create_below(explicit_base, options.run);
         }
-        let usual = PathBuf::from(format!("/var/tmp/jitlisten-{}", effective_user()));
-        let first = OwnDirectory::create(&usual).map_err(SinkError::io("use", &usual));
-        let first = first.and_then(|_| Directory::below(&usual, options.run));
-        let Some(other) = &options.jitdump_directory else { return first };
-        first.or_else(|error| {
-            log_line!(Info, "{error}; trying {}", other.display());
-            create_directories(other).map_err(SinkError::io("create", other))?;
-            Directory::below(other, options.run)
+        let default_base = PathBuf::from(format!("/var/tmp/jitlisten-{}", effective_user()));
+        let default_result = OwnDirectory::create(&default_base).map_err(SinkError::io("use", &default_base));
+        let default_result = default_result.and_then(|_| Directory::create_below(&default_base, options.run));
+        let Some(fallback) = &options.jitdump_directory else { return default_result };
+        default_result.or_else(|error| {
+            log_line!(Info, "{error}; trying {}", fallback.display());
+            create_directories(fallback).map_err(SinkError::io("create", fallback))?;
+            Directory::create_below(fallback, options.run)
         })
     }
 
-    fn below(base: &Path, run: Option<Run>) -> Result<Directory, SinkError> {
+    fn create_below(base: &Path, run: Option<Run>) -> Result<Directory, SinkError> {
         if is_remote(base) {
             let error = io::Error::other("a network file system cannot hold code that must not vanish");
             return Err(SinkError::io("use", base)(error));
@@ -61,28 +61,28 @@ impl Directory {
         Directory::create(base, run)
     }
 
-    /// Makes the directory and tries whether code may run from here.
+    /// Creates the directory, and checks that files in it can be mapped as executable.
     fn create(base: &Path, run: Option<Run>) -> Result<Directory, SinkError> {
         let directory = ProcessDirectory::create(
             base,
             |own, attempt| FileName::Images { pid: own.pid, start: own.start, attempt },
             run,
         )?;
-        let try_out = || {
+        let check = || {
             directory.lock()?;
-            // An empty file has no page to map.
-            let executable = directory.marker().map_or_else(|| Err(io::ErrorKind::NotFound.into()), pages::can_execute);
-            executable.map_err(SinkError::io("execute from", directory.path()))
+            // The check maps the marker: an empty file has no page to map.
+            let mapped = directory.marker().map_or_else(|| Err(io::ErrorKind::NotFound.into()), pages::can_execute);
+            mapped.map_err(SinkError::io("execute from", directory.path()))
         };
-        try_out().inspect_err(|_| discard(directory.path()))?;
-        Ok(Directory { directory, next: 0 })
+        check().inspect_err(|_| discard(directory.path()))?;
+        Ok(Directory { directory, next_number: 0 })
     }
 
-    /// Writes a new file. Nothing is left of one that fails.
+    /// Writes a new file. Removes it on failure.
     pub(super) fn write(&mut self, bytes: &[u8]) -> Result<ImageFile, SinkError> {
-        let name = FileName::Image { number: self.next };
+        let name = FileName::Image { number: self.next_number };
         let path = self.directory.path().join(name.to_string());
-        self.next += 1;
+        self.next_number += 1;
         let file = self.directory.create_file(name)?;
         match write_whole(&file, bytes) {
             Ok(()) => Ok(ImageFile { path, file }),
@@ -94,10 +94,10 @@ impl Directory {
     }
 }
 
-/// Whether files at `path` come over a network (`statfs(2)`): when it fails, their pages are gone, and the code with
-/// them.
+/// Returns true if `path` is on a network file system (`statfs(2)`): if the server failed, the pages of the code would
+/// be lost.
 fn is_remote(path: &Path) -> bool {
-    const REMOTE: [u32; 8] = [
+    const NETWORK_FILE_SYSTEMS: [u32; 8] = [
         0x6969,      // NFS_SUPER_MAGIC
         0xff53_4d42, // CIFS_SUPER_MAGIC
         0xfe53_4d42, // SMB2_SUPER_MAGIC
@@ -108,12 +108,12 @@ fn is_remote(path: &Path) -> bool {
         0x0102_1997, // V9FS_MAGIC
     ];
     let Ok(directory) = File::open(path) else { return false };
-    let mut found = std::mem::MaybeUninit::<libc::statfs>::zeroed();
-    // SAFETY: the descriptor is open, and `found` is writable memory for the structure.
-    let result = unsafe { libc::fstatfs(directory.as_raw_fd(), found.as_mut_ptr()) };
-    // SAFETY: zeros are a valid `statfs`, whatever the call has written of it.
-    let found = unsafe { found.assume_init() };
-    result == 0 && REMOTE.contains(&(found.f_type as u32))
+    let mut status = std::mem::MaybeUninit::<libc::statfs>::zeroed();
+    // SAFETY: the descriptor is open, and `status` is writable memory for the structure.
+    let result = unsafe { libc::fstatfs(directory.as_raw_fd(), status.as_mut_ptr()) };
+    // SAFETY: all-zero bytes are a valid `statfs`, no matter which of them the call has written.
+    let status = unsafe { status.assume_init() };
+    result == 0 && NETWORK_FILE_SYSTEMS.contains(&(status.f_type as u32))
 }
 
 #[cfg(test)]

@@ -1,6 +1,6 @@
-//! [`Content`] into the bytes of an ELF file.
+//! Encoder: turns [`Content`] into the bytes of an ELF file.
 //!
-//! See one with `readelf -aW FILE`, `llvm-dwarfdump --verify FILE`, `eu-elflint --gnu-ld FILE`.
+//! Inspect one with `readelf -aW FILE`, `llvm-dwarfdump --verify FILE`, `eu-elflint --gnu-ld FILE`.
 
 #![forbid(unsafe_code)]
 
@@ -9,37 +9,36 @@ use object::write::elf::{FileHeader, ProgramHeader, SectionHeader, Sym, Writer};
 use object::{Endianness, elf};
 
 use super::content::Content;
-use super::debug::{DebugSection, Linked};
+use super::debug::{DebugLinker, DebugSection};
 use super::in_core;
-use super::layout::{Layout, NOTE, NOTE_SIZE, Needs, PROGRAM_HEADERS, UnwindPlace};
-use super::sections::{Bytes, Section, sections};
+use super::layout::{Layout, LayoutSizes, NOTE_OFFSET, NOTE_SIZE, PROGRAM_HEADERS, UnwindSections};
+use super::sections::{Section, SectionBytes, sections};
 use super::symbols::{Symbol, symbols};
-use super::unwind::{Places, Rules};
+use super::unwind::{SectionOffsets, UnwindRules};
 use crate::{Error, Machine, log_line, remarks};
 
-/// A finished image.
+/// A complete image.
 pub(crate) struct Encoded {
-    /// The file.
+    /// Content of the file.
     pub(crate) bytes: Vec<u8>,
-    /// What stands in memory from byte 0 of the file on, if anything else does than in the file.
-    pub(crate) in_core: Vec<u8>,
-    /// Where what is in it.
+    /// Header for the memory at byte 0 of the file; empty if the memory is the same as the file.
+    pub(crate) core_header: Vec<u8>,
+    /// Offsets and addresses of the parts.
     pub(crate) layout: Layout,
-    /// Its program headers.
+    /// Program headers of the file.
     pub(crate) program_headers: [ProgramHeader; PROGRAM_HEADERS as usize],
-    /// Whether the live unwind tables name personality routines, which those of the image leave out.
+    /// True if the live unwind tables refer to personality routines, which the image's tables omit.
     pub(crate) has_personality: bool,
 }
 
-/// Encodes one image for pages of size `page`.
-///
-/// Unwind tables or debug information that cannot be read or moved are left out.
+/// Encodes an image for pages of `page` bytes. Omits unwind tables and debug information that cannot be parsed or
+/// relocated.
 ///
 /// # Errors
-/// What the writer refuses.
+/// If the ELF writer fails.
 pub(crate) fn encode(content: &Content<'_>, page: u64) -> Result<Encoded, Error> {
-    let rules = Rules::new(content);
-    let layout = Layout::new(&Needs {
+    let rules = UnwindRules::new(content);
+    let layout = Layout::new(&LayoutSizes {
         pages: content.pages,
         padding: content.padding,
         slack: content.slack(),
@@ -48,35 +47,35 @@ pub(crate) fn encode(content: &Content<'_>, page: u64) -> Result<Encoded, Error>
         page,
     });
     let (hdr, eh_frame) = match layout.unwind {
-        UnwindPlace::Mapped { hdr, eh_frame } => (hdr, eh_frame),
-        UnwindPlace::FileOnly { eh_frame } => (0, eh_frame),
+        UnwindSections::Mapped { hdr, eh_frame } => (hdr, eh_frame),
+        UnwindSections::FileOnly { eh_frame } => (0, eh_frame),
     };
     let has_personality = rules.has_personality;
-    let unwind = rules.encode(Places { hdr, eh_frame, bias: layout.bias });
-    let debug = debug_sections(content, &layout);
+    let unwind = rules.encode(SectionOffsets { hdr, eh_frame, bias: layout.bias });
+    let debug = link_debug_sections(content, &layout);
     let sections = sections(content, &layout, &unwind, &debug);
     let symbols = symbols(content, &layout);
     let file = File { content, layout: &layout, sections: &sections, symbols: &symbols };
     let program_headers = file.program_headers();
     let bytes = file.write()?;
-    let in_core = in_core::header(&bytes, &layout, unwind.eh_frame.len() as u64, &symbols);
-    Ok(Encoded { bytes, in_core, layout, program_headers, has_personality })
+    let core_header = in_core::build_header(&bytes, &layout, unwind.eh_frame.len() as u64, &symbols);
+    Ok(Encoded { bytes, core_header, layout, program_headers, has_personality })
 }
 
-fn debug_sections(content: &Content<'_>, layout: &Layout) -> Vec<DebugSection> {
-    let mut linked = Linked::default();
+fn link_debug_sections(content: &Content<'_>, layout: &Layout) -> Vec<DebugSection> {
+    let mut linker = DebugLinker::default();
     for debug_object in content.parts.iter().filter_map(|part| part.debug_object) {
-        if let Err(error) = linked.add(debug_object, layout.bias) {
+        if let Err(error) = linker.add(debug_object, layout.bias) {
             log_line!(Warn, "an image lacks debug information: {error}");
         }
     }
-    let mut sections = linked.into_sections();
-    sections.extend(remarks(content, layout));
+    let mut sections = linker.into_sections();
+    sections.extend(encode_remarks(content, layout));
     sections
 }
 
-/// What LLVM said of the loops of the functions, if anything.
-fn remarks(content: &Content<'_>, layout: &Layout) -> Option<DebugSection> {
+/// Encodes LLVM's loop remarks about the functions in the pages, if there are any.
+fn encode_remarks(content: &Content<'_>, layout: &Layout) -> Option<DebugSection> {
     let mut text = String::new();
     let functions = content.parts.iter().flat_map(|part| part.object.functions());
     for function in functions.filter(|function| content.pages.covers(function.range)) {
@@ -85,7 +84,7 @@ fn remarks(content: &Content<'_>, layout: &Layout) -> Option<DebugSection> {
     (!text.is_empty()).then(|| DebugSection { name: remarks::SECTION.into(), bytes: text.into_bytes() })
 }
 
-/// The parts of a file.
+/// Input of the ELF writer.
 struct File<'a> {
     content: &'a Content<'a>,
     layout: &'a Layout,
@@ -93,7 +92,7 @@ struct File<'a> {
     symbols: &'a [Symbol<'a>],
 }
 
-/// What the writer has given numbers to.
+/// Indices and string IDs that the ELF writer has assigned.
 struct Reserved {
     headers: Vec<SectionHeader>,
     section_names: Vec<StringId>,
@@ -129,7 +128,7 @@ impl<'a> File<'a> {
         let (mut headers, mut section_names) = (Vec::new(), Vec::new());
         for section in self.sections {
             let mut header = section.header.clone();
-            if let Bytes::Behind(bytes) = section.bytes {
+            if let SectionBytes::AfterPages(bytes) = section.bytes {
                 header.sh_size = bytes.len() as u64;
                 header.sh_offset = writer.reserve(header.sh_size, header.sh_addralign);
             }
@@ -154,17 +153,17 @@ impl<'a> File<'a> {
 
     fn write_contents(&self, writer: &mut Writer<'a>, reserved: &Reserved) {
         for section in self.sections {
-            if let Bytes::Before(bytes) = &section.bytes
-                && section.header.sh_offset < self.layout.code
+            if let SectionBytes::AtOffset(bytes) = &section.bytes
+                && section.header.sh_offset < self.layout.code_start
             {
                 writer.pad_until(section.header.sh_offset);
                 writer.write(bytes);
             }
         }
-        writer.pad_until(self.layout.code);
+        writer.pad_until(self.layout.code_start);
         writer.write(self.content.code);
         for (section, header) in self.sections.iter().zip(&reserved.headers) {
-            if let Bytes::Behind(bytes) = section.bytes {
+            if let SectionBytes::AfterPages(bytes) = section.bytes {
                 writer.pad_until(header.sh_offset);
                 writer.write(bytes);
             }
@@ -176,7 +175,7 @@ impl<'a> File<'a> {
         for (symbol, &name) in self.symbols.iter().zip(&reserved.symbol_names) {
             let st_name = writer.string_offset(Some(name));
             writer.write_symbol(&Sym {
-                section: self.section_of(symbol.offset),
+                section: self.section_index(symbol.offset),
                 st_name,
                 st_info: elf::SymbolInfo::new(symbol.bind, elf::STT_FUNC),
                 st_other: elf::SymbolOther::default(),
@@ -189,13 +188,13 @@ impl<'a> File<'a> {
         writer.write_shstrtab();
     }
 
-    /// The index of the text section that has the byte at `offset`.
-    fn section_of(&self, offset: u64) -> Option<u32> {
-        let has = |section: &Section<'_>| {
-            matches!(section.bytes, Bytes::InPages)
-                && offset.checked_sub(section.header.sh_addr).is_some_and(|inside| inside < section.header.sh_size)
+    /// Returns the index of the text section with the byte at `offset`.
+    fn section_index(&self, offset: u64) -> Option<u32> {
+        let has_offset = |section: &Section<'_>| {
+            matches!(section.bytes, SectionBytes::InPages)
+                && offset.checked_sub(section.header.sh_addr).is_some_and(|relative| relative < section.header.sh_size)
         };
-        self.sections.iter().position(has).map(|index| index as u32 + 1)
+        self.sections.iter().position(has_offset).map(|index| index as u32 + 1)
     }
 
     fn write_section_headers(&self, writer: &mut Writer<'a>, reserved: Reserved) {
@@ -210,35 +209,41 @@ impl<'a> File<'a> {
         writer.write_shstrtab_section_header();
     }
 
-    /// Writes what lies in the pages over them.
+    /// Overwrites zeros in the pages with the sections that the layout has put there.
     fn fill_slack(&self, file: &mut [u8]) {
         for section in self.sections {
-            let at = section.header.sh_offset as usize;
-            if let Bytes::Before(bytes) = &section.bytes
-                && section.header.sh_offset >= self.layout.code
-                && let Some(into) = file.get_mut(at..at + bytes.len())
+            let offset = section.header.sh_offset as usize;
+            if let SectionBytes::AtOffset(bytes) = &section.bytes
+                && section.header.sh_offset >= self.layout.code_start
+                && let Some(target) = file.get_mut(offset..offset + bytes.len())
             {
-                into.copy_from_slice(bytes);
+                target.copy_from_slice(bytes);
             }
         }
     }
 
     fn program_headers(&self) -> [ProgramHeader; PROGRAM_HEADERS as usize] {
         let layout = self.layout;
-        let header = |p_type, p_flags, at, size, p_align| ProgramHeader {
+        let header = |p_type, p_flags, offset, size, p_align| ProgramHeader {
             p_type,
             p_flags,
-            p_offset: at,
-            p_vaddr: at,
-            p_paddr: at,
+            p_offset: offset,
+            p_vaddr: offset,
+            p_paddr: offset,
             p_filesz: size,
             p_memsz: size,
             p_align,
         };
         let search_table = self.sections.iter().find(|section| section.name == ".eh_frame_hdr");
         [
-            header(elf::PT_LOAD, elf::PF_R | elf::PF_X, layout.mapped, layout.code_end - layout.mapped, layout.page),
-            header(elf::PT_NOTE, elf::PF_R, NOTE, NOTE_SIZE, 4),
+            header(
+                elf::PT_LOAD,
+                elf::PF_R | elf::PF_X,
+                layout.mapped_start,
+                layout.code_end - layout.mapped_start,
+                layout.page,
+            ),
+            header(elf::PT_NOTE, elf::PF_R, NOTE_OFFSET, NOTE_SIZE, 4),
             header(elf::PT_GNU_STACK, elf::PF_R | elf::PF_W, 0, 0, 16),
             match search_table.map(|section| &section.header) {
                 Some(table) => header(elf::PT_GNU_EH_FRAME, elf::PF_R, table.sh_offset, table.sh_size, 4),

@@ -1,7 +1,7 @@
-//! A model of one page, of threads that write to it, unmap it and put an image over it: every interleaving is tried.
+//! Model of one page, and of threads that write to it, unmap it or put an image over it. Tests try every interleaving.
 //!
-//! Each step is what no other thread can divide: a system call, a store, a part of the work under the session's lock.
-//! The list of changes is the real one. What the rule of `pages.rs` forbids is tried as well: it loses bytes.
+//! Each step is atomic for other threads: a system call, a store, a part of the work with the session locked. The list
+//! of changes is the real one. Tests also break the rule of `pages.rs`, and show that bytes are lost.
 
 #![forbid(unsafe_code)]
 
@@ -12,15 +12,15 @@ use crate::{Address, AddressRange};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Step {
-    /// A lock of the program's own, around everything a JIT does to the page.
+    /// A lock of the host, held while a JIT changes the page.
     TakeHostLock,
-    GiveHostLock,
+    ReleaseHostLock,
     TakeLock,
-    GiveLock,
-    /// Steps of the hooks under the lock, before and after the program's call.
+    ReleaseLock,
+    /// Hooks with the session locked, before and after the host's call.
     Begin,
     End,
-    /// An image of the page becomes anonymous memory, in two steps.
+    /// The image of the page becomes anonymous memory, in two steps.
     CopyToWithdraw,
     Withdraw,
     Protect {
@@ -28,12 +28,12 @@ enum Step {
     },
     Store,
     Unmap,
-    /// Another thread gets the addresses, if they are free, and stores there.
+    /// Another thread maps the addresses, if they are free, and stores there.
     MapOther,
     StoreOther,
-    /// The image sink: looks, copies, and maps.
-    Look {
-        minds_changes: bool,
+    /// The image sink checks, copies, and maps.
+    Check {
+        respects_changes: bool,
     },
     Copy,
     Map,
@@ -48,7 +48,7 @@ enum Page {
     Other,
 }
 
-/// One byte of the page belongs to each thread.
+/// Content of the page: one byte per thread.
 type Bytes = [u8; 3];
 
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord)]
@@ -63,10 +63,10 @@ struct World {
 
 #[derive(Clone, Default, PartialEq, Eq, PartialOrd, Ord)]
 struct Thread {
-    at: usize,
+    position: usize,
     change: Option<MemoryChange>,
     copy: Option<Bytes>,
-    stored: u8,
+    store_count: u8,
 }
 
 fn page() -> AddressRange {
@@ -85,19 +85,19 @@ impl World {
         }
     }
 
-    /// The world after a step of a thread; `None` while that waits. An error is harm.
-    fn after(&self, id: usize, step: Step) -> Result<Option<World>, &'static str> {
+    /// Returns the world after a thread's step, or `None` if the thread has to wait. An error describes the harm done.
+    fn step_thread(&self, id: usize, step: Step) -> Result<Option<World>, &'static str> {
         let mut world = self.clone();
         let World { page, bytes, lock, host_lock, changes, threads } = &mut world;
         let thread = &mut threads[id];
-        thread.at += 1;
+        thread.position += 1;
         match step {
             TakeLock if lock.is_some() => return Ok(None),
             TakeLock => *lock = Some(id),
-            GiveLock => *lock = None,
+            ReleaseLock => *lock = None,
             TakeHostLock if host_lock.is_some() => return Ok(None),
             TakeHostLock => *host_lock = Some(id),
-            GiveHostLock => *host_lock = None,
+            ReleaseHostLock => *host_lock = None,
             Begin => thread.change = Some(changes.begin(self::page())),
             End => {
                 if let Some(change) = thread.change.take() {
@@ -105,28 +105,28 @@ impl World {
                 }
             }
             Protect { writable } => match page {
-                Page::Code { writable: now, .. } => *now = writable,
+                Page::Code { writable: is_writable, .. } => *is_writable = writable,
                 Page::Free | Page::Other => {}
             },
             Store => match page {
                 Page::Code { writable: true, .. } => {
-                    thread.stored += 1;
-                    bytes[id] = thread.stored;
+                    thread.store_count += 1;
+                    bytes[id] = thread.store_count;
                 }
                 _ => return Err("a store of the program is refused"),
             },
             Unmap => *page = Page::Free,
             MapOther if *page == Page::Free => (*page, *bytes) = (Page::Other, [0; 3]),
             StoreOther if *page == Page::Other => {
-                thread.stored += 1;
-                bytes[id] = thread.stored;
+                thread.store_count += 1;
+                bytes[id] = thread.store_count;
             }
             MapOther | StoreOther => {}
-            Look { minds_changes } => {
+            Check { respects_changes } => {
                 let is_final = matches!(page, Page::Code { writable: false, .. });
-                let may_exchange = is_final && !(minds_changes && changes.overlap(self::page()));
-                // Without an image: on to giving the lock back.
-                thread.at += if may_exchange { 0 } else { 2 };
+                let may_exchange = is_final && !(respects_changes && changes.overlap(self::page()));
+                // The page gets no image: skip to `ReleaseLock`.
+                thread.position += if may_exchange { 0 } else { 2 };
             }
             Copy => thread.copy = Some(*bytes),
             CopyToWithdraw => {
@@ -143,87 +143,88 @@ impl World {
                 }
             }
         }
-        let owned = |(thread, &byte): (&Thread, &u8)| thread.stored == byte;
-        let keeps_stores = *page == Page::Free || threads.iter().zip(&*bytes).all(owned);
+        let is_last_stored = |(thread, &byte): (&Thread, &u8)| thread.store_count == byte;
+        let keeps_stores = *page == Page::Free || threads.iter().zip(&*bytes).all(is_last_stored);
         if keeps_stores || *page == Page::Other { Ok(Some(world)) } else { Err("a store is lost") }
     }
 }
 
-/// Tries every interleaving of the threads. Returns how many worlds there are, or the harm that one comes to.
+/// Tries every interleaving of the threads. Returns the number of distinct worlds, or the first harm.
 fn try_all(programs: &[Vec<Step>]) -> Result<usize, &'static str> {
     let mut seen = BTreeSet::from([World::new(programs.len())]);
-    let mut open: Vec<World> = seen.iter().cloned().collect();
-    while let Some(world) = open.pop() {
+    let mut unvisited: Vec<World> = seen.iter().cloned().collect();
+    while let Some(world) = unvisited.pop() {
         for (id, program) in programs.iter().enumerate() {
-            let Some(&step) = program.get(world.threads[id].at) else { continue };
-            if let Some(next) = world.after(id, step)?
+            let Some(&step) = program.get(world.threads[id].position) else { continue };
+            if let Some(next) = world.step_thread(id, step)?
                 && seen.insert(next.clone())
             {
-                open.push(next);
+                unvisited.push(next);
             }
         }
     }
     Ok(seen.len())
 }
 
-/// A call that the hooks see; they withdraw the image where the page becomes writable.
-fn hooked(call: Step) -> Vec<Step> {
+/// Steps of a hooked call. The hooks withdraw the image if the page becomes writable.
+fn hooked_call(call: Step) -> Vec<Step> {
     let mut steps = vec![TakeLock, Begin];
     if call == (Protect { writable: true }) {
         steps.extend([CopyToWithdraw, Withdraw]);
     }
-    [steps, vec![GiveLock, call, TakeLock, End, GiveLock]].concat()
+    [steps, vec![ReleaseLock, call, TakeLock, End, ReleaseLock]].concat()
 }
 
-/// A JIT compiles one function into the page.
-fn compiles(call: impl Fn(Step) -> Vec<Step>) -> Vec<Step> {
+/// Steps of a JIT that compiles one function into the page.
+fn compile_steps(call: impl Fn(Step) -> Vec<Step>) -> Vec<Step> {
     let (begin, end) = (call(Protect { writable: true }), call(Protect { writable: false }));
-    [vec![TakeHostLock], begin, vec![Store], end, vec![GiveHostLock]].concat()
+    [vec![TakeHostLock], begin, vec![Store], end, vec![ReleaseHostLock]].concat()
 }
 
-fn makes_image(minds_changes: bool) -> Vec<Step> {
-    vec![TakeLock, Look { minds_changes }, Copy, Map, GiveLock]
+fn image_steps(respects_changes: bool) -> Vec<Step> {
+    vec![TakeLock, Check { respects_changes }, Copy, Map, ReleaseLock]
 }
 
-fn unhooked(call: Step) -> Vec<Step> {
+fn unhooked_call(call: Step) -> Vec<Step> {
     vec![call]
 }
 
 #[test]
 fn nothing_is_lost_where_calls_are_hooked() {
-    let writer = [compiles(hooked), makes_image(true)].concat();
-    let enables = [makes_image(true), makes_image(true)].concat();
-    let worlds = try_all(&[writer.clone(), writer, enables]);
+    let writer = [compile_steps(hooked_call), image_steps(true)].concat();
+    let enable = [image_steps(true), image_steps(true)].concat();
+    let worlds = try_all(&[writer.clone(), writer, enable]);
     assert!(worlds.is_ok_and(|worlds| worlds > 1_000), "{worlds:?}");
 }
 
 #[test]
 fn nothing_of_others_is_replaced_where_calls_are_hooked() {
-    let other = vec![MapOther, StoreOther, StoreOther];
-    let enables = [makes_image(true), makes_image(true)].concat();
-    let worlds = try_all(&[hooked(Unmap), other, enables]);
+    let other_thread = vec![MapOther, StoreOther, StoreOther];
+    let enable = [image_steps(true), image_steps(true)].concat();
+    let worlds = try_all(&[hooked_call(Unmap), other_thread, enable]);
     assert!(worlds.is_ok_and(|worlds| worlds > 100), "{worlds:?}");
 }
 
-/// The promise of a producer: whoever writes to the page reports it before, and after.
+/// A producer's promise: whoever writes to the page reports it before and after.
 #[test]
 fn nothing_is_lost_where_the_writer_makes_the_image() {
-    let alone = [compiles(unhooked), makes_image(true), compiles(unhooked), makes_image(true)].concat();
+    let alone =
+        [compile_steps(unhooked_call), image_steps(true), compile_steps(unhooked_call), image_steps(true)].concat();
     assert!(try_all(&[alone]).is_ok());
 }
 
 #[test]
 fn what_the_rule_forbids_does_harm() {
-    let harm = |programs: &[Vec<Step>]| try_all(programs).err();
-    // The hooks let the lock go before the call, and the sink does not mind the list.
-    let writer = [compiles(hooked), makes_image(false)].concat();
-    assert!(harm(&[writer.clone(), writer]).is_some());
-    let other = vec![MapOther, StoreOther];
-    assert!(harm(&[hooked(Unmap), other, makes_image(false)]).is_some());
-    // Another thread writes there, and no hook hears of it: `bump.c`.
-    let writer = [compiles(unhooked), makes_image(true)].concat();
-    assert!(harm(&[writer.clone(), writer]).is_some());
-    // One that writes through `/proc/self/mem` needs no call before.
+    let find_harm = |programs: &[Vec<Step>]| try_all(programs).err();
+    // The hooks unlock before the call, and the sink ignores the list of changes.
+    let writer = [compile_steps(hooked_call), image_steps(false)].concat();
+    assert!(find_harm(&[writer.clone(), writer]).is_some());
+    let other_thread = vec![MapOther, StoreOther];
+    assert!(find_harm(&[hooked_call(Unmap), other_thread, image_steps(false)]).is_some());
+    // Another thread writes there without a hooked call: `bump.c`.
+    let writer = [compile_steps(unhooked_call), image_steps(true)].concat();
+    assert!(find_harm(&[writer.clone(), writer]).is_some());
+    // A write through `/proc/self/mem` needs no earlier call.
     let stores = vec![Protect { writable: true }, Store];
-    assert!(harm(&[stores, makes_image(true)]).is_some());
+    assert!(find_harm(&[stores, image_steps(true)]).is_some());
 }

@@ -1,4 +1,4 @@
-//! The program headers of an image that describe mapped parts.
+//! Program headers of an image that describe its mapped parts.
 
 #![forbid(unsafe_code)]
 
@@ -8,27 +8,27 @@ use object::write::elf::ProgramHeader;
 use super::encode::Encoded;
 use crate::{Address, AddressRange};
 
-/// What is kept of an image for as long as it is mapped.
+/// Headers that are kept while an image is mapped.
 #[derive(Clone, Debug)]
 pub(super) struct ImageHeaders {
     /// Address of byte 0 of the file, if all of it were mapped.
     pub(super) bias: u64,
-    /// The program headers of the file that describe the mapping.
+    /// Program headers that lie in the mapped part of the file.
     pub(super) headers: Vec<libc::Elf64_Phdr>,
 }
 
 impl ImageHeaders {
-    pub(super) fn of(encoded: &Encoded) -> ImageHeaders {
+    pub(super) fn from_encoded(encoded: &Encoded) -> ImageHeaders {
         let layout = &encoded.layout;
         let is_mapped = |header: &ProgramHeader| {
             header.p_filesz > 0
-                && header.p_offset >= layout.mapped
+                && header.p_offset >= layout.mapped_start
                 && header.p_offset + header.p_filesz <= layout.code_end
         };
-        // Personality routines are left out of an image's tables: an unwinder that ran through them would skip
+        // The image's unwind tables omit personality routines: an unwinder that throws through them would skip
         // handlers.
         let is_safe = |header: &ProgramHeader| header.p_type != elf::PT_GNU_EH_FRAME || !encoded.has_personality;
-        let header = |header: ProgramHeader| libc::Elf64_Phdr {
+        let to_libc = |header: ProgramHeader| libc::Elf64_Phdr {
             p_type: header.p_type.0,
             p_flags: header.p_flags.0,
             p_offset: header.p_offset,
@@ -39,16 +39,16 @@ impl ImageHeaders {
             p_align: header.p_align,
         };
         let headers = encoded.program_headers.iter().filter(|header| is_mapped(header) && is_safe(header));
-        ImageHeaders { bias: layout.bias, headers: headers.cloned().map(header).collect() }
+        ImageHeaders { bias: layout.bias, headers: headers.cloned().map(to_libc).collect() }
     }
 
-    pub(super) fn of_type(&self, p_type: elf::ProgramType) -> Option<&libc::Elf64_Phdr> {
+    pub(super) fn find(&self, p_type: elf::ProgramType) -> Option<&libc::Elf64_Phdr> {
         self.headers.iter().find(|header| header.p_type == p_type.0)
     }
 
-    /// The mapped part of the file.
+    /// Address range of the mapped part.
     pub(super) fn mapped(&self) -> Option<AddressRange> {
-        let load = self.of_type(elf::PT_LOAD)?;
+        let load = self.find(elf::PT_LOAD)?;
         AddressRange::new(Address(self.bias.wrapping_add(load.p_vaddr)), load.p_memsz)
     }
 }

@@ -1,7 +1,7 @@
-//! The images of this process: their files, and the pages mapped from them.
+//! Images of this process: their files, and the pages mapped from them.
 //!
-//! They outlive the sink: pages stay mapped while the sink is off, and even then a name must not outlive its code.
-//! Therefore the session reports changes of memory whether the sink is on or not.
+//! Images outlive the sink: pages stay mapped while it is off, and even then a name must not outlive its code. The
+//! session therefore reports changes of memory whether the sink is on or not.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::fs;
@@ -14,9 +14,9 @@ use super::directory::{Directory, ImageFile};
 use super::encode::{Encoded, encode};
 use super::group::Group;
 use super::headers::ImageHeaders;
-use super::pages::{self, NotExchanged};
+use super::pages::{self, ExchangeError};
 use super::refusal::{Refusal, Refusals};
-use super::salt::Salt;
+use super::salt::BuildIds;
 use crate::options::Options;
 use crate::process::alone::{MemoryAsFile, is_alone};
 use crate::process::checked_read;
@@ -25,54 +25,54 @@ use crate::sink::{FinalizedObject, HeaderPadding, SinkError};
 use crate::statistics::ImageCounters;
 use crate::{Address, AddressRange, ObjectId, log_line, modules, observer};
 
-/// This part of `vm.max_map_count` is left to the host.
-const HEADROOM: u64 = 8;
-/// So many images are made before mappings are counted again.
-const COUNT_EVERY: u64 = 1024;
+/// Divisor of `vm.max_map_count`: this fraction is left to the host.
+const HEADROOM_DIVISOR: u64 = 8;
+/// Images to make before mappings are counted again.
+const MAX_UNCOUNTED_IMAGES: u64 = 1024;
 
 #[derive(Debug)]
 pub(crate) struct Images {
     counters: Arc<ImageCounters>,
     refusals: Refusals,
     directory: Option<Directory>,
-    /// Directories of processes we are the child of: their locks are held for as long as we share their mappings.
-    inherited: Vec<Directory>,
-    salt: Option<Salt>,
-    /// Pages that are mapped from an image, by start address.
-    mapped: BTreeMap<u64, Mapped>,
-    /// Files of freed code, the oldest first.
-    freed: VecDeque<Stored>,
-    /// Those that are not ours to remove. To give their memory back would take a child of a fork long.
-    not_ours: Vec<VecDeque<Stored>>,
-    /// How often [`Images::begin_anew`] was called: files of an earlier time are not ours to remove.
+    /// Directories of the processes that we were forked from. We hold their locks while we share their mappings.
+    inherited_directories: Vec<Directory>,
+    build_ids: Option<BuildIds>,
+    /// Images by the start address of their pages.
+    by_start: BTreeMap<u64, MappedImage>,
+    /// Files of freed code, oldest first.
+    freed_files: VecDeque<StoredFile>,
+    /// Freed files of parent processes, which we must not remove. Dropping them in the child of a fork would take long.
+    inherited_files: Vec<VecDeque<StoredFile>>,
+    /// Number of calls of [`Images::begin_anew`]. We must not remove files of an earlier generation.
     generation: u32,
-    /// What is on disk.
-    bytes: u64,
-    /// How many images may be made before mappings are counted.
-    uncounted: u64,
+    /// Total size of our files on disk.
+    stored_bytes: u64,
+    /// Images that may be made before mappings are counted.
+    images_until_count: u64,
     memory_as_file: MemoryAsFile,
-    /// See [`pages::show_to_valgrind`].
-    under_valgrind: bool,
+    /// True if each image needs [`pages::show_to_valgrind`].
+    is_under_valgrind: bool,
 }
 
-/// A run of pages, or the rest of one.
+/// Pages mapped from one image, or the part of them that is left.
 #[derive(Clone, Debug)]
-struct Mapped {
+struct MappedImage {
     end: u64,
-    /// The objects in it that are alive.
+    /// Live objects in the image.
     members: Vec<ObjectId>,
-    /// True if the objects that it was made for own its pages.
+    /// True if all objects of the image own their pages.
     owns_pages: bool,
-    /// Its file, if it is not among the freed ones.
-    file: Option<Arc<Stored>>,
-    /// Of [`Images::generation`], when it was made.
+    /// The image's file; `None` after it moved to the freed files.
+    file: Option<Arc<StoredFile>>,
+    /// Value of [`Images::generation`] when the image was made.
     generation: u32,
-    /// `None` where pages were taken out of it.
+    /// Program headers; `None` if part of the pages was unmapped.
     headers: Option<Arc<ImageHeaders>>,
 }
 
 #[derive(Debug)]
-struct Stored {
+struct StoredFile {
     path: PathBuf,
     size: u64,
 }
@@ -89,31 +89,31 @@ impl Images {
             counters,
             refusals: Refusals::default(),
             directory: None,
-            inherited: Vec::new(),
-            salt: None,
-            mapped: BTreeMap::new(),
-            freed: VecDeque::new(),
-            not_ours: Vec::new(),
+            inherited_directories: Vec::new(),
+            build_ids: None,
+            by_start: BTreeMap::new(),
+            freed_files: VecDeque::new(),
+            inherited_files: Vec::new(),
             generation: 0,
-            bytes: 0,
-            uncounted: 0,
+            stored_bytes: 0,
+            images_until_count: 0,
             memory_as_file: MemoryAsFile::default(),
-            under_valgrind: under_valgrind(),
+            is_under_valgrind: is_under_valgrind(),
         }
     }
 
-    /// One image for one run of pages of an object, and for everything that shares them. Returns its size.
-    pub(super) fn make(
+    /// Makes an image for one run of pages of an object, and for all objects that share them. Returns the file's size.
+    pub(super) fn make_image(
         &mut self,
         options: &Options,
         object: &FinalizedObject<'_>,
         run: AddressRange,
     ) -> Result<u64, SinkError> {
-        let Some(group) = Group::around(object, run, pages::page_size()) else {
+        let Some(group) = Group::containing(object, run, pages::page_size()) else {
             log_line!(Debug, "{:?} shares {run} with an object that is not final; its image waits", object.id);
             return Ok(0);
         };
-        if self.has(&group) {
+        if self.has_image_of(&group) {
             return Ok(0);
         }
         let mappings = mappings::mappings_of(group.pages).map_err(|error| SinkError::Io {
@@ -121,51 +121,51 @@ impl Images {
             path: "/proc/self/maps".into(),
             error,
         })?;
-        let fit = self.fit(&group, mappings);
-        let encoded = fit.and_then(|code| Ok((self.encode(options, object, &group, &code)?, code)));
+        let code = self.copy_if_exchangeable(&group, mappings);
+        let encoded = code.and_then(|code| Ok((self.encode(options, object, &group, &code)?, code)));
         match encoded {
-            Ok((encoded, code)) => self.put(options, &group, &encoded, &code),
+            Ok((encoded, code)) => self.map_image(options, &group, &encoded, &code),
             Err(refusal) => {
-                self.refusals.count(&self.counters, &refusal, object.id);
+                self.refusals.count_and_log(&self.counters, &refusal, object.id);
                 Ok(0)
             }
         }
     }
 
-    /// Whether these very objects are in an image of these pages already.
-    fn has(&self, group: &Group<'_>) -> bool {
-        self.mapped
-            .get(&group.pages.start().0)
-            .is_some_and(|image| image.end == group.pages.end().0 && group.ids().all(|id| image.members.contains(&id)))
+    /// Returns true if the pages already have an image with exactly these objects.
+    fn has_image_of(&self, group: &Group<'_>) -> bool {
+        self.by_start.get(&group.pages.start().0).is_some_and(|image| {
+            image.end == group.pages.end().0 && group.object_ids().all(|id| image.members.contains(&id))
+        })
     }
 
-    /// The bytes of the pages, if they can be exchanged. `mappings` are those of the pages.
-    fn fit(&mut self, group: &Group<'_>, mappings: Option<Vec<Mapping>>) -> Result<Vec<u8>, Refusal> {
+    /// Returns a copy of the pages if they can be exchanged. `mappings` are the mappings of the pages.
+    fn copy_if_exchangeable(&mut self, group: &Group<'_>, mappings: Option<Vec<Mapping>>) -> Result<Vec<u8>, Refusal> {
         let mappings = mappings.ok_or(Refusal::Unreadable)?;
-        let is_ours = |mapping: &Mapping| !mapping.of_file || self.has_all_of(mapping.range, group.pages);
+        let is_ours = |mapping: &Mapping| !mapping.of_file || self.is_mapped_from_images(mapping.range, group.pages);
         if group.is_changing || !mappings.iter().all(|mapping| is_final(mapping) && is_ours(mapping)) {
             return Err(Refusal::NotFinal);
         }
-        if !self.nobody_writes(group.owns_pages) {
+        if !self.excludes_writers(group.owns_pages) {
             return Err(Refusal::NotOwned);
         }
         checked_read::copy(group.pages).map_err(|_| Refusal::Unreadable)
     }
 
-    /// Returns whether no other thread can write to pages that are not writable, until the session's lock is given
-    /// back: see [`pages`].
-    fn nobody_writes(&mut self, owns_pages: bool) -> bool {
+    /// Returns true if no other thread can write to non-writable pages while the session is locked: see [`pages`].
+    fn excludes_writers(&mut self, owns_pages: bool) -> bool {
         owns_pages && !self.memory_as_file.is_open() || is_alone()
     }
 
-    /// Returns whether all of `mapping` that is in `pages` is mapped from images.
-    fn has_all_of(&self, mapping: AddressRange, pages: AddressRange) -> bool {
-        let (mut at, end) = (mapping.start().0.max(pages.start().0), mapping.end().0.min(pages.end().0));
-        while at < end {
-            let Some((_, image)) = self.mapped.range(..=at).next_back().filter(|(_, image)| image.end > at) else {
+    /// Returns true if the part of `mapping` inside `pages` is completely mapped from images.
+    fn is_mapped_from_images(&self, mapping: AddressRange, pages: AddressRange) -> bool {
+        let (mut address, end) = (mapping.start().0.max(pages.start().0), mapping.end().0.min(pages.end().0));
+        while address < end {
+            let Some((_, image)) = self.by_start.range(..=address).next_back().filter(|(_, image)| image.end > address)
+            else {
                 return false;
             };
-            at = image.end;
+            address = image.end;
         }
         true
     }
@@ -185,46 +185,52 @@ impl Images {
             pages: group.pages,
             code,
             padding,
-            build_id: self.salt.get_or_insert_with(Salt::new).next(),
+            build_id: self.build_ids.get_or_insert_with(BuildIds::new).next(),
         };
         encode(&content, pages::page_size()).map_err(Refusal::NotEncoded)
     }
 
-    fn put(&mut self, options: &Options, group: &Group<'_>, encoded: &Encoded, code: &[u8]) -> Result<u64, SinkError> {
-        self.check_mappings()?;
+    fn map_image(
+        &mut self,
+        options: &Options,
+        group: &Group<'_>,
+        encoded: &Encoded,
+        code: &[u8],
+    ) -> Result<u64, SinkError> {
+        self.check_mapping_count()?;
         let size = encoded.bytes.len() as u64;
-        self.make_space(size, options.quota)?;
-        let written = self.write(options, &encoded.bytes)?;
-        put_in_place(encoded, &written, code, &self.counters)?;
+        self.free_space(size, options.quota)?;
+        let image_file = self.write(options, &encoded.bytes)?;
+        exchange_pages(encoded, &image_file, code, &self.counters)?;
         if let Some(observer) = observer::observer() {
-            observer.image_mapped(group.pages, encoded.layout.code, &written.path);
+            observer.image_mapped(group.pages, encoded.layout.code_start, &image_file.path);
         }
-        if self.under_valgrind {
-            pages::show_to_valgrind(&written.file);
+        if self.is_under_valgrind {
+            pages::show_to_valgrind(&image_file.file);
         } else {
-            // SAFETY: `Images::fit` found that nobody writes to the pages until the session's lock is given back.
-            let put = unsafe { pages::put_into_core(encoded.layout.mapped_range(), &encoded.in_core) };
-            if let Err(error) = put {
-                log_line!(Debug, "core files will lack {}: {error}", written.path.display());
+            // SAFETY: `Images::copy_if_exchangeable` found that no thread writes to the pages while the session is locked.
+            let included = unsafe { pages::include_in_core_dumps(encoded.layout.mapped_range(), &encoded.core_header) };
+            if let Err(error) = included {
+                log_line!(Debug, "core files will lack {}: {error}", image_file.path.display());
             }
         }
         self.counters.written.add(1);
-        if encoded.layout.mapped > 0 {
+        if encoded.layout.mapped_start > 0 {
             self.counters.without_padding.add(1);
-            log_line!(Debug, "{} has no padding in front of it", written.path.display());
+            log_line!(Debug, "{} has no padding in front of it", image_file.path.display());
         }
         self.forget(group.pages);
-        let file = Some(Arc::new(Stored { path: written.path, size }));
+        let file = Some(Arc::new(StoredFile { path: image_file.path, size }));
         let generation = self.generation;
-        let headers = Some(Arc::new(ImageHeaders::of(encoded)));
-        let (end, members, owns_pages) = (group.pages.end().0, group.ids().collect(), group.owns_pages);
-        let image = Mapped { end, members, owns_pages, file, generation, headers };
-        self.mapped.insert(group.pages.start().0, image);
-        self.bytes += size;
+        let headers = Some(Arc::new(ImageHeaders::from_encoded(encoded)));
+        let (end, members, owns_pages) = (group.pages.end().0, group.object_ids().collect(), group.owns_pages);
+        let image = MappedImage { end, members, owns_pages, file, generation, headers };
+        self.by_start.insert(group.pages.start().0, image);
+        self.stored_bytes += size;
         Ok(size)
     }
 
-    /// Writes a file. A directory that was removed is made again.
+    /// Writes a file. If the directory was removed, creates it again.
     fn write(&mut self, options: &Options, bytes: &[u8]) -> Result<ImageFile, SinkError> {
         if let Some(directory) = &mut self.directory {
             match directory.write(bytes) {
@@ -237,72 +243,73 @@ impl Images {
         self.directory.insert(Directory::open(options)?).write(bytes)
     }
 
-    /// Stops well before the host would run out of mappings: an image may split one.
-    fn check_mappings(&mut self) -> Result<(), SinkError> {
-        if self.uncounted == 0 {
+    /// Returns an error well before the host would run out of mappings: an image may split a mapping.
+    fn check_mapping_count(&mut self) -> Result<(), SinkError> {
+        if self.images_until_count == 0 {
             let limit = mappings::limit();
             let path = || PathBuf::from("/proc/self/maps");
             let used = mappings::count().map_err(|error| SinkError::Io { verb: "read", path: path(), error })?;
-            let free = (limit - limit / HEADROOM).saturating_sub(used);
+            let free = (limit - limit / HEADROOM_DIVISOR).saturating_sub(used);
             if free < 3 {
                 let error = io::Error::other(format!("{used} mappings of {limit} (vm.max_map_count) are in use"));
                 return Err(SinkError::Io { verb: "add to", path: path(), error });
             }
-            self.uncounted = (free / 3).min(COUNT_EVERY);
+            self.images_until_count = (free / 3).min(MAX_UNCOUNTED_IMAGES);
         }
-        self.uncounted -= 1;
+        self.images_until_count -= 1;
         Ok(())
     }
 
-    /// Removes files of freed code, the oldest first, when there are too many bytes.
-    fn make_space(&mut self, size: u64, quota: u64) -> Result<(), SinkError> {
-        while self.bytes + size > quota {
-            let Some(oldest) = self.freed.pop_front() else {
-                let error = io::Error::other(format!("{} bytes are enough", self.bytes));
+    /// Removes files of freed code, oldest first, until `size` bytes fit into the quota.
+    fn free_space(&mut self, size: u64, quota: u64) -> Result<(), SinkError> {
+        while self.stored_bytes + size > quota {
+            let Some(oldest_file) = self.freed_files.pop_front() else {
+                let error = io::Error::other(format!("{} bytes are enough", self.stored_bytes));
                 return Err(SinkError::Io { verb: "add to", path: "images of this process".into(), error });
             };
-            self.bytes = self.bytes.saturating_sub(oldest.size);
-            let _ = fs::remove_file(oldest.path);
+            self.stored_bytes = self.stored_bytes.saturating_sub(oldest_file.size);
+            let _ = fs::remove_file(oldest_file.path);
         }
         Ok(())
     }
 
-    /// The object's code is freed. Its pages keep their name until they change: see [`Images::withdraw`].
+    /// Removes a freed object. The pages keep their name until they change: see [`Images::withdraw`].
     pub(super) fn freeing(&mut self, id: ObjectId, run: AddressRange) {
         for start in self.overlapping(run) {
-            let Some(image) = self.mapped.get_mut(&start) else { continue };
+            let Some(image) = self.by_start.get_mut(&start) else { continue };
             image.members.retain(|&member| member != id);
             if image.members.is_empty() {
                 let (file, generation, end) = (image.file.take(), image.generation, image.end);
                 if let Some(range) = AddressRange::new(Address(start), end - start) {
                     modules::withdraw(range);
                 }
-                self.retire(file, generation);
+                self.release_file(file, generation);
             }
         }
     }
 
-    /// What is in `range` may change from now on: its pages become the anonymous memory they were, with the bytes and
-    /// the protection they have.
+    /// Turns images in `range`, which is about to change, into the anonymous memory that they were, with the same bytes
+    /// and protection.
     pub(crate) fn withdraw(&mut self, range: AddressRange, padding: &HeaderPadding) {
         modules::withdraw(range);
         for start in self.overlapping(range) {
-            let Some(image) = self.mapped.get(&start) else { continue };
-            let (from, to, owns_pages) = (start.max(range.start().0), image.end.min(range.end().0), image.owns_pages);
-            if !self.nobody_writes(owns_pages) {
+            let Some(image) = self.by_start.get(&start) else { continue };
+            let (start_addr, end_addr, owns_pages) =
+                (start.max(range.start().0), image.end.min(range.end().0), image.owns_pages);
+            if !self.excludes_writers(owns_pages) {
                 continue;
             }
-            let Some(pages) = AddressRange::new(Address(from), to - from) else { continue };
-            // Memory may have been unmapped without our notice, and have another owner by now.
-            let of_file = |mapping: &Mapping| mapping.of_file && is_final(mapping);
-            if !mappings::mappings_of(pages).ok().flatten().is_some_and(|all| all.iter().all(of_file)) {
+            let Some(pages) = AddressRange::new(Address(start_addr), end_addr - start_addr) else { continue };
+            // The memory may have been unmapped without our notice, and may have a new owner by now.
+            let is_final_file = |mapping: &Mapping| mapping.of_file && is_final(mapping);
+            if !mappings::mappings_of(pages).ok().flatten().is_some_and(|mappings| mappings.iter().all(is_final_file)) {
                 self.forget(pages);
                 continue;
             }
             let padding = padding.get(&pages.start()).copied();
-            // SAFETY: these pages are mapped from a file and not writable; their owner is in this very call, or has
-            // promised not to change them until it returns, or is this thread, the only one. The header padding is
-            // listed as ours.
+            // SAFETY: these pages are mapped from a file and not writable; their owner makes this call, or has promised
+            // not to change them until it returns, or is this thread, the only one. The header padding is recorded as
+            // ours.
             match unsafe { pages::withdraw(pages, padding) } {
                 Ok(()) => self.counters.withdrawn.add(1),
                 Err(error) => log_line!(Warn, "{pages} keeps the name of an image: {error}"),
@@ -311,52 +318,52 @@ impl Images {
         }
     }
 
-    /// The mappings of `range` are gone, or others are there. The files stay for recordings that have samples in them.
+    /// Removes the images of `range`, which was unmapped or replaced. Files stay, for recordings with samples in them.
     pub(crate) fn forget(&mut self, range: AddressRange) {
         modules::withdraw(range);
         for start in self.overlapping(range) {
-            let Some(image) = self.mapped.remove(&start) else { continue };
-            let image = Mapped { headers: None, ..image };
+            let Some(image) = self.by_start.remove(&start) else { continue };
+            let image = MappedImage { headers: None, ..image };
             if start < range.start().0 {
-                self.mapped.insert(start, Mapped { end: range.start().0, ..image.clone() });
+                self.by_start.insert(start, MappedImage { end: range.start().0, ..image.clone() });
             }
             if image.end > range.end().0 {
-                self.mapped.insert(range.end().0, image.clone());
+                self.by_start.insert(range.end().0, image.clone());
             }
-            self.retire(image.file, image.generation);
+            self.release_file(image.file, image.generation);
         }
     }
 
-    /// A file whose last page is gone waits among the freed ones.
-    fn retire(&mut self, file: Option<Arc<Stored>>, generation: u32) {
-        let ours = generation == self.generation;
-        self.freed.extend(file.and_then(Arc::into_inner).filter(|_| ours));
+    /// Moves a file to the freed files if no pages refer to it.
+    fn release_file(&mut self, file: Option<Arc<StoredFile>>, generation: u32) {
+        let is_ours = generation == self.generation;
+        self.freed_files.extend(file.and_then(Arc::into_inner).filter(|_| is_ours));
     }
 
-    /// The record of the image of exactly these pages, and its file.
-    pub(super) fn headers_of(&self, pages: AddressRange) -> Option<(&ImageHeaders, &Path)> {
-        let image = self.mapped.get(&pages.start().0).filter(|image| image.end == pages.end().0)?;
+    /// Returns the headers and the path of the image that has exactly these pages.
+    pub(super) fn find_headers(&self, pages: AddressRange) -> Option<(&ImageHeaders, &Path)> {
+        let image = self.by_start.get(&pages.start().0).filter(|image| image.end == pages.end().0)?;
         Some((image.headers.as_deref()?, &image.file.as_deref()?.path))
     }
 
-    /// The pages of each image with a byte of `text`.
+    /// Returns the pages of all images that overlap `text`.
     pub(crate) fn around(&self, text: &[AddressRange]) -> BTreeSet<AddressRange> {
         let starts = text.iter().flat_map(|&text| self.overlapping(text));
-        starts.filter_map(|start| AddressRange::new(Address(start), self.mapped.get(&start)?.end - start)).collect()
+        starts.filter_map(|start| AddressRange::new(Address(start), self.by_start.get(&start)?.end - start)).collect()
     }
 
     fn overlapping(&self, range: AddressRange) -> Vec<u64> {
-        let below = self.mapped.range(..range.end().0).rev();
+        let below = self.by_start.range(..range.end().0).rev();
         below.take_while(|(_, image)| image.end > range.start().0).map(|(&start, _)| start).collect()
     }
 
-    /// In the child of a fork, or as another user: the files so far are not ours to remove, and new ones get a
-    /// directory of their own. Images that are mapped stay mapped, and need no new file.
+    /// Starts a new generation, in the child of a fork or as another user: we must not remove earlier files, and later
+    /// ones get their own directory. Existing images stay mapped, and need no new file.
     pub(crate) fn begin_anew(&mut self) {
-        self.inherited.extend(self.directory.take());
-        self.salt = None;
-        self.not_ours.push(std::mem::take(&mut self.freed));
-        self.bytes = 0;
+        self.inherited_directories.extend(self.directory.take());
+        self.build_ids = None;
+        self.inherited_files.push(std::mem::take(&mut self.freed_files));
+        self.stored_bytes = 0;
         self.generation += 1;
     }
 }
@@ -365,29 +372,29 @@ fn is_final(mapping: &Mapping) -> bool {
     mapping.executable && !mapping.writable && !mapping.shared
 }
 
-/// valgrind preloads a library of its own into the programs it runs.
-fn under_valgrind() -> bool {
+/// Returns true under valgrind, which preloads a library of its own into the programs that it runs.
+fn is_under_valgrind() -> bool {
     std::env::var_os("LD_PRELOAD").is_some_and(|list| list.to_string_lossy().contains("/vgpreload_core"))
 }
 
-/// Maps the file over the pages, and over the header padding in front of them.
-fn put_in_place(
+/// Maps the file over the pages, and over the header padding before them.
+fn exchange_pages(
     encoded: &Encoded,
-    written: &ImageFile,
+    image_file: &ImageFile,
     code: &[u8],
     counters: &ImageCounters,
 ) -> Result<(), SinkError> {
     let layout = &encoded.layout;
     let range = layout.mapped_range();
-    let bytes = encoded.bytes.get(layout.mapped as usize..layout.code_end as usize).unwrap_or_default();
-    // SAFETY: `Images::fit` found that the pages are private, executable and not writable, and that nobody writes to
-    // them until the session's lock is given back; the header padding of them was reserved for this. The file is in a
+    let bytes = encoded.bytes.get(layout.mapped_start as usize..layout.code_end as usize).unwrap_or_default();
+    // SAFETY: `Images::copy_if_exchangeable` found that the pages are private, executable and not writable, and that no
+    // thread writes to them while the session is locked; their header padding was reserved for this. The file is in a
     // private directory, and is not written to again.
-    let exchanged = unsafe { pages::exchange(range, &written.file, layout.mapped, bytes, code) };
-    exchanged.map_err(|NotExchanged { error, put_back }| {
-        counters.put_back.add(u64::from(put_back));
-        let _ = fs::remove_file(&written.path);
-        SinkError::Io { verb: "map", path: written.path.clone(), error }
+    let exchanged = unsafe { pages::exchange(range, &image_file.file, layout.mapped_start, bytes, code) };
+    exchanged.map_err(|ExchangeError { error, is_restored }| {
+        counters.put_back.add(u64::from(is_restored));
+        let _ = fs::remove_file(&image_file.path);
+        SinkError::Io { verb: "map", path: image_file.path.clone(), error }
     })
 }
 
@@ -399,67 +406,67 @@ mod tests {
         AddressRange::new(Address(start), end - start).unwrap()
     }
 
-    /// As if an image of `pages` had been written to `path`.
-    fn put(images: &mut Images, pages: AddressRange, id: u64, path: PathBuf, size: u64) {
-        let image = Mapped {
+    /// Records an image of `pages` in the file `path`.
+    fn add_image(images: &mut Images, pages: AddressRange, id: u64, path: PathBuf, size: u64) {
+        let image = MappedImage {
             end: pages.end().0,
             members: vec![ObjectId(id)],
             owns_pages: true,
-            file: Some(Arc::new(Stored { path, size })),
+            file: Some(Arc::new(StoredFile { path, size })),
             generation: 0,
             headers: None,
         };
-        images.mapped.insert(pages.start().0, image);
-        images.bytes += size;
+        images.by_start.insert(pages.start().0, image);
+        images.stored_bytes += size;
     }
 
     #[test]
     fn a_file_is_free_when_its_last_page_is_gone() {
         let mut images = Images::default();
-        put(&mut images, range(0x1000, 0x5000), 1, "1".into(), 1);
+        add_image(&mut images, range(0x1000, 0x5000), 1, "1".into(), 1);
         images.forget(range(0x2000, 0x3000));
-        assert_eq!(images.mapped.keys().copied().collect::<Vec<_>>(), [0x1000, 0x3000]);
-        assert_eq!(images.mapped[&0x1000].end, 0x2000);
+        assert_eq!(images.by_start.keys().copied().collect::<Vec<_>>(), [0x1000, 0x3000]);
+        assert_eq!(images.by_start[&0x1000].end, 0x2000);
         images.forget(range(0x0, 0x2000));
-        assert!(images.freed.is_empty(), "0x3000 has it still");
+        assert!(images.freed_files.is_empty(), "0x3000 has it still");
         images.forget(range(0x4fff, 0x6000));
         images.forget(range(0x3000, 0x4fff));
-        assert_eq!(images.freed.len(), 1);
-        assert!(images.mapped.is_empty());
+        assert_eq!(images.freed_files.len(), 1);
+        assert!(images.by_start.is_empty());
     }
 
     #[test]
     fn the_quota_takes_files_of_freed_code_and_no_others() {
         let directory = std::env::temp_dir().join(format!("jitlisten-quota-{}", std::process::id()));
         fs::create_dir_all(&directory).unwrap();
-        let file = |name| {
+        let write_file = |name| {
             fs::write(directory.join(name), "x").unwrap();
             directory.join(name)
         };
         const QUOTA: u64 = 100;
         let mut images = Images::default();
-        put(&mut images, range(0x1000, 0x2000), 1, file("oldest"), 40);
-        put(&mut images, range(0x2000, 0x3000), 2, file("freed"), 30);
-        put(&mut images, range(0x3000, 0x4000), 3, file("alive"), 30);
-        assert!(images.make_space(1, QUOTA).is_err(), "all code is alive");
+        add_image(&mut images, range(0x1000, 0x2000), 1, write_file("oldest"), 40);
+        add_image(&mut images, range(0x2000, 0x3000), 2, write_file("freed"), 30);
+        add_image(&mut images, range(0x3000, 0x4000), 3, write_file("alive"), 30);
+        assert!(images.free_space(1, QUOTA).is_err(), "all code is alive");
         images.freeing(ObjectId(1), range(0x1000, 0x2000));
         images.freeing(ObjectId(2), range(0x2000, 0x3000));
-        images.make_space(35, QUOTA).unwrap();
-        assert_eq!(images.bytes, 60);
-        let there = |name| directory.join(name).exists();
-        assert_eq!([there("oldest"), there("freed"), there("alive")], [false, true, true]);
-        assert!(images.make_space(71, QUOTA).is_err());
-        assert_eq!([there("oldest"), there("freed"), there("alive")], [false, false, true]);
+        images.free_space(35, QUOTA).unwrap();
+        assert_eq!(images.stored_bytes, 60);
+        let exists = |name| directory.join(name).exists();
+        assert_eq!([exists("oldest"), exists("freed"), exists("alive")], [false, true, true]);
+        assert!(images.free_space(71, QUOTA).is_err());
+        assert_eq!([exists("oldest"), exists("freed"), exists("alive")], [false, false, true]);
         fs::remove_dir_all(directory).unwrap();
     }
 
     #[test]
     fn a_child_removes_none_of_its_parents_files() {
         let mut images = Images::default();
-        put(&mut images, range(0x1000, 0x2000), 1, "/nowhere/1".into(), 10);
+        add_image(&mut images, range(0x1000, 0x2000), 1, "/nowhere/1".into(), 10);
         images.begin_anew();
         images.freeing(ObjectId(1), range(0x1000, 0x2000));
-        assert!(images.freed.is_empty());
-        assert!(images.make_space(10, 10).is_ok(), "the parent's bytes are not counted");
+        assert!(images.freed_files.is_empty());
+        assert!(images.free_space(10, 10).is_ok(), "the parent's bytes are not counted");
     }
 }

@@ -1,9 +1,9 @@
-//! The header of an image in the memory of the process, and thus in its core files.
+//! Header of an image in the memory of the process, and thus in its core files.
 //!
 //! A reader of a core file opens each image by its path. If the file was removed, elfutils (eu-stack, pystack,
-//! coredumpctl) uses the memory instead, if it is complete. Therefore this header has no section headers, which are not
-//! mapped, and a dynamic section that points to symbols in the header padding (`dwfl_segment_report_module`,
-//! `core_file_read_eagerly`, `find_dynsym`).
+//! coredumpctl) uses the memory instead, provided that the header is complete. Therefore this header has no section
+//! headers, which are not mapped, and a dynamic section that points to symbols in the header padding
+//! (`dwfl_segment_report_module`, `core_file_read_eagerly`, `find_dynsym`).
 //!
 //! ```text
 //!   0       ELF header (no sections), program headers (PT_DYNAMIC where the file has PT_GNU_STACK), build-id
@@ -12,66 +12,66 @@
 //! ```
 //!
 //! The file has no dynamic section. The page is private to the process already, so this costs nothing: see
-//! [`put_into_core`](super::pages::put_into_core). Functions that do not fit are omitted.
+//! [`include_in_core_dumps`](super::pages::include_in_core_dumps). Functions that do not fit are omitted.
 
 #![forbid(unsafe_code)]
 
 use object::elf;
 
-use super::layout::{HEADERS_END, Layout, UnwindPlace, program_header_at};
+use super::layout::{HEADERS_END, Layout, UnwindSections, program_header_offset};
 use super::symbols::Symbol;
 
-/// Which program header makes space for `PT_DYNAMIC`.
+/// Index of the program header that `PT_DYNAMIC` replaces.
 pub(super) const STACK_HEADER: u64 = 2;
-/// `DT_HASH`, `DT_SYMTAB`, `DT_STRTAB`, `DT_STRSZ`, `DT_SYMENT`, `DT_NULL`
+/// Size of `DT_HASH`, `DT_SYMTAB`, `DT_STRTAB`, `DT_STRSZ`, `DT_SYMENT` and `DT_NULL`.
 const DYNAMIC_SIZE: u64 = 6 * 16;
 const SYMBOL_SIZE: u64 = 24;
-/// `e_shoff`, and `e_shnum` with `e_shstrndx`.
+/// Bytes of `e_shoff`, and of `e_shnum` with `e_shstrndx`.
 const SECTION_FIELDS: [std::ops::Range<usize>; 2] = [40..48, 60..64];
 
-/// What stands in memory from byte 0 of the file on; nothing where the header is not mapped, or has no space.
-pub(super) fn header(file: &[u8], layout: &Layout, eh_frame_size: u64, symbols: &[Symbol<'_>]) -> Vec<u8> {
-    let free = match layout.unwind {
-        UnwindPlace::Mapped { eh_frame, .. } if eh_frame < layout.code => eh_frame + eh_frame_size,
+/// Returns the header for the memory at byte 0 of the file; empty if the header is not mapped or has no space.
+pub(super) fn build_header(file: &[u8], layout: &Layout, eh_frame_size: u64, symbols: &[Symbol<'_>]) -> Vec<u8> {
+    let unwind_end = match layout.unwind {
+        UnwindSections::Mapped { eh_frame, .. } if eh_frame < layout.code_start => eh_frame + eh_frame_size,
         _ => HEADERS_END,
     };
-    let dynamic = free.next_multiple_of(8);
-    let front = if layout.mapped == 0 { layout.code } else { 0 };
-    let fitting = fitting(symbols, front.saturating_sub(dynamic));
-    let (false, Some(before)) = (fitting.is_empty(), file.get(..dynamic as usize)) else { return Vec::new() };
+    let dynamic = unwind_end.next_multiple_of(8);
+    let front_size = if layout.mapped_start == 0 { layout.code_start } else { 0 };
+    let fitting = fitting_symbols(symbols, front_size.saturating_sub(dynamic));
+    let (false, Some(file_header)) = (fitting.is_empty(), file.get(..dynamic as usize)) else { return Vec::new() };
 
-    let mut header = before.to_vec();
+    let mut header = file_header.to_vec();
     for field in SECTION_FIELDS {
         header[field].fill(0);
     }
-    let at = program_header_at(STACK_HEADER) as usize;
+    let offset = program_header_offset(STACK_HEADER) as usize;
     let fields = [dynamic, dynamic, dynamic, DYNAMIC_SIZE, DYNAMIC_SIZE, 8];
-    header[at..at + 4].copy_from_slice(&elf::PT_DYNAMIC.0.to_le_bytes());
-    header[at + 4..at + 8].copy_from_slice(&elf::PF_R.0.to_le_bytes());
+    header[offset..offset + 4].copy_from_slice(&elf::PT_DYNAMIC.0.to_le_bytes());
+    header[offset + 4..offset + 8].copy_from_slice(&elf::PF_R.0.to_le_bytes());
     for (index, field) in fields.into_iter().enumerate() {
-        header[at + 8 + index * 8..][..8].copy_from_slice(&field.to_le_bytes());
+        header[offset + 8 + index * 8..][..8].copy_from_slice(&field.to_le_bytes());
     }
     write_dynamic(&mut header, dynamic, &fitting);
     header
 }
 
-/// The functions, by the name that is shown, as many as fit into so many bytes.
-fn fitting<'a, 'b>(symbols: &'a [Symbol<'b>], space: u64) -> Vec<&'a Symbol<'b>> {
+/// Returns the functions that fit into `space` bytes, by the name for display.
+fn fitting_symbols<'a, 'b>(symbols: &'a [Symbol<'b>], space: u64) -> Vec<&'a Symbol<'b>> {
     let word = size_of::<u32>() as u64;
     // The sections without a function: the null symbol, the empty name, and the hash table's counts, bucket and null.
     let mut used = DYNAMIC_SIZE + SYMBOL_SIZE + 1 + 4 * word;
-    let shown = symbols.iter().filter(|symbol| symbol.bind == elf::STB_GLOBAL);
-    shown
+    let displayed = symbols.iter().filter(|symbol| symbol.bind == elf::STB_GLOBAL);
+    displayed
         .filter(|symbol| {
-            let needs = SYMBOL_SIZE + word + symbol.name.len() as u64 + 1;
-            let fits = used + needs <= space;
-            used += if fits { needs } else { 0 };
+            let needed = SYMBOL_SIZE + word + symbol.name.len() as u64 + 1;
+            let fits = used + needed <= space;
+            used += if fits { needed } else { 0 };
             fits
         })
         .collect()
 }
 
-/// Appends the dynamic section, whose place is `dynamic`, and what it leads to.
+/// Appends the dynamic section, at offset `dynamic`, and the tables that it points to.
 fn write_dynamic(header: &mut Vec<u8>, dynamic: u64, symbols: &[&Symbol<'_>]) {
     let count = symbols.len() as u64 + 1;
     let symtab = dynamic + DYNAMIC_SIZE;
@@ -87,15 +87,15 @@ fn write_dynamic(header: &mut Vec<u8>, dynamic: u64, symbols: &[&Symbol<'_>]) {
     let mut name = 1_u32;
     for symbol in symbols {
         header.extend(name.to_le_bytes());
-        // elfutils adds the bias to what is in a section: any will do, there is none.
+        // Section index 1, although there are no sections: elfutils adds the bias to any symbol that has a section.
         header.extend([elf::STB_GLOBAL.0 << 4 | elf::STT_FUNC.0, 0, 1, 0]);
         header.extend(symbol.offset.to_le_bytes());
         header.extend(symbol.size.to_le_bytes());
         name += symbol.name.len() as u32 + 1;
     }
-    // One bucket, whose chain is all symbols: nothing looks for one by name here.
-    let next = (1..count as u32).map(|index| if u64::from(index) + 1 < count { index + 1 } else { 0 });
-    for word in [1, count as u32, 1, 0].into_iter().chain(next) {
+    // A hash table with one bucket that chains all symbols: no reader looks them up by name.
+    let chain = (1..count as u32).map(|index| if u64::from(index) + 1 < count { index + 1 } else { 0 });
+    for word in [1, count as u32, 1, 0].into_iter().chain(chain) {
         header.extend(word.to_le_bytes());
     }
     header.push(0);

@@ -1,4 +1,4 @@
-//! What the loader would say of an image, for the sink `modules`.
+//! Images as modules, with the data that the loader would provide, for the sink `modules`.
 
 #![forbid(unsafe_code)]
 
@@ -7,7 +7,7 @@ use std::os::unix::ffi::OsStrExt as _;
 
 use object::elf;
 
-use super::content::runs;
+use super::content::page_runs;
 use super::group::Group;
 use super::images::Images;
 use super::pages::page_size;
@@ -16,23 +16,23 @@ use crate::options::NameStyle;
 use crate::sink::FinalizedObject;
 use crate::{AddressRange, LoadedObject};
 
-/// The runs of whole pages that the text of `object` is in.
-pub(crate) fn runs_of(object: &LoadedObject) -> Vec<AddressRange> {
-    runs(object, page_size())
+/// Returns the runs of whole pages that have text of `object`.
+pub(crate) fn object_page_runs(object: &LoadedObject) -> Vec<AddressRange> {
+    page_runs(object, page_size())
 }
 
 impl Images {
-    /// The image of these pages of `object`, if all that it was made of is mapped still.
+    /// Returns the module for a run of `object`, if its image is completely mapped.
     pub(crate) fn module(
         &self,
         object: &FinalizedObject<'_>,
         run: AddressRange,
         style: NameStyle,
     ) -> Option<NewModule> {
-        let group = Group::around(object, run, page_size())?;
-        let (headers, path) = self.headers_of(group.pages)?;
-        let shown = group.functions(object).filter(|(function, _)| group.pages.covers(function.range));
-        let functions = shown.filter_map(|(function, readable)| {
+        let group = Group::containing(object, run, page_size())?;
+        let (headers, path) = self.find_headers(group.pages)?;
+        let in_pages = group.functions(object).filter(|(function, _)| group.pages.covers(function.range));
+        let functions = in_pages.filter_map(|(function, readable)| {
             let name = if style == NameStyle::Linkage { &*function.linkage_name } else { readable.text.as_str() };
             Some((function.range, CString::new(name).ok()?))
         });
@@ -40,7 +40,7 @@ impl Images {
             mapped: headers.mapped()?,
             bias: headers.bias,
             path: CString::new(path.as_os_str().as_bytes()).ok()?,
-            eh_frame_hdr: headers.of_type(elf::PT_GNU_EH_FRAME).map(|header| headers.bias.wrapping_add(header.p_vaddr)),
+            eh_frame_hdr: headers.find(elf::PT_GNU_EH_FRAME).map(|header| headers.bias.wrapping_add(header.p_vaddr)),
             headers: headers.headers.clone(),
             functions: functions.collect(),
         })

@@ -1,21 +1,25 @@
-//! Exchanging the pages under running code.
+//! Exchange of pages under running code.
 //!
-//! `mmap(MAP_FIXED)` over a mapping is one step for every other thread: the kernel holds the lock of the address space
-//! from taking the old pages out to putting the new ones in, and a thread that faults in between waits for it. The
-//! bytes are the same, so a thread that runs there sees nothing.
+//! `mmap(MAP_FIXED)` over a mapping is atomic for every other thread. The kernel holds the lock of the address space
+//! while it replaces the pages. A thread that faults meanwhile waits for the lock. The bytes are the same, so a thread
+//! that runs there notices nothing.
 //!
-//! **The rule.** A thread that *writes* there would lose what it stores between our copy and our `mmap`, or the right
-//! to store; no system call compares and exchanges. So pages are exchanged, or given back, only while nobody can write
-//! to them ([`Images::fit`](super::images::Images)): they are private, anonymous (or ours) and not writable; no hooked
-//! system call that could change that is under way, and none can begin, because each is announced under the session's
-//! lock (`ledger/changes.rs`); and no other call is made, because each object in them was placed by a memory manager of
-//! LLVM's, which our hooks hear, or its producer has promised to leave them alone from *finalized* to *freeing*, or
-//! this thread is the only one. Where the process has `/proc/self/mem` open, the first of these three does not count.
-//! All other pages have no image. `exchange_model.rs` tries every interleaving. A debugger promises nothing: the code
-//! is compared once more right before the `mmap`, which leaves it a microsecond.
+//! **The rule.** A thread that *writes* there would lose the bytes that it stores between our copy and our `mmap`, or
+//! its permission to write; no system call compares and exchanges. Therefore pages are exchanged or restored only while
+//! no thread can write to them ([`Images::copy_if_exchangeable`](super::images::Images)):
 //!
-//! `mmap` is one step, but not always one transaction: before Linux 6.12 a failure late in it can leave the hole. So
-//! what can fail is tried before ([`can_execute`]); the bytes are kept, and put into the hole if it is still free.
+//! * The pages are private, anonymous (or ours) and not writable.
+//! * No hooked system call that could change that is running, and none can start, because each is announced with the
+//!   session locked (`ledger/changes.rs`).
+//! * No other call changes them: each object in them was placed by an LLVM memory manager, whose calls are hooked; or
+//!   its producer has promised to leave them alone from *finalized* to *freeing*; or this thread is the only one. If
+//!   the process has `/proc/self/mem` open, only the last of these counts.
+//!
+//! All other pages get no image. `exchange_model.rs` tries every interleaving. A debugger promises nothing: we compare
+//! the code again right before the `mmap`, which leaves it a microsecond.
+//!
+//! `mmap` is atomic, but not always transactional: before Linux 6.12 a late failure can leave a hole. Therefore we
+//! check executability first ([`can_execute`]). We also keep the bytes, and restore them if the hole is still free.
 
 use std::fs::{File, OpenOptions};
 use std::io;
@@ -26,139 +30,138 @@ use std::ptr;
 use crate::process::checked_read;
 use crate::{Address, AddressRange};
 
-/// The size of a page.
 pub(super) fn page_size() -> u64 {
     // SAFETY: sysconf has no precondition.
     let size = unsafe { libc::sysconf(libc::_SC_PAGESIZE) };
     u64::try_from(size).unwrap_or(4096)
 }
 
-/// Maps the first page of `file` executable, anywhere, for a moment: a file system mounted `noexec` and some security
-/// modules refuse.
+/// Maps the first page of `file` as executable, anywhere, and unmaps it. Fails on file systems mounted `noexec`, and
+/// with some security modules.
 pub(super) fn can_execute(file: &File) -> io::Result<()> {
     let size = page_size() as usize;
-    // SAFETY: a new private mapping touches nothing that exists.
+    // SAFETY: a new private mapping overlaps no existing one.
     let mapped = unsafe { libc::mmap(ptr::null_mut(), size, EXECUTABLE, libc::MAP_PRIVATE, file.as_raw_fd(), 0) };
     if mapped == libc::MAP_FAILED {
         return Err(io::Error::last_os_error());
     }
-    // SAFETY: the mapping just made, which is known nowhere else.
+    // SAFETY: the mapping was just made, and nothing else refers to it.
     unsafe { libc::munmap(mapped, size) };
     Ok(())
 }
 
-/// Maps the first page of `file` writable too (a private copy, never written), and lets it be: valgrind reads the debug
-/// information of a file when it has seen an executable and a writable mapping of it (`di_notify_mmap`).
+/// Also maps the first page of `file` as writable (a private copy, never written), and leaves it mapped. valgrind reads
+/// the debug information of a file when it has seen an executable and a writable mapping of it (`di_notify_mmap`).
 pub(super) fn show_to_valgrind(file: &File) {
     let (size, protection) = (page_size() as usize, libc::PROT_READ | libc::PROT_WRITE);
-    // SAFETY: a new private mapping touches nothing that exists. Where it fails, valgrind shows no names.
+    // SAFETY: a new private mapping overlaps no existing one. If it fails, valgrind shows no names.
     unsafe { libc::mmap(ptr::null_mut(), size, protection, libc::MAP_PRIVATE, file.as_raw_fd(), 0) };
 }
 
-/// Makes the kernel put `pages` into core files. It leaves out what can be read from a file, unless the mapping has
-/// been written to (`anon_vma` in `vma_dump_size`, `fs/coredump.c`). So `header` is written there, or the last byte
-/// over itself where there is none, as a debugger would do it; the mapping gets pages of its own by it. Some systems
-/// forbid it (`proc_mem.force_override`); then the image file is needed.
+/// Makes the kernel include `pages` in core files. It omits pages that can be read from a file, unless the mapping was
+/// written to (`anon_vma` in `vma_dump_size`, `fs/coredump.c`). Therefore we write `header` there as a debugger would,
+/// or the last byte over itself if there is no header; then the mapping has pages of its own. Some systems forbid such
+/// writes (`proc_mem.force_override`); then a reader needs the image file.
 ///
 /// # Safety
-/// As for [`exchange`]: no other thread may write to that byte between the read and the write.
-pub(super) unsafe fn put_into_core(pages: AddressRange, header: &[u8]) -> io::Result<()> {
+/// As for [`exchange`]: no other thread may write to the last byte between the read and the write.
+pub(super) unsafe fn include_in_core_dumps(pages: AddressRange, header: &[u8]) -> io::Result<()> {
     let memory = OpenOptions::new().write(true).open("/proc/self/mem")?;
     if !header.is_empty() && header.len() as u64 <= pages.size() {
         return memory.write_all_at(header, pages.start().0);
     }
-    let last = Address(pages.end().0 - 1);
-    let byte = checked_read::copy(AddressRange::new(last, 1).unwrap_or_default())?;
-    memory.write_all_at(&byte, last.0)
+    let last_byte = Address(pages.end().0 - 1);
+    let byte = checked_read::copy(AddressRange::new(last_byte, 1).unwrap_or_default())?;
+    memory.write_all_at(&byte, last_byte.0)
 }
 
-/// Maps `file` from `offset` on over `pages`. It holds `bytes` there, which are those in memory, `code`, up to
-/// `pages.end()`, except for header padding in front and unwind tables in zeros that nobody reads.
+/// Maps `file` at `offset` over `pages`. The file has `bytes` there. They equal the memory, `code`, up to
+/// `pages.end()`, except for header padding before it, and for unwind tables in unused zeros.
 ///
 /// # Safety
 /// `pages` must be private memory of this process, executable and not writable where `code` is. Nothing may write to
-/// it, protect, unmap or replace it during the call; see the module's head. The file must not be changed while it is
-/// mapped.
+/// it, protect, unmap or replace it during the call; see the module documentation. The file must not be changed while
+/// it is mapped.
 pub(super) unsafe fn exchange(
     pages: AddressRange,
     file: &File,
     offset: u64,
     bytes: &[u8],
     code: &[u8],
-) -> Result<(), NotExchanged> {
-    let untouched = |error| NotExchanged { error, put_back: false };
-    has_bytes(file, offset, bytes).map_err(untouched)?;
-    let place = AddressRange::new(Address(pages.end().0 - code.len() as u64), code.len() as u64).unwrap_or_default();
-    // A debugger cannot promise anything.
-    if !checked_read::copy(place).is_ok_and(|now| now == code) {
-        return Err(untouched(io::Error::other("the code has changed")));
+) -> Result<(), ExchangeError> {
+    let unchanged = |error| ExchangeError { error, is_restored: false };
+    check_file_bytes(file, offset, bytes).map_err(unchanged)?;
+    let code_pages =
+        AddressRange::new(Address(pages.end().0 - code.len() as u64), code.len() as u64).unwrap_or_default();
+    // A debugger may have written in the meantime.
+    if !checked_read::copy(code_pages).is_ok_and(|current| current == code) {
+        return Err(unchanged(io::Error::other("the code has changed")));
     }
     let flags = libc::MAP_PRIVATE | libc::MAP_FIXED;
     let (start, size) = (pages.start().0 as *mut _, pages.size() as usize);
-    // SAFETY: the caller vouches that the pages may be replaced by a file with the same bytes.
+    // SAFETY: the caller guarantees that the pages may be replaced by a file with the same bytes.
     let mapped = unsafe { libc::mmap(start, size, EXECUTABLE, flags, file.as_raw_fd(), offset as i64) };
     if mapped != libc::MAP_FAILED {
         return Ok(());
     }
     let error = io::Error::last_os_error();
-    let put_back = fill_hole(place, code);
-    if let Some(padding) = AddressRange::new(pages.start(), pages.size() - place.size()).filter(|_| put_back) {
-        claim(padding, WRITABLE);
+    let is_restored = fill_hole(code_pages, code);
+    if let Some(padding) = AddressRange::new(pages.start(), pages.size() - code_pages.size()).filter(|_| is_restored) {
+        map_if_free(padding, WRITABLE);
     }
-    Err(NotExchanged { error, put_back })
+    Err(ExchangeError { error, is_restored })
 }
 
-/// An exchange that failed and changed nothing.
+/// Error of an exchange that left the memory as it was.
 #[derive(Debug)]
-pub(super) struct NotExchanged {
+pub(super) struct ExchangeError {
     pub(super) error: io::Error,
-    /// Whether that took an effort.
-    pub(super) put_back: bool,
+    /// True if the failed `mmap` had left a hole, which was filled.
+    pub(super) is_restored: bool,
 }
 
-/// Returns whether the file can be mapped and holds `bytes` from `offset` on, tried elsewhere.
-fn has_bytes(file: &File, offset: u64, bytes: &[u8]) -> io::Result<()> {
-    let mut found = vec![0; bytes.len()];
-    file.read_exact_at(&mut found, offset)?;
-    if found == bytes { Ok(()) } else { Err(io::Error::other("the file differs from what was written")) }
+/// Returns an error unless the file has `bytes` at `offset`.
+fn check_file_bytes(file: &File, offset: u64, bytes: &[u8]) -> io::Result<()> {
+    let mut content = vec![0; bytes.len()];
+    file.read_exact_at(&mut content, offset)?;
+    if content == bytes { Ok(()) } else { Err(io::Error::other("the file differs from what was written")) }
 }
 
-/// Puts `code` back where a failed mmap has left a hole. Returns whether there was one. Where another mapping is,
-/// nothing changes.
-fn fill_hole(place: AddressRange, code: &[u8]) -> bool {
-    // SAFETY: the place was claimed just now: only we know it.
-    claim(place, libc::PROT_NONE) && unsafe { put_anonymous(place, code) }.is_ok()
+/// Maps `code` again if a failed mmap has left a hole. Returns true if it did. Never replaces another mapping.
+fn fill_hole(range: AddressRange, code: &[u8]) -> bool {
+    // SAFETY: the pages were just claimed, so nothing else refers to them.
+    map_if_free(range, libc::PROT_NONE) && unsafe { replace_with_anonymous(range, code) }.is_ok()
 }
 
-/// Maps anonymous memory at `place` if nothing is there.
-fn claim(place: AddressRange, protection: i32) -> bool {
-    let (start, size) = (place.start().0 as *mut libc::c_void, place.size() as usize);
+/// Maps anonymous memory at `range` if it is free.
+fn map_if_free(range: AddressRange, protection: i32) -> bool {
+    let (start, size) = (range.start().0 as *mut libc::c_void, range.size() as usize);
     if size == 0 {
         return false;
     }
-    // SAFETY: NOREPLACE never touches a mapping that exists.
-    let claimed = unsafe { libc::mmap(start, size, protection, ANONYMOUS | libc::MAP_FIXED_NOREPLACE, -1, 0) };
-    if claimed != libc::MAP_FAILED && claimed != start {
-        // A kernel before 4.17 takes the place for a hint.
-        // SAFETY: the mapping made just now, which is known nowhere else.
-        unsafe { libc::munmap(claimed, size) };
+    // SAFETY: NOREPLACE never touches an existing mapping.
+    let mapped = unsafe { libc::mmap(start, size, protection, ANONYMOUS | libc::MAP_FIXED_NOREPLACE, -1, 0) };
+    if mapped != libc::MAP_FAILED && mapped != start {
+        // Kernels before 4.17 take the address for a hint.
+        // SAFETY: the mapping was just made, and nothing else refers to it.
+        unsafe { libc::munmap(mapped, size) };
     }
-    claimed == start
+    mapped == start
 }
 
-/// Makes anonymous memory of pages that are mapped from an image, with their bytes and the same protection, in one
-/// step; and of the header padding in front of them, which then is as it was when it was reserved.
+/// Replaces image pages with anonymous memory that has the same bytes and protection, in one atomic step. The header
+/// padding before them becomes zeros again.
 ///
 /// # Safety
 /// Both must be mapped from an image and have no other owner. As for [`exchange`], nothing may change the pages during
 /// the call.
 pub(super) unsafe fn withdraw(pages: AddressRange, padding: Option<AddressRange>) -> io::Result<()> {
     let bytes = checked_read::copy(pages)?;
-    // SAFETY: the pages hold `bytes`, copied just now, and the caller vouches that nothing else owns them.
-    unsafe { put_anonymous(pages, &bytes) }?;
+    // SAFETY: the pages have the bytes just copied, and the caller guarantees that nothing else owns them.
+    unsafe { replace_with_anonymous(pages, &bytes) }?;
     if let Some(padding) = padding {
-        // SAFETY: the caller vouches that these pages are ours; nothing uses them.
-        unsafe { empty(padding) };
+        // SAFETY: the caller guarantees that these pages are ours; nothing uses them.
+        unsafe { map_zeros(padding) };
     }
     Ok(())
 }
@@ -167,44 +170,44 @@ const WRITABLE: i32 = libc::PROT_READ | libc::PROT_WRITE;
 const EXECUTABLE: i32 = libc::PROT_READ | libc::PROT_EXEC;
 const ANONYMOUS: i32 = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
 
-/// Puts executable anonymous memory with `bytes` over `pages`. It is made elsewhere, so that a thread that runs there
-/// sees the old pages or the new ones.
+/// Replaces `pages` with executable anonymous memory that has `bytes`. It is prepared elsewhere and moved, so that a
+/// running thread sees either the old pages or the new ones.
 ///
 /// # Safety
-/// The pages must hold `bytes`, or nothing, and have no other owner.
-unsafe fn put_anonymous(pages: AddressRange, bytes: &[u8]) -> io::Result<()> {
+/// The pages must have the content `bytes`, or be reserved and unused, and have no other owner.
+unsafe fn replace_with_anonymous(pages: AddressRange, bytes: &[u8]) -> io::Result<()> {
     let size = bytes.len();
-    // SAFETY: a new private mapping touches nothing that exists.
-    let made = unsafe { libc::mmap(ptr::null_mut(), size, WRITABLE, ANONYMOUS, -1, 0) };
-    if made == libc::MAP_FAILED {
+    // SAFETY: a new private mapping overlaps no existing one.
+    let copy = unsafe { libc::mmap(ptr::null_mut(), size, WRITABLE, ANONYMOUS, -1, 0) };
+    if copy == libc::MAP_FAILED {
         return Err(io::Error::last_os_error());
     }
-    // SAFETY: writable memory of that size was mapped just now.
-    unsafe { ptr::copy_nonoverlapping(bytes.as_ptr(), made.cast(), size) };
-    // SAFETY: the mapping made above, which nothing else refers to yet.
-    let protected = unsafe { libc::mprotect(made, size, EXECUTABLE) };
+    // SAFETY: writable memory of that size was just mapped.
+    unsafe { ptr::copy_nonoverlapping(bytes.as_ptr(), copy.cast(), size) };
+    // SAFETY: the mapping was made above, and nothing else refers to it yet.
+    let protected = unsafe { libc::mprotect(copy, size, EXECUTABLE) };
     let flags = libc::MREMAP_MAYMOVE | libc::MREMAP_FIXED;
-    let target = pages.start().0 as *mut libc::c_void;
+    let target_addr = pages.start().0 as *mut libc::c_void;
     if protected == 0 {
-        // SAFETY: the caller vouches for the pages that this takes the place of.
-        let moved = unsafe { libc::mremap(made, size, size, flags, target) };
+        // SAFETY: the caller guarantees that the pages may be replaced.
+        let moved = unsafe { libc::mremap(copy, size, size, flags, target_addr) };
         if moved != libc::MAP_FAILED {
             return Ok(());
         }
     }
     let error = io::Error::last_os_error();
-    // SAFETY: the memory made above; it was not moved.
-    unsafe { libc::munmap(made, size) };
+    // SAFETY: the memory was made above and was not moved.
+    unsafe { libc::munmap(copy, size) };
     Err(error)
 }
 
-/// Maps zeros at `pages`.
+/// Replaces `pages` with zeros.
 ///
 /// # Safety
 /// The pages must be ours.
-unsafe fn empty(pages: AddressRange) {
+unsafe fn map_zeros(pages: AddressRange) {
     let (start, size) = (pages.start().0 as *mut libc::c_void, pages.size() as usize);
-    // SAFETY: the caller vouches that these pages are ours to replace.
+    // SAFETY: the caller guarantees that these pages are ours to replace.
     unsafe { libc::mmap(start, size, WRITABLE, ANONYMOUS | libc::MAP_FIXED, -1, 0) };
 }
 
@@ -217,29 +220,30 @@ mod tests {
     #[cfg(target_arch = "aarch64")]
     const CODE: &[u8] = [[0xc0, 0x03, 0x5f, 0xd6]; 1024].as_flattened();
 
-    /// Three anonymous pages, the last one executable, full of `ret`: padding in front, a page behind, code.
+    /// Maps three anonymous pages: two of padding, and an executable one full of `ret`. Returns all pages, and the
+    /// last.
     fn code() -> (AddressRange, AddressRange) {
         let size = 3 * page_size() as usize;
-        // SAFETY: a new private mapping touches nothing that exists.
+        // SAFETY: a new private mapping overlaps no existing one.
         let start = unsafe { libc::mmap(ptr::null_mut(), size, WRITABLE, ANONYMOUS, -1, 0) };
         assert_ne!(start, libc::MAP_FAILED);
         let pages = AddressRange::new(Address(start as u64), size as u64).unwrap();
         let code = AddressRange::new(Address(pages.end().0 - 4096), 4096).unwrap();
-        // SAFETY: the page was mapped just now.
+        // SAFETY: the page was just mapped.
         unsafe { ptr::copy_nonoverlapping(CODE.as_ptr(), code.start().0 as *mut u8, CODE.len()) };
-        // SAFETY: the same page.
+        // SAFETY: the page was just mapped.
         unsafe { libc::mprotect(code.start().0 as *mut _, 4096, libc::PROT_READ | libc::PROT_EXEC) };
         (pages, code)
     }
 
-    /// The page runs: it returns at once.
-    fn runs(code: AddressRange) {
-        // SAFETY: the page holds `ret`.
+    /// Runs the page, which returns immediately.
+    fn run_page(code: AddressRange) {
+        // SAFETY: the page is full of `ret`.
         let function: extern "C" fn() = unsafe { std::mem::transmute(code.start().0 as usize as *const ()) };
         function();
     }
 
-    fn file(test: &str, code: &[u8]) -> File {
+    fn file_with_code(test: &str, code: &[u8]) -> File {
         let path = std::env::temp_dir().join(format!("jitlisten-pages-{test}-{}", std::process::id()));
         std::fs::write(&path, [&[0; 8192], code].concat()).unwrap();
         let file = File::open(&path).unwrap();
@@ -247,7 +251,7 @@ mod tests {
         file
     }
 
-    fn is_file(range: AddressRange) -> bool {
+    fn is_mapped_from_file(range: AddressRange) -> bool {
         let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
         let line = maps.lines().find(|line| {
             let (start, rest) = line.split_once('-').unwrap();
@@ -258,34 +262,34 @@ mod tests {
     }
 
     /// Maps the file over all three pages.
-    fn exchange_all(pages: AddressRange, file: &File, offset: u64) -> Result<(), NotExchanged> {
+    fn exchange_all(pages: AddressRange, file: &File, offset: u64) -> Result<(), ExchangeError> {
         let bytes = [&[0; 8192], CODE].concat();
-        // SAFETY: the pages are the test's own, and the file is not changed.
+        // SAFETY: the pages belong to the test, and the file is not changed.
         unsafe { exchange(pages, file, offset, &bytes, CODE) }
     }
 
     #[test]
     fn pages_come_from_the_file_and_go_back() {
         let (pages, code) = code();
-        exchange_all(pages, &file("exchange", CODE), 0).unwrap();
-        runs(code);
-        assert!(is_file(code) && is_file(pages));
+        exchange_all(pages, &file_with_code("exchange", CODE), 0).unwrap();
+        run_page(code);
+        assert!(is_mapped_from_file(code) && is_mapped_from_file(pages));
         let padding = AddressRange::new(pages.start(), pages.size() - 4096);
-        // SAFETY: both are mapped from the file just now.
+        // SAFETY: both were just mapped from the file.
         unsafe { withdraw(code, padding) }.unwrap();
-        runs(code);
+        run_page(code);
         assert_eq!(checked_read::copy(code).unwrap(), CODE);
-        assert!(!is_file(code) && !is_file(pages));
+        assert!(!is_mapped_from_file(code) && !is_mapped_from_file(pages));
     }
 
     #[test]
     fn a_file_with_other_bytes_or_too_few_is_refused() {
         let (pages, code) = code();
         for (test, bytes) in [("other", &[0xcc; 4096][..]), ("short", &[])] {
-            let refused = exchange_all(pages, &file(test, bytes), 0).unwrap_err();
-            assert!(!refused.put_back);
-            runs(code);
-            assert!(!is_file(code) && !is_file(pages));
+            let error = exchange_all(pages, &file_with_code(test, bytes), 0).unwrap_err();
+            assert!(!error.is_restored);
+            run_page(code);
+            assert!(!is_mapped_from_file(code) && !is_mapped_from_file(pages));
         }
     }
 
@@ -294,30 +298,30 @@ mod tests {
         let (pages, code) = code();
         let memory = OpenOptions::new().write(true).open("/proc/self/mem").unwrap();
         memory.write_all_at(&[0x90], code.start().0 + 8).unwrap();
-        assert!(!exchange_all(pages, &file("changed", CODE), 0).unwrap_err().put_back);
-        assert!(!is_file(code) && checked_read::copy(code).unwrap()[8] == 0x90);
+        assert!(!exchange_all(pages, &file_with_code("changed", CODE), 0).unwrap_err().is_restored);
+        assert!(!is_mapped_from_file(code) && checked_read::copy(code).unwrap()[8] == 0x90);
     }
 
-    /// In a child, which has one thread: a hole of the test's process could be filled by another test.
+    /// Runs in a child, which has a single thread: in this process another test could fill the hole.
     #[test]
     fn a_hole_is_filled_and_nothing_else() {
         let (_, code) = code();
         assert!(crate::process::in_child(|| {
-            let is_nothing_filled = !fill_hole(code, CODE);
-            // SAFETY: the test's own page.
+            let nothing_was_filled = !fill_hole(code, CODE);
+            // SAFETY: the page belongs to the test.
             unsafe { libc::munmap(code.start().0 as *mut _, 4096) };
-            let is_filled = fill_hole(code, CODE);
-            runs(code);
-            is_nothing_filled && is_filled && checked_read::copy(code).is_ok_and(|bytes| bytes == CODE)
+            let hole_was_filled = fill_hole(code, CODE);
+            run_page(code);
+            nothing_was_filled && hole_was_filled && checked_read::copy(code).is_ok_and(|bytes| bytes == CODE)
         }));
     }
 
     #[test]
     fn what_is_refused_early_changes_nothing() {
         let (pages, code) = code();
-        // An offset that is no multiple of a page is refused.
-        let refused = exchange_all(pages, &file("early", CODE), 1).unwrap_err();
-        assert!(!refused.put_back);
-        runs(code);
+        // The kernel rejects an offset that is not a multiple of the page size.
+        let error = exchange_all(pages, &file_with_code("early", CODE), 1).unwrap_err();
+        assert!(!error.is_restored);
+        run_page(code);
     }
 }

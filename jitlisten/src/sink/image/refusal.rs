@@ -1,4 +1,4 @@
-//! Why an object has no image; it is not an error of the sink, which goes on.
+//! Reasons for objects without an image. They are not errors: the sink continues.
 
 #![forbid(unsafe_code)]
 
@@ -7,23 +7,23 @@ use crate::{Error, ObjectId, log_line};
 
 #[derive(Debug)]
 pub(super) enum Refusal {
-    /// Its memory is gone.
+    /// The memory was unmapped.
     Unreadable,
     /// The pages are writable, shared with other processes, from another file, or not executable.
     NotFinal,
     /// Another thread may write to its pages during the exchange.
     NotOwned,
-    /// No ELF file can be made of it.
+    /// The ELF file cannot be encoded.
     NotEncoded(Error),
 }
 
-/// Which kinds have been logged.
+/// Kinds of refusals that were already logged.
 #[derive(Debug, Default)]
 pub(super) struct Refusals([bool; 4]);
 
 impl Refusals {
-    /// Counts one; the first of each kind is logged as a warning, the others for those who want everything.
-    pub(super) fn count(&mut self, counters: &ImageCounters, refusal: &Refusal, id: ObjectId) {
+    /// Counts a refusal. The first of each kind is logged as a warning, later ones as debug messages.
+    pub(super) fn count_and_log(&mut self, counters: &ImageCounters, refusal: &Refusal, id: ObjectId) {
         let (kind, counter): (usize, &Counter) = match refusal {
             Refusal::Unreadable => (0, &counters.refused_unreadable),
             Refusal::NotFinal => (1, &counters.refused_not_final),

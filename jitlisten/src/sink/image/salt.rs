@@ -1,5 +1,5 @@
-//! Build-ids that are never given twice: perf keeps files by build-id, and equal code in two processes, or at two
-//! addresses of one, has different symbols around it.
+//! Unique build-ids. perf caches files by build-id, and images with equal code (in two processes, or at two addresses
+//! of one) have different symbols.
 
 #![forbid(unsafe_code)]
 
@@ -8,27 +8,27 @@ use std::io::Read as _;
 
 use crate::process::clock;
 
-/// A source of build-ids.
+/// Generator of unique build-ids.
 #[derive(Debug)]
-pub(super) struct Salt {
+pub(super) struct BuildIds {
     random: [u8; 12],
     count: u64,
 }
 
-impl Salt {
-    /// A source unlike any other.
-    pub(super) fn new() -> Salt {
+impl BuildIds {
+    /// Seeds the generator from `/dev/urandom`, or from the time and the PID if that cannot be read.
+    pub(super) fn new() -> BuildIds {
         let mut random = [0; 12];
-        let read = File::open("/dev/urandom").and_then(|mut file| file.read_exact(&mut random));
-        if read.is_err() {
+        let result = File::open("/dev/urandom").and_then(|mut file| file.read_exact(&mut random));
+        if result.is_err() {
             let now = clock::monotonic();
             random[..8].copy_from_slice(&now.to_le_bytes());
             random[8..].copy_from_slice(&std::process::id().to_le_bytes());
         }
-        Salt { random, count: 0 }
+        BuildIds { random, count: 0 }
     }
 
-    /// The next build-id.
+    /// Returns the next build-id.
     pub(super) fn next(&mut self) -> [u8; 20] {
         self.count += 1;
         let mut id = [0; 20];

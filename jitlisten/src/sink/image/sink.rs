@@ -1,10 +1,10 @@
-//! The sink: an image at *finalized*, for every run of pages that is final.
+//! The image sink's event handlers: at *finalized*, each run of pages that is final gets an image.
 
 #![forbid(unsafe_code)]
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use super::content::runs;
+use super::content::page_runs;
 use super::images::Images;
 use super::pages;
 use crate::options::Options;
@@ -20,7 +20,7 @@ impl Image {
         Image { options: options.clone(), images: Arc::clone(images) }
     }
 
-    /// Never waits: it is only taken under the session's lock.
+    /// Locks the images. Never blocks: the lock is only taken with the session locked.
     fn images(&self) -> MutexGuard<'_, Images> {
         self.images.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -33,14 +33,14 @@ impl Sink for Image {
 
     fn finalized(&mut self, object: &FinalizedObject<'_>) -> Result<u64, SinkError> {
         let mut bytes = 0;
-        for run in runs(object.object, pages::page_size()) {
-            bytes += self.images().make(&self.options, object, run)?;
+        for run in page_runs(object.object, pages::page_size()) {
+            bytes += self.images().make_image(&self.options, object, run)?;
         }
         Ok(bytes)
     }
 
     fn freeing(&mut self, object: &FinalizedObject<'_>) -> Result<(), SinkError> {
-        for run in runs(object.object, pages::page_size()) {
+        for run in page_runs(object.object, pages::page_size()) {
             self.images().freeing(object.id, run);
         }
         Ok(())

@@ -1,4 +1,4 @@
-//! The symbols of an image.
+//! Symbols of an image.
 
 #![forbid(unsafe_code)]
 
@@ -8,19 +8,19 @@ use super::content::Content;
 use super::layout::Layout;
 use crate::options::NameStyle;
 
-/// One symbol; all are functions.
+/// Symbol of a function.
 pub(crate) struct Symbol<'a> {
     pub(crate) name: &'a [u8],
-    /// In the file.
+    /// Offset in the file.
     pub(crate) offset: u64,
     pub(crate) size: u64,
     pub(crate) bind: elf::SymbolBind,
 }
 
-/// Every function of the pages, by every name: local symbols first.
+/// Returns a symbol for every name of each function in the pages, local symbols first.
 ///
-/// Of two symbols at one address perf, elfutils and gdb prefer the global one, so that is the name people shall see;
-/// the other one stays, local, for uprobes and for readers that know it.
+/// If two symbols have the same address, perf, elfutils and gdb prefer the global one. That is therefore the name for
+/// display. The others stay as local symbols, for uprobes and for readers that know them.
 pub(crate) fn symbols<'a>(content: &Content<'a>, layout: &Layout) -> Vec<Symbol<'a>> {
     let (mut locals, mut globals) = (Vec::new(), Vec::new());
     let functions = content.parts.iter().flat_map(|part| part.object.functions().iter().zip(part.names));
@@ -32,10 +32,10 @@ pub(crate) fn symbols<'a>(content: &Content<'a>, layout: &Layout) -> Vec<Symbol<
             bind,
         };
         let (linkage, readable) = (&*function.linkage_name, readable.text.as_str());
-        let shown = if content.style == NameStyle::Linkage { linkage } else { readable };
-        globals.push(symbol(shown, elf::STB_GLOBAL));
-        let others = std::iter::once(linkage).chain(function.aliases.iter().map(|alias| &**alias));
-        locals.extend(others.filter(|&name| name != shown).map(|name| symbol(name, elf::STB_LOCAL)));
+        let displayed = if content.style == NameStyle::Linkage { linkage } else { readable };
+        globals.push(symbol(displayed, elf::STB_GLOBAL));
+        let other_names = std::iter::once(linkage).chain(function.aliases.iter().map(|alias| &**alias));
+        locals.extend(other_names.filter(|&name| name != displayed).map(|name| symbol(name, elf::STB_LOCAL)));
     }
     locals.extend(globals);
     locals

@@ -1,4 +1,4 @@
-//! Images of real objects, read back by other readers.
+//! Images of real objects, checked with independent readers.
 
 #![forbid(unsafe_code)]
 
@@ -14,9 +14,9 @@ use object::{
     LittleEndian as LE, Object as _, ObjectSection as _, ObjectSymbol as _, RelocationFlags, RelocationTarget, elf,
 };
 
-use super::content::{Content, Part, runs};
+use super::content::{Content, Part, page_runs};
 use super::encode::{Encoded, encode};
-use super::layout::UnwindPlace;
+use super::layout::UnwindSections;
 use crate::name::{self, ReadableName};
 use crate::options::NameStyle;
 use crate::{Address, AddressRange, LineRows, LoadedObject, cfi};
@@ -25,36 +25,36 @@ const PAGE: u64 = 0x1000;
 
 type Slice<'a> = EndianSlice<'a, LittleEndian>;
 
-/// An object as it is in memory once LLVM has relocated it.
-struct Live {
+/// An object in memory, after LLVM has relocated it.
+struct LiveObject {
     debug_object: Vec<u8>,
     object: LoadedObject,
     names: Vec<ReadableName>,
     eh_frame: Vec<u8>,
 }
 
-impl Live {
-    fn of(file: &str) -> Live {
-        Live::moved(file, |address| address)
+impl LiveObject {
+    fn load(file: &str) -> LiveObject {
+        LiveObject::load_moved(file, |address| address)
     }
 
-    /// As if LLVM had placed it elsewhere.
-    fn moved(file: &str, place: impl Fn(u64) -> u64) -> Live {
+    /// Loads an object with the section addresses that `new_address` returns.
+    fn load_moved(file: &str, new_address: impl Fn(u64) -> u64) -> LiveObject {
         let path = format!("{}/testdata/{file}", env!("CARGO_MANIFEST_DIR"));
         let mut debug_object = std::fs::read(path).unwrap();
         let header = *elf::FileHeader64::<LE>::parse(&*debug_object).unwrap();
         for index in 0..usize::from(header.e_shnum(LE)) {
-            let at = header.e_shoff(LE) as usize + index * size_of::<elf::SectionHeader64<LE>>() + 16;
-            let address = u64::from_le_bytes(debug_object[at..at + 8].try_into().unwrap());
+            let offset = header.e_shoff(LE) as usize + index * size_of::<elf::SectionHeader64<LE>>() + 16;
+            let address = u64::from_le_bytes(debug_object[offset..offset + 8].try_into().unwrap());
             if address != 0 {
-                debug_object[at..at + 8].copy_from_slice(&place(address).to_le_bytes());
+                debug_object[offset..offset + 8].copy_from_slice(&new_address(address).to_le_bytes());
             }
         }
         let object = LoadedObject::parse(&debug_object).unwrap();
         let functions = object.functions().iter();
         let names = functions.map(|function| name::readable(&function.linkage_name, None)).collect();
-        let eh_frame = relocated(&debug_object, ".eh_frame");
-        Live { debug_object, object, names, eh_frame }
+        let eh_frame = relocate_section(&debug_object, ".eh_frame");
+        LiveObject { debug_object, object, names, eh_frame }
     }
 
     fn code(&self, pages: AddressRange) -> Vec<u8> {
@@ -62,8 +62,8 @@ impl Live {
         let mut code = vec![0; pages.size() as usize];
         for text in self.object.text().iter().filter(|text| pages.covers(text.range)) {
             let section = file.sections().find(|section| section.address() == text.range.start().0).unwrap();
-            let at = (text.range.start().0 - pages.start().0) as usize;
-            code[at..at + text.range.size() as usize].copy_from_slice(section.data().unwrap());
+            let offset = (text.range.start().0 - pages.start().0) as usize;
+            code[offset..offset + text.range.size() as usize].copy_from_slice(section.data().unwrap());
         }
         code
     }
@@ -85,25 +85,25 @@ impl Live {
     }
 }
 
-/// A section with the relocations that LLVM's `RuntimeDyld` applies to it.
-fn relocated(debug_object: &[u8], name: &str) -> Vec<u8> {
+/// Applies the relocations of LLVM's `RuntimeDyld` to a section.
+fn relocate_section(debug_object: &[u8], name: &str) -> Vec<u8> {
     let file = ElfFile64::<LE>::parse(debug_object).unwrap();
     let Some(section) = file.section_by_name(name) else { return Vec::new() };
     let mut bytes = section.data().unwrap().to_vec();
-    for (at, relocation) in section.relocations() {
+    for (offset, relocation) in section.relocations() {
         let RelocationTarget::Symbol(index) = relocation.target() else { panic!("no symbol") };
         let symbol = file.symbol_by_index(index).unwrap();
         let base = symbol.section_index().map_or(0, |index| file.section_by_index(index).unwrap().address());
         let value = base.wrapping_add(symbol.address()).wrapping_add(relocation.addend() as u64);
-        let value = value.wrapping_sub(section.address() + at);
+        let value = value.wrapping_sub(section.address() + offset);
         let size = match relocation.flags() {
-            // The reader has no kind for it.
+            // The object crate does not know the size.
             RelocationFlags::Elf { r_type } if r_type == elf::R_X86_64_PC64 => 8,
             _ => usize::from(relocation.size() / 8),
         };
         assert_ne!(size, 0, "{relocation:?}");
-        let at = at as usize;
-        bytes[at..at + size].copy_from_slice(&value.to_le_bytes()[..size]);
+        let offset = offset as usize;
+        bytes[offset..offset + size].copy_from_slice(&value.to_le_bytes()[..size]);
     }
     bytes
 }
@@ -127,15 +127,15 @@ const OBJECTS: [&str; 16] = [
     "llvmlite-0.45-llvm20-dwarf5.o",
 ];
 
-/// Every object, every run of its pages, with header padding and without.
-fn for_all(check: impl Fn(&str, &Live, AddressRange, &Encoded)) {
+/// Runs `check` for each run of pages of each object, with header padding and without.
+fn check_all_images(check: impl Fn(&str, &LiveObject, AddressRange, &Encoded)) {
     for file in OBJECTS {
-        let snapshot = Live::of(file);
-        let runs = runs(&snapshot.object, PAGE);
-        assert!(!runs.is_empty(), "{file} has text");
-        for pages in runs {
+        let live = LiveObject::load(file);
+        let all_runs = page_runs(&live.object, PAGE);
+        assert!(!all_runs.is_empty(), "{file} has text");
+        for pages in all_runs {
             for padding in [0, PAGE] {
-                check(file, &snapshot, pages, &snapshot.encode(pages, padding));
+                check(file, &live, pages, &live.encode(pages, padding));
             }
         }
     }
@@ -143,36 +143,37 @@ fn for_all(check: impl Fn(&str, &Live, AddressRange, &Encoded)) {
 
 #[test]
 fn code_is_byte_for_byte_where_it_is_in_memory() {
-    for_all(|file, snapshot, pages, image| {
+    check_all_images(|file, live, pages, image| {
         let elf = ElfFile64::<LE>::parse(&*image.bytes).unwrap();
         let header = elf.elf_header();
         let loads = header.program_headers(LE, &*image.bytes).unwrap().iter();
         let loads: Vec<_> = loads.filter(|header| header.p_type(LE) == elf::PT_LOAD).collect();
         assert_eq!(loads.len(), 1, "{file}");
         assert_eq!(loads[0].p_offset(LE), loads[0].p_vaddr(LE), "{file}");
-        let code = snapshot.code(pages);
-        for text in snapshot.object.text().iter().filter(|text| pages.covers(text.range)) {
-            let at = text.range.start().0.wrapping_sub(image.layout.bias);
-            let section = elf.sections().find(|section| section.address() == at && section.size() > 0).unwrap();
-            let inside = (text.range.start().0 - pages.start().0) as usize;
-            assert_eq!(section.data().unwrap(), &code[inside..inside + text.range.size() as usize], "{file}");
+        let code = live.code(pages);
+        for text in live.object.text().iter().filter(|text| pages.covers(text.range)) {
+            let section_address = text.range.start().0.wrapping_sub(image.layout.bias);
+            let section =
+                elf.sections().find(|section| section.address() == section_address && section.size() > 0).unwrap();
+            let offset = (text.range.start().0 - pages.start().0) as usize;
+            assert_eq!(section.data().unwrap(), &code[offset..offset + text.range.size() as usize], "{file}");
         }
     });
 }
 
 #[test]
 fn every_function_has_its_readable_name_first_and_its_linkage_name_too() {
-    for_all(|file, snapshot, pages, image| {
+    check_all_images(|file, live, pages, image| {
         let elf = ElfFile64::<LE>::parse(&*image.bytes).unwrap();
-        let functions = snapshot.object.functions().iter().zip(&snapshot.names);
+        let functions = live.object.functions().iter().zip(&live.names);
         for (function, readable) in functions.filter(|(function, _)| pages.covers(function.range)) {
-            let at = function.range.start().0.wrapping_sub(image.layout.bias);
-            let here: Vec<_> = elf.symbols().filter(|symbol| symbol.address() == at).collect();
-            let global: Vec<_> = here.iter().filter(|symbol| symbol.is_global()).collect();
+            let address = function.range.start().0.wrapping_sub(image.layout.bias);
+            let symbols: Vec<_> = elf.symbols().filter(|symbol| symbol.address() == address).collect();
+            let global: Vec<_> = symbols.iter().filter(|symbol| symbol.is_global()).collect();
             assert_eq!(global.len(), 1, "{file}");
             assert_eq!(global[0].name().unwrap(), readable.text, "{file}");
             assert_eq!(global[0].size(), function.range.size(), "{file}");
-            assert!(here.iter().any(|symbol| symbol.name() == Ok(&function.linkage_name)), "{file}");
+            assert!(symbols.iter().any(|symbol| symbol.name() == Ok(&function.linkage_name)), "{file}");
         }
         assert_eq!(elf.build_id().unwrap().unwrap(), [0x5a; 20]);
     });
@@ -180,19 +181,19 @@ fn every_function_has_its_readable_name_first_and_its_linkage_name_too() {
 
 #[test]
 fn lines_are_those_of_the_object() {
-    for_all(|file, snapshot, pages, image| {
-        let expected = LineRows::parse(&snapshot.debug_object).unwrap();
-        let found = LineRows::parse(&image.bytes).unwrap();
-        assert_eq!(expected.rows().len(), found.rows().len(), "{file}");
+    check_all_images(|file, live, pages, image| {
+        let expected = LineRows::parse(&live.debug_object).unwrap();
+        let actual = LineRows::parse(&image.bytes).unwrap();
+        assert_eq!(expected.rows().len(), actual.rows().len(), "{file}");
         for row in expected.rows().iter().filter(|row| pages.contains(row.address) && !row.end_sequence) {
-            let at = Address(row.address.0.wrapping_sub(image.layout.bias));
-            assert_eq!(found.find(at), expected.find(row.address), "{file} {}", row.address);
+            let address = Address(row.address.0.wrapping_sub(image.layout.bias));
+            assert_eq!(actual.find(address), expected.find(row.address), "{file} {}", row.address);
         }
     });
 }
 
-/// The rules at an address, and where the function they are of begins.
-fn rules<'a>(
+/// Returns the start of the function at an address, and the unwind row for the address.
+fn unwind_row<'a>(
     section: &EhFrame<Slice<'a>>,
     bases: &BaseAddresses,
     table: Option<&gimli::ParsedEhFrameHdr<Slice<'a>>>,
@@ -211,117 +212,116 @@ fn rules<'a>(
 
 #[test]
 fn the_search_table_leads_to_the_rules_of_the_live_section_at_every_byte() {
-    for_all(|file, snapshot, pages, image| {
+    check_all_images(|file, live, pages, image| {
         let elf = ElfFile64::<LE>::parse(&*image.bytes).unwrap();
-        let Some(range) = snapshot.object.eh_frame() else { return };
-        let expected_section = EhFrame::new(&snapshot.eh_frame, LittleEndian);
+        let Some(range) = live.object.eh_frame() else { return };
+        let expected_section = EhFrame::new(&live.eh_frame, LittleEndian);
         let expected_bases = BaseAddresses::default().set_eh_frame(range.start().0);
         let section = elf.section_by_name(".eh_frame").unwrap();
-        let found_section = EhFrame::new(section.data().unwrap(), LittleEndian);
-        let UnwindPlace::Mapped { hdr, eh_frame } = image.layout.unwind else { panic!("{file}: no place") };
-        let found_bases = BaseAddresses::default().set_eh_frame(eh_frame).set_eh_frame_hdr(hdr);
+        let image_section = EhFrame::new(section.data().unwrap(), LittleEndian);
+        let UnwindSections::Mapped { hdr, eh_frame } = image.layout.unwind else { panic!("{file}: no place") };
+        let image_bases = BaseAddresses::default().set_eh_frame(eh_frame).set_eh_frame_hdr(hdr);
         let table = elf.section_by_name(".eh_frame_hdr").unwrap();
-        let table = EhFrameHdr::new(table.data().unwrap(), LittleEndian).parse(&found_bases, 8).unwrap();
+        let table = EhFrameHdr::new(table.data().unwrap(), LittleEndian).parse(&image_bases, 8).unwrap();
         let mut compared = 0;
-        for function in snapshot.object.functions().iter().filter(|function| pages.covers(function.range)) {
+        for function in live.object.functions().iter().filter(|function| pages.covers(function.range)) {
             for address in function.range.start().0..function.range.end().0 {
-                let Some((start, expected)) = rules(&expected_section, &expected_bases, None, address) else {
+                let Some((start, expected)) = unwind_row(&expected_section, &expected_bases, None, address) else {
                     continue;
                 };
                 let offset = address.wrapping_sub(image.layout.bias);
-                let (found_start, found) = rules(&found_section, &found_bases, Some(&table), offset).unwrap();
-                assert_eq!(found_start, start.wrapping_sub(image.layout.bias), "{file}");
-                assert_eq!(found.cfa(), expected.cfa(), "{file} {address:#x}");
-                assert_eq!(found.registers().collect::<Vec<_>>(), expected.registers().collect::<Vec<_>>(), "{file}");
+                let (actual_start, actual) = unwind_row(&image_section, &image_bases, Some(&table), offset).unwrap();
+                assert_eq!(actual_start, start.wrapping_sub(image.layout.bias), "{file}");
+                assert_eq!(actual.cfa(), expected.cfa(), "{file} {address:#x}");
+                assert_eq!(actual.registers().collect::<Vec<_>>(), expected.registers().collect::<Vec<_>>(), "{file}");
                 compared += 1;
             }
         }
-        let covered = cfi::covered(&snapshot.eh_frame, range.start()).unwrap();
+        let covered = cfi::covered(&live.eh_frame, range.start()).unwrap();
         assert!(compared > 0 && covered.iter().any(|fde| pages.covers(*fde)), "{file}");
     });
 }
 
 #[test]
 fn without_a_mapped_place_no_header_promises_one() {
-    let snapshot = Live::of("lli-14-mcjit-dwarf4.o");
-    let pages = runs(&snapshot.object, PAGE)[0];
-    let mut code = snapshot.code(pages);
-    // Other bytes behind the text: no zeros to write into.
+    let live = LiveObject::load("lli-14-mcjit-dwarf4.o");
+    let pages = page_runs(&live.object, PAGE)[0];
+    let mut code = live.code(pages);
+    // A non-zero last byte leaves no space for unwind tables after the text.
     *code.last_mut().unwrap() = 0xcc;
-    let parts = vec![Part { debug_object: None, ..snapshot.part() }];
+    let parts = vec![Part { debug_object: None, ..live.part() }];
     let content = Content { parts, style: NameStyle::Linkage, pages, code: &code, padding: 0, build_id: [1; 20] };
     let image = encode(&content, PAGE).unwrap();
-    assert!(matches!(image.layout.unwind, UnwindPlace::FileOnly { .. }));
+    assert!(matches!(image.layout.unwind, UnwindSections::FileOnly { .. }));
     let elf = ElfFile64::<LE>::parse(&*image.bytes).unwrap();
     assert!(elf.section_by_name(".eh_frame").is_some());
     assert!(elf.section_by_name(".eh_frame_hdr").is_none());
     assert_eq!(image.bytes[image.layout.code_end as usize - 1], 0xcc);
 }
 
-/// C++ code far away from its runtime: pointers of 64 bits to the personality routine and to the tables of each
-/// function.
+/// C++ code far away from its runtime: 64-bit pointers to the personality routine and to each function's LSDA.
 #[test]
 fn personality_routines_far_away_cost_no_tables() {
-    let mut snapshot = Live::of("lli-14-mcjit-dwarf4.o");
-    let far = WriteAddress::Constant(0x10_0000);
-    let mut cie = common();
-    cie.personality = Some((gimli::DW_EH_PE_absptr, far));
+    let mut live = LiveObject::load("lli-14-mcjit-dwarf4.o");
+    let far_address = WriteAddress::Constant(0x10_0000);
+    let mut cie = build_cie();
+    cie.personality = Some((gimli::DW_EH_PE_absptr, far_address));
     cie.lsda_encoding = Some(gimli::DW_EH_PE_absptr);
-    let all: Vec<AddressRange> = snapshot.object.functions().iter().map(|function| function.range).collect();
-    snapshot.eh_frame = table(&snapshot, cie, &all, Some(far));
-    let (bias, found) = entries(&snapshot);
-    let expected: Vec<_> = all.iter().map(|range| (range.start().0.wrapping_sub(bias), RETURN_ADDRESS)).collect();
-    assert_eq!(found, expected);
+    let functions: Vec<AddressRange> = live.object.functions().iter().map(|function| function.range).collect();
+    live.eh_frame = build_eh_frame(&live, cie, &functions, Some(far_address));
+    let (bias, actual) = read_search_table(&live);
+    let expected: Vec<_> = functions.iter().map(|range| (range.start().0.wrapping_sub(bias), RETURN_ADDRESS)).collect();
+    assert_eq!(actual, expected);
 }
 
-/// Version 1 has one byte for it, which is no LEB128.
+/// In CIE version 1 the register is a single byte, not LEB128.
 #[test]
 fn a_return_address_is_in_the_register_that_it_was_in() {
-    let mut snapshot = Live::of("lli-14-mcjit-dwarf4.o");
-    let all: Vec<AddressRange> = snapshot.object.functions().iter().map(|function| function.range).collect();
-    snapshot.eh_frame = table(&snapshot, common(), &all, None);
-    // Behind length, CIE number, version, "zR" and the two factors. (gimli's writer has no one byte for it either.)
-    assert_eq!(snapshot.eh_frame[8..15], [1, b'z', b'R', 0, 1, 0x78, 16]);
-    snapshot.eh_frame[14] = 200;
-    let (_, found) = entries(&snapshot);
-    assert_eq!(found.len(), all.len());
-    assert!(found.iter().all(|(_, found)| found.0 == 200), "{found:?}");
+    let mut live = LiveObject::load("lli-14-mcjit-dwarf4.o");
+    let functions: Vec<AddressRange> = live.object.functions().iter().map(|function| function.range).collect();
+    live.eh_frame = build_eh_frame(&live, build_cie(), &functions, None);
+    // The register follows length, CIE ID, version, "zR" and the two factors. (gimli's writer emits LEB128 even here.)
+    assert_eq!(live.eh_frame[8..15], [1, b'z', b'R', 0, 1, 0x78, 16]);
+    live.eh_frame[14] = 200;
+    let (_, actual) = read_search_table(&live);
+    assert_eq!(actual.len(), functions.len());
+    assert!(actual.iter().all(|(_, actual)| actual.0 == 200), "{actual:?}");
 }
 
-/// An entry that begins in front of the pages, or ends behind them, is not about code in them.
+/// Entries that start before the pages, or end after them, do not describe code in them.
 #[test]
 fn entries_about_other_code_stay_behind() {
-    let mut snapshot = Live::of("lli-14-mcjit-dwarf4.o");
-    let pages = runs(&snapshot.object, PAGE)[0];
-    let own = snapshot.object.functions()[0].range;
+    let mut live = LiveObject::load("lli-14-mcjit-dwarf4.o");
+    let pages = page_runs(&live.object, PAGE)[0];
+    let function = live.object.functions()[0].range;
     let range = |start: u64, size| AddressRange::new(Address(start), size).unwrap();
-    let before = range(pages.start().0 - 0x10, 0x20);
-    let far = range(pages.start().0 - 0x7000_0000, 0x7000_0010);
-    let behind = range(pages.end().0 - 0x10, 0x20);
-    snapshot.eh_frame = table(&snapshot, common(), &[before, own, far, behind], None);
-    let (bias, found) = entries(&snapshot);
-    assert_eq!(found, [(own.start().0.wrapping_sub(bias), RETURN_ADDRESS)]);
+    let starts_before = range(pages.start().0 - 0x10, 0x20);
+    let starts_far_before = range(pages.start().0 - 0x7000_0000, 0x7000_0010);
+    let ends_after = range(pages.end().0 - 0x10, 0x20);
+    live.eh_frame = build_eh_frame(&live, build_cie(), &[starts_before, function, starts_far_before, ends_after], None);
+    let (bias, actual) = read_search_table(&live);
+    assert_eq!(actual, [(function.start().0.wrapping_sub(bias), RETURN_ADDRESS)]);
 }
 
-/// A compiler may give code any name; a reader that looks for unwind tables by name must not find it.
+/// A compiler may give code any name; a reader that looks for unwind tables by name must not find code.
 #[test]
 fn text_has_no_name_of_something_else() {
-    let mut snapshot = Live::of("lli-14-mcjit-dwarf4.o");
+    let mut live = LiveObject::load("lli-14-mcjit-dwarf4.o");
     let hot = b".text.hot\0";
-    let at = snapshot.debug_object.windows(hot.len()).position(|bytes| bytes == hot).unwrap();
-    snapshot.debug_object[at..at + hot.len()].copy_from_slice(b".eh_frame\0");
-    snapshot.object = LoadedObject::parse(&snapshot.debug_object).unwrap();
-    assert!(snapshot.object.text().iter().any(|text| &*text.section == ".eh_frame"));
-    let image = snapshot.encode(runs(&snapshot.object, PAGE)[0], PAGE);
+    let offset = live.debug_object.windows(hot.len()).position(|bytes| bytes == hot).unwrap();
+    live.debug_object[offset..offset + hot.len()].copy_from_slice(b".eh_frame\0");
+    live.object = LoadedObject::parse(&live.debug_object).unwrap();
+    assert!(live.object.text().iter().any(|text| &*text.section == ".eh_frame"));
+    let image = live.encode(page_runs(&live.object, PAGE)[0], PAGE);
     let elf = ElfFile64::<LE>::parse(&*image.bytes).unwrap();
     let text = elf.sections().filter(|section| section.kind() == object::SectionKind::Text);
     assert_eq!(text.map(|section| section.name().unwrap()).collect::<Vec<_>>(), [".text", ".text"]);
 }
 
-/// That of x86-64.
+/// Return address column of x86-64.
 const RETURN_ADDRESS: gimli::Register = gimli::Register(16);
 
-fn common() -> CommonInformationEntry {
+fn build_cie() -> CommonInformationEntry {
     let encoding = Encoding { format: Format::Dwarf32, version: 1, address_size: 8 };
     let mut cie = CommonInformationEntry::new(encoding, 1, -8, RETURN_ADDRESS);
     cie.fde_address_encoding = DwEhPe(gimli::DW_EH_PE_pcrel.0 | gimli::DW_EH_PE_sdata8.0);
@@ -329,28 +329,34 @@ fn common() -> CommonInformationEntry {
     cie
 }
 
-/// A live `.eh_frame` where that of the object is.
-fn table(snapshot: &Live, cie: CommonInformationEntry, all: &[AddressRange], lsda: Option<WriteAddress>) -> Vec<u8> {
-    let place = snapshot.object.eh_frame().unwrap().start().0;
-    let mut table = FrameTable::default();
-    let cie = table.add_cie(cie);
-    for range in all {
-        // The writer believes that the section is at 0.
-        let start = WriteAddress::Constant(range.start().0.wrapping_sub(place));
+/// Encodes an `.eh_frame` for the address of the object's own section.
+fn build_eh_frame(
+    live: &LiveObject,
+    cie: CommonInformationEntry,
+    functions: &[AddressRange],
+    lsda: Option<WriteAddress>,
+) -> Vec<u8> {
+    let address = live.object.eh_frame().unwrap().start().0;
+    let mut frame_table = FrameTable::default();
+    let cie = frame_table.add_cie(cie);
+    for range in functions {
+        // The writer assumes that the section is at address 0.
+        let start = WriteAddress::Constant(range.start().0.wrapping_sub(address));
         let mut fde = FrameDescriptionEntry::new(start, range.size() as u32);
         fde.lsda = lsda;
         fde.add_instruction(1, CallFrameInstruction::CfaOffset(16));
-        table.add_fde(cie, fde);
+        frame_table.add_fde(cie, fde);
     }
     let mut section = gimli::write::EhFrame(EndianVec::new(LittleEndian));
-    table.write_eh_frame(&mut section).unwrap();
+    frame_table.write_eh_frame(&mut section).unwrap();
     section.0.into_vec()
 }
 
-/// The bias of the image, and what its search table leads to: where each function begins, and its return address.
-fn entries(snapshot: &Live) -> (u64, Vec<(u64, gimli::Register)>) {
-    let image = snapshot.encode(runs(&snapshot.object, PAGE)[0], PAGE);
-    let UnwindPlace::Mapped { hdr, eh_frame } = image.layout.unwind else { panic!("there is padding") };
+/// Returns the bias of the image, and for each entry of its search table the start of the function and the register of
+/// the return address.
+fn read_search_table(live: &LiveObject) -> (u64, Vec<(u64, gimli::Register)>) {
+    let image = live.encode(page_runs(&live.object, PAGE)[0], PAGE);
+    let UnwindSections::Mapped { hdr, eh_frame } = image.layout.unwind else { panic!("there is padding") };
     let elf = ElfFile64::<LE>::parse(&*image.bytes).unwrap();
     let Some(header) = elf.section_by_name(".eh_frame_hdr") else { return (image.layout.bias, Vec::new()) };
     let section = elf.section_by_name(".eh_frame").unwrap();
@@ -359,7 +365,7 @@ fn entries(snapshot: &Live) -> (u64, Vec<(u64, gimli::Register)>) {
     let section = EhFrame::new(section.data().unwrap(), LittleEndian);
     let search_table = header.table().unwrap();
     let mut rows = search_table.iter(&bases);
-    let mut found = Vec::new();
+    let mut functions = Vec::new();
     while let Some((start, fde)) = rows.next().unwrap() {
         let (gimli::Pointer::Direct(start), gimli::Pointer::Direct(fde)) = (start, fde) else { panic!("indirect") };
         let offset = gimli::EhFrameOffset((fde - eh_frame) as usize);
@@ -368,57 +374,63 @@ fn entries(snapshot: &Live) -> (u64, Vec<(u64, gimli::Register)>) {
         let row = fde.unwind_info_for_address(&section, &bases, &mut context, start + 1).unwrap();
         let cfa = gimli::CfaRule::RegisterAndOffset { register: gimli::Register(7), offset: 16 };
         assert_eq!((fde.initial_address(), row.cfa()), (start, &cfa));
-        found.push((start, fde.cie().return_address_register()));
+        functions.push((start, fde.cie().return_address_register()));
     }
-    (image.layout.bias, found)
+    (image.layout.bias, functions)
 }
 
 /// Three objects of two producers on one page: DWARF 4 of Numba and of clang, DWARF 5 of clang.
 #[test]
 fn objects_on_one_page_are_all_in_its_image() {
-    let first = Live::of("numba-0.60-llvm14-dwarf4.o");
-    let pages = runs(&first.object, PAGE)[0];
-    let behind =
+    let first = LiveObject::load("numba-0.60-llvm14-dwarf4.o");
+    let pages = page_runs(&first.object, PAGE)[0];
+    let moved_to =
         |offset| move |address: u64| address.wrapping_sub(0x7fff_f7fb_e000).wrapping_add(pages.start().0 + offset);
-    let all = [
+    let objects = [
         first,
-        Live::moved("lli-14-mcjit-dwarf4.o", behind(0x600)),
-        Live::moved("lli-22-mcjit-dwarf5-large.o", behind(0x800)),
+        LiveObject::load_moved("lli-14-mcjit-dwarf4.o", moved_to(0x600)),
+        LiveObject::load_moved("lli-22-mcjit-dwarf5-large.o", moved_to(0x800)),
     ];
     let mut code = vec![0; pages.size() as usize];
-    for snapshot in &all {
-        assert_eq!(runs(&snapshot.object, PAGE), [pages]);
-        code.iter_mut().zip(snapshot.code(pages)).for_each(|(byte, of_this)| *byte |= of_this);
+    for live in &objects {
+        assert_eq!(page_runs(&live.object, PAGE), [pages]);
+        code.iter_mut().zip(live.code(pages)).for_each(|(byte, object_byte)| *byte |= object_byte);
     }
-    let (parts, style) = (all.iter().map(Live::part).collect(), NameStyle::Readable);
+    let (parts, style) = (objects.iter().map(LiveObject::part).collect(), NameStyle::Readable);
     let content = Content { parts, style, pages, code: &code, padding: PAGE, build_id: [7; 20] };
     let image = encode(&content, PAGE).unwrap();
     let elf = ElfFile64::<LE>::parse(&*image.bytes).unwrap();
-    assert_eq!(image.bytes[image.layout.code as usize..image.layout.code_end as usize], code);
+    assert_eq!(image.bytes[image.layout.code_start as usize..image.layout.code_end as usize], code);
     let lines = LineRows::parse(&image.bytes).unwrap();
-    let UnwindPlace::Mapped { hdr, eh_frame } = image.layout.unwind else { panic!("there is padding") };
+    let UnwindSections::Mapped { hdr, eh_frame } = image.layout.unwind else { panic!("there is padding") };
     let bases = BaseAddresses::default().set_eh_frame(eh_frame).set_eh_frame_hdr(hdr);
     let (table, section) = (elf.section_by_name(".eh_frame_hdr").unwrap(), elf.section_by_name(".eh_frame").unwrap());
     let table = EhFrameHdr::new(table.data().unwrap(), LittleEndian).parse(&bases, 8).unwrap();
     let section = EhFrame::new(section.data().unwrap(), LittleEndian);
     let (mut units, mut rows) = (0, 0);
-    for snapshot in &all {
-        let expected = LineRows::parse(&snapshot.debug_object).unwrap();
-        units +=
-            ElfFile64::<LE>::parse(&*snapshot.debug_object).unwrap().section_by_name(".debug_info").unwrap().size();
-        let live_section = EhFrame::new(&snapshot.eh_frame, LittleEndian);
-        let live_bases = BaseAddresses::default().set_eh_frame(snapshot.object.eh_frame().unwrap().start().0);
-        for (function, readable) in snapshot.object.functions().iter().zip(&snapshot.names) {
-            let at = |address: u64| address.wrapping_sub(image.layout.bias);
-            let named = |symbol: &object::read::elf::ElfSymbol64<'_, '_, LE>| symbol.name() == Ok(&readable.text);
-            assert!(elf.symbols().any(|symbol| named(&symbol) && symbol.address() == at(function.range.start().0)));
+    for live in &objects {
+        let expected = LineRows::parse(&live.debug_object).unwrap();
+        units += ElfFile64::<LE>::parse(&*live.debug_object).unwrap().section_by_name(".debug_info").unwrap().size();
+        let live_section = EhFrame::new(&live.eh_frame, LittleEndian);
+        let live_bases = BaseAddresses::default().set_eh_frame(live.object.eh_frame().unwrap().start().0);
+        for (function, readable) in live.object.functions().iter().zip(&live.names) {
+            let image_address = |address: u64| address.wrapping_sub(image.layout.bias);
+            let has_name = |symbol: &object::read::elf::ElfSymbol64<'_, '_, LE>| symbol.name() == Ok(&readable.text);
+            assert!(
+                elf.symbols()
+                    .any(|symbol| has_name(&symbol) && symbol.address() == image_address(function.range.start().0))
+            );
             for address in function.range.start().0..function.range.end().0 {
-                let there = at(address);
-                assert_eq!(lines.find(Address(there)), expected.find(Address(address)), "{address:#x}");
-                rows += usize::from(lines.find(Address(there)).is_some());
-                let (_, wanted) = rules(&live_section, &live_bases, None, address).unwrap();
-                let (start, found) = rules(&section, &bases, Some(&table), there).unwrap();
-                assert_eq!((start, found.cfa()), (at(function.range.start().0), wanted.cfa()), "{address:#x}");
+                let offset = image_address(address);
+                assert_eq!(lines.find(Address(offset)), expected.find(Address(address)), "{address:#x}");
+                rows += usize::from(lines.find(Address(offset)).is_some());
+                let (_, expected_row) = unwind_row(&live_section, &live_bases, None, address).unwrap();
+                let (start, actual_row) = unwind_row(&section, &bases, Some(&table), offset).unwrap();
+                assert_eq!(
+                    (start, actual_row.cfa()),
+                    (image_address(function.range.start().0), expected_row.cfa()),
+                    "{address:#x}"
+                );
             }
         }
     }
@@ -427,8 +439,7 @@ fn objects_on_one_page_are_all_in_its_image() {
     check_dwarf(&image.bytes);
 }
 
-/// Every name and every reference of every unit can be followed, and leads where it should: into the unit's own
-/// strings.
+/// Checks that every name of every unit can be resolved, and comes from the unit's own strings.
 fn check_dwarf(image: &[u8]) {
     let elf = ElfFile64::<LE>::parse(image).unwrap();
     let section = |id: gimli::SectionId| {
@@ -453,16 +464,16 @@ fn check_dwarf(image: &[u8]) {
     }
 }
 
-/// What a core file has of an image: a file of its own, without sections, that says where its functions are.
+/// The part of an image that a core file has: an ELF file without sections that lists the functions.
 #[test]
 fn memory_is_a_file_with_a_dynamic_section() {
-    for_all(|file, snapshot, pages, image| {
+    check_all_images(|file, live, pages, image| {
         let mut memory = image.bytes[..image.layout.code_end as usize].to_vec();
-        if image.layout.mapped > 0 {
-            return assert!(image.in_core.is_empty(), "{file}: the header is not mapped");
+        if image.layout.mapped_start > 0 {
+            return assert!(image.core_header.is_empty(), "{file}: the header is not mapped");
         }
-        let header = &image.in_core;
-        assert!(!header.is_empty() && header.len() as u64 <= image.layout.code, "{file}");
+        let header = &image.core_header;
+        assert!(!header.is_empty() && header.len() as u64 <= image.layout.code_start, "{file}");
         memory[..header.len()].copy_from_slice(header);
         let elf = ElfFile64::<LE>::parse(&*memory).unwrap();
         assert_eq!(elf.sections().count(), 0, "{file}");
@@ -471,25 +482,25 @@ fn memory_is_a_file_with_a_dynamic_section() {
         let value = |tag| dynamic.iter().find(|entry| entry.d_tag.get(LE) == tag).unwrap().d_val.get(LE) as usize;
         let count = u32::from_le_bytes(memory[value(elf::DT_HASH) + 4..][..4].try_into().unwrap()) as usize;
         let strings = &memory[value(elf::DT_STRTAB)..][..value(elf::DT_STRSZ)];
-        let word = |at: usize| u64::from_le_bytes(memory[at..at + 8].try_into().unwrap());
-        let mut found: Vec<(u64, u64, &[u8])> = (1..count)
+        let word = |offset: usize| u64::from_le_bytes(memory[offset..offset + 8].try_into().unwrap());
+        let mut actual: Vec<(u64, u64, &[u8])> = (1..count)
             .map(|index| {
-                let at = value(elf::DT_SYMTAB) + index * value(elf::DT_SYMENT);
-                let name = &strings[word(at) as u32 as usize..];
-                (word(at + 8), word(at + 16), name.split(|&byte| byte == 0).next().unwrap())
+                let offset = value(elf::DT_SYMTAB) + index * value(elf::DT_SYMENT);
+                let name = &strings[word(offset) as u32 as usize..];
+                (word(offset + 8), word(offset + 16), name.split(|&byte| byte == 0).next().unwrap())
             })
             .collect();
-        let functions = snapshot.object.functions().iter().zip(&snapshot.names);
-        let shown = functions.filter(|(function, _)| pages.covers(function.range));
-        let mut expected: Vec<(u64, u64, &[u8])> = shown
+        let functions = live.object.functions().iter().zip(&live.names);
+        let in_pages = functions.filter(|(function, _)| pages.covers(function.range));
+        let mut expected: Vec<(u64, u64, &[u8])> = in_pages
             .map(|(function, name)| {
                 (image.layout.offset(function.range.start().0), function.range.size(), name.text.as_bytes())
             })
             .collect();
-        found.sort_unstable();
+        actual.sort_unstable();
         expected.sort_unstable();
-        assert_eq!(found, expected, "{file}");
-        // elfutils counts by it where there is no hash table.
+        assert_eq!(actual, expected, "{file}");
+        // Without a hash table, elfutils computes the number of symbols from this distance.
         assert!(value(elf::DT_STRTAB) > value(elf::DT_SYMTAB), "{file}");
     });
 }

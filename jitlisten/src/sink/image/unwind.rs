@@ -1,23 +1,22 @@
-//! `.eh_frame` for an image's own layout, and `.eh_frame_hdr` with its sorted search table.
+//! `.eh_frame` for the layout of an image, and `.eh_frame_hdr` with its sorted search table.
 //!
 //! ```text
-//!   .eh_frame_hdr   01  1b  03  3b                   version; how what follows is encoded
-//!                   i32  .eh_frame, from here        DW_EH_PE_pcrel | DW_EH_PE_sdata4
+//!   .eh_frame_hdr   01  1b  03  3b                   version; encodings of the following fields
+//!                   i32  offset of .eh_frame         DW_EH_PE_pcrel | DW_EH_PE_sdata4
 //!                   u32  count                       DW_EH_PE_udata4
 //!                   { i32 function, i32 FDE }        DW_EH_PE_datarel | DW_EH_PE_sdata4: from the start of the header
-//!   .eh_frame       CIE "zR"   instructions          of each live section, and of made rules; each CIE once
+//!   .eh_frame       CIE "zR"   instructions          of each live section, and of derived rules; each CIE once
 //!                   FDE        start, length, instructions
 //!                   0000                             terminator
 //! ```
 //!
-//! Everything in a live section counts from its own place or is absolute, and the image is somewhere else: so every
-//! entry is read and gets a new head. Its instructions, the rules, stay byte for byte as they are.
+//! Pointers in a live section are absolute or relative to their own address, and the image has other addresses.
+//! Therefore each entry is parsed and gets a new header. Its instructions, the rules, are copied unchanged.
 //!
-//! Personality routines and their tables (LSDA) are left out: only the unwinder inside the process runs them, and it
-//! reads the live section. Pointers to them may reach further than the 32 bits that everything in an image can be
-//! reached with.
+//! Personality routines and their tables (LSDA) are omitted: only the unwinder inside the process runs them, and it
+//! reads the live section. They may also be out of reach of the image's 32-bit offsets.
 //!
-//! Format: Linux Standard Base Core 5.0, 10.6. See it with `readelf --debug-dump=frames FILE`.
+//! Format: Linux Standard Base Core 5.0, 10.6. Inspect it with `readelf --debug-dump=frames FILE`.
 
 #![forbid(unsafe_code)]
 
@@ -29,29 +28,29 @@ use super::cfi_entry::{self, Cie};
 use super::content::Content;
 use crate::{Address, AddressRange, Error, cfi, log_line};
 
-/// The rules of an image's code, ready to be put anywhere.
+/// Unwind rules for the code of an image, before the sections have addresses.
 #[derive(Default)]
-pub(crate) struct Rules {
-    /// `.eh_frame` without the starts of functions.
+pub(crate) struct UnwindRules {
+    /// Content of `.eh_frame`, with the start addresses of functions left blank.
     eh_frame: Vec<u8>,
-    /// Where a function begins in the process, and where its FDE does in `eh_frame`.
+    /// Start address of each function in the process, and offset of its FDE in `eh_frame`.
     functions: Vec<(u64, usize)>,
-    /// Whether an entry that was copied names a personality routine.
+    /// True if a copied entry refers to a personality routine.
     pub(crate) has_personality: bool,
 }
 
-/// Encoded sections; empty where there is nothing to say.
+/// Encoded sections; empty if no function has rules.
 #[derive(Default)]
-pub(crate) struct Unwind {
+pub(crate) struct UnwindTables {
     /// `.eh_frame_hdr`
     pub(crate) hdr: Vec<u8>,
     /// `.eh_frame`
     pub(crate) eh_frame: Vec<u8>,
 }
 
-/// Where the sections will be.
+/// Offsets of the unwind sections, and the address of the image.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Places {
+pub(crate) struct SectionOffsets {
     /// Offset of `.eh_frame_hdr`.
     pub(crate) hdr: u64,
     /// Offset of `.eh_frame`.
@@ -60,23 +59,23 @@ pub(crate) struct Places {
     pub(crate) bias: u64,
 }
 
-impl Rules {
-    /// What the live sections say of the pages, and what was made for functions that they leave out. Entries that
-    /// cannot be read are left out, and logged.
-    pub(crate) fn new(content: &Content<'_>) -> Rules {
-        let mut rules = Rules::default();
+impl UnwindRules {
+    /// Collects the rules for the pages: from the live sections, and derived ones for functions that those do not
+    /// cover. Entries that cannot be parsed are omitted and logged.
+    pub(crate) fn new(content: &Content<'_>) -> UnwindRules {
+        let mut rules = UnwindRules::default();
         for part in &content.parts {
-            let mut added = Ok(());
+            let mut result = Ok(());
             if let Some((range, snapshot)) = &part.eh_frame {
-                added = rules.add(snapshot, range.start(), content.pages);
+                result = rules.add_section(snapshot, range.start(), content.pages);
             }
             if !part.made_rules.is_empty() {
-                // They get new heads, too.
-                let place = cfi::place_behind(part.made_rules);
-                let made = cfi::encode(part.made_rules, part.object.machine(), place);
-                added = added.and(made.and_then(|made| rules.add(&made, place, content.pages)));
+                // Derived rules are copied the same way, with new headers.
+                let address = cfi::place_behind(part.made_rules);
+                let encoded = cfi::encode(part.made_rules, part.object.machine(), address);
+                result = result.and(encoded.and_then(|encoded| rules.add_section(&encoded, address, content.pages)));
             }
-            if let Err(error) = added {
+            if let Err(error) = result {
                 log_line!(Warn, "an image lacks unwind tables: {error}");
             }
         }
@@ -86,8 +85,8 @@ impl Rules {
         rules
     }
 
-    /// The entries of a section at `address` that speak of code in `pages`, and of no other.
-    fn add(&mut self, snapshot: &[u8], address: Address, pages: AddressRange) -> Result<(), Error> {
+    /// Copies the entries of a section at `address` that lie completely in `pages`.
+    fn add_section(&mut self, snapshot: &[u8], address: Address, pages: AddressRange) -> Result<(), Error> {
         let mut section = EhFrame::new(snapshot, LittleEndian);
         section.set_address_size(8);
         let bases = BaseAddresses::default().set_eh_frame(address.0);
@@ -103,14 +102,14 @@ impl Rules {
             }
             let cie = cies.entry(fde.cie().offset()).or_insert_with(|| {
                 let copied = Cie::read(snapshot, fde.cie().offset()).and_then(|cie| {
-                    check(fde.cie().instructions(&section, &bases))?;
+                    check_instructions(fde.cie().instructions(&section, &bases))?;
                     Ok(cie.write(&mut self.eh_frame))
                 });
                 copied.map_err(|error| first_error = Err(error)).ok()
             });
             let Some(cie) = *cie else { continue };
             let copied = cfi_entry::fde_instructions(snapshot, fde.offset(), fde.cie())
-                .and_then(|instructions| check(fde.instructions(&section, &bases)).map(|()| instructions));
+                .and_then(|instructions| check_instructions(fde.instructions(&section, &bases)).map(|()| instructions));
             match copied {
                 Ok(instructions) => {
                     self.has_personality |= fde.cie().personality().is_some();
@@ -133,33 +132,35 @@ impl Rules {
         self.eh_frame.len() as u64
     }
 
-    /// Encodes for these places.
-    pub(crate) fn encode(mut self, places: Places) -> Unwind {
+    /// Fills in the addresses, and builds the search table.
+    pub(crate) fn encode(mut self, offsets: SectionOffsets) -> UnwindTables {
         if self.functions.is_empty() {
-            return Unwind::default();
+            return UnwindTables::default();
         }
-        let mut found = Vec::with_capacity(self.functions.len());
+        let mut table = Vec::with_capacity(self.functions.len());
         for &(start, fde) in &self.functions {
-            let start = start.wrapping_sub(places.bias);
-            cfi_entry::set_start(&mut self.eh_frame, fde, start.wrapping_sub(places.eh_frame));
-            found.push((start, places.eh_frame + fde as u64));
+            let start = start.wrapping_sub(offsets.bias);
+            cfi_entry::set_start(&mut self.eh_frame, fde, start.wrapping_sub(offsets.eh_frame));
+            table.push((start, offsets.eh_frame + fde as u64));
         }
-        found.sort_unstable();
-        let relative = |to: u64, from: u64| (to.wrapping_sub(from) as u32).to_le_bytes();
+        table.sort_unstable();
+        let relative = |target: u64, base: u64| (target.wrapping_sub(base) as u32).to_le_bytes();
         let mut hdr = vec![1, 0x1b, 0x03, 0x3b];
-        hdr.extend(relative(places.eh_frame, places.hdr + 4));
-        hdr.extend((found.len() as u32).to_le_bytes());
-        for (start, fde) in found {
-            hdr.extend(relative(start, places.hdr));
-            hdr.extend(relative(fde, places.hdr));
+        hdr.extend(relative(offsets.eh_frame, offsets.hdr + 4));
+        hdr.extend((table.len() as u32).to_le_bytes());
+        for (start, fde) in table {
+            hdr.extend(relative(start, offsets.hdr));
+            hdr.extend(relative(fde, offsets.hdr));
         }
-        Unwind { hdr, eh_frame: self.eh_frame }
+        UnwindTables { hdr, eh_frame: self.eh_frame }
     }
 }
 
-/// Whether instructions can be read by others, wherever they stand: a reader that meets one it does not know may give
-/// up on the whole process.
-fn check(mut instructions: gimli::CallFrameInstructionIter<'_, EndianSlice<'_, LittleEndian>>) -> Result<(), Error> {
+/// Returns an error for instructions that other readers cannot decode, or that cannot be moved. A reader may give up on
+/// the whole process at an instruction that it does not know.
+fn check_instructions(
+    mut instructions: gimli::CallFrameInstructionIter<'_, EndianSlice<'_, LittleEndian>>,
+) -> Result<(), Error> {
     while let Some(instruction) = instructions.next()? {
         if matches!(instruction, CallFrameInstruction::SetLoc { .. }) {
             return Err(gimli::Error::UnknownCallFrameInstruction(gimli::DW_CFA_set_loc).into());

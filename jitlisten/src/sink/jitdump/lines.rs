@@ -1,42 +1,42 @@
-//! The line rows of one function, as perf's reader wants them.
+//! Line rows of one function, in the form that perf's reader expects.
 //!
-//! perf (`genelf_debug.c`) makes a line table of the entries and ends its sequence *at the last entry*, which so covers
-//! no byte. Therefore the last line is written a second time for the last byte of the function.
+//! perf (`genelf_debug.c`) builds a line table from the entries and ends its sequence *at the last entry*, which
+//! therefore covers no bytes. We repeat the last line at the function's last byte.
 
 #![forbid(unsafe_code)]
 
 use super::record::DebugEntry;
 use crate::{AddressRange, LineRow, LineRows};
 
-/// No file has so many.
-const LINES: u32 = 1 << 24;
+/// Largest line number that is written; larger ones are malformed and become 0.
+const MAX_LINE: u32 = 1 << 24;
 
-/// The rows of `function`: ascending, all inside it, the first at its start if that has a line at all. Neighbours of
-/// one file and line are one row, because the format has no columns.
-pub(in crate::sink) fn of_function(rows: &LineRows, function: AddressRange) -> Vec<DebugEntry<'_>> {
-    let all = rows.rows();
+/// Returns the rows of `function` in ascending order, clamped to its range. Adjacent rows with the same file and line
+/// are merged, because the format has no columns.
+pub(in crate::sink) fn function_rows(rows: &LineRows, function: AddressRange) -> Vec<DebugEntry<'_>> {
+    let all_rows = rows.rows();
     let (start, end) = (function.start(), function.end());
-    // The row in force at the start may begin before it.
-    let first = all.partition_point(|row| row.address <= start).saturating_sub(1);
-    let inside = all.get(first..).unwrap_or_default().iter().take_while(|row| row.address < end);
-    let mut reported: Vec<DebugEntry<'_>> = Vec::new();
-    for entry in inside.filter_map(|row| entry(rows, row, start.0)) {
-        if reported.last().is_none_or(|last| (last.lineno, last.name) != (entry.lineno, entry.name)) {
-            reported.push(entry);
+    // The row that applies at the start may begin earlier.
+    let first = all_rows.partition_point(|row| row.address <= start).saturating_sub(1);
+    let rows_inside = all_rows.get(first..).unwrap_or_default().iter().take_while(|row| row.address < end);
+    let mut entries: Vec<DebugEntry<'_>> = Vec::new();
+    for entry in rows_inside.filter_map(|row| debug_entry(rows, row, start.0)) {
+        if entries.last().is_none_or(|last| (last.lineno, last.name) != (entry.lineno, entry.name)) {
+            entries.push(entry);
         }
     }
-    let last = reported.last().copied().filter(|last| last.addr + 1 < end.0);
-    reported.extend(last.map(|last| DebugEntry { addr: end.0 - 1, ..last }));
-    reported
+    let last = entries.last().copied().filter(|last| last.addr + 1 < end.0);
+    entries.extend(last.map(|last| DebugEntry { addr: end.0 - 1, ..last }));
+    entries
 }
 
-fn entry<'a>(rows: &'a LineRows, row: &LineRow, start: u64) -> Option<DebugEntry<'a>> {
+fn debug_entry<'a>(rows: &'a LineRows, row: &LineRow, start: u64) -> Option<DebugEntry<'a>> {
     if row.end_sequence {
         return None;
     }
     let name = rows.file(row.file).filter(|name| !name.is_empty())?;
-    // perf counts lines in an `int`.
-    let lineno = if row.line < LINES { row.line } else { 0 };
+    // perf stores lines in an `int`.
+    let lineno = if row.line < MAX_LINE { row.line } else { 0 };
     Some(DebugEntry { addr: row.address.0.max(start), lineno, name })
 }
 
@@ -50,19 +50,19 @@ mod tests {
     fn rows_stay_inside_their_function_and_reach_its_last_byte() {
         let rows = LineRows::parse(NUMBA).unwrap();
         let object = crate::LoadedObject::parse(NUMBA).unwrap();
-        let mut with_lines = 0;
+        let mut functions_with_lines = 0;
         for function in object.functions() {
-            let reported = of_function(&rows, function.range);
-            let (Some(first), Some(last)) = (reported.first(), reported.last()) else { continue };
-            with_lines += 1;
+            let entries = function_rows(&rows, function.range);
+            let (Some(first), Some(last)) = (entries.first(), entries.last()) else { continue };
+            functions_with_lines += 1;
             assert!(first.addr >= function.range.start().0);
             assert_eq!(last.addr, function.range.end().0 - 1);
-            assert!(reported.windows(2).all(|pair| pair[0].addr < pair[1].addr), "{reported:?}");
-            for pair in reported.windows(2).rev().skip(1) {
+            assert!(entries.windows(2).all(|pair| pair[0].addr < pair[1].addr), "{entries:?}");
+            for pair in entries.windows(2).rev().skip(1) {
                 assert_ne!((pair[0].lineno, pair[0].name), (pair[1].lineno, pair[1].name));
             }
         }
-        assert!(with_lines > 0);
+        assert!(functions_with_lines > 0);
     }
 
     #[test]
@@ -70,18 +70,18 @@ mod tests {
         use crate::producer::raw::{Code, Function, Line, encode};
         let range = AddressRange::new(crate::Address(0x1000), 16).unwrap();
         let line = |address, line| Line { address: crate::Address(address), file: b"/f", line, column: 1 };
-        let lines = [line(0x1000, LINES - 1), line(0x1008, u32::MAX)];
+        let lines = [line(0x1000, MAX_LINE - 1), line(0x1008, u32::MAX)];
         let functions = [Function { range, name: b"long" }];
         let code = Code { machine: crate::Machine::X86_64, functions: &functions, lines: &lines, eh_frame: None };
         let rows = LineRows::parse(&encode(&code).unwrap()).unwrap();
-        let reported: Vec<_> = of_function(&rows, range).iter().map(|entry| (entry.addr, entry.lineno)).collect();
-        assert_eq!(reported, [(0x1000, LINES - 1), (0x1008, 0), (0x100f, 0)]);
+        let entries: Vec<_> = function_rows(&rows, range).iter().map(|entry| (entry.addr, entry.lineno)).collect();
+        assert_eq!(entries, [(0x1000, MAX_LINE - 1), (0x1008, 0), (0x100f, 0)]);
     }
 
     #[test]
     fn code_without_rows_has_none() {
-        let nowhere = AddressRange::new(crate::Address(16), 16).unwrap();
-        assert!(of_function(&LineRows::parse(NUMBA).unwrap(), nowhere).is_empty());
-        assert!(of_function(&LineRows::default(), nowhere).is_empty());
+        let unmapped = AddressRange::new(crate::Address(16), 16).unwrap();
+        assert!(function_rows(&LineRows::parse(NUMBA).unwrap(), unmapped).is_empty());
+        assert!(function_rows(&LineRows::default(), unmapped).is_empty());
     }
 }

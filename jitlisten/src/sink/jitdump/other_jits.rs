@@ -1,13 +1,13 @@
-//! Code of other JITs in this process, from the perf map that they write.
+//! Code of other JITs in this process, read from the perf map that they write.
 //!
 //! Once `perf inject` has seen a jitdump of a process, it drops every later anonymous executable mapping of that
-//! process, and the names of the perf map for it. CPython (3.12 and newer, `-X perf`) gives every Python function a
-//! trampoline and a line in the perf map. Therefore the jitdump must contain all code: foreign lines become records of
-//! ours.
+//! process, and the perf map's names for it. CPython (3.12 and newer, `-X perf`) creates a trampoline for each Python
+//! function, and a line in the perf map. The jitdump must therefore describe all code: we copy foreign lines into
+//! records of our own.
 //!
-//! Nothing announces a new line. We read the map when an object of ours is written or freed, when the sink is turned
-//! off and when the process exits; a killed process loses the lines since the last reading. A line counts as old as the
-//! reading before: our code from the time between is younger, and keeps its addresses.
+//! Nothing announces a new line. We read the map when one of our objects is written or freed, when the sink is switched
+//! off and when the process exits. A killed process loses the lines since the last read. A line gets the time of the
+//! previous read. Our code from after that read is younger, and keeps its addresses.
 
 #![forbid(unsafe_code)]
 
@@ -23,55 +23,64 @@ use crate::process::clock;
 use crate::sink::{OwnLines, StaleMap, perf_map};
 use crate::{Address, AddressRange};
 
-/// A larger "function" is no trampoline, and no line of a sane writer.
-pub(super) const LARGEST: u64 = 1 << 24;
+/// Maximum size of a function. No sane JIT writes a line with a larger one.
+pub(super) const MAX_FUNCTION_BYTES: u64 = 1 << 24;
 
-/// A line of another writer.
+/// Perf map line of another writer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Entry {
     pub(super) range: AddressRange,
     pub(super) name: String,
 }
 
-/// What is new in the perf map.
+/// Lines that were added to the perf map since the last poll.
 #[derive(Debug, Default, PartialEq, Eq)]
-pub(super) struct News {
-    /// `CLOCK_MONOTONIC`: the lines were written after this.
-    pub(super) since: u64,
+pub(super) struct NewEntries {
+    /// Lower bound of the lines' times, `CLOCK_MONOTONIC` in ns.
+    pub(super) not_before: u64,
     pub(super) entries: Vec<Entry>,
 }
 
 pub(super) struct OtherJits {
     path: PathBuf,
-    own: OwnLines,
-    /// Lines that are not ours are another process's.
+    own_lines: OwnLines,
+    /// Set if another process shares the map: then foreign lines may describe its code.
     is_shared: Arc<AtomicBool>,
-    stale: Option<StaleMap>,
-    /// Where reading goes on, and in which file.
+    stale_map: Option<StaleMap>,
+    /// Offset at which the next read begins, in the file with `inode`.
     offset: u64,
     inode: u64,
-    /// The last line copied for an address: a map that was made anew repeats itself.
+    /// Last line copied for each address. A map that was written anew repeats its lines.
     reported: BTreeMap<u64, Entry>,
-    /// No line that is still untold is older than this.
-    since: u64,
+    /// Lower bound of the times of lines that are not copied yet, `CLOCK_MONOTONIC` in ns.
+    not_before: u64,
 }
 
 impl OtherJits {
-    pub(super) fn new(own: OwnLines, is_shared: Arc<AtomicBool>, stale: Option<StaleMap>) -> Self {
-        let (reported, path) = (BTreeMap::new(), perf_map::path_of_this_process());
-        OtherJits { path, own, is_shared, stale, offset: 0, inode: 0, reported, since: clock::monotonic() }
+    pub(super) fn new(own_lines: OwnLines, is_shared: Arc<AtomicBool>, stale_map: Option<StaleMap>) -> Self {
+        let (reported, path) = (BTreeMap::new(), perf_map::own_map_path());
+        OtherJits {
+            path,
+            own_lines,
+            is_shared,
+            stale_map,
+            offset: 0,
+            inode: 0,
+            reported,
+            not_before: clock::monotonic(),
+        }
     }
 
-    /// What was written after now is not older than now: code has been freed, and others may use its addresses.
-    pub(super) fn begin_anew(&mut self) {
-        self.since = clock::monotonic();
+    /// Sets the lower bound for later lines to now: code was freed, and other JITs may reuse its addresses.
+    pub(super) fn advance_lower_bound(&mut self) {
+        self.not_before = clock::monotonic();
     }
 
-    /// Reads on in the map.
-    pub(super) fn look(&mut self, now: u64) -> News {
-        // A map that cannot be read is of no use to perf either.
+    /// Reads the lines that were added since the last call.
+    pub(super) fn poll(&mut self, now: u64) -> NewEntries {
+        // If we cannot read the map, perf cannot either.
         let entries = self.read().unwrap_or_default();
-        News { since: std::mem::replace(&mut self.since, now), entries }
+        NewEntries { not_before: std::mem::replace(&mut self.not_before, now), entries }
     }
 
     fn read(&mut self) -> io::Result<Vec<Entry>> {
@@ -80,51 +89,52 @@ impl OtherJits {
         }
         let metadata = std::fs::symlink_metadata(&self.path)?;
         if metadata.ino() != self.inode || metadata.size() < self.offset {
-            let stale = self.stale.take().filter(|stale| stale.is_prefix_of(&metadata));
+            let stale = self.stale_map.take().filter(|stale| stale.is_prefix_of(&metadata));
             (self.inode, self.offset) = (metadata.ino(), stale.map_or(0, StaleMap::size));
         }
         if !metadata.is_file() || metadata.size() == self.offset {
             return Ok(Vec::new());
         }
-        let safely = libc::O_NOFOLLOW | libc::O_CLOEXEC | libc::O_NOCTTY | libc::O_NONBLOCK;
-        let mut file: File = OpenOptions::new().read(true).custom_flags(safely).open(&self.path)?;
+        let flags = libc::O_NOFOLLOW | libc::O_CLOEXEC | libc::O_NOCTTY | libc::O_NONBLOCK;
+        let mut file: File = OpenOptions::new().read(true).custom_flags(flags).open(&self.path)?;
         file.seek(SeekFrom::Start(self.offset))?;
         let mut bytes = Vec::new();
         file.read_to_end(&mut bytes)?;
-        let (entries, consumed) = parse(&bytes, |at| self.own.contains(self.offset + at));
+        let (entries, consumed) = parse(&bytes, |relative| self.own_lines.contains(self.offset + relative));
         self.offset += consumed;
         let reported = &mut self.reported;
-        Ok(entries.into_iter().filter(|entry| is_news(reported, entry)).collect())
+        Ok(entries.into_iter().filter(|entry| record_if_new(reported, entry)).collect())
     }
 }
 
-fn is_news(reported: &mut BTreeMap<u64, Entry>, entry: &Entry) -> bool {
+fn record_if_new(reported: &mut BTreeMap<u64, Entry>, entry: &Entry) -> bool {
     reported.insert(entry.range.start().0, entry.clone()).as_ref() != Some(entry)
 }
 
-/// The entries in whole lines of `bytes`, except those that begin where `is_own` says, and how many bytes that were.
+/// Parses the whole lines in `bytes`, skipping those whose offset satisfies `is_own`. Returns the entries and the
+/// number of bytes consumed.
 fn parse(bytes: &[u8], is_own: impl Fn(u64) -> bool) -> (Vec<Entry>, u64) {
     let mut entries = Vec::new();
     let mut consumed = 0;
     for line in bytes.split_inclusive(|&byte| byte == b'\n') {
         let Some(text) = line.strip_suffix(b"\n") else { break };
         if !is_own(consumed) {
-            entries.extend(entry(&String::from_utf8_lossy(text)));
+            entries.extend(parse_line(&String::from_utf8_lossy(text)));
         }
         consumed += line.len() as u64;
     }
     (entries, consumed)
 }
 
-/// `START SIZE name`; CPython and others differ in whether they write `0x`.
-fn entry(line: &str) -> Option<Entry> {
+/// Parses `START SIZE name`, with or without the `0x` that some writers add.
+fn parse_line(line: &str) -> Option<Entry> {
     let (start, rest) = line.split_once(' ')?;
     let (size, name) = rest.split_once(' ')?;
-    let [start, size] = [start, size].map(|digits| {
-        let digits = digits.strip_prefix("0x").unwrap_or(digits);
-        u64::from_str_radix(digits, 16).ok().filter(|&number| number != 0)
+    let [start, size] = [start, size].map(|text| {
+        let text = text.strip_prefix("0x").unwrap_or(text);
+        u64::from_str_radix(text, 16).ok().filter(|&number| number != 0)
     });
-    let range = AddressRange::new(Address(start?), size.filter(|&size| size <= LARGEST)?)?;
+    let range = AddressRange::new(Address(start?), size.filter(|&size| size <= MAX_FUNCTION_BYTES)?)?;
     let name = name.trim();
     (!name.is_empty()).then(|| Entry { range, name: name.to_owned() })
 }
@@ -144,7 +154,7 @@ mod tests {
 
     #[test]
     fn our_own_lines_are_left_out() {
-        let (entries, _) = parse(b"1000 10 ours\n2000 10 theirs\n", |at| at < 13);
+        let (entries, _) = parse(b"1000 10 ours\n2000 10 theirs\n", |offset| offset < 13);
         assert_eq!(entries.len(), 1);
         assert_eq!(entries[0].name, "theirs");
     }
@@ -153,8 +163,8 @@ mod tests {
     fn an_entry_is_copied_once() {
         let mut reported = BTreeMap::new();
         let entry = |name: &str| Entry { range: AddressRange::new(Address(1), 1).unwrap(), name: name.to_owned() };
-        assert!(is_news(&mut reported, &entry("a")));
-        assert!(!is_news(&mut reported, &entry("a")));
-        assert!(is_news(&mut reported, &entry("b")));
+        assert!(record_if_new(&mut reported, &entry("a")));
+        assert!(!record_if_new(&mut reported, &entry("a")));
+        assert!(record_if_new(&mut reported, &entry("b")));
     }
 }

@@ -1,16 +1,16 @@
-//! The place of a jitdump, and its safe creation in a shared directory.
+//! The jitdump file, and its safe creation in a shared directory.
 //!
 //! ```text
 //!   $JITLISTEN_DIR, or else $JITDUMPDIR, or else $HOME/.debug/jit
-//!     `- jitdump-4711-9034/          process id, start time; mode 0700
-//!          |- jit-PID.dump            O_EXCL, O_NOFOLLOW, mode 0600; perf knows it by this name
+//!     `- jitdump-4711-9034/          PID, start time; mode 0700
+//!          |- jit-PID.dump            O_EXCL, O_NOFOLLOW, mode 0600; perf recognizes it by this name
 //!          `- jitted-PID-INDEX.so     later, from `perf inject`
 //! ```
 //!
-//! What else is in it, and how long it is kept: see [`crate::sink::process_directory`].
+//! [`crate::sink::process_directory`] describes the other files in it, and how long they are kept.
 //!
-//! perf detects the file by an executable mapping of it, the *marker*. It is never used, and never unmapped while the
-//! file is written. A file system mounted `noexec` refuses it, so no jitdump is written there.
+//! perf detects the file by an executable mapping of it, the *marker*. The marker is never accessed, and is not
+//! unmapped while the file is written. A file system mounted `noexec` rejects it, so no jitdump can be written there.
 
 use std::fs::File;
 use std::io;
@@ -27,7 +27,7 @@ use crate::process::write_nosignal::write_whole;
 use crate::sink::SinkError;
 use crate::sink::process_directory::{ProcessDirectory, discard, remove_dead};
 
-/// A jitdump that is being written.
+/// An open jitdump.
 #[derive(Debug)]
 pub(super) struct Dump {
     file: CheckedFile,
@@ -35,13 +35,12 @@ pub(super) struct Dump {
     pid: u32,
     _directory: ProcessDirectory,
     _marker: Marker,
-    /// Bytes in the file: a header and whole records.
+    /// Length of the file: the header and whole records.
     length: u64,
 }
 
 impl Dump {
-    /// Makes a directory below `base`, the file in it with `header`, and the marker. Leaves nothing behind when it
-    /// fails.
+    /// Creates a directory below `base`, the file in it with `header`, and the marker. Removes all of them on failure.
     pub(super) fn create(base: &Path, header: &[u8], run: Option<Run>) -> Result<Dump, SinkError> {
         create_directories(base).map_err(SinkError::io("create", base))?;
         remove_dead(base, |name| matches!(name, FileName::Jitdump { .. }), run);
@@ -61,7 +60,7 @@ impl Dump {
     fn create_in(directory: ProcessDirectory, header: &[u8]) -> Result<Dump, SinkError> {
         let path = directory.path().join(file_name().to_string());
         directory.create_file(file_name())?;
-        // Every write is at the end, whoever else has written.
+        // `O_APPEND`: our records go to the end even if another process has written to the file.
         let file = open_to_append(&path).map_err(SinkError::io("open", &path))?;
         write_whole(&file, header).map_err(|(_, error)| SinkError::io("write", &path)(error))?;
         let marker = Marker::map(&file).map_err(SinkError::io("map as executable", &path))?;
@@ -74,24 +73,24 @@ impl Dump {
         &self.path
     }
 
-    /// The process whose file it is.
+    /// Process that created the file.
     pub(super) fn pid(&self) -> u32 {
         self.pid
     }
 
-    /// Bytes in the file.
+    /// Length of the file.
     pub(super) fn length(&self) -> u64 {
         self.length
     }
 
-    /// Why nothing more is written.
-    pub(super) fn is_full(&self, quota: u64) -> SinkError {
+    /// Returns the error for a file that has reached its quota.
+    pub(super) fn quota_error(&self, quota: u64) -> SinkError {
         let error = io::Error::other(format!("{quota} bytes are enough (JITLISTEN_QUOTA)"));
         SinkError::io("add to", &self.path)(error)
     }
 
-    /// A file that was removed can still be written, but never read.
-    pub(super) fn check_that_it_is_there(&mut self) -> Result<(), SinkError> {
+    /// Returns an error if the file was removed: writes would still succeed, but the records would be lost.
+    pub(super) fn check_not_removed(&mut self) -> Result<(), SinkError> {
         let metadata = self.file()?.metadata().map_err(SinkError::io("stat", &self.path))?;
         if metadata.nlink() == 0 {
             return Err(SinkError::io("write", &self.path)(io::ErrorKind::NotFound.into()));
@@ -99,15 +98,15 @@ impl Dump {
         Ok(())
     }
 
-    /// The file, opened again if the host has closed what it did not know.
+    /// Returns the file; reopens it if the host has closed the descriptor.
     fn file(&mut self) -> Result<&File, SinkError> {
         if self.file.get().is_none() {
-            let again =
+            let reopened =
                 open_to_append(&self.path).and_then(CheckedFile::new).map_err(SinkError::io("open", &self.path))?;
-            if again.identity() != self.file.identity() {
-                return Err(SinkError::NotOurs { path: self.path.clone(), found: "another file" });
+            if reopened.identity() != self.file.identity() {
+                return Err(SinkError::NotOurs { path: self.path.clone(), reason: "another file" });
             }
-            self.file = again;
+            self.file = reopened;
         }
         self.file
             .unchecked()
@@ -125,7 +124,7 @@ impl Dump {
             }
             Err((written, error)) => {
                 if written > 0 {
-                    // Where this fails too, the torn record stays: it is the last of the file, and readers stop there.
+                    // If this fails too, the torn record stays at the end of the file, where readers stop.
                     let _ = file.set_len(length);
                 }
                 Err(SinkError::io("write", &self.path)(error))
@@ -134,35 +133,34 @@ impl Dump {
     }
 }
 
-/// perf takes the process number in the name for that of the innermost PID namespace, which is what `getpid(2)`
-/// returns.
+/// Name of the file. perf expects the PID of the innermost PID namespace, which `getpid(2)` returns.
 fn file_name() -> FileName {
     FileName::Dump { pid: std::process::id() }
 }
 
-/// The thread that is running: perf notes it beside the code.
-pub(super) fn current_thread() -> u32 {
+/// Kernel ID of the current thread, which perf stores with the code.
+pub(super) fn current_tid() -> u32 {
     // SAFETY: gettid has no precondition and cannot fail.
     unsafe { libc::gettid() as u32 }
 }
 
-/// One page of the file, mapped `PROT_READ | PROT_EXEC`.
+/// Executable mapping of the file's first page. perf detects the jitdump by it.
 #[derive(Debug)]
 struct Marker {
     address: *mut libc::c_void,
     size: usize,
 }
 
-// SAFETY: an address that is only ever unmapped, once, by the owner of the value.
+// SAFETY: the address is only passed to munmap, once, by the owner of the value.
 unsafe impl Send for Marker {}
 
 impl Marker {
     fn map(file: &File) -> io::Result<Marker> {
         // SAFETY: sysconf has no precondition.
         let size = usize::try_from(unsafe { libc::sysconf(libc::_SC_PAGESIZE) }).unwrap_or(4096);
-        let (protection, descriptor) = (libc::PROT_READ | libc::PROT_EXEC, file.as_raw_fd());
-        // SAFETY: a new mapping at an address of the kernel's choice, of a file that is open.
-        let address = unsafe { libc::mmap(ptr::null_mut(), size, protection, libc::MAP_PRIVATE, descriptor, 0) };
+        let (protection, fd) = (libc::PROT_READ | libc::PROT_EXEC, file.as_raw_fd());
+        // SAFETY: the kernel chooses the address of the new mapping, and the file is open.
+        let address = unsafe { libc::mmap(ptr::null_mut(), size, protection, libc::MAP_PRIVATE, fd, 0) };
         if address == libc::MAP_FAILED {
             return Err(io::Error::last_os_error());
         }
@@ -172,7 +170,7 @@ impl Marker {
 
 impl Drop for Marker {
     fn drop(&mut self) {
-        // SAFETY: the mapping was made in `map`, is as long as this, and nothing refers to it.
+        // SAFETY: `map` made the mapping with this size, and nothing refers to it.
         unsafe { libc::munmap(self.address, self.size) };
     }
 }

@@ -1,4 +1,4 @@
-//! Encodes records. Names and order of the fields are those of the kernel's `tools/perf/util/jitdump.h`;
+//! Encoder for jitdump records. Fields have the names and order of the kernel's `tools/perf/util/jitdump.h`;
 //! `tools/perf/Documentation/jitdump-specification.txt` explains them.
 
 #![forbid(unsafe_code)]
@@ -14,8 +14,8 @@ pub(super) const JIT_CODE_DEBUG_INFO: u32 = 2;
 pub(super) const JIT_CODE_CLOSE: u32 = 3;
 pub(super) const JIT_CODE_UNWINDING_INFO: u32 = 4;
 
-/// `struct jitheader`. perf refuses a file with a flag it does not know, so there is none.
-pub(super) fn header(machine: Machine, pid: u32, timestamp: u64) -> [u8; JITHEADER_SIZE] {
+/// Encodes `struct jitheader`. The flags are 0, because perf rejects a file with a flag that it does not know.
+pub(super) fn encode_header(machine: Machine, pid: u32, timestamp: u64) -> [u8; JITHEADER_SIZE] {
     let elf_mach = match machine {
         Machine::X86_64 => object::elf::EM_X86_64,
         Machine::Aarch64 => object::elf::EM_AARCH64,
@@ -32,12 +32,12 @@ pub(super) fn header(machine: Machine, pid: u32, timestamp: u64) -> [u8; JITHEAD
 pub(super) struct CodeLoad {
     pub(super) pid: u32,
     pub(super) tid: u32,
-    /// `code_addr` and `code_size`; `vma` is the same address.
+    /// Code range: `code_addr` and `code_size`. `vma` is the same address.
     pub(super) code: AddressRange,
     pub(super) code_index: u64,
 }
 
-/// One row of a line table: `struct debug_entry` without the discriminator, which perf ignores.
+/// Row of a line table: `struct debug_entry` without the discriminator, which perf ignores.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::sink) struct DebugEntry<'a> {
     pub(in crate::sink) addr: u64,
@@ -45,16 +45,16 @@ pub(in crate::sink) struct DebugEntry<'a> {
     pub(in crate::sink) name: &'a str,
 }
 
-/// The body of a `JIT_CODE_UNWINDING_INFO`.
+/// Body of a `JIT_CODE_UNWINDING_INFO` record.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(in crate::sink) struct Unwinding {
-    /// `.eh_frame`, then `.eh_frame_hdr`: the order perf reads. The specification's text has it the other way round.
+pub(in crate::sink) struct UnwindingInfo {
+    /// `.eh_frame`, then `.eh_frame_hdr`. perf reads them in this order; the specification's text swaps them.
     pub(in crate::sink) data: Vec<u8>,
     pub(in crate::sink) eh_frame_hdr_size: u64,
     pub(in crate::sink) mapped_size: u64,
 }
 
-/// Records, one behind the other.
+/// Buffer of encoded records.
 #[derive(Debug, Default)]
 pub(super) struct Records {
     bytes: Vec<u8>,
@@ -65,65 +65,65 @@ impl Records {
         &self.bytes
     }
 
-    /// Forgets the records, and the memory of an exceptionally large object.
+    /// Clears the buffer, and frees excess capacity left by an unusually large object.
     pub(super) fn clear(&mut self) {
         self.bytes.clear();
         self.bytes.shrink_to(1 << 20);
     }
 
-    /// The code of one function, and its name. It takes the debug and unwinding information that stand before it: perf
-    /// keeps each until the next `JIT_CODE_LOAD`, whatever the addresses in them.
-    pub(super) fn code_load(&mut self, timestamp: u64, load: &CodeLoad, name: &str, code: &[u8]) {
+    /// Appends the code and name of one function. The record takes the debug and unwinding information before it: perf
+    /// keeps both until the next `JIT_CODE_LOAD`, regardless of their addresses.
+    pub(super) fn push_code_load(&mut self, timestamp: u64, load: &CodeLoad, name: &str, code: &[u8]) {
         debug_assert_eq!(load.code.size(), code.len() as u64);
-        let start = self.begin(JIT_CODE_LOAD, timestamp);
+        let start = self.begin_record(JIT_CODE_LOAD, timestamp);
         let address = load.code.start().0;
         self.bytes.extend_from_slice(&load.pid.to_le_bytes());
         self.bytes.extend_from_slice(&load.tid.to_le_bytes());
         for field in [address, address, load.code.size(), load.code_index] {
             self.bytes.extend_from_slice(&field.to_le_bytes());
         }
-        self.name(name);
-        // perf finds the code by counting back from the end of the record: no padding here.
+        self.push_name(name);
+        // perf locates the code by counting back from the end of the record, so there must be no padding.
         self.bytes.extend_from_slice(code);
-        self.end(start);
+        self.end_record(start);
     }
 
-    /// The rows of the function that is loaded next. Writes nothing where there are none.
-    pub(super) fn debug_info(&mut self, timestamp: u64, code_addr: u64, entries: &[DebugEntry<'_>]) {
+    /// Appends the line rows of the function that is loaded next; no record if there are no rows.
+    pub(super) fn push_debug_info(&mut self, timestamp: u64, code_addr: u64, entries: &[DebugEntry<'_>]) {
         if entries.is_empty() {
             return;
         }
-        let start = self.begin(JIT_CODE_DEBUG_INFO, timestamp);
+        let start = self.begin_record(JIT_CODE_DEBUG_INFO, timestamp);
         self.bytes.extend_from_slice(&code_addr.to_le_bytes());
         self.bytes.extend_from_slice(&(entries.len() as u64).to_le_bytes());
         for entry in entries {
             self.bytes.extend_from_slice(&entry.addr.to_le_bytes());
             self.bytes.extend_from_slice(&entry.lineno.to_le_bytes());
             self.bytes.extend_from_slice(&0_u32.to_le_bytes());
-            // In full, each time: the mark for "as before" is understood by perf 6.4 and later only.
-            self.name(entry.name);
+            // Always write the full name: only perf 6.4 and later support the marker for a repeated name.
+            self.push_name(entry.name);
         }
-        self.end(start);
+        self.end_record(start);
     }
 
-    /// The unwind tables of the function that is loaded next.
-    pub(super) fn unwinding_info(&mut self, timestamp: u64, unwinding: &Unwinding) {
-        let start = self.begin(JIT_CODE_UNWINDING_INFO, timestamp);
+    /// Appends the unwind tables of the function that is loaded next.
+    pub(super) fn push_unwinding_info(&mut self, timestamp: u64, unwinding: &UnwindingInfo) {
+        let start = self.begin_record(JIT_CODE_UNWINDING_INFO, timestamp);
         for field in [unwinding.data.len() as u64, unwinding.eh_frame_hdr_size, unwinding.mapped_size] {
             self.bytes.extend_from_slice(&field.to_le_bytes());
         }
         self.bytes.extend_from_slice(&unwinding.data);
-        self.end(start);
+        self.end_record(start);
     }
 
-    /// The end of the file.
-    pub(super) fn code_close(&mut self, timestamp: u64) {
-        let start = self.begin(JIT_CODE_CLOSE, timestamp);
-        self.end(start);
+    /// Appends the end marker of the file.
+    pub(super) fn push_code_close(&mut self, timestamp: u64) {
+        let start = self.begin_record(JIT_CODE_CLOSE, timestamp);
+        self.end_record(start);
     }
 
-    /// `struct jr_prefix`; the size comes with [`Records::end`].
-    fn begin(&mut self, id: u32, timestamp: u64) -> usize {
+    /// Appends `struct jr_prefix` and returns its offset. [`Records::end_record`] fills in the size.
+    fn begin_record(&mut self, id: u32, timestamp: u64) -> usize {
         let start = self.bytes.len();
         self.bytes.extend_from_slice(&id.to_le_bytes());
         self.bytes.extend_from_slice(&0_u32.to_le_bytes());
@@ -131,19 +131,20 @@ impl Records {
         start
     }
 
-    fn end(&mut self, start: usize) {
+    fn end_record(&mut self, start: usize) {
         let total_size = (self.bytes.len() - start) as u32;
         self.patch(start + 4, &total_size.to_le_bytes());
     }
 
-    fn patch(&mut self, at: usize, field: &[u8]) {
-        if let Some(place) = self.bytes.get_mut(at..at + field.len()) {
-            place.copy_from_slice(field);
+    fn patch(&mut self, offset: usize, field: &[u8]) {
+        if let Some(bytes) = self.bytes.get_mut(offset..offset + field.len()) {
+            bytes.copy_from_slice(field);
         }
     }
 
-    /// A name up to the first NUL, and a NUL. Tools print it, and names of files are input of the program, too.
-    fn name(&mut self, name: &str) {
+    /// Appends a name up to its first NUL, and a NUL. Control characters are replaced, because tools print the name,
+    /// and file names are input of the program, too.
+    fn push_name(&mut self, name: &str) {
         let end = name.find('\0').unwrap_or(name.len());
         let name = &name[..end];
         if name.bytes().all(|byte| matches!(byte, b' '..=b'~')) {
@@ -162,7 +163,7 @@ mod tests {
 
     #[test]
     fn a_header_is_the_forty_bytes_of_the_specification() {
-        let header = header(Machine::X86_64, 0x0102_0304, 0x1112_1314_1516_1718);
+        let header = encode_header(Machine::X86_64, 0x0102_0304, 0x1112_1314_1516_1718);
         let expected = [
             &b"DTiJ"[..],
             &[1, 0, 0, 0, 40, 0, 0, 0, 62, 0, 0, 0, 0, 0, 0, 0, 4, 3, 2, 1],
@@ -176,7 +177,7 @@ mod tests {
     fn a_load_ends_with_its_code() {
         let mut records = Records::default();
         let code = AddressRange::new(Address(0x1000), 3).unwrap();
-        records.code_load(7, &CodeLoad { pid: 1, tid: 2, code, code_index: 9 }, "f\0g", &[0xaa, 0xbb, 0xcc]);
+        records.push_code_load(7, &CodeLoad { pid: 1, tid: 2, code, code_index: 9 }, "f\0g", &[0xaa, 0xbb, 0xcc]);
         let bytes = records.bytes();
         assert_eq!(bytes.len(), 16 + 8 + 4 * 8 + 2 + 3);
         assert_eq!(bytes[..8], [0, 0, 0, 0, 61, 0, 0, 0]);
@@ -186,10 +187,10 @@ mod tests {
     #[test]
     fn debug_information_without_rows_is_no_record() {
         let mut records = Records::default();
-        records.debug_info(7, 0x1000, &[]);
+        records.push_debug_info(7, 0x1000, &[]);
         assert!(records.bytes().is_empty());
         let row = DebugEntry { addr: 0x1000, lineno: 5, name: "/a.py" };
-        records.debug_info(7, 0x1000, &[row, DebugEntry { addr: 0x1002, ..row }]);
+        records.push_debug_info(7, 0x1000, &[row, DebugEntry { addr: 0x1002, ..row }]);
         assert_eq!(records.bytes().len(), 16 + 16 + 2 * (16 + 6));
         assert_eq!(records.bytes()[24..32], 2_u64.to_le_bytes());
     }
@@ -198,16 +199,16 @@ mod tests {
     fn no_name_has_control_characters() {
         let mut records = Records::default();
         let row = DebugEntry { addr: 0x1000, lineno: 5, name: "/\x1b[2J\nna\u{ef}ve\u{85}.py\0rest" };
-        records.debug_info(7, 0x1000, &[row]);
+        records.push_debug_info(7, 0x1000, &[row]);
         assert_eq!(&records.bytes()[16 + 16 + 16..], "/?[2J?na\u{ef}ve?.py\0".as_bytes());
     }
 
     #[test]
     fn unwinding_information_says_its_sizes() {
         let mut records = Records::default();
-        let unwinding = Unwinding { data: vec![1; 24], eh_frame_hdr_size: 20, mapped_size: 32 };
-        records.unwinding_info(7, &unwinding);
-        records.code_close(8);
+        let unwinding = UnwindingInfo { data: vec![1; 24], eh_frame_hdr_size: 20, mapped_size: 32 };
+        records.push_unwinding_info(7, &unwinding);
+        records.push_code_close(8);
         assert_eq!(records.bytes().len(), 16 + 24 + 24 + 16);
         assert_eq!(records.bytes()[64..72], [3, 0, 0, 0, 16, 0, 0, 0]);
     }

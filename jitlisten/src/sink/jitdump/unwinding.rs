@@ -1,21 +1,20 @@
-//! Unwind tables of one function, relocated to perf's addresses.
+//! Unwind tables of one function, relocated to the addresses that perf expects.
 //!
-//! `perf inject` makes an ELF file of a function: the code and, from the next multiple of 8 on, the content of the
-//! record.
+//! `perf inject` makes an ELF file from a function: the code, then the content of the record at the next multiple of 8.
 //!
 //! ```text
 //!   code_addr                    + ALIGN8(code_size)                                  + mapped_size
-//!   | code .......... | padding | CIE | FDE | 0 | .eh_frame_hdr, table of one | ...... |
+//!   | code .......... | padding | CIE | FDE | 0 | .eh_frame_hdr, one table row | ...... |
 //!     ^----------------------------------pc_begin (pcrel)      |          |
 //!     `-----------------------------------------------initial location    |
 //!                                         ^---------------------------FDE address
 //! ```
 //!
 //! perf extends the mapping of the function *in its view of the address space* by `mapped_size`, over whatever follows
-//! the function. Therefore there must be free space: see [`Unwinding::fits`].
+//! the function. Therefore that space must be free: see [`UnwindingInfo::fits`].
 //!
-//! The live `.eh_frame` has the same rules for another address. Personality routines and LSDAs, which only exceptions
-//! need and perf could not follow, are omitted. Source: Linux Standard Base Core 5.0, chapter 10.6.
+//! The live `.eh_frame` has the same rules for another address. We omit personality routines and LSDAs: only exceptions
+//! need them, and perf cannot follow them. Source: Linux Standard Base Core 5.0, chapter 10.6.
 
 #![forbid(unsafe_code)]
 
@@ -25,12 +24,12 @@ use gimli::{
 };
 use jitlisten_unwinder::{Common, Entry, Section};
 
-use super::record::Unwinding;
+use super::record::UnwindingInfo;
 use crate::AddressRange;
 
 type Bytes<'a> = EndianSlice<'a, LittleEndian>;
 
-/// The live `.eh_frame` of an object.
+/// Live `.eh_frame` of an object.
 pub(in crate::sink) struct EhFrame<'a> {
     section: Section<'a>,
 }
@@ -40,22 +39,23 @@ impl<'a> EhFrame<'a> {
         EhFrame { section: Section { bytes, address: range.start().0, data_base: None } }
     }
 
-    /// The tables of the function at `code`; `None` where the section has none for all of it, or some we do not know.
-    pub(in crate::sink) fn of_function(&self, code: AddressRange) -> Option<Unwinding> {
-        // Mostly there is one, for all.
-        let mut latest: Option<(usize, Common)> = None;
+    /// Returns the tables of the function at `code`; `None` if the section does not cover the whole function, or cannot
+    /// be parsed.
+    pub(in crate::sink) fn function_tables(&self, code: AddressRange) -> Option<UnwindingInfo> {
+        // Most sections have a single CIE: cache the last one.
+        let mut cached_cie: Option<(usize, Common)> = None;
         for record in self.section.records(0) {
             let record = record.ok()?;
-            let Some(at) = record.common else { continue };
-            let common = match latest.filter(|known| known.0 == at) {
+            let Some(cie_offset) = record.common else { continue };
+            let common = match cached_cie.filter(|cached| cached.0 == cie_offset) {
                 Some((_, common)) => common,
-                None => self.section.common(at).ok()?,
+                None => self.section.common(cie_offset).ok()?,
             };
-            latest = Some((at, common));
+            cached_cie = Some((cie_offset, common));
             let entry = self.section.entry_of(record, common).ok()?;
             if entry.start == code.start().0 {
                 let encoded = (entry.size >= code.size()).then(|| encode(&entry, code))?;
-                return encoded.filter(decodes);
+                return encoded.filter(is_decodable);
             }
         }
         None
@@ -65,13 +65,13 @@ impl<'a> EhFrame<'a> {
 const PCREL_SDATA4: u8 = dw::DW_EH_PE_pcrel.0 | dw::DW_EH_PE_sdata4.0;
 const DATAREL_SDATA4: u8 = dw::DW_EH_PE_datarel.0 | dw::DW_EH_PE_sdata4.0;
 
-/// Writes `.eh_frame` and `.eh_frame_hdr` for the place `ALIGN8(code_size)` behind the function.
-fn encode(entry: &Entry<'_>, code: AddressRange) -> Option<Unwinding> {
+/// Encodes `.eh_frame` and `.eh_frame_hdr` for the address `ALIGN8(code_size)` bytes after the start of the function.
+fn encode(entry: &Entry<'_>, code: AddressRange) -> Option<UnwindingInfo> {
     let common = &entry.common;
     let instructions = |(start, end): (usize, usize)| entry.section.get(start..end);
     let mut out = Vec::with_capacity(256);
-    // Distance from the function's start to offset `at` of `out`; functions are far smaller than 2 GiB.
-    let from_start = |at: usize| code.size().next_multiple_of(8) as i32 + at as i32;
+    // Distance from the function's start to `offset` in `out`; functions are far smaller than 2 GiB.
+    let from_start = |offset: usize| code.size().next_multiple_of(8) as i32 + offset as i32;
     out.extend([0; 8]); // length, id 0
     out.push(1);
     out.extend_from_slice(b"zR");
@@ -82,33 +82,33 @@ fn encode(entry: &Entry<'_>, code: AddressRange) -> Option<Unwinding> {
     leb128::write::signed(&mut out, common.data_alignment).ok()?;
     out.extend([u8::try_from(common.return_address).ok()?, 1, PCREL_SDATA4]);
     out.extend_from_slice(instructions(common.instructions)?);
-    finish(&mut out, 0);
-    let fde_at = out.len();
+    finish_entry(&mut out, 0);
+    let fde_offset = out.len();
     out.extend([0; 4]);
-    push(&mut out, fde_at as i32 + 4);
-    let pc_begin_at = out.len();
-    push(&mut out, -from_start(pc_begin_at));
-    push(&mut out, code.size() as i32);
+    push_i32(&mut out, fde_offset as i32 + 4);
+    let pc_begin_offset = out.len();
+    push_i32(&mut out, -from_start(pc_begin_offset));
+    push_i32(&mut out, code.size() as i32);
     out.push(0);
     out.extend_from_slice(instructions(entry.instructions)?);
-    finish(&mut out, fde_at);
-    push(&mut out, 0);
-    let header_at = out.len();
+    finish_entry(&mut out, fde_offset);
+    push_i32(&mut out, 0);
+    let header_offset = out.len();
     out.extend([1, PCREL_SDATA4, dw::DW_EH_PE_udata4.0, DATAREL_SDATA4]);
-    let eh_frame_pointer_at = out.len() as i32;
-    push(&mut out, -eh_frame_pointer_at);
-    push(&mut out, 1);
-    push(&mut out, -from_start(header_at));
-    push(&mut out, fde_at as i32 - header_at as i32);
+    let eh_frame_ptr_offset = out.len() as i32;
+    push_i32(&mut out, -eh_frame_ptr_offset);
+    push_i32(&mut out, 1);
+    push_i32(&mut out, -from_start(header_offset));
+    push_i32(&mut out, fde_offset as i32 - header_offset as i32);
     let mapped_size = out.len().next_multiple_of(16) as u64;
-    let eh_frame_hdr_size = (out.len() - header_at) as u64;
-    Some(Unwinding { data: out, eh_frame_hdr_size, mapped_size })
+    let eh_frame_hdr_size = (out.len() - header_offset) as u64;
+    Some(UnwindingInfo { data: out, eh_frame_hdr_size, mapped_size })
 }
 
-/// Whether what was copied can be read at its new place: `DW_CFA_set_loc` (which LLVM does not write) cannot, because
-/// its operand is encoded like the pointers, and a reader may give up the whole stack at an instruction it does not
-/// know.
-fn decodes(unwinding: &Unwinding) -> bool {
+/// Returns true if gimli can decode the relocated tables. `DW_CFA_set_loc` (which LLVM does not emit) cannot be
+/// relocated, because its operand is encoded like the pointers. A reader may give up the whole stack at an instruction
+/// that it does not know.
+fn is_decodable(unwinding: &UnwindingInfo) -> bool {
     let mut section = gimli::EhFrame::new(&unwinding.data, LittleEndian);
     section.set_address_size(8);
     let bases = BaseAddresses::default().set_eh_frame(0);
@@ -121,14 +121,14 @@ fn decodes(unwinding: &Unwinding) -> bool {
                 Err(_) => return false,
             },
         };
-        if !are_plain(instructions) {
+        if !are_relocatable(instructions) {
             return false;
         }
     }
     true
 }
 
-fn are_plain(mut instructions: CallFrameInstructionIter<'_, Bytes<'_>>) -> bool {
+fn are_relocatable(mut instructions: CallFrameInstructionIter<'_, Bytes<'_>>) -> bool {
     loop {
         match instructions.next() {
             Ok(Some(CallFrameInstruction::SetLoc { .. })) | Err(_) => return false,
@@ -138,29 +138,30 @@ fn are_plain(mut instructions: CallFrameInstructionIter<'_, Bytes<'_>>) -> bool 
     }
 }
 
-fn push(out: &mut Vec<u8>, word: i32) {
+fn push_i32(out: &mut Vec<u8>, word: i32) {
     out.extend_from_slice(&word.to_le_bytes());
 }
 
-/// Pads the entry that began at `at` with `DW_CFA_nop` to a multiple of 8, and writes its length.
-fn finish(out: &mut Vec<u8>, at: usize) {
+/// Pads the entry that starts at `offset` with `DW_CFA_nop` to a multiple of 8, and fills in its length.
+fn finish_entry(out: &mut Vec<u8>, offset: usize) {
     out.resize(out.len().next_multiple_of(8), dw::DW_CFA_nop.0);
-    let length = (out.len() - at - 4) as u32;
-    if let Some(place) = out.get_mut(at..at + 4) {
-        place.copy_from_slice(&length.to_le_bytes());
+    let length = (out.len() - offset - 4) as u32;
+    if let Some(length_field) = out.get_mut(offset..offset + 4) {
+        length_field.copy_from_slice(&length.to_le_bytes());
     }
 }
 
-/// What two entries without instructions take, the terminator, the header and its table, rounded up.
-const SMALLEST: u64 = 80;
+/// Minimum size of the tables: two entries without instructions, the terminator, and the header with its table, rounded
+/// up.
+const MIN_TABLE_BYTES: u64 = 80;
 
-/// Whether tables of any function could end at `limit` or before: saves looking for those that cannot.
+/// Returns true if the smallest tables could end at or before `limit`. A cheap test before tables are encoded.
 pub(super) fn may_fit(code: AddressRange, limit: u64) -> bool {
-    limit.saturating_sub(code.end().0) >= SMALLEST
+    limit.saturating_sub(code.end().0) >= MIN_TABLE_BYTES
 }
 
-impl Unwinding {
-    /// Whether the mapping perf makes of the function at `code` ends at `limit` or before.
+impl UnwindingInfo {
+    /// Returns true if the mapping that perf makes for the function at `code` ends at or before `limit`.
     pub(super) fn fits(&self, code: AddressRange, limit: u64) -> bool {
         let end = code.start().0.checked_add(code.size().next_multiple_of(8));
         end.and_then(|end| end.checked_add(self.mapped_size)).is_some_and(|end| end <= limit)
@@ -174,7 +175,8 @@ mod tests {
     use super::*;
     use crate::Address;
 
-    /// `clang -O1 -fno-omit-frame-pointer`: a CIE "zPLR" with a personality and an LSDA, and one FDE for 0x45 bytes.
+    /// Output of `clang -O1 -fno-omit-frame-pointer`: a CIE "zPLR" with a personality and an LSDA, and one FDE for 0x45
+    /// bytes.
     fn section(address: u64, function: u64) -> Vec<u8> {
         let mut bytes = vec![0x1c, 0, 0, 0, 0, 0, 0, 0, 1, b'z', b'P', b'L', b'R', 0, 1, 0x78, 0x10, 7];
         bytes.extend([0x9b, 1, 2, 3, 4, 0x1b, 0x1b, 0x0c, 7, 8, 0x90, 1, 0, 0]);
@@ -191,9 +193,9 @@ mod tests {
         AddressRange::new(Address(start), size).unwrap()
     }
 
-    fn tables(code: AddressRange) -> Option<Unwinding> {
+    fn tables(code: AddressRange) -> Option<UnwindingInfo> {
         let bytes = section(0x9000, 0x5000);
-        EhFrame::new(&bytes, range(0x9000, bytes.len() as u64)).of_function(code)
+        EhFrame::new(&bytes, range(0x9000, bytes.len() as u64)).function_tables(code)
     }
 
     #[test]
@@ -221,28 +223,28 @@ mod tests {
         let code = range(0x5000, 0x45);
         let unwinding = tables(code).unwrap();
         assert_eq!(unwinding.mapped_size % 16, 0);
-        assert!(unwinding.mapped_size >= SMALLEST && unwinding.mapped_size >= unwinding.data.len() as u64);
+        assert!(unwinding.mapped_size >= MIN_TABLE_BYTES && unwinding.mapped_size >= unwinding.data.len() as u64);
         let end = 0x5048 + unwinding.mapped_size;
         assert!(unwinding.fits(code, end) && !unwinding.fits(code, end - 1));
-        assert!(may_fit(code, end) && !may_fit(code, 0x5045 + SMALLEST - 1));
+        assert!(may_fit(code, end) && !may_fit(code, 0x5045 + MIN_TABLE_BYTES - 1));
     }
 
     #[test]
     fn rules_that_do_not_cover_the_function_are_none() {
         assert_eq!(tables(range(0x5000, 0x46)), None);
         assert_eq!(tables(range(0x5001, 0x10)), None);
-        assert!(EhFrame::new(&[1, 2, 3], range(0x9000, 3)).of_function(range(0x5000, 1)).is_none());
+        assert!(EhFrame::new(&[1, 2, 3], range(0x9000, 3)).function_tables(range(0x5000, 1)).is_none());
     }
 
     #[test]
     fn instructions_that_do_not_decode_or_cannot_be_moved_are_none() {
         let mut bytes = section(0x9000, 0x5000);
-        let body = bytes.len() - 4 - 19;
-        assert_eq!(bytes[body], 0x41);
+        let first_instruction = bytes.len() - 4 - 19;
+        assert_eq!(bytes[first_instruction], 0x41);
         for instruction in [dw::DW_CFA_set_loc.0, 0x3f] {
-            bytes[body] = instruction;
-            let changed = EhFrame::new(&bytes, range(0x9000, bytes.len() as u64));
-            assert_eq!(changed.of_function(range(0x5000, 0x45)), None, "{instruction:#x}");
+            bytes[first_instruction] = instruction;
+            let eh_frame = EhFrame::new(&bytes, range(0x9000, bytes.len() as u64));
+            assert_eq!(eh_frame.function_tables(range(0x5000, 0x45)), None, "{instruction:#x}");
         }
     }
 
@@ -250,8 +252,8 @@ mod tests {
     fn bytes_that_are_cut_off_are_none() {
         let bytes = section(0x9000, 0x5000);
         for length in 0..bytes.len() - 4 {
-            let cut = EhFrame::new(&bytes[..length], range(0x9000, length as u64));
-            assert_eq!(cut.of_function(range(0x5000, 0x45)), None, "{length}");
+            let eh_frame = EhFrame::new(&bytes[..length], range(0x9000, length as u64));
+            assert_eq!(eh_frame.function_tables(range(0x5000, 0x45)), None, "{length}");
         }
     }
 }

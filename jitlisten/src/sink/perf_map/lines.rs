@@ -1,4 +1,4 @@
-//! Our lines: in the file, kept by a sink that was turned off, or not written yet.
+//! Our lines of the perf map: written, retained by a disabled sink, or not written yet.
 
 #![forbid(unsafe_code)]
 
@@ -8,51 +8,51 @@ use super::space::Space;
 use crate::ObjectId;
 use crate::process::checked_file::FileIdentity;
 
-/// A line of ours in the file.
+/// A line that we wrote to the perf map.
 #[derive(Debug)]
 pub(super) struct Line {
-    /// Where the code ends.
+    /// End address of the code.
     pub(super) end: u64,
     pub(super) offset: u64,
     pub(super) length: usize,
-    pub(super) alive: bool,
+    pub(super) is_live: bool,
 }
 impl Line {
-    /// What it begins with, at the address `start`.
-    pub(super) fn beginning(&self, start: u64) -> String {
+    /// Returns the line's text up to the name, for code that starts at `start`.
+    pub(super) fn prefix(&self, start: u64) -> String {
         format!("{start:x} {:x} ", self.end - start)
     }
 }
 
-/// What every line about no code begins with.
+/// Prefix of a tombstone.
 pub(super) const FREED: &str = "0 0 freed";
 
-/// A line of `length` bytes, newline included, about no code at all.
+/// Returns a line of `length` bytes, newline included, that describes no code.
 pub(super) fn tombstone(length: usize) -> String {
     let padded = length.saturating_sub(1);
     format!("{FREED:-<padded$}\n")
 }
 
-/// What a perf map sink that was switched off has left in the file.
+/// Lines that a disabled perf map sink has left in the file.
 #[derive(Debug, Default)]
-pub(crate) struct LeftLines {
+pub(crate) struct RetainedLines {
     pub(super) file: Option<FileIdentity>,
-    /// The file never becomes shorter: one that is, is another with the same number.
+    /// Length of the file. It never shrinks: a shorter file with the same inode number is a new file.
     pub(super) size: u64,
     pub(super) lines: BTreeMap<u64, Line>,
     pub(super) space: Space,
 }
 
-/// Lines of many objects that are not written yet.
+/// Lines of several objects that are written together.
 #[derive(Default)]
-pub(super) struct Many {
+pub(super) struct Batch {
     pub(super) text: String,
-    pub(super) blocks: Vec<Unwritten>,
-    pub(super) written: u64,
+    pub(super) blocks: Vec<UnwrittenBlock>,
+    pub(super) written_bytes: u64,
 }
 
-/// The lines of one of them, with offsets in their text.
-pub(super) struct Unwritten {
+/// Lines of one object in a batch; their offsets are relative to the object's first line.
+pub(super) struct UnwrittenBlock {
     pub(super) object: ObjectId,
     pub(super) length: u64,
     pub(super) lines: Vec<(u64, Line)>,

@@ -1,4 +1,4 @@
-//! The path of this process's map, and a stale map there.
+//! Path of this process's perf map, and detection of a stale map at that path.
 
 #![forbid(unsafe_code)]
 
@@ -10,25 +10,25 @@ use std::time::SystemTime;
 
 use crate::liveness;
 
-/// perf looks for the process number of the innermost PID namespace, which is what `getpid(2)` returns.
-pub(in crate::sink) fn path_of_this_process() -> PathBuf {
+/// Path that perf looks for. perf uses the PID of the innermost PID namespace, which `getpid(2)` returns, too.
+pub(in crate::sink) fn own_map_path() -> PathBuf {
     PathBuf::from(format!("/tmp/perf-{}.map", std::process::id()))
 }
 
-/// Whether no instruction of the program has run yet.
-static IS_BEGINNING: AtomicBool = AtomicBool::new(false);
+/// True until the first instruction of the program runs.
+static IS_BEFORE_PROGRAM: AtomicBool = AtomicBool::new(false);
 
-/// Runs `work` before the program has begun: what is in the way of its perf map then is not its own, however young it
-/// is.
+/// Runs `work` before the program starts. A perf map found during that time belongs to another process, even if it is
+/// recent.
 pub fn before_program<R>(work: impl FnOnce() -> R) -> R {
-    IS_BEGINNING.store(true, Ordering::Relaxed);
-    let done = work();
-    IS_BEGINNING.store(false, Ordering::Relaxed);
-    done
+    IS_BEFORE_PROGRAM.store(true, Ordering::Relaxed);
+    let result = work();
+    IS_BEFORE_PROGRAM.store(false, Ordering::Relaxed);
+    result
 }
 
-/// A perf map that was there when the process (or its latest `exec`) began: nothing in it describes this program. In a
-/// process that runs already, a map that something was written to since it began is its own (CPython's `-X perf`).
+/// A perf map from before the process (or its latest `exec`) started: nothing in it describes this program. If the
+/// program already runs, a map written to since the start is its own (CPython's `-X perf`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct StaleMap {
     inode: u64,
@@ -36,29 +36,30 @@ pub(crate) struct StaleMap {
 }
 
 impl StaleMap {
-    /// Looks for one.
+    /// Finds a stale map at the path of this process.
     pub(crate) fn find() -> Option<StaleMap> {
-        let metadata = std::fs::symlink_metadata(path_of_this_process()).ok()?;
-        let began = if IS_BEGINNING.load(Ordering::Relaxed) { None } else { Some(liveness::began()?) };
-        StaleMap::of_others(&metadata, began)
+        let metadata = std::fs::symlink_metadata(own_map_path()).ok()?;
+        let started = if IS_BEFORE_PROGRAM.load(Ordering::Relaxed) { None } else { Some(liveness::began()?) };
+        StaleMap::if_older(&metadata, started)
     }
 
-    /// `began`: when this process did, unless the program is only beginning.
-    pub(super) fn of_others(metadata: &Metadata, began: Option<SystemTime>) -> Option<StaleMap> {
-        let is_older = began.is_none_or(|began| metadata.modified().is_ok_and(|written| written < began));
-        (is_older && metadata.is_file() && metadata.size() > 0).then(|| StaleMap::of(metadata))
+    /// Returns the map if it is older than `started`, the start time of this process; `None` if the program has not
+    /// started.
+    pub(super) fn if_older(metadata: &Metadata, started: Option<SystemTime>) -> Option<StaleMap> {
+        let is_older = started.is_none_or(|started| metadata.modified().is_ok_and(|modified| modified < started));
+        (is_older && metadata.is_file() && metadata.size() > 0).then(|| StaleMap::from_metadata(metadata))
     }
 
-    pub(super) fn of(metadata: &Metadata) -> StaleMap {
+    pub(super) fn from_metadata(metadata: &Metadata) -> StaleMap {
         StaleMap { inode: metadata.ino(), size: metadata.size() }
     }
 
-    /// Whether the file `metadata` is about still begins with it.
+    /// Returns true if the file may still begin with the stale map: same inode, at least as long.
     pub(in crate::sink) fn is_prefix_of(&self, metadata: &Metadata) -> bool {
         self.inode == metadata.ino() && self.size <= metadata.size()
     }
 
-    /// Its length in bytes.
+    /// Length in bytes.
     pub(in crate::sink) fn size(self) -> u64 {
         self.size
     }

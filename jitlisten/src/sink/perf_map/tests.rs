@@ -1,4 +1,4 @@
-//! The content of the file.
+//! Tests of the perf map's content.
 
 use std::fs::{self, OpenOptions};
 
@@ -11,7 +11,7 @@ use crate::name::ReadableName;
 /// Three functions and their wrappers, as Numba 0.68 compiled them.
 const NUMBA: &[u8] = include_bytes!("../../../testdata/numba-0.68-llvm22-plain.o");
 
-struct Reported {
+struct TestObject {
     id: ObjectId,
     snapshot: CodeSnapshot,
     object: LoadedObject,
@@ -19,13 +19,13 @@ struct Reported {
     padding: crate::sink::HeaderPadding,
 }
 
-impl Reported {
-    fn new() -> Reported {
-        Reported::moved(0)
+impl TestObject {
+    fn new() -> TestObject {
+        TestObject::moved(0)
     }
 
-    /// Another one, in other pages: its sections' `sh_addr` makes the difference.
-    fn moved(pages: u64) -> Reported {
+    /// Returns the object moved by `pages`, which are added to the `sh_addr` of each section.
+    fn moved(pages: u64) -> TestObject {
         let mut bytes = NUMBA.to_vec();
         let start = u64::from_le_bytes(bytes[40..48].try_into().unwrap()) as usize;
         let count = u16::from_le_bytes(bytes[60..62].try_into().unwrap()) as usize;
@@ -40,7 +40,7 @@ impl Reported {
         let functions = object.functions().iter();
         let names = functions.map(|function| name::readable(&function.linkage_name, None)).collect();
         let id = ObjectId(pages);
-        Reported {
+        TestObject {
             id,
             snapshot: CodeSnapshot::of(std::process::id(), &object),
             object,
@@ -71,7 +71,7 @@ impl Reported {
     }
 }
 
-/// A directory of its own for one test, removed with everything in it.
+/// Directory for one test; removed with its content on drop.
 struct Scratch(PathBuf);
 
 impl Scratch {
@@ -91,7 +91,7 @@ impl Scratch {
     }
 
     fn sink(&self, stale: Option<StaleMap>) -> PerfMap {
-        PerfMap::at(self.map(), NameStyle::Readable, SinkContext { stale_map: stale, ..SinkContext::default() })
+        PerfMap::with_path(self.map(), NameStyle::Readable, SinkContext { stale_map: stale, ..SinkContext::default() })
     }
 }
 
@@ -107,11 +107,11 @@ impl Drop for Scratch {
 
 #[test]
 fn a_line_is_start_size_name() {
-    let (scratch, reported) = (Scratch::new("line"), Reported::new());
-    let bytes = scratch.sink(None).finalized(&reported.finalized()).unwrap();
+    let (scratch, test_object) = (Scratch::new("line"), TestObject::new());
+    let bytes = scratch.sink(None).finalized(&test_object.finalized()).unwrap();
     let text = scratch.text();
-    assert_eq!((text.len() as u64, text.lines().count()), (bytes, reported.lines()));
-    for (line, function) in text.lines().zip(reported.object.functions()) {
+    assert_eq!((text.len() as u64, text.lines().count()), (bytes, test_object.lines()));
+    for (line, function) in text.lines().zip(test_object.object.functions()) {
         let [start, size, name] = line.splitn(3, ' ').collect::<Vec<_>>()[..] else { panic!("{line}") };
         assert_eq!(start, format!("{:x}", function.range.start().0));
         assert_eq!(size, format!("{:x}", function.range.size()));
@@ -121,90 +121,90 @@ fn a_line_is_start_size_name() {
 
 #[test]
 fn a_short_symbol_stays_what_it_is() {
-    let shown = |style| ["f0", "f", "outer", "a\nb"].map(|name| printable(name, style));
-    assert_eq!(shown(NameStyle::Linkage)[..3], ["f0", "f", "outer"]);
-    assert_eq!(shown(NameStyle::Readable)[..3], ["f0()", "f()", "outer"]);
-    assert_eq!(shown(NameStyle::Linkage)[3], shown(NameStyle::Readable)[3]);
+    let printable_names = |style| ["f0", "f", "outer", "a\nb"].map(|name| printable(name, style));
+    assert_eq!(printable_names(NameStyle::Linkage)[..3], ["f0", "f", "outer"]);
+    assert_eq!(printable_names(NameStyle::Readable)[..3], ["f0()", "f()", "outer"]);
+    assert_eq!(printable_names(NameStyle::Linkage)[3], printable_names(NameStyle::Readable)[3]);
 }
 
 #[test]
 fn what_another_writer_appends_is_kept() {
-    let (scratch, reported) = (Scratch::new("shared"), Reported::new());
+    let (scratch, test_object) = (Scratch::new("shared"), TestObject::new());
     fs::write(scratch.map(), "1000 10 py::before\n").unwrap();
     let mut sink = scratch.sink(None);
-    sink.finalized(&reported.finalized()).unwrap();
-    let mut other = OpenOptions::new().append(true).open(scratch.map()).unwrap();
-    io::Write::write_all(&mut other, b"2000 10 py::after\n").unwrap();
-    sink.freeing(&reported.finalized()).unwrap();
-    sink.finalized(&reported.finalized()).unwrap();
+    sink.finalized(&test_object.finalized()).unwrap();
+    let mut other_writer = OpenOptions::new().append(true).open(scratch.map()).unwrap();
+    io::Write::write_all(&mut other_writer, b"2000 10 py::after\n").unwrap();
+    sink.freeing(&test_object.finalized()).unwrap();
+    sink.finalized(&test_object.finalized()).unwrap();
     let text = scratch.text();
     assert!(text.starts_with("1000 10 py::before\n") && text.contains("\n2000 10 py::after\n"), "{text}");
-    assert_eq!(text.lines().count(), 2 + 2 * reported.lines());
+    assert_eq!(text.lines().count(), 2 + 2 * test_object.lines());
 }
 
 #[test]
 fn a_dead_line_makes_way_for_a_new_one_at_its_address() {
-    let (scratch, reported) = (Scratch::new("reuse"), Reported::new());
+    let (scratch, test_object) = (Scratch::new("reuse"), TestObject::new());
     let mut sink = scratch.sink(None);
-    sink.finalized(&reported.finalized()).unwrap();
-    let once = scratch.text();
-    sink.freeing(&reported.finalized()).unwrap();
-    assert_eq!(scratch.text(), once, "freed code keeps its name until its address is used again");
-    sink.finalized(&reported.finalized()).unwrap();
+    sink.finalized(&test_object.finalized()).unwrap();
+    let first_text = scratch.text();
+    sink.freeing(&test_object.finalized()).unwrap();
+    assert_eq!(scratch.text(), first_text, "freed code keeps its name until its address is used again");
+    sink.finalized(&test_object.finalized()).unwrap();
     let text = scratch.text();
-    let (dead, alive) = text.split_at(once.len());
-    assert_eq!(alive, once);
+    let (dead, alive) = text.split_at(first_text.len());
+    assert_eq!(alive, first_text);
     assert!(dead.lines().all(|line| line.starts_with("0 0 freed")), "{dead}");
-    assert_eq!(dead.lines().count(), reported.lines());
+    assert_eq!(dead.lines().count(), test_object.lines());
 }
 
 #[test]
 fn a_map_of_code_that_comes_and_goes_does_not_grow_for_ever() {
     let scratch = Scratch::new("forever");
-    let stays = Reported::moved(1_000_000);
+    let permanent = TestObject::moved(1_000_000);
     let mut sink = scratch.sink(None);
-    sink.finalized(&stays.finalized()).unwrap();
-    let once = scratch.text();
-    let mut other = OpenOptions::new().append(true).open(scratch.map()).unwrap();
-    let foreign = "1000 10 py::between\n";
-    io::Write::write_all(&mut other, foreign.as_bytes()).unwrap();
-    sink.space = Space::keeping(5 * once.len() as u64);
+    sink.finalized(&permanent.finalized()).unwrap();
+    let first_text = scratch.text();
+    let mut other_writer = OpenOptions::new().append(true).open(scratch.map()).unwrap();
+    let foreign_line = "1000 10 py::between\n";
+    io::Write::write_all(&mut other_writer, foreign_line.as_bytes()).unwrap();
+    sink.space = Space::with_dead_limit(5 * first_text.len() as u64);
     for turn in 1..1000 {
-        let passing = Reported::moved(16 * turn);
-        sink.finalized(&passing.finalized()).unwrap();
+        let temporary = TestObject::moved(16 * turn);
+        sink.finalized(&temporary.finalized()).unwrap();
         let text = scratch.text();
-        for function in passing.object.functions() {
+        for function in temporary.object.functions() {
             let line = format!("\n{:x} {:x} ", function.range.start().0, function.range.size());
             assert!(text.contains(&line), "turn {turn} is not reported");
         }
-        sink.freeing(&passing.finalized()).unwrap();
+        sink.freeing(&temporary.finalized()).unwrap();
     }
     let text = scratch.text();
-    assert!(text.starts_with(&once) && text.contains(foreign), "what lives stays, and what is not ours");
-    assert!(text.len() <= 10 * once.len(), "{} bytes, {} for one object", text.len(), once.len());
+    assert!(text.starts_with(&first_text) && text.contains(foreign_line), "what lives stays, and what is not ours");
+    assert!(text.len() <= 10 * first_text.len(), "{} bytes, {} for one object", text.len(), first_text.len());
     assert!(text.lines().all(|line| line.splitn(3, ' ').count() == 3), "{text}");
-    assert_eq!(sink.lines.len(), 7 * stays.lines(), "nothing is remembered of what is not in the file");
+    assert_eq!(sink.lines.len(), 7 * permanent.lines(), "nothing is remembered of what is not in the file");
 }
 
-/// A reader that finds two functions at one address picks either.
+/// A reader that finds two functions at one address picks either, so only one may be in the file.
 #[test]
 fn a_dead_line_makes_way_even_where_its_bytes_wait_for_a_new_object() {
     let scratch = Scratch::new("hole");
     let mut sink = scratch.sink(None);
-    sink.space = Space::keeping(0);
-    let [first, between, second] = [16, 32, 48].map(Reported::moved);
-    for reported in [&first, &between, &second] {
-        sink.finalized(&reported.finalized()).unwrap();
+    sink.space = Space::with_dead_limit(0);
+    let [first, between, second] = [16, 32, 48].map(TestObject::moved);
+    for test_object in [&first, &between, &second] {
+        sink.finalized(&test_object.finalized()).unwrap();
     }
     sink.freeing(&first.finalized()).unwrap();
     sink.freeing(&second.finalized()).unwrap();
-    // Its lines fit into none of the two holes; then those of `second` go into the one that `first` has left.
-    sink.finalized(&Reported::moved(1 << 36).finalized()).unwrap();
+    // The moved object's longer lines fit into neither hole. The lines of `second` then go into the hole of `first`.
+    sink.finalized(&TestObject::moved(1 << 36).finalized()).unwrap();
     sink.finalized(&second.finalized()).unwrap();
     let text = scratch.text();
     for function in second.object.functions() {
         let line = format!("{:x} ", function.range.start().0);
-        assert_eq!(text.lines().filter(|there| there.starts_with(&line)).count(), 1, "{text}");
+        assert_eq!(text.lines().filter(|text_line| text_line.starts_with(&line)).count(), 1, "{text}");
     }
     assert_eq!(sink.lines.len(), 3 * second.lines(), "nothing is remembered of what is not in the file");
 }
@@ -213,52 +213,52 @@ fn a_dead_line_makes_way_even_where_its_bytes_wait_for_a_new_object() {
 fn a_file_that_is_not_as_it_was_left_is_written_at_its_end() {
     let scratch = Scratch::new("rewritten");
     let mut sink = scratch.sink(None);
-    sink.space = Space::keeping(0);
-    let [first, second] = [16, 32].map(Reported::moved);
+    sink.space = Space::with_dead_limit(0);
+    let [first, second] = [16, 32].map(TestObject::moved);
     sink.finalized(&first.finalized()).unwrap();
     sink.finalized(&second.finalized()).unwrap();
     sink.freeing(&first.finalized()).unwrap();
     sink.freeing(&second.finalized()).unwrap();
-    // Another writer has lines of its own where those of `first` stood.
+    // Another writer replaces a line of `first`.
     let text = fs::read_to_string(scratch.map()).unwrap();
     let line = text.lines().nth(1).unwrap();
-    let foreign = format!("{:-<width$}", "1000 10 py::foreign", width = line.len());
-    fs::write(scratch.map(), text.replacen(line, &foreign, 1)).unwrap();
-    sink.finalized(&Reported::moved(48).finalized()).unwrap();
+    let foreign_line = format!("{:-<width$}", "1000 10 py::foreign", width = line.len());
+    fs::write(scratch.map(), text.replacen(line, &foreign_line, 1)).unwrap();
+    sink.finalized(&TestObject::moved(48).finalized()).unwrap();
     sink.finalized(&second.finalized()).unwrap();
     let text = scratch.text();
-    assert!(text.starts_with(&foreign), "{text}");
+    assert!(text.starts_with(&foreign_line), "{text}");
     for function in second.object.functions() {
         let line = format!("{:x} ", function.range.start().0);
-        assert_eq!(text.lines().filter(|there| there.starts_with(&line)).count(), 1, "{text}");
+        assert_eq!(text.lines().filter(|text_line| text_line.starts_with(&line)).count(), 1, "{text}");
     }
 }
 
 #[test]
 fn switched_off_and_on_again_each_function_has_one_line() {
-    let (scratch, reported) = (Scratch::new("again"), Reported::new());
+    let (scratch, test_object) = (Scratch::new("again"), TestObject::new());
     let context = SinkContext::default();
     for _ in 0..3 {
-        let mut sink = PerfMap::at(scratch.map(), NameStyle::Readable, context.clone());
-        sink.finalized(&reported.finalized()).unwrap();
+        let mut sink = PerfMap::with_path(scratch.map(), NameStyle::Readable, context.clone());
+        sink.finalized(&test_object.finalized()).unwrap();
         sink.ending().unwrap();
     }
     let text = scratch.text();
     let (dead, alive): (Vec<&str>, Vec<&str>) = text.lines().partition(|line| line.starts_with("0 0 freed"));
-    assert_eq!((dead.len(), alive.len()), (2 * reported.lines(), reported.lines()), "{text}");
+    assert_eq!((dead.len(), alive.len()), (2 * test_object.lines(), test_object.lines()), "{text}");
 }
 
-/// A new file mostly has the number of the one that was removed.
+/// A new file usually gets the inode number of the removed one.
 #[test]
 fn a_map_that_was_removed_while_the_sink_was_off_begins_anew() {
-    let (scratch, reported) = (Scratch::new("removed"), Reported::new());
+    let (scratch, test_object) = (Scratch::new("removed"), TestObject::new());
     let context = SinkContext::default();
     for _ in 0..3 {
-        let mut sink = PerfMap::at(scratch.map(), NameStyle::Readable, context.clone());
-        let bytes = sink.finalized(&reported.finalized()).unwrap();
+        let mut sink = PerfMap::with_path(scratch.map(), NameStyle::Readable, context.clone());
+        let bytes = sink.finalized(&test_object.finalized()).unwrap();
         sink.ending().unwrap();
         let text = scratch.text();
-        assert_eq!((text.len() as u64, text.lines().count()), (bytes, reported.lines()), "{text:?}");
+        assert_eq!((text.len() as u64, text.lines().count()), (bytes, test_object.lines()), "{text:?}");
         let end = fs::metadata(scratch.map()).unwrap().len();
         assert!(context.own_lines.contains(end - 1) && !context.own_lines.contains(end));
         fs::remove_file(scratch.map()).unwrap();
@@ -267,43 +267,47 @@ fn a_map_that_was_removed_while_the_sink_was_off_begins_anew() {
 
 #[test]
 fn a_map_of_a_dead_process_is_emptied_unless_it_was_added_to() {
-    let (scratch, reported) = (Scratch::new("stale"), Reported::new());
-    let found = || Some(StaleMap::of(&fs::metadata(scratch.map()).unwrap()));
+    let (scratch, test_object) = (Scratch::new("stale"), TestObject::new());
+    let existing = || Some(StaleMap::from_metadata(&fs::metadata(scratch.map()).unwrap()));
     fs::write(scratch.map(), "1000 10 dead\n").unwrap();
-    scratch.sink(found()).finalized(&reported.finalized()).unwrap();
+    scratch.sink(existing()).finalized(&test_object.finalized()).unwrap();
     assert!(!scratch.text().contains("dead"));
     fs::write(scratch.map(), "1000 10 dead\n").unwrap();
-    let stale = found();
+    let stale = existing();
     fs::write(scratch.map(), "1000 10 dead\n2000 10 py::alive\n").unwrap();
-    scratch.sink(stale).finalized(&reported.finalized()).unwrap();
+    scratch.sink(stale).finalized(&test_object.finalized()).unwrap();
     assert!(scratch.text().contains("py::alive"));
 }
 
 #[test]
 fn bait_is_refused() {
-    let (scratch, reported) = (Scratch::new("bait"), Reported::new());
+    let (scratch, test_object) = (Scratch::new("bait"), TestObject::new());
     let victim = scratch.0.join("victim");
     fs::write(&victim, "precious").unwrap();
     let plants: [fn(&PathBuf, &PathBuf) -> io::Result<()>; 2] =
-        [|from, to| std::os::unix::fs::symlink(from, to), |from, to| fs::hard_link(from, to)];
+        [|target, link| std::os::unix::fs::symlink(target, link), |target, link| fs::hard_link(target, link)];
     for plant in plants {
         plant(&victim, &scratch.map()).unwrap();
-        assert!(scratch.sink(None).finalized(&reported.finalized()).is_err());
+        assert!(scratch.sink(None).finalized(&test_object.finalized()).is_err());
         assert_eq!(fs::read_to_string(&victim).unwrap(), "precious");
         fs::remove_file(scratch.map()).unwrap();
     }
     fs::create_dir(scratch.map()).unwrap();
-    assert!(scratch.sink(None).finalized(&reported.finalized()).is_err());
+    assert!(scratch.sink(None).finalized(&test_object.finalized()).is_err());
 }
 
-/// A process that runs already: its own map is not stale, what a dead process of its number has left is.
+/// For a process that already runs, its own map is not stale; the map of a dead process with the same PID is.
 #[test]
 fn a_map_is_stale_that_is_older_than_the_process() {
     let scratch = Scratch::new("older");
     fs::write(scratch.map(), "1000 10 left_by_a_dead_process\n").unwrap();
     let metadata = fs::metadata(scratch.map()).unwrap();
     let (second, written) = (std::time::Duration::from_secs(1), metadata.modified().unwrap());
-    assert_eq!(StaleMap::of_others(&metadata, Some(written + second)), Some(StaleMap::of(&metadata)));
-    assert_eq!(StaleMap::of_others(&metadata, Some(written - second)), None, "CPython's -X perf writes one, too");
-    assert_eq!(StaleMap::of_others(&metadata, None), Some(StaleMap::of(&metadata)), "the program has not begun");
+    assert_eq!(StaleMap::if_older(&metadata, Some(written + second)), Some(StaleMap::from_metadata(&metadata)));
+    assert_eq!(StaleMap::if_older(&metadata, Some(written - second)), None, "CPython's -X perf writes one, too");
+    assert_eq!(
+        StaleMap::if_older(&metadata, None),
+        Some(StaleMap::from_metadata(&metadata)),
+        "the program has not begun"
+    );
 }
