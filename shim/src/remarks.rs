@@ -7,8 +7,7 @@
 //! | function | replacement |
 //! | --- | --- |
 //! | `isAnyRemarkEnabled()` | returns true while images are written |
-//! | `handleDiagnostics(const DiagnosticInfo &)` | reads `loop-vectorize` remarks that have a line; calls the original
-//! |
+//! | `handleDiagnostics(const DiagnosticInfo &)` | reads `loop-vectorize` remarks that have a line; calls the original |
 //!
 //! No option of LLVM is set, so other contexts are unaffected and nothing is printed. LLVM still decides how to handle
 //! each diagnostic: an error is printed and ends the process. The generated code does not change.
@@ -187,7 +186,8 @@ impl Remarks {
         }
     }
 
-    /// Passes a remark on to the session. ///
+    /// Passes a remark on to the session.
+    ///
     /// # Safety
     /// `info` must be a remark for which [`is_loop_remark`](Remarks::is_loop_remark) is true.
     unsafe fn record(&self, info: *const Info) {

@@ -34,7 +34,7 @@ static HOOKS: HookTable = HookTable {
     munmap_elsewhere: elsewhere::munmap,
     mmap_elsewhere: elsewhere::mmap,
     attach_llvmlite: llvmlite::attach,
-    llvmlite_closed: llvmlite::closed,
+    llvmlite_closed: llvmlite::mark_closed,
 };
 
 /// Starts to observe every LLVM in this process, now and later. Further calls do nothing.
