@@ -38,7 +38,8 @@ impl Shim {
         if self.session.ledger(|ledger| !ledger.is_free(range) || !ledger.has_executable(range)) {
             return;
         }
-        let unobserved: Vec<_> = state.sources().filter_map(|source| Some((&source.path, source.unheard()?))).collect();
+        let unobserved: Vec<_> =
+            state.sources().filter_map(|source| Some((&source.path, source.unobserved_reason()?))).collect();
         for (path, reason) in &unobserved {
             log_line!(
                 Warn,

@@ -8,7 +8,7 @@ const CONSTANTS: u64 = 0x1000;
 const DATA: u64 = 0x8000;
 const CODE: Range<u64> = 0x2000..0x3000;
 
-/// A library: words of data, those that are pointers marked.
+/// Model of a library: constants, data words and relocations.
 struct Model {
     constants: Vec<u8>,
     data: Vec<u8>,
@@ -32,9 +32,9 @@ impl Model {
         for (index, &word) in words.iter().enumerate() {
             let value = match word {
                 Plain(value) => value as u64,
-                Pointer(to) if is_relocated => to + BIAS,
-                Pointer(to) => {
-                    model.relocations.push([DATA + index as u64 * 8, relative(), to]);
+                Pointer(target) if is_relocated => target + BIAS,
+                Pointer(target) => {
+                    model.relocations.push([DATA + index as u64 * 8, relative(), target]);
                     0
                 }
             };
@@ -49,30 +49,30 @@ impl Model {
             constants: vec![Segment { address: BIAS + CONSTANTS, bytes: &self.constants }],
             data: vec![Segment { address: BIAS + DATA, bytes: &self.data }],
             relocations: (!self.relocations.is_empty()).then_some(self.relocations.as_slice().into()),
-            relocated: &[],
+            applied_relocations: &[],
             code: std::iter::once(BIAS + CODE.start..BIAS + CODE.end).collect(),
         }
     }
 }
 
-/// Two typeinfos, the second of a class derived from the first, and their vtables.
+/// Data with two typeinfos, the second of a class derived from the first, and their vtables.
 fn words() -> Vec<Word> {
     vec![
         Plain(77),
-        // DATA + 8: typeinfo of the first
+        // DATA + 8: typeinfo of the first class
         Pointer(0x9000),
         Pointer(CONSTANTS + 1),
-        // DATA + 24: typeinfo of the second, which names the first
+        // DATA + 24: typeinfo of the second class, which refers to the first
         Pointer(0x9000),
         Pointer(CONSTANTS + 30),
         Pointer(DATA + 8),
-        // vtable of the first
+        // vtable of the first class
         Plain(0),
         Pointer(DATA + 8),
         Pointer(0x2000),
         Pointer(0x2010),
         Pointer(0x2020),
-        // two vtables of the second
+        // two vtables of the second class
         Plain(0),
         Pointer(DATA + 24),
         Pointer(0x2100),
@@ -91,9 +91,9 @@ fn constants() -> Vec<u8> {
     constants
 }
 
-fn vtable(class: usize, at: u64, offset_to_top: i64, slots: &[u64], bounded: bool) -> Vtable {
+fn vtable(class: usize, word_index: u64, offset_to_top: i64, slots: &[u64], bounded: bool) -> Vtable {
     let slots = slots.iter().map(|slot| BIAS + slot).collect();
-    Vtable { class, address_point: BIAS + DATA + at * 8, offset_to_top, slots, bounded }
+    Vtable { class, address_point: BIAS + DATA + word_index * 8, offset_to_top, slots, bounded }
 }
 
 fn expected(bounded: bool) -> Vec<Vtable> {
@@ -112,27 +112,27 @@ fn vtables_are_found_by_the_names_of_their_types() {
     }
 }
 
-/// The names come first there.
+/// In such a program the names are searched first.
 #[test]
 fn vtables_of_a_program_at_fixed_addresses() {
     let mut model = Model::new(&constants(), &words(), true);
     for word in model.data.chunks_exact_mut(8) {
         let value = u64::from_ne_bytes(word.try_into().expect("a word"));
-        let moved = if (BIAS..BIAS << 1).contains(&value) { value - BIAS } else { value };
-        word.copy_from_slice(&moved.to_ne_bytes());
+        let file_address = if (BIAS..BIAS << 1).contains(&value) { value - BIAS } else { value };
+        word.copy_from_slice(&file_address.to_ne_bytes());
     }
     let mut view = model.view();
     (view.bias, view.constants[0].address, view.data[0].address) = (0, CONSTANTS, DATA);
     view.code = std::iter::once(CODE).collect();
-    let fixed = |vtable: Vtable| Vtable {
+    let without_bias = |vtable: Vtable| Vtable {
         address_point: vtable.address_point - BIAS,
         slots: vtable.slots.iter().map(|slot| slot - BIAS).collect(),
         ..vtable
     };
-    assert_eq!(by_type_name(&view, &NAMES), expected(false).into_iter().map(fixed).collect::<Vec<_>>());
+    assert_eq!(by_type_name(&view, &NAMES), expected(false).into_iter().map(without_bias).collect::<Vec<_>>());
 }
 
-/// A pointer to the name that is in a table of strings, or behind nothing.
+/// Pointers to the name in a table of strings, and after a word that is not a vtable.
 #[test]
 fn what_points_at_a_name_and_is_no_typeinfo() {
     for is_relocated in [true, false] {
@@ -153,7 +153,7 @@ fn what_points_at_a_name_and_is_no_typeinfo() {
 #[test]
 fn vtables_are_found_by_symbols_without_names_of_types() {
     let mut words = words();
-    // As without RTTI.
+    // Without RTTI the typeinfo pointers are 0.
     (words[7], words[12], words[16]) = (Plain(0), Plain(0), Plain(0));
     let symbols = [
         Symbol { class: 0, address: BIAS + DATA + 6 * 8, size: 5 * 8 },
@@ -168,7 +168,7 @@ fn vtables_are_found_by_symbols_without_names_of_types() {
 #[test]
 fn a_symbol_bounds_what_looks_like_slots() {
     let mut words = words();
-    // A table of functions right behind the vtable.
+    // Place a table of functions right after the vtable.
     words[11] = Pointer(0x2030);
     let model = Model::new(&constants(), &words, true);
     let symbol = Symbol { class: 0, address: BIAS + DATA + 6 * 8, size: 5 * 8 };
@@ -195,25 +195,25 @@ fn a_slot_with_an_unknown_relocation_is_no_code() {
     assert_eq!(by_type_name(&model.view(), &NAMES)[0].slots, [BIAS + 0x2000]);
 }
 
-/// A function that another library of the product defines: its symbol, and no addend.
+/// A function defined by another library of the product: its relocation has a symbol and no addend.
 #[test]
 fn a_slot_of_another_library_is_one() {
     let import = (0..=u64::from(u16::MAX)).find(|&info| is_import(info, 0)).expect("a type") | 7 << 32;
     let mut model = Model::new(&constants(), &words(), false);
     let slot = model.relocations.iter_mut().find(|relocation| relocation[2] == 0x2010).expect("the slot");
     (slot[1], slot[2]) = (import, 0);
-    let found = by_type_name(&model.view(), &NAMES);
-    assert_eq!(found[0].slots, [BIAS + 0x2000, 0, BIAS + 0x2020]);
-    // As the loader leaves it.
+    let vtables = by_type_name(&model.view(), &NAMES);
+    assert_eq!(vtables[0].slots, [BIAS + 0x2000, 0, BIAS + 0x2020]);
+    // Model the vtable after relocation.
     let mut words = words();
     words[9] = Pointer(0x10_0000);
     let loaded = Model::new(&constants(), &words, true);
-    let relocated = [[DATA + 9 * 8, import, 0]];
-    let view = View { relocated: &relocated, ..loaded.view() };
+    let applied_relocations = [[DATA + 9 * 8, import, 0]];
+    let view = View { applied_relocations: &applied_relocations, ..loaded.view() };
     assert_eq!(by_type_name(&view, &NAMES)[0].slots, [BIAS + 0x2000, BIAS + 0x10_0000, BIAS + 0x2020]);
 }
 
-/// Whatever the bytes are: no panic, no endless loop.
+/// Random bytes cause neither a panic nor an endless loop.
 #[test]
 fn any_bytes_are_survived() {
     let mut seed = 1_u64;
@@ -224,8 +224,8 @@ fn any_bytes_are_survived() {
     for round in 0..2000 {
         let mut model = Model::new(&constants(), &words(), round % 2 == 0);
         for _ in 0..4 {
-            let at = random() as usize % model.data.len();
-            model.data[at] = random() as u8;
+            let offset = random() as usize % model.data.len();
+            model.data[offset] = random() as u8;
             if let Some(relocation) = model.relocations.get_mut(random() as usize % 16) {
                 relocation[random() as usize % 3] = [random(), u64::MAX, 0, BIAS][random() as usize % 4];
             }
