@@ -6,7 +6,7 @@ fn main() {
     println!("cargo:rustc-cdylib-link-arg=-Wl,-z,nodelete");
     println!("cargo:rustc-cdylib-link-arg=-Wl,-soname,libjitlisten.so");
     println!("cargo:rustc-cdylib-link-arg=-Wl,-z,relro,-z,now");
-    // If the linker brings its own unwinder (ci/wheel.sh), the shared one must come first.
+    // If the linker brings its own unwinder (ci/wheel.sh), the shared libgcc_s must precede it.
     println!("cargo:rerun-if-env-changed=JITLISTEN_LIBGCC_S");
     if let Ok(library) = std::env::var("JITLISTEN_LIBGCC_S") {
         println!("cargo:rustc-cdylib-link-arg={library}");

@@ -51,13 +51,14 @@ pub(crate) unsafe fn copy_sized<T: Plain>(start: *const T, min_size: usize, argu
         return Err(Failure::argument(message));
     }
     // SAFETY: the caller vouches for the size.
-    let (known, newer) = unsafe { memory(start.cast(), size, argument) }?.split_at(size.min(size_of::<T>()));
-    if newer.iter().any(|&byte| byte != 0) {
+    let (known_bytes, newer_bytes) =
+        unsafe { memory(start.cast(), size, argument) }?.split_at(size.min(size_of::<T>()));
+    if newer_bytes.iter().any(|&byte| byte != 0) {
         return Err(Failure::argument(format_args!("{argument}: a member is set that this version does not know")));
     }
     let mut value = MaybeUninit::<T>::zeroed();
     // SAFETY: copies at most the size of a T into a T.
-    unsafe { known.as_ptr().copy_to_nonoverlapping(value.as_mut_ptr().cast(), known.len()) };
+    unsafe { known_bytes.as_ptr().copy_to_nonoverlapping(value.as_mut_ptr().cast(), known_bytes.len()) };
     // SAFETY: the value was zeroed, and every bit pattern of a `Plain` type is valid.
     Ok(unsafe { value.assume_init() })
 }

@@ -17,31 +17,31 @@ use std::env;
 use std::ffi::OsString;
 use std::os::unix::ffi::{OsStrExt as _, OsStringExt as _};
 
-const RUN: &str = "JITLISTEN_RUN";
-const PRELOAD: &str = "LD_PRELOAD";
+const RUN_VARIABLE: &str = "JITLISTEN_RUN";
+const PRELOAD_VARIABLE: &str = "LD_PRELOAD";
 
 /// Restores the environment if this process is the program. Call it in the constructor only: no other thread may use
 /// the environment.
 pub(crate) fn restore_environment() {
-    let Some(run) = env::var_os(RUN) else { return };
+    let Some(run) = env::var_os(RUN_VARIABLE) else { return };
     let mut parts = run.as_bytes().splitn(2, |byte| *byte == b':');
     let words: Vec<&[u8]> = parts.next().unwrap_or_default().split(|byte| *byte == b'+').collect();
     let library = parts.next().unwrap_or_default();
     if !words.contains(&&b"program"[..]) || !jitlisten_shim::is_python() {
         return;
     }
-    let preload = env::var_os(PRELOAD).unwrap_or_default();
-    set_or_remove(PRELOAD, remove_from_list(preload.as_bytes(), library));
+    let preload = env::var_os(PRELOAD_VARIABLE).unwrap_or_default();
+    set_or_remove(PRELOAD_VARIABLE, remove_from_list(preload.as_bytes(), library));
     if words.contains(&&b"sinks"[..]) {
         set_or_remove("JITLISTEN", None);
     }
     let lines = words.contains(&&b"lines"[..]).then(|| format!("lines:{}", std::process::id()).into_bytes());
-    set_or_remove(RUN, lines);
+    set_or_remove(RUN_VARIABLE, lines);
 }
 
 /// Returns true if this process is a tool before the program.
 pub(crate) fn is_before_program() -> bool {
-    let run = env::var_os(RUN).unwrap_or_default();
+    let run = env::var_os(RUN_VARIABLE).unwrap_or_default();
     let words = run.as_bytes().split(|byte| *byte == b':').next().unwrap_or_default();
     words.split(|byte| *byte == b'+').any(|word| word == b"program") && !jitlisten_shim::is_python()
 }
@@ -49,7 +49,7 @@ pub(crate) fn is_before_program() -> bool {
 /// Returns the path of this library in `LD_PRELOAD`, as set by `jitlisten run`, if this process is a tool before the
 /// program.
 pub(crate) fn library_for_program() -> Option<Vec<u8>> {
-    let run = env::var_os(RUN).filter(|_| is_before_program())?;
+    let run = env::var_os(RUN_VARIABLE).filter(|_| is_before_program())?;
     run.as_bytes().splitn(2, |byte| *byte == b':').nth(1).map(<[u8]>::to_vec)
 }
 

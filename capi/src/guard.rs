@@ -23,7 +23,7 @@ thread_local! {
 /// Runs `work` inside the panic boundary. Afterwards, with no lock held and signals unblocked, delivers log messages to
 /// the program's callback.
 pub(crate) fn guarded(work: impl FnOnce() -> Result<(), Failure>) -> i32 {
-    let status = guarding_host_state(work);
+    let status = run_with_host_state(work);
     if jitlisten::log::waits() {
         jitlisten::plumbing::keeping_errno(|| {
             let _ = catch_unwind(log_callback::deliver_messages);
@@ -33,7 +33,7 @@ pub(crate) fn guarded(work: impl FnOnce() -> Result<(), Failure>) -> i32 {
 }
 
 /// Runs `work` under a [`HostStateGuard`] and stores the message of a failure.
-fn guarding_host_state(work: impl FnOnce() -> Result<(), Failure>) -> Status {
+fn run_with_host_state(work: impl FnOnce() -> Result<(), Failure>) -> Status {
     let _host_state = HostStateGuard::enter();
     silence_panics();
     let outcome = catch_unwind(AssertUnwindSafe(work)).unwrap_or_else(|_| Err(Status::Internal.into()));

@@ -21,7 +21,8 @@ unsafe extern "C" {
 /// A process that `jitlisten run` or `record` has started before the program.
 struct Launcher {
     pid: u32,
-    /// True to watch its children as well. Otherwise only the process itself counts: its children may start anything.
+    /// True to watch its children as well. Otherwise only the process itself counts, because its children may start
+    /// unrelated programs.
     starts_children: bool,
     /// Path of this library in `LD_PRELOAD`.
     library: Vec<u8>,

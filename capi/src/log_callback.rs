@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicPtr, AtomicU64, Ordering::SeqCst};
 
 use jitlisten::log::{self, Level};
 
-/// `jitlisten_log_callback`
+/// `jitlisten_log_callback` of `include/jitlisten.h`.
 pub(crate) type Function = unsafe extern "C-unwind" fn(user: *mut c_void, level: i32, message: *const c_char);
 
 struct Callback {
@@ -24,7 +24,7 @@ const MAX_MESSAGES_PER_DELIVERY: usize = 4096;
 
 /// Current callback; null if none is set.
 static CALLBACK: AtomicPtr<Callback> = AtomicPtr::new(ptr::null_mut());
-/// Last callback that was set. Their list keeps all callbacks reachable.
+/// Head of the list of all callbacks that were ever set.
 static ALL_CALLBACKS: AtomicPtr<Callback> = AtomicPtr::new(ptr::null_mut());
 /// Thread that delivers messages: process in the upper half, thread in the lower half; 0 if none.
 static DELIVERING_THREAD: AtomicU64 = AtomicU64::new(0);
@@ -35,7 +35,7 @@ static RETURN_COUNT: AtomicU64 = AtomicU64::new(0);
 pub(crate) fn remove() {
     log::listen(None);
     CALLBACK.store(ptr::null_mut(), SeqCst);
-    wait_for_others();
+    wait_for_running_callback();
 }
 
 /// Sends messages of at least this severity to `function`. Returns when no other thread is inside the previous
@@ -46,15 +46,15 @@ pub(crate) fn set(function: Function, user: *mut c_void, level: Level) {
     unsafe { (*new).previous = ALL_CALLBACKS.swap(new, SeqCst) };
     CALLBACK.store(new, SeqCst);
     log::listen(Some(level));
-    wait_for_others();
+    wait_for_running_callback();
 }
 
 /// Waits until no other thread is inside the replaced callback.
-fn wait_for_others() {
+fn wait_for_running_callback() {
     let (current_thread, initial_count) = (this_thread(), RETURN_COUNT.load(SeqCst));
     let is_busy = || {
         let holder = DELIVERING_THREAD.load(SeqCst);
-        holder != current_thread && is_of_this_process(holder, current_thread)
+        holder != current_thread && are_in_same_process(holder, current_thread)
     };
     while is_busy() && RETURN_COUNT.load(SeqCst) == initial_count {
         std::thread::yield_now();
@@ -95,7 +95,7 @@ impl DeliveryRight {
     fn try_acquire() -> Option<DeliveryRight> {
         let (holder, current_thread) = (DELIVERING_THREAD.load(SeqCst), this_thread());
         // After a fork, the holder may be a thread of the parent, which never releases the right in the child.
-        let is_free = !is_of_this_process(holder, current_thread);
+        let is_free = !are_in_same_process(holder, current_thread);
         // `then_some` would create a value first, whose drop releases the right of another thread.
         (is_free && DELIVERING_THREAD.compare_exchange(holder, current_thread, SeqCst, SeqCst).is_ok())
             .then(|| DeliveryRight)
@@ -108,7 +108,7 @@ impl Drop for DeliveryRight {
     }
 }
 
-fn is_of_this_process(holder: u64, thread: u64) -> bool {
+fn are_in_same_process(holder: u64, thread: u64) -> bool {
     holder >> 32 == thread >> 32
 }
 

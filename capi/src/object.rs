@@ -9,7 +9,7 @@ use crate::borrowed::{self, Plain};
 use crate::guard::with_active_session;
 use crate::status::Failure;
 
-/// `struct jitlisten_section`.
+/// `struct jitlisten_section` of `include/jitlisten.h`.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct CSection {
@@ -17,7 +17,7 @@ pub struct CSection {
     address: u64,
 }
 
-/// `struct jitlisten_function`.
+/// `struct jitlisten_function` of `include/jitlisten.h`.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct CFunction {
@@ -26,7 +26,7 @@ pub struct CFunction {
     name: *const c_char,
 }
 
-/// `struct jitlisten_line`.
+/// `struct jitlisten_line` of `include/jitlisten.h`.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct CLine {
@@ -36,7 +36,7 @@ pub struct CLine {
     column: u32,
 }
 
-/// `struct jitlisten_code`.
+/// `struct jitlisten_code` of `include/jitlisten.h`.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct CCode {
@@ -87,7 +87,7 @@ pub unsafe extern "C" fn jitlisten_object_loaded(
     })
 }
 
-/// Loads an ELF object, at the given sections' addresses if there are any.
+/// Loads an ELF object. Its sections are at the given addresses, or else at those in its section table.
 ///
 /// # Safety
 /// The names of the sections must be null or readable.
@@ -100,7 +100,7 @@ unsafe fn load_object(session: &Session, elf: Vec<u8>, sections: &[CSection]) ->
             placed_sections.push(Placed::new(name, Address(section.address)));
         }
     }
-    // Without sections, the object's own section table may be unreadable, so no addresses are applied to it.
+    // Without given sections, `loaded_at` is not called: it fails if the section table is unreadable.
     let object = match placed_sections.is_empty() {
         true => producer::loaded(session, Producer::Llvm, elf),
         false => producer::loaded_at(session, Producer::Llvm, elf, &placed_sections),

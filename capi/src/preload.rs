@@ -29,7 +29,7 @@ extern "C" fn constructor() {
         jitlisten_sampler::find_calls();
         if !is_privileged() && is_preloaded() {
             before_program(open_from_environment);
-            // This must happen before the environment is restored.
+            // Record the launcher before the environment is restored.
             #[cfg(feature = "interpose")]
             left_behind::record_launcher();
             start_recording_from_environment();

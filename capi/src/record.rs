@@ -18,7 +18,7 @@ const CHILDREN: u32 = 2;
 const NO_IMAGES: u32 = 4;
 const NO_PYTHON: u32 = 8;
 
-/// `struct jitlisten_record_options`.
+/// `struct jitlisten_record_options` of `include/jitlisten.h`.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct RecordOptions {
@@ -124,7 +124,7 @@ pub unsafe extern "C" fn jitlisten_get_record_statistics(statistics: *mut Record
     })
 }
 
-/// `struct jitlisten_record_statistics`.
+/// `struct jitlisten_record_statistics` of `include/jitlisten.h`.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct RecordStatistics {
@@ -150,7 +150,7 @@ impl RecordStatistics {
     }
 }
 
-/// Converts an error of the sampler.
+/// Converts an error of the sampler to a failed API call.
 pub(crate) fn failure(error: &Error) -> Failure {
     let status = match error {
         Error::AlreadyRecording | Error::NotRecording | Error::RecorderGone => Status::WrongOrder,
@@ -311,25 +311,25 @@ macro_rules! interpose_variadic_exec_functions {
 }
 
 interpose_variadic_exec_functions! {
-    execl = execute_list;
-    execlp = execute_found_list;
-    execle = execute_list_in;
+    execl = execl_with_array;
+    execlp = execlp_with_array;
+    execle = execle_with_array;
 }
 
 #[cfg(feature = "interpose")]
-unsafe extern "C" fn execute_list(file: *const c_char, arguments: Strings) -> c_int {
+unsafe extern "C" fn execl_with_array(file: *const c_char, arguments: Strings) -> c_int {
     // SAFETY: the caller's arguments.
     unsafe { execv(file, arguments) }
 }
 
 #[cfg(feature = "interpose")]
-unsafe extern "C" fn execute_found_list(file: *const c_char, arguments: Strings) -> c_int {
+unsafe extern "C" fn execlp_with_array(file: *const c_char, arguments: Strings) -> c_int {
     // SAFETY: the caller's arguments.
     unsafe { execvp(file, arguments) }
 }
 
 #[cfg(feature = "interpose")]
-unsafe extern "C" fn execute_list_in(file: *const c_char, arguments: Strings) -> c_int {
+unsafe extern "C" fn execle_with_array(file: *const c_char, arguments: Strings) -> c_int {
     // SAFETY: the arguments end with null, followed by the environment.
     unsafe {
         let mut end = arguments;

@@ -11,7 +11,7 @@ use crate::guard::guarded;
 use crate::heap;
 use crate::status::{Failure, Status};
 
-/// `struct jitlisten_options`.
+/// `struct jitlisten_options` of `include/jitlisten.h`.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct COptions {
@@ -30,7 +30,7 @@ const _: () = assert!(size_of::<COptions>() == 7 * 8);
 // SAFETY: integers and raw pointers.
 unsafe impl Plain for COptions {}
 
-/// Opens the session of this process with the options of the environment, and starts to observe.
+/// Opens the session of this process with the options of the environment, and starts to observe LLVMs.
 #[unsafe(no_mangle)]
 pub extern "C" fn jitlisten_open() -> i32 {
     open_from_environment()
@@ -70,9 +70,9 @@ pub(crate) fn open_with_sinks(sinks: &str) -> Result<(), Failure> {
 #[derive(Default)]
 struct CallerOptions(Vec<(&'static str, OsString)>);
 
-/// Reads and validates the caller's options.
-///
 impl CallerOptions {
+    /// Reads and validates the caller's options.
+    ///
     /// # Safety
     /// The strings must be null or readable.
     unsafe fn read(options: &COptions) -> Result<CallerOptions, Failure> {

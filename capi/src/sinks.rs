@@ -44,7 +44,7 @@ pub unsafe extern "C" fn jitlisten_disable(name: *const c_char) -> i32 {
     })
 }
 
-/// Writes whether a sink is on to `enabled`.
+/// Writes 1 to `enabled` if a sink is on, else 0.
 ///
 /// # Safety
 /// `name` must be null or a C string, `enabled` null or a pointer to a writable `int32_t`.

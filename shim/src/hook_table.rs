@@ -1,4 +1,5 @@
-//! Addresses of all hooks: the only knowledge of them that patching code needs. Filled in [`crate::start`].
+//! Table of the addresses of all hooks, so that the code that patches the host does not depend on the hooks themselves.
+//! Filled in [`crate::start`].
 
 #![forbid(unsafe_code)]
 
@@ -26,7 +27,7 @@ macro_rules! for_each_slot {
 }
 pub(crate) use for_each_slot;
 
-/// Function without arguments or result: an original or a hook.
+/// A function of the host without arguments or result, or our hook of it.
 pub(crate) type HookFunction = unsafe extern "C" fn();
 
 /// Type of `RuntimeDyldELF::loadObject`, with extra arguments: the excess words are forwarded unread. On aarch64 the
@@ -35,7 +36,7 @@ pub(crate) type HookFunction = unsafe extern "C" fn();
 pub(crate) type LoadObject =
     unsafe extern "C-unwind" fn(usize, usize, usize, usize, usize, usize, usize, usize) -> usize;
 
-/// Result in both registers that the ABI may use for it.
+/// A returned value, in both registers that the ABI uses for results.
 #[repr(C)]
 pub(crate) struct Returned([usize; 2]);
 
@@ -51,29 +52,29 @@ pub(crate) const CODE_GENERATORS: usize = 5;
 /// Maximum number of vtables with an `emit` slot in one library.
 pub(crate) const EMIT_VTABLES: usize = 2;
 
-/// Addresses of all hooks, by original function.
+/// Addresses of all hooks.
 pub(crate) struct HookTable {
-    /// For the loader's `_dl_debug_state`.
+    /// Hook of the loader's `_dl_debug_state`.
     pub(crate) loader_event: HookFunction,
-    /// For `__jit_debug_register_code` of the LLVM in each slot.
+    /// Hooks of `__jit_debug_register_code`, by slot of the LLVM.
     pub(crate) register_code: [HookFunction; SLOTS],
-    /// For `RuntimeDyldELF::loadObject` of the LLVM in each slot.
+    /// Hooks of `RuntimeDyldELF::loadObject`, by slot of the LLVM.
     pub(crate) load_object: [LoadObject; SLOTS],
-    /// For `ObjectLinkingLayer::emit` of the LLVM in each slot, in each of its vtables.
+    /// Hooks of `ObjectLinkingLayer::emit`, by slot of the LLVM and by vtable.
     pub(crate) emit: [[Emit; EMIT_VTABLES]; SLOTS],
-    /// For the functions that generate code of the LLVM in each slot.
+    /// Hooks of the functions that generate code, by slot of the LLVM.
     pub(crate) generate_code: [[GenerateCode; CODE_GENERATORS]; SLOTS],
     /// Entry code that runs before `dlsym` and jumps to it.
     pub(crate) before_dlsym: HookFunction,
     pub(crate) mprotect: unsafe extern "C" fn(*mut c_void, usize, c_int) -> c_int,
-    /// Replaces `mprotect` in a library that no other channel observes.
+    /// Hook of `mprotect` in a library whose code no other hook reports.
     pub(crate) mprotect_unnamed: unsafe extern "C" fn(*mut c_void, usize, c_int) -> c_int,
     pub(crate) munmap: unsafe extern "C" fn(*mut c_void, usize) -> c_int,
     pub(crate) mmap: unsafe extern "C" fn(*mut c_void, usize, c_int, c_int, c_int, i64) -> *mut c_void,
     pub(crate) register_frame: unsafe extern "C" fn(*const c_void),
     pub(crate) pkey_mprotect: unsafe extern "C" fn(*mut c_void, usize, c_int, c_int) -> c_int,
     pub(crate) mremap: unsafe extern "C" fn(*mut c_void, usize, usize, c_int, *mut c_void) -> *mut c_void,
-    /// Replaces `mprotect` in libraries without LLVM.
+    /// Hook of `mprotect` in libraries without LLVM.
     pub(crate) mprotect_elsewhere: unsafe extern "C" fn(*mut c_void, usize, c_int) -> c_int,
     pub(crate) munmap_elsewhere: unsafe extern "C" fn(*mut c_void, usize) -> c_int,
     pub(crate) mmap_elsewhere: unsafe extern "C" fn(*mut c_void, usize, c_int, c_int, c_int, i64) -> *mut c_void,

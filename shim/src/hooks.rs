@@ -31,12 +31,12 @@ use crate::state::{Shim, shim};
 
 static DISABLED: AtomicBool = AtomicBool::new(false);
 
-/// Threads inside a hook. Hooks that a hook triggers only call the original function.
-static INSIDE: Inside = Inside::new();
+/// Set of the threads inside a hook. A hook that runs inside another hook only calls the original function.
+static THREADS_IN_HOOKS: Inside = Inside::new();
 
 /// Marks this thread as inside a hook; `None` if it already is. Call only under a [`HostStateGuard`].
 pub(crate) fn enter() -> Option<Entered<'static>> {
-    INSIDE.enter()
+    THREADS_IN_HOOKS.enter()
 }
 
 /// Runs `work` with the shim, unless this thread is already in a hook. A panic in `work` disables the hooks; the host
@@ -115,13 +115,13 @@ unsafe extern "C" fn register_code<const SLOT: usize>() {
 pub(crate) unsafe extern "C" fn mprotect(address: *mut c_void, size: usize, protection: c_int) -> c_int {
     // SAFETY: forwards the host's own call.
     let result = unsafe { protect(address, size, protection) };
-    if result == 0 && protection & libc::PROT_EXEC != 0 && unheard::is_possible() {
+    if result == 0 && protection & libc::PROT_EXEC != 0 && unheard::is_enabled() {
         guarded(|shim| shim.record_executable(pages(address, size)));
     }
     result
 }
 
-/// Hook of `mprotect(2)` for a library that no other channel observes.
+/// Hook of `mprotect(2)` for a library whose code no other hook reports.
 pub(crate) unsafe extern "C" fn mprotect_unnamed(address: *mut c_void, size: usize, protection: c_int) -> c_int {
     // SAFETY: forwards the host's own call.
     let result = unsafe { protect(address, size, protection) };

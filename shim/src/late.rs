@@ -12,7 +12,7 @@ const MAX_OVERDUE_CHECKS: usize = 4;
 
 impl Shim {
     /// Frees a few objects whose memory was unmapped unobserved, by a library without LLVM or by a system call. The
-    /// `munmap` hooks know no pages of code that never ran.
+    /// `munmap` hooks do not know the pages of code that never ran.
     pub(crate) fn free_unmapped(&self, state: &mut State) {
         for id in self.session.next_overdue(MAX_OVERDUE_CHECKS) {
             let first_range = self.session.ledger(|ledger| ledger.pending(id).and_then(|text| text.first().copied()));

@@ -232,7 +232,7 @@ unsafe fn read_name<'a>(start: *const u8, length: usize) -> &'a str {
     std::str::from_utf8(unsafe { std::slice::from_raw_parts(start, length) }).unwrap_or_default()
 }
 
-/// Replacement of `DiagnosticHandler::handleDiagnostics`: called by LLVM in the thread that compiles.
+/// Replacement of `DiagnosticHandler::handleDiagnostics`; LLVM calls it in the thread that compiles.
 unsafe extern "C" fn handle_diagnostics(handler: Handler, info: *const Info) -> bool {
     // SAFETY: only handlers with our vtable call this, with a diagnostic of their LLVM; the call is forwarded to LLVM.
     unsafe {

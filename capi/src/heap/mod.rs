@@ -41,9 +41,9 @@ unsafe impl Sync for Heap {}
 
 impl Heap {
     pub(crate) const fn new() -> Heap {
-        let mut small = Dlmalloc::new_with_allocator(Pages);
-        assert!(small.set_granularity(GRANULARITY_BYTES), "a power of two");
-        Heap(UnsafeCell::new(small))
+        let mut small_heap = Dlmalloc::new_with_allocator(Pages);
+        assert!(small_heap.set_granularity(GRANULARITY_BYTES), "a power of two");
+        Heap(UnsafeCell::new(small_heap))
     }
 
     /// Runs `work` with the heap for small allocations, under the lock.
@@ -60,7 +60,7 @@ fn is_large(size: usize, align: usize) -> bool {
 }
 
 /// Falls back to the reserve if the kernel has refused memory.
-fn or_reserve(memory: *mut u8, layout: Layout) -> *mut u8 {
+fn or_take_from_reserve(memory: *mut u8, layout: Layout) -> *mut u8 {
     if memory.is_null() { take_from_reserve(layout) } else { memory }
 }
 
@@ -72,15 +72,15 @@ unsafe impl GlobalAlloc for Heap {
             map_pages(layout.size())
         } else {
             // SAFETY: the alignment of a layout is a power of two.
-            self.with_small_heap(|small| unsafe { small.malloc(layout.size(), layout.align()) })
+            self.with_small_heap(|small_heap| unsafe { small_heap.malloc(layout.size(), layout.align()) })
         };
-        or_reserve(memory, layout)
+        or_take_from_reserve(memory, layout)
     }
 
     unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
         // SAFETY: the caller's layout.
         let memory = unsafe { self.alloc(layout) };
-        // New pages and the reserve are already zero.
+        // New pages and the reserve are already zeroed.
         if !memory.is_null() && !is_large(layout.size(), layout.align()) && !is_of_reserve(memory) {
             // SAFETY: the memory has this size, and no other code uses it.
             unsafe { memory.write_bytes(0, layout.size()) };
@@ -97,7 +97,7 @@ unsafe impl GlobalAlloc for Heap {
             unsafe { unmap_pages(memory, layout.size()) };
         } else {
             // SAFETY: allocated from the small heap, with this layout.
-            self.with_small_heap(|small| unsafe { small.free(memory, layout.size(), layout.align()) });
+            self.with_small_heap(|small_heap| unsafe { small_heap.free(memory, layout.size(), layout.align()) });
         }
     }
 
@@ -109,7 +109,9 @@ unsafe impl GlobalAlloc for Heap {
                 unsafe { pages::remap(memory, layout.size(), size, true) }
             } else {
                 // SAFETY: allocated from the small heap, with this layout.
-                self.with_small_heap(|small| unsafe { small.realloc(memory, layout.size(), layout.align(), size) })
+                self.with_small_heap(|small_heap| unsafe {
+                    small_heap.realloc(memory, layout.size(), layout.align(), size)
+                })
             };
             if !moved.is_null() {
                 return moved;

@@ -15,7 +15,7 @@ pub struct DiscoveredLlvm {
     /// True if this LLVM calls us for each object. Otherwise its GDB JIT list is read whenever it makes memory
     /// executable.
     pub detoured: bool,
-    /// Number of its objects in its GDB JIT list now.
+    /// Number of objects currently in its GDB JIT list.
     pub objects: usize,
     /// Release as far as the library reveals it: `14`, `19.1`.
     pub version: Option<String>,
@@ -24,7 +24,7 @@ pub struct DiscoveredLlvm {
     pub heard_by: Vec<&'static str>,
     /// Number of objects that its linkers have reported; JITLink's objects count once they were found in memory.
     pub linked: u64,
-    /// Unobserved parts and the reason, a sentence each.
+    /// Parts that cannot be observed, and the reason: one sentence each.
     pub missing: Vec<String>,
 }
 
@@ -36,7 +36,7 @@ impl DiscoveredLlvm {
     }
 
     /// Returns the same JSON object plus slot and start address, for other processes: see `facts.rs`.
-    pub(crate) fn json_in(&self, slot: usize) -> String {
+    pub(crate) fn json_with_slot(&self, slot: usize) -> String {
         format!("{{\"slot\": {slot}, \"start\": {}, {}}}", self.start, self.members())
     }
 
@@ -103,9 +103,9 @@ mod tests {
             linked: 3,
             missing: vec![],
         };
-        let who = r#""file": "/a \"b\"\u000a.so", "version": "14", "heard_by": ["runtimedyld", "list-call"]"#;
-        let expected = format!(r#"{{{who}, "linked": 3, "listed": 2, "missing": []}}"#);
+        let members_json = r#""file": "/a \"b\"\u000a.so", "version": "14", "heard_by": ["runtimedyld", "list-call"]"#;
+        let expected = format!(r#"{{{members_json}, "linked": 3, "listed": 2, "missing": []}}"#);
         assert_eq!(llvm.json(), expected);
-        assert_eq!(llvm.json_in(3), expected.replacen('{', r#"{"slot": 3, "start": 16, "#, 1));
+        assert_eq!(llvm.json_with_slot(3), expected.replacen('{', r#"{"slot": 3, "start": 16, "#, 1));
     }
 }

@@ -67,7 +67,7 @@ enum Total {
     Remarks = 7,
 }
 
-/// Memory that other processes read; the module documentation describes the layout.
+/// Shared facts; the module documentation describes the layout, which other processes rely on.
 #[repr(C)]
 struct Facts {
     magic: AtomicU64,
@@ -87,33 +87,33 @@ const _: () = assert!(std::mem::offset_of!(Facts, text) == 616);
 #[unsafe(export_name = "jitlisten_facts")]
 static FACTS: Facts = Facts::new();
 
-fn cell(slot: usize, counter: Count) -> Option<&'static AtomicU64> {
+fn counter_cell(slot: usize, counter: Count) -> Option<&'static AtomicU64> {
     FACTS.counts.get(slot).map(|counts| &counts[counter as usize])
 }
 
 /// Increments a counter.
 pub(crate) fn count(slot: usize, counter: Count) {
-    if let Some(cell) = cell(slot, counter) {
-        cell.fetch_add(1, Ordering::Relaxed);
+    if let Some(counter_cell) = counter_cell(slot, counter) {
+        counter_cell.fetch_add(1, Ordering::Relaxed);
     }
 }
 
 /// Sets a counter.
 pub(crate) fn set_count(slot: usize, counter: Count, number: u64) {
-    if let Some(cell) = cell(slot, counter) {
-        cell.store(number, Ordering::Relaxed);
+    if let Some(counter_cell) = counter_cell(slot, counter) {
+        counter_cell.store(number, Ordering::Relaxed);
     }
 }
 
 /// Returns a counter.
-pub(crate) fn counted(slot: usize, counter: Count) -> u64 {
-    cell(slot, counter).map_or(0, |cell| cell.load(Ordering::Relaxed))
+pub(crate) fn read_count(slot: usize, counter: Count) -> u64 {
+    counter_cell(slot, counter).map_or(0, |counter_cell| counter_cell.load(Ordering::Relaxed))
 }
 
 /// Resets the counters of a slot for a new LLVM.
-pub(crate) fn begin(slot: usize) {
-    for cell in FACTS.counts.get(slot).into_iter().flatten() {
-        cell.store(0, Ordering::Relaxed);
+pub(crate) fn reset_counts(slot: usize) {
+    for counter_cell in FACTS.counts.get(slot).into_iter().flatten() {
+        counter_cell.store(0, Ordering::Relaxed);
     }
 }
 
@@ -165,8 +165,7 @@ impl Facts {
     fn publish(&self, text: &[u8]) {
         self.layout.store(LAYOUT, Ordering::Relaxed);
         self.capacity.store(TEXT_CAPACITY as u64, Ordering::Relaxed);
-        // The sequence is already odd if a writer was cut off: `clone(2)` without fork handlers copied the parent in
-        // the middle.
+        // The sequence is already odd if `clone(2)` without fork handlers copied the parent during a write.
         let odd = self.sequence.load(Ordering::Relaxed) | 1;
         self.sequence.store(odd, Ordering::Relaxed);
         fence(Ordering::Release);
@@ -185,12 +184,12 @@ impl Facts {
 fn text(llvms: &[(usize, DiscoveredLlvm)], unheard: &[UnheardLlvm], max_bytes: usize) -> String {
     /// Bytes reserved for the end of the JSON.
     const TRAILER_BYTES: usize = 64;
-    let mut left_out = 0;
+    let mut omitted_count = 0;
     let mut append_entries = |text: &mut String, entries: &mut dyn Iterator<Item = String>| {
         let mut separator = "";
         for entry in entries {
             if text.len() + entry.len() + TRAILER_BYTES > max_bytes {
-                left_out += 1;
+                omitted_count += 1;
                 continue;
             }
             let _ = write!(text, "{separator}{entry}");
@@ -198,10 +197,10 @@ fn text(llvms: &[(usize, DiscoveredLlvm)], unheard: &[UnheardLlvm], max_bytes: u
         }
     };
     let mut text = String::from("{\"llvms\": [");
-    append_entries(&mut text, &mut llvms.iter().map(|(slot, llvm)| llvm.json_in(*slot)));
+    append_entries(&mut text, &mut llvms.iter().map(|(slot, llvm)| llvm.json_with_slot(*slot)));
     text.push_str("], \"unheard\": [");
     append_entries(&mut text, &mut unheard.iter().map(UnheardLlvm::json));
-    let _ = write!(text, "], \"left_out\": {left_out}}}");
+    let _ = write!(text, "], \"left_out\": {omitted_count}}}");
     text
 }
 
@@ -225,7 +224,7 @@ mod tests {
         }
     }
 
-    /// Reads the text like another process.
+    /// Reads the text as another process would.
     fn read(facts: &Facts) -> Option<Vec<u8>> {
         let before = facts.sequence.load(Ordering::Acquire);
         let words: Vec<u64> = facts.text.iter().map(|word| word.load(Ordering::Relaxed)).collect();

@@ -14,7 +14,7 @@ use jitlisten::AddressRange;
 const WARNING_DELAY_NS: u64 = 1_000_000_000;
 
 /// Set if an LLVM with an unobserved linker was loaded. Checked before any lock is taken.
-static MAY_BE_UNOBSERVED: AtomicBool = AtomicBool::new(false);
+static IS_ENABLED: AtomicBool = AtomicBool::new(false);
 
 /// Memory that may contain code of an unobserved linker.
 #[derive(Default)]
@@ -25,13 +25,13 @@ pub(crate) struct Unheard {
 }
 
 /// Enables the checks: an LLVM was loaded with a linker that is not observed.
-pub(crate) fn may_be() {
-    MAY_BE_UNOBSERVED.store(true, Ordering::Relaxed);
+pub(crate) fn enable_checks() {
+    IS_ENABLED.store(true, Ordering::Relaxed);
 }
 
 /// Returns true if `Shim::record_executable` has work to do.
-pub(crate) fn is_possible() -> bool {
-    MAY_BE_UNOBSERVED.load(Ordering::Relaxed)
+pub(crate) fn is_enabled() -> bool {
+    IS_ENABLED.load(Ordering::Relaxed)
 }
 
 impl Unheard {

@@ -24,11 +24,11 @@ use crate::process::library::Library;
 /// Policy for functions that have no unwind table.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum UnwindTables {
-    /// Give them a table.
+    /// Give every function an unwind table.
     Added,
-    /// Leave them without a table, because the host may manage the memory. LLVM registers an object's tables with the
-    /// unwinder and reads them when the engine ends. A host whose code never had tables may have freed that memory by
-    /// then (drjit).
+    /// Leave functions without a table, because the host may manage the memory. LLVM registers an object's tables with
+    /// the unwinder and reads them when the engine ends. A host whose code never had tables may have freed that memory
+    /// by then (drjit).
     Unchanged,
 }
 
@@ -107,7 +107,7 @@ c_functions! {
 }
 
 c_functions! {
-    /// Functions that reveal calling conventions that need the frame pointer register; from `llvm-c/Core.h`.
+    /// Functions for finding calls that pass an argument in the frame pointer register; from `llvm-c/Core.h`.
     ConventionFunctions {
         get_function_call_conv = "LLVMGetFunctionCallConv" (Function) -> c_uint;
         get_first_basic_block = "LLVMGetFirstBasicBlock" (Function) -> Block;
@@ -236,9 +236,9 @@ pub(crate) struct LlvmC {
     /// Value of the attribute `uwtable`.
     uwtable: u64,
     module: ModuleFunctions,
-    /// `None` if they were not found.
+    /// Functions that read calling conventions; `None` if the LLVM lacks them.
     conventions: Option<ConventionFunctions>,
-    /// `None` if they were not found.
+    /// Functions that edit modules in text form; `None` if the LLVM lacks them.
     text: Option<TextFunctions>,
 }
 

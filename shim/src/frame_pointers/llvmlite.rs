@@ -25,7 +25,7 @@ use crate::frame_pointers::attributes::{LlvmC, PatchedText, UnwindTables};
 use crate::hook_table::{SLOTS, for_each_slot};
 use crate::hooks::guarded;
 use crate::llvm::symbol_file::SymbolFile;
-use crate::modules::announce;
+use crate::modules::announce_new_modules;
 use crate::process::held::Identity;
 use crate::process::library::{LLVMLITE_VERSION, Library};
 use crate::remarks::Remarks;
@@ -131,7 +131,7 @@ unsafe extern "C" fn entry_point<const SLOT: usize, const FUNCTION: usize>(
         }
         ((Some(llvm), _), LLJIT_LINK) => {
             // SAFETY: for this function, `c` is an array of `d` elements.
-            elements = Some(unsafe { Elements::with_patched_modules(llvm, policy, c as *const LinkElement, d) });
+            elements = Some(unsafe { LinkElements::with_patched_modules(llvm, policy, c as *const LinkElement, d) });
         }
         _ => {}
     });
@@ -143,7 +143,7 @@ unsafe extern "C" fn entry_point<const SLOT: usize, const FUNCTION: usize>(
     // elements live until it returns.
     let result = unsafe { std::mem::transmute::<usize, EntryPoint>(original)(a, b, c, d, e, f, g, h, i) };
     if FUNCTION == FINALIZE_OBJECT || FUNCTION == LLJIT_LINK {
-        announce();
+        announce_new_modules();
     }
     result
 }
@@ -187,12 +187,12 @@ const _: () = assert!(size_of::<LinkElement>() == 24 && std::mem::offset_of!(Lin
 const KIND_IR: u8 = 0;
 
 /// Copy of the elements of a link, with patched modules.
-struct Elements<'a> {
+struct LinkElements<'a> {
     array: Vec<LinkElement>,
     _texts: Vec<PatchedText<'a>>,
 }
 
-impl<'a> Elements<'a> {
+impl<'a> LinkElements<'a> {
     /// Copies the elements and patches the modules among them.
     ///
     /// # Safety
@@ -202,8 +202,8 @@ impl<'a> Elements<'a> {
         policy: FramePointerPolicy,
         elements: *const LinkElement,
         count: usize,
-    ) -> Elements<'a> {
-        let mut patched = Elements { array: Vec::new(), _texts: Vec::new() };
+    ) -> LinkElements<'a> {
+        let mut patched = LinkElements { array: Vec::new(), _texts: Vec::new() };
         for index in 0..count {
             // SAFETY: the array has `count` elements, as the caller promises.
             let mut element = unsafe { elements.add(index).read() };

@@ -19,7 +19,7 @@ use crate::process::library::Library;
 const NO_SYMBOLS_OR_RTTI: &str = "its linkers have neither symbols nor RTTI";
 const UNLISTED_CODE_NOTE: &str = "if it registers no object there, its code has addresses for names";
 
-/// State of each linker: hooked, or the reason why not.
+/// The hooks of both linkers, or the reasons why they are not hooked.
 pub(crate) struct Linkers {
     pub(crate) runtime_dyld: Result<Patched, Refusal>,
     pub(crate) jitlink: Result<(), jitlink::Refusal>,
@@ -99,7 +99,7 @@ impl Linkers {
         Some(reason)
     }
 
-    /// Note about code that stays without names, if there is any.
+    /// Note that code of a hidden linker may get addresses for names; `None` if there is no hidden linker.
     pub(crate) fn hidden_linker_note(&self) -> Option<String> {
         self.has_hidden_linker.then(|| format!("{NO_SYMBOLS_OR_RTTI}; {UNLISTED_CODE_NOTE}"))
     }

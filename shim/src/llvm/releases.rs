@@ -67,18 +67,18 @@ impl Row {
     }
 }
 
-fn row_of(release: u32) -> Option<&'static Row> {
+fn find_row(release: u32) -> Option<&'static Row> {
     ROWS.iter().find(|row| row.releases.contains(&release))
 }
 
 /// Returns the value of the attribute `uwtable`; `None` for a release whose attributes are unknown.
 pub(crate) fn uwtable(release: u32) -> Option<u64> {
-    row_of(release)?.uwtable
+    find_row(release)?.uwtable
 }
 
 /// Returns true if the remarks of a release can be read.
 pub(crate) fn has_remarks(release: u32) -> bool {
-    row_of(release).is_some_and(|row| row.has_remarks)
+    find_row(release).is_some_and(|row| row.has_remarks)
 }
 
 /// Checks that one of `releases` may have vtables that `fits` accepts. If `releases` is empty, any supported release
@@ -98,7 +98,7 @@ pub(crate) fn check(releases: &[Release], fits: impl Fn(&Row) -> bool) -> Result
 const MIN_TRUSTED_RELEASE: u32 = 10;
 
 fn is_supported(number: u32) -> bool {
-    row_of(number).is_some()
+    find_row(number).is_some()
 }
 
 /// Maximum length of a version with its prefix; longer strings are not versions.
@@ -123,8 +123,8 @@ impl Release {
     /// Returns true if the layout may be that of `releases`. A development build of an unsupported release never
     /// matches.
     fn may_be_in(&self, releases: &RangeInclusive<u32>) -> bool {
-        let may_be_before = self.is_development_build && is_supported(self.number);
-        releases.contains(&self.number) || may_be_before && releases.contains(&self.number.saturating_sub(1))
+        let may_have_previous_layout = self.is_development_build && is_supported(self.number);
+        releases.contains(&self.number) || may_have_previous_layout && releases.contains(&self.number.saturating_sub(1))
     }
 }
 

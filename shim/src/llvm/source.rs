@@ -29,7 +29,7 @@ use crate::process::relocation_slot::{self, MemorySlots};
 pub(crate) struct Source {
     pub(crate) identity: Identity,
     pub(crate) path: PathBuf,
-    /// `path` as text.
+    /// Path of the library as text, for messages.
     pub(crate) name: Arc<str>,
     /// Start address of the library's mapping.
     start: usize,
@@ -41,7 +41,7 @@ pub(crate) struct Source {
     linkers: Linkers,
     /// Result of hooking code generation, which gives functions frame pointers.
     codegen: Result<(), codegen::Refusal>,
-    /// Index in the table of hooks.
+    /// Slot of this LLVM in the table of hooks.
     slot: usize,
     /// True if `JITLISTEN_LLVM` includes the list.
     wants_list: bool,
@@ -56,7 +56,7 @@ pub(crate) struct Source {
     /// List entries that were read, with the object of each; `None` if the object was refused.
     known_entries: BTreeMap<u64, KnownEntry>,
     /// True if its list ever had an entry.
-    has_listed: bool,
+    has_had_entries: bool,
     /// True if it seems to have compiled code without reporting it.
     is_silent: bool,
 }
@@ -80,7 +80,7 @@ pub(crate) struct News {
 
 /// Finds the import slots of its memory functions. If the loader has not relocated them yet, it will bind them to our
 /// hooks.
-fn memory_slots(library: &Library<'_>, hooks: &'static HookTable) -> MemorySlots {
+fn find_memory_slots(library: &Library<'_>, hooks: &'static HookTable) -> MemorySlots {
     let slots = MemorySlots::find(library, hooks);
     if !slots.are_relocated(library.mapped())
         && let Err(error) = relocation_slot::listen_from_the_start(library, hooks)
@@ -111,7 +111,7 @@ impl Source {
             return Err(linkers::warn_too_many_llvms(library, symbols, enabled));
         }
         // Reset the counters before LLVM can report anything.
-        facts::begin(slot);
+        facts::reset_counts(slot);
         if library.is_llvmlite() {
             // Its symbols are needed anyway, and searching its constants would read 60 MB.
             *symbols = SymbolFile::open(library).ok();
@@ -130,7 +130,7 @@ impl Source {
         }
         log_line!(Info, "LLVM in {}, slot {slot}", library.path.display());
         if linkers.ignored_reason().is_some() || linkers.has_hidden_linker {
-            unheard::may_be();
+            unheard::enable_checks();
         }
         let codegen = match linkers::enabled_classes(enabled) {
             [] => Err(codegen::Refusal::Unwanted),
@@ -140,7 +140,7 @@ impl Source {
         let detoured = interface.as_ref().is_none_or(|interface| {
             interface.detour(library, hooks.register_code[slot], callers, linkers.runtime_dyld.is_ok())
         });
-        let slots = memory_slots(library, hooks);
+        let slots = find_memory_slots(library, hooks);
         Ok(Source {
             identity: library.identity,
             path: library.path.clone(),
@@ -157,7 +157,7 @@ impl Source {
             slots,
             memory_is_hooked: false,
             known_entries: BTreeMap::new(),
-            has_listed: false,
+            has_had_entries: false,
             is_silent: false,
         })
     }
@@ -238,27 +238,27 @@ impl Source {
             listed_objects.into_iter().filter(|listed| !self.known_entries.contains_key(&listed.entry)).collect();
     }
 
-    /// Records the result of an entry.
+    /// Remembers the object of a list entry; `None` if the object was refused.
     pub(crate) fn remember(&mut self, listed: ListedObject, id: Option<ObjectId>) {
-        self.has_listed = true;
+        self.has_had_entries = true;
         self.known_entries.insert(listed.entry, KnownEntry { listed, id });
     }
 
     /// Number of objects that its linkers have reported.
     fn linked(&self) -> u64 {
-        facts::counted(self.slot, Count::RuntimeDyld) + facts::counted(self.slot, Count::JitLink)
+        facts::read_count(self.slot, Count::RuntimeDyld) + facts::read_count(self.slot, Count::JitLink)
     }
 
     /// Reason why its code may lack names: a linker is unknown, and no object was ever reported.
     pub(crate) fn unobserved_reason(&self) -> Option<String> {
         // Reports by JITLink do not count: they do not cover code that RuntimeDyld links.
-        let has_reported = self.has_listed || facts::counted(self.slot, Count::RuntimeDyld) > 0;
+        let has_reported = self.has_had_entries || facts::read_count(self.slot, Count::RuntimeDyld) > 0;
         self.linkers.ignored_reason().filter(|_| !has_reported)
     }
 
     /// Returns true if its linkers cannot be found and its list has never had an object.
     pub(crate) fn is_unnamed(&self) -> bool {
-        self.linkers.has_hidden_linker && !self.has_listed
+        self.linkers.has_hidden_linker && !self.has_had_entries
     }
 
     /// Records that code became executable without a report by any LLVM.

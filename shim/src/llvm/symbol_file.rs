@@ -23,7 +23,7 @@ pub(crate) const DESCRIPTOR: &str = "__jit_debug_descriptor";
 pub(crate) const REGISTER_FUNCTION: &str = "__jit_debug_register_code";
 
 /// Prefix of a mangled class name that gives the symbol of its vtables.
-pub(crate) const VTABLE: &str = "_ZTV";
+pub(crate) const VTABLE_PREFIX: &str = "_ZTV";
 
 /// Maximum length of a searched name.
 const MAX_NAME_BYTES: usize = 256;
@@ -68,8 +68,8 @@ impl SymbolFile {
     /// Returns the values (addresses before the bias) of defined symbols with these names. Each name must begin with
     /// one of `prefixes`.
     ///
-    /// The string table (15 MB in a wheel) is searched for the names, then the symbol table for these few strings:
-    /// looking up 174,692 names one by one takes longer than an import of llvmlite should.
+    /// The string table (15 MB in a wheel) is searched for the names, then the symbol table for these few strings.
+    /// Looking up 174,692 names one by one would noticeably slow down the import of llvmlite.
     pub(crate) fn find<'a>(&self, prefixes: &[&str], names: &[&'a str]) -> BTreeMap<&'a str, u64> {
         let symbols = self.find_sized(prefixes, |name| names.contains(&name));
         names.iter().filter_map(|&name| Some((name, symbols.get(name)?.0))).collect()
@@ -80,13 +80,13 @@ impl SymbolFile {
         let is_wanted = |name: &str| {
             name == DESCRIPTOR
                 || name == REGISTER_FUNCTION
-                || name.strip_prefix(VTABLE).is_some_and(|class| CLASSES.contains(&class))
+                || name.strip_prefix(VTABLE_PREFIX).is_some_and(|class| CLASSES.contains(&class))
         };
         self.llvm.get_or_init(|| self.find_sized(&["__jit_debug_", "_ZTVN4llvm"], is_wanted))
     }
 
-    /// Finds the symbols that `is_wanted` accepts; each begins with one of `prefixes`. A linker may merge a name with
-    /// the tail of another.
+    /// Finds the symbols that `is_wanted` accepts; each begins with one of `prefixes`. Linkers may store a name as the
+    /// tail of another string.
     fn find_sized(&self, prefixes: &[&str], is_wanted: impl Fn(&str) -> bool) -> Symbols {
         let mut values = BTreeMap::new();
         let Some((symbols, strings)) = self.tables() else { return values };

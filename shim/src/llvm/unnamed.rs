@@ -7,7 +7,7 @@ use std::path::Path;
 use crate::process::held::Identity;
 use crate::process::library::Library;
 
-/// The libraries with their file names.
+/// Libraries that may make unreported code executable, with their file names.
 #[derive(Default)]
 pub(crate) struct Unnamed {
     pub(crate) libraries: Vec<(Identity, String)>,
@@ -25,7 +25,7 @@ impl Unnamed {
         self.libraries.iter().any(|(identity, _)| *identity == library)
     }
 
-    /// Returns true if there is such a library.
+    /// Returns true if any such library is loaded.
     pub(crate) fn any(&self) -> bool {
         !self.libraries.is_empty()
     }

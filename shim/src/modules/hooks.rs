@@ -71,7 +71,7 @@ unsafe extern "C-unwind" fn dl_iterate_phdr(callback: Option<Callback>, data: *m
 }
 
 impl Iteration {
-    /// Record of one of our modules.
+    /// Returns a loader-style record of one of our modules.
     fn info(&self, module: &Module) -> libc::dl_phdr_info {
         libc::dl_phdr_info {
             dlpi_addr: module.bias(),

@@ -72,8 +72,8 @@ impl Imports {
 
     /// Patches the slots that the loader has relocated by now.
     pub(crate) fn change_relocated(&mut self, mapped: Mapped<'_>) {
-        self.pending_slots.retain(|&(kept, function)| {
-            let Some(slot) = kept.of(mapped).filter(|slot| slot.is_relocated()) else { return true };
+        self.pending_slots.retain(|&(kept_slot, function)| {
+            let Some(slot) = kept_slot.of(mapped).filter(|slot| slot.is_relocated()) else { return true };
             // SAFETY: a slot of the function that the hook replaces.
             let _ = unsafe { slot.write(HOOKS[function].1()) };
             false

@@ -27,5 +27,5 @@ mod symbolize;
 mod unwind_names;
 
 pub(crate) use imports::Imports;
-pub(crate) use stale_list::announce;
-pub(crate) use unwind_names::library_appeared as unwinder_appeared;
+pub(crate) use stale_list::announce_new_modules;
+pub(crate) use unwind_names::hook_library as unwinder_appeared;

@@ -16,7 +16,7 @@ use super::imports::Imports;
 static ANNOUNCED: AtomicU64 = AtomicU64::new(0);
 
 /// Announces new modules, if any. Must not be called under a lock of LLVM's or of ours.
-pub(crate) fn announce() {
+pub(crate) fn announce_new_modules() {
     let adds = modules::counts().adds;
     if !Imports::are_hooked() || ANNOUNCED.swap(adds, Ordering::AcqRel) == adds {
         return;

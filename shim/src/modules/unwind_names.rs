@@ -56,7 +56,7 @@ pub(super) fn is_libunwind(library: &Library<'_>) -> bool {
 }
 
 /// Hooks `library` if it is a libunwind.
-pub(crate) fn library_appeared(library: &Library<'_>) {
+pub(crate) fn hook_library(library: &Library<'_>) {
     let is_known = |copy: &LibunwindCopy| copy.bias.load(Ordering::Acquire) == library.identity.bias;
     if !is_libunwind(library) || COPIES.iter().any(is_known) {
         return;

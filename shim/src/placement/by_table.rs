@@ -108,7 +108,7 @@ mod tests {
     }
 
     impl Object {
-        fn place(&self, table: u64, is_free: bool) -> Option<Placement> {
+        fn locate(&self, table: u64, is_free: bool) -> Option<Placement> {
             let read = |range: AddressRange| {
                 self.memory.iter().find_map(|(start, bytes)| {
                     let from = range.start().0.checked_sub(*start)? as usize;
@@ -122,24 +122,24 @@ mod tests {
     #[test]
     fn each_text_is_where_the_table_says() {
         let range = |start, size| AddressRange::new(Address(start), size).unwrap();
-        let located = object().place(TABLE, true).unwrap();
+        let located = object().locate(TABLE, true).unwrap();
         assert_eq!(located.text, [range(CODE, 32), range(CODE + 64, 48)]);
         assert_eq!(located.sections, [(0, range(CODE, 32)), (1, range(CODE + 64, 48)), (2, range(TABLE, 40))]);
     }
 
     #[test]
     fn whatever_does_not_agree_is_no_place() {
-        assert_eq!(object().place(TABLE + 4, true), None, "another table");
-        assert_eq!(object().place(TABLE, false), None, "memory of another object");
+        assert_eq!(object().locate(TABLE + 4, true), None, "another table");
+        assert_eq!(object().locate(TABLE, false), None, "memory of another object");
         for (piece, offset, why) in
             [(0, 20, "other code"), (0, 100, "other code in the second"), (1, 0, "another table")]
         {
             let mut object = object();
             object.memory[piece].1[offset] ^= 1;
-            assert_eq!(object.place(TABLE, true), None, "{why}");
+            assert_eq!(object.locate(TABLE, true), None, "{why}");
         }
         let mut object = object();
         object.memory[1].1[28] ^= 0x10;
-        assert_eq!(object.place(TABLE, true), None, "the second is elsewhere");
+        assert_eq!(object.locate(TABLE, true), None, "the second is elsewhere");
     }
 }

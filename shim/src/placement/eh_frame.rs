@@ -21,7 +21,7 @@ const CIE_POINTER: usize = 4;
 /// Offset of the function's address in an FDE.
 const FIRST_ADDRESS: usize = 8;
 
-/// Minimum number of leading bytes to search a table by: shorter prefixes match by chance.
+/// Minimum length of the byte prefix by which a table is found: shorter prefixes match by chance.
 const MIN_PREFIX_BYTES: usize = 9;
 
 /// An unwind table that was found in memory.
@@ -75,7 +75,7 @@ pub(super) fn find(search: &Search<'_>, section: &Section, around: &Around) -> O
 }
 
 /// Reads at most `max_entries` entries of a table that begins at `start` of `bytes`.
-fn entries_in_memory(bytes: &[u8], start: usize, max_entries: usize) -> Vec<Record> {
+fn read_entries(bytes: &[u8], start: usize, max_entries: usize) -> Vec<Record> {
     let is_inside = |record: &Record| record.common.is_none_or(|common| common >= start);
     unwind_section(bytes).records(start).map_while(Result::ok).take_while(is_inside).take(max_entries).collect()
 }
@@ -94,8 +94,8 @@ struct TableMatcher<'a> {
 impl TableMatcher<'_> {
     /// Matches the table that may begin at `start`.
     fn match_at(&self, start: usize) -> Option<Table> {
-        let mut records = entries_in_memory(&self.piece.bytes, start, self.entries.len());
-        // As early as possible: the object's entry for each entry in memory.
+        let mut records = read_entries(&self.piece.bytes, start, self.entries.len());
+        // Earliest match: the object's entry for each entry in memory.
         let mut earliest = Vec::new();
         for entry in 0..self.entries.len() {
             if records.get(earliest.len()).is_some_and(|record| self.entry_matches(entry, record)) {
@@ -106,7 +106,7 @@ impl TableMatcher<'_> {
             }
         }
         records.truncate(earliest.len());
-        // As late as possible.
+        // Latest match, from the end.
         let mut latest = vec![usize::MAX; records.len()];
         let mut unmatched = records.len();
         for entry in (0..self.entries.len()).rev() {

@@ -32,7 +32,7 @@ use memchr::memmem;
 pub(crate) use pattern::Pattern;
 use pattern::Section;
 
-/// Minimum weight of a section to search for: shorter sections match by chance.
+/// Minimum weight (number of unchanged bytes) of a section to search for: lighter sections match by chance.
 const MIN_SEARCH_WEIGHT: usize = 12;
 
 /// Weight from which a placement is certain without an unwind table.
@@ -77,7 +77,7 @@ impl Placement {
         self.text.iter().any(|text| other.text.iter().any(|other| text.overlaps(*other)))
     }
 
-    /// Total size of its text.
+    /// Total size of the located text.
     pub(crate) fn size(&self) -> u64 {
         self.text.iter().map(|text| text.size()).sum()
     }
@@ -86,15 +86,15 @@ impl Placement {
 /// Returns which placements are unambiguous. Objects may share functions (C++ templates): an object that is really
 /// there covers all text that others share with it. Equal objects cannot be distinguished.
 pub(crate) fn certain<'a>(placements: impl Iterator<Item = &'a Placement> + Clone) -> Vec<bool> {
-    let is_best = |(own_index, placement): (usize, &Placement)| {
+    let is_unambiguous = |(own_index, placement): (usize, &Placement)| {
         let mut covered = Ranges::default();
         placement.text.iter().for_each(|&text| covered.insert(text));
         placements.clone().enumerate().all(|(index, other)| {
-            let is_part = || other.size() < placement.size() && other.text.iter().all(|&text| covered.covers(text));
-            index == own_index || !placement.overlaps(other) || is_part()
+            let is_covered = || other.size() < placement.size() && other.text.iter().all(|&text| covered.covers(text));
+            index == own_index || !placement.overlaps(other) || is_covered()
         })
     };
-    placements.clone().enumerate().map(is_best).collect()
+    placements.clone().enumerate().map(is_unambiguous).collect()
 }
 
 impl Pattern {
@@ -163,8 +163,8 @@ struct Search<'a> {
 }
 
 /// Addresses of the located sections.
-/// Positions in `Pattern::sections` with addresses, in the order in which they were located.
 struct Located {
+    /// Sections (positions in `Pattern::sections`) and their addresses, in the order of discovery.
     order: Vec<(usize, Address)>,
     /// Address of each section of the pattern, if located.
     addresses: Vec<Option<Address>>,
@@ -199,8 +199,8 @@ impl Search<'_> {
         Some(matches)
     }
 
-    /// Locates the text sections, heaviest first: one of them leads to most others. Among equal weights the largest
-    /// comes first, because it may contain a smaller one. Returns the unwind table, if found.
+    /// Locates the text sections, heaviest first, because their relocations lead to most other sections. Among equal
+    /// weights the largest comes first, because it may contain a smaller one. Returns the unwind table, if found.
     fn locate_sections(&mut self, around: &Around, is_own_memory: bool) -> Option<(usize, AddressRange)> {
         let pattern = self.pattern;
         let mut texts: Vec<(usize, usize)> = pattern
@@ -228,11 +228,11 @@ impl Search<'_> {
             self.budget = remaining;
             let Some(matches) = self.find_matches(&pattern.sections[position]) else { break };
             matches.iter().for_each(|&address| self.reserve(position, address));
-            let [only] = matches[..] else { continue };
-            if self.larger_section_matches(position, only) {
+            let [unique_match] = matches[..] else { continue };
+            if self.larger_section_matches(position, unique_match) {
                 continue;
             }
-            self.place_section(position, only);
+            self.place_section(position, unique_match);
             self.follow_references();
             if let (None, Some(section)) = (table, eh_frame)
                 && let Some(table_match) = eh_frame::find(self, section, around)

@@ -23,7 +23,7 @@ pub(crate) struct Pattern {
 
 /// A section of the object, with the bytes that linking leaves unchanged.
 pub(super) struct Section {
-    /// Index in the section table.
+    /// Index of the section in the section table.
     pub(super) index: usize,
     pub(super) is_text: bool,
     pub(super) is_eh_frame: bool,
@@ -50,10 +50,10 @@ pub(super) struct Reference {
 }
 
 /// Bytes that a type of relocation changes.
-/// Number of bytes before the field that may change.
-struct Effect {
-    /// Width of the field in bytes.
+struct RelocationEffect {
+    /// Number of bytes before the field that may change.
     bytes_before: u64,
+    /// Width of the field in bytes.
     width: u64,
     /// Kind of address in the field; `None` if it does not give the address of its symbol.
     address: Option<AddressKind>,
@@ -234,12 +234,12 @@ impl Section {
     }
 
     /// Returns true if `bytes` may be this section from `start` on, ignoring the bytes in `except`.
-    pub(super) fn part_matches(&self, start: usize, bytes: &[u8], except: Option<std::ops::Range<usize>>) -> bool {
-        let except = except.unwrap_or_default();
+    pub(super) fn part_matches(&self, start: usize, bytes: &[u8], ignored: Option<std::ops::Range<usize>>) -> bool {
+        let ignored = ignored.unwrap_or_default();
         let expected = self.bytes[start..].iter().zip(&self.is_fixed[start..]).enumerate();
         expected
             .zip(bytes)
-            .all(|((offset, (expected, is_fixed)), other)| !is_fixed || except.contains(&offset) || expected == other)
+            .all(|((offset, (expected, is_fixed)), other)| !is_fixed || ignored.contains(&offset) || expected == other)
     }
 
     /// Bytes of the section, with every byte that relocations change set to `changed`.
@@ -248,7 +248,7 @@ impl Section {
         self.bytes.iter().zip(&self.is_fixed).map(|(&byte, &is_fixed)| if is_fixed { byte } else { changed }).collect()
     }
 
-    /// Number of unchanged bytes at the start.
+    /// Number of unchanged bytes at the start of the section.
     pub(super) fn fixed_prefix_len(&self) -> usize {
         self.is_fixed.iter().take_while(|&&is_fixed| is_fixed).count()
     }
@@ -258,7 +258,7 @@ impl Section {
         (&self.bytes, &self.is_fixed, self.alignment)
     }
 
-    /// Number of unchanged bytes.
+    /// Number of bytes that linking leaves unchanged.
     pub(super) fn weight(&self) -> usize {
         self.is_fixed.iter().filter(|&&is_fixed| is_fixed).count()
     }
@@ -282,16 +282,16 @@ impl Section {
         symbol: impl Fn(object::SymbolIndex) -> Option<(usize, u64)>,
     ) -> Option<()> {
         let (offset, kind) = (entry.r_offset.get(LE), entry.r_type(LE, false));
-        let effect = effect(kind.0)?;
-        let end = offset.checked_add(effect.width)?;
+        let relocation_effect = relocation_effect(kind.0)?;
+        let end = offset.checked_add(relocation_effect.width)?;
         if end > self.bytes.len() as u64 {
             return None;
         }
-        self.is_fixed[offset.saturating_sub(effect.bytes_before) as usize..end as usize].fill(false);
-        if let Some(kind) = effect.address
+        self.is_fixed[offset.saturating_sub(relocation_effect.bytes_before) as usize..end as usize].fill(false);
+        if let Some(kind) = relocation_effect.address
             && let Some((target, value)) = symbol(object::SymbolIndex(entry.r_sym(LE, false) as usize))
         {
-            let (width, relative) = (effect.width as usize, kind == AddressKind::Relative);
+            let (width, relative) = (relocation_effect.width as usize, kind == AddressKind::Relative);
             let addend = value.wrapping_add(entry.r_addend.get(LE) as u64);
             self.references.push(Reference { offset, width, relative, target, addend });
         }
@@ -315,18 +315,18 @@ impl Section {
 /// Effect of a relocation: x86-64 psABI, table 4.9. JITLink turns loads from the global offset table into plain ones
 /// (`optimizeGOTAndStubAccesses`), which changes up to three bytes before the field.
 #[cfg(target_arch = "x86_64")]
-fn effect(kind: u32) -> Option<Effect> {
+fn relocation_effect(kind: u32) -> Option<RelocationEffect> {
     use elf::*;
-    let plain = |width| Some(Effect { bytes_before: 0, width, address: None });
+    let no_address = |width| Some(RelocationEffect { bytes_before: 0, width, address: None });
     match elf::RelocationType(kind) {
-        R_X86_64_NONE => plain(0),
-        R_X86_64_64 => Some(Effect { bytes_before: 0, width: 8, address: Some(AddressKind::Absolute) }),
-        R_X86_64_PC64 => Some(Effect { bytes_before: 0, width: 8, address: Some(AddressKind::Relative) }),
+        R_X86_64_NONE => no_address(0),
+        R_X86_64_64 => Some(RelocationEffect { bytes_before: 0, width: 8, address: Some(AddressKind::Absolute) }),
+        R_X86_64_PC64 => Some(RelocationEffect { bytes_before: 0, width: 8, address: Some(AddressKind::Relative) }),
         R_X86_64_PC32 | R_X86_64_PLT32 => {
-            Some(Effect { bytes_before: 0, width: 4, address: Some(AddressKind::Relative) })
+            Some(RelocationEffect { bytes_before: 0, width: 4, address: Some(AddressKind::Relative) })
         }
         R_X86_64_GOTPCREL | R_X86_64_GOTPCRELX | R_X86_64_REX_GOTPCRELX => {
-            Some(Effect { bytes_before: 3, width: 4, address: None })
+            Some(RelocationEffect { bytes_before: 3, width: 4, address: None })
         }
         R_X86_64_32
         | R_X86_64_32S
@@ -336,17 +336,17 @@ fn effect(kind: u32) -> Option<Effect> {
         | R_X86_64_DTPOFF32
         | R_X86_64_TLSGD
         | R_X86_64_TLSLD
-        | R_X86_64_GOTPC32_TLSDESC => plain(4),
+        | R_X86_64_GOTPC32_TLSDESC => no_address(4),
         R_X86_64_GOTOFF64 | R_X86_64_GOTPC64 | R_X86_64_GOTPCREL64 | R_X86_64_GOT64 | R_X86_64_PLTOFF64
-        | R_X86_64_TPOFF64 | R_X86_64_DTPOFF64 => plain(8),
-        R_X86_64_TLSDESC_CALL => plain(2),
+        | R_X86_64_TPOFF64 | R_X86_64_DTPOFF64 => no_address(8),
+        R_X86_64_TLSDESC_CALL => no_address(2),
         _ => None,
     }
 }
 
 /// Effect of a relocation: AAELF64 5.7, data relocations, then instructions of four bytes.
 #[cfg(target_arch = "aarch64")]
-fn effect(kind: u32) -> Option<Effect> {
+fn relocation_effect(kind: u32) -> Option<RelocationEffect> {
     use elf::*;
     let kind = elf::RelocationType(kind);
     let (width, address) = match kind {
@@ -358,5 +358,5 @@ fn effect(kind: u32) -> Option<Effect> {
         _ if (R_AARCH64_MOVW_UABS_G0.0..=R_AARCH64_TLSDESC_CALL.0).contains(&kind.0) => (4, None),
         _ => return None,
     };
-    Some(Effect { bytes_before: 0, width, address })
+    Some(RelocationEffect { bytes_before: 0, width, address })
 }

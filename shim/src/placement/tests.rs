@@ -40,7 +40,7 @@ fn link(pattern: &Pattern, gap: usize) -> (Piece, Piece, Vec<(usize, AddressRang
     (code, data, ranges)
 }
 
-fn place(pattern: &Pattern, code: &Piece, data: &Piece, is_free: &dyn Fn(AddressRange) -> bool) -> Option<Placement> {
+fn locate(pattern: &Pattern, code: &Piece, data: &Piece, is_free: &dyn Fn(AddressRange) -> bool) -> Option<Placement> {
     let around = vec![Piece { start: data.start, bytes: data.bytes.clone() }];
     let around = Around::new(Box::new(|| around));
     let read = |range| data.get(range).map(<[u8]>::to_vec);
@@ -57,7 +57,7 @@ fn every_section_is_where_it_is_found() {
     let pattern = pattern();
     for gap in [0, 48, 1024] {
         let (code, data, ranges) = link(&pattern, gap);
-        let mut located = place(&pattern, &code, &data, &|_| true).expect("it is there").sections;
+        let mut located = locate(&pattern, &code, &data, &|_| true).expect("it is there").sections;
         located.sort();
         assert!(located.len() >= 2, "{located:?}");
         let is_located = |index: usize| located.iter().any(|(located, _)| *located == index);
@@ -76,7 +76,7 @@ fn every_section_is_where_it_is_found() {
 fn what_is_there_twice_or_not_quite_is_not_found() {
     let pattern = pattern();
     let (mut code, data, ranges) = link(&pattern, 64);
-    assert!(place(&pattern, &code, &data, &|_| false).is_none(), "another object's memory");
+    assert!(locate(&pattern, &code, &data, &|_| false).is_none(), "another object's memory");
     let text: Vec<AddressRange> =
         ranges.iter().map(|(_, range)| *range).filter(|range| range.start().0 < DATA).collect();
     // Append a copy of the text.
@@ -84,15 +84,15 @@ fn what_is_there_twice_or_not_quite_is_not_found() {
     let text_copy = code.bytes[..end].to_vec();
     let copy_offset = end.next_multiple_of(4096);
     code.bytes[copy_offset..copy_offset + end].copy_from_slice(&text_copy);
-    assert!(place(&pattern, &code, &data, &|_| true).is_none());
-    let first_only = |range: AddressRange| range.start().0 < CODE + copy_offset as u64;
-    assert!(place(&pattern, &code, &data, &first_only).is_some());
+    assert!(locate(&pattern, &code, &data, &|_| true).is_none());
+    let is_before_copy = |range: AddressRange| range.start().0 < CODE + copy_offset as u64;
+    assert!(locate(&pattern, &code, &data, &is_before_copy).is_some());
     // Change a byte that no relocation covers.
     let section = pattern.sections.iter().filter(|section| section.is_text).max_by_key(|section| section.bytes.len());
     let section = section.unwrap();
     let (_, range) = ranges.iter().find(|(index, _)| *index == section.index).unwrap();
     code.bytes[(range.start().0 - CODE) as usize + section.anchor.0] ^= 1;
-    let located = place(&pattern, &code, &data, &first_only);
+    let located = locate(&pattern, &code, &data, &is_before_copy);
     assert!(located.is_none_or(|located| located.sections.iter().all(|(index, _)| *index != section.index)));
 }
 
@@ -233,8 +233,8 @@ fn whatever_was_left_out_what_is_found_is_there() {
     let texts: [Vec<u8>; 4] = [0x10_u8, 0x40, 0x80, 0xc0].map(|byte| (byte..byte + 32).collect());
     for order in [[0, 1, 2, 1, 2, 3, 1], [1, 1, 2, 0, 2, 2, 1], [1, 2, 3, 0, 1, 2, 3], [1, 2, 1, 2, 1, 2, 0]] {
         let functions = order.map(|text: usize| texts[text].as_slice());
-        for chosen in 1..1_u32 << order.len() {
-            let present: Vec<usize> = (0..order.len()).filter(|function| chosen & (1 << function) != 0).collect();
+        for subset in 1..1_u32 << order.len() {
+            let present: Vec<usize> = (0..order.len()).filter(|function| subset & (1 << function) != 0).collect();
             let located = located_functions(&functions, &present);
             let is_complete = present.len() == order.len();
             assert!(!is_complete || located == present, "{order:?}: {located:?}");
@@ -247,7 +247,7 @@ fn whatever_was_left_out_what_is_found_is_there() {
 fn the_debug_object_has_the_addresses() {
     let pattern = pattern();
     let (code, data, _) = link(&pattern, 0);
-    let placement = place(&pattern, &code, &data, &|_| true).unwrap();
+    let placement = locate(&pattern, &code, &data, &|_| true).unwrap();
     let object = pattern.into_debug_object(&placement.sections);
     let parsed = jitlisten::LoadedObject::parse(&object).unwrap();
     let text: Vec<AddressRange> = parsed.text().iter().map(|text| text.range).collect();
@@ -264,7 +264,7 @@ fn rubbish_is_refused() {
         corrupted[cut] ^= 0xff;
         let Some(pattern) = Pattern::of(corrupted) else { continue };
         let (code, data, _) = unlinked(&pattern);
-        let _ = place(&pattern, &code, &data, &|_| true);
+        let _ = locate(&pattern, &code, &data, &|_| true);
     }
 }
 

@@ -221,8 +221,8 @@ impl Drop for EngineUse<'_> {
 
 impl Generator {
     /// Calls the original function of a hook.
-    /// # Safety
     ///
+    /// # Safety
     /// Only the hook of this point may call this, with its own arguments.
     unsafe fn call_original(&self, point: usize, arguments: [usize; 8]) -> usize {
         let [a, b, c, d, e, f, g, h] = arguments;

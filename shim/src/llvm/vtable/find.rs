@@ -31,7 +31,7 @@ pub(crate) struct Segment<'a> {
     pub(crate) bytes: &'a [u8],
 }
 
-/// Parts of a library that are relevant for vtables.
+/// Parts of a library in which vtables are searched.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct View<'a> {
     /// Difference between addresses in memory and in the file.
@@ -94,7 +94,7 @@ const MAX_VTABLE_GROUP_BYTES: u64 = MAX_VTABLE_BYTES * MAX_VTABLES_PER_CLASS as 
 
 /// Finds the vtables of the classes `names` (mangled like `typeid(...).name()`, all in the namespace `llvm`) by their
 /// RTTI.
-pub(crate) fn by_type_name(view: &View<'_>, names: &[&str]) -> Vec<Vtable> {
+pub(crate) fn vtables_by_type_name(view: &View<'_>, names: &[&str]) -> Vec<Vtable> {
     let name_pointers = match view.bias {
         0 => view.find_pointers(&find_strings(&view.constants, names)),
         _ => view.find_name_pointers(names),
@@ -112,7 +112,7 @@ pub(crate) fn by_type_name(view: &View<'_>, names: &[&str]) -> Vec<Vtable> {
 }
 
 /// Finds the vtables at these symbols.
-pub(crate) fn by_symbol(view: &View<'_>, symbols: &[Symbol]) -> Vec<Vtable> {
+pub(crate) fn vtables_by_symbol(view: &View<'_>, symbols: &[Symbol]) -> Vec<Vtable> {
     let excerpt =
         view.excerpt(symbols.iter().map(|symbol| (symbol.address, symbol.size.min(MAX_VTABLE_GROUP_BYTES))).collect());
     symbols.iter().flat_map(|&symbol| excerpt.vtables_at_symbol(symbol)).collect()
@@ -146,8 +146,8 @@ impl View<'_> {
         self.constants.iter().any(|segment| segment.contains(address)) || self.is_code(address)
     }
 
-    /// Returns the addresses of words that point to one of `names`, like the second word of a typeinfo does, with the
-    /// index of the name.
+    /// Returns the addresses of words that point to one of `names` and look like the second word of a typeinfo, with
+    /// the index of the name.
     fn find_name_pointers(&self, names: &[&str]) -> Vec<(usize, u64)> {
         // Evaluated for every pointer of the library, so the ranges are collected first.
         let constants = self.constants.iter().map(|segment| (segment.address, segment.bytes.len() as u64));
@@ -156,9 +156,9 @@ impl View<'_> {
         // The word before the name is the vtable of the typeinfo's class, in this library or another. The word after it
         // is the typeinfo of a base, or numbers, because the searched classes have bases. This rules out tables of
         // names and of functions.
-        let is_typeinfo = |before: Option<u64>, after: Option<u64>| {
-            before.is_none_or(|word| word != 0 && word.is_multiple_of(WORD_BYTES) && !self.is_read_only(word))
-                && after.is_none_or(|word| !self.is_read_only(word))
+        let is_typeinfo = |previous: Option<u64>, next: Option<u64>| {
+            previous.is_none_or(|word| word != 0 && word.is_multiple_of(WORD_BYTES) && !self.is_read_only(word))
+                && next.is_none_or(|word| !self.is_read_only(word))
         };
         let name_at = |value: u64| {
             let segment = self.constants.iter().find(|segment| segment.contains(value))?;
@@ -231,17 +231,17 @@ impl View<'_> {
         pointers
     }
 
-    /// Restricts the view to the relocations of these ranges. There may be half a million relocations; one pass finds
-    /// all.
+    /// Restricts the view to the relocations in these ranges. There may be half a million relocations; a single pass
+    /// filters them.
     fn excerpt(&self, ranges: Vec<(u64, u64)>) -> Excerpt<'_> {
-        let is_near = |relocation: &&Relocation| {
+        let is_in_ranges = |relocation: &&Relocation| {
             let address = relocation[0].wrapping_add(self.bias);
             ranges.iter().any(|&(start, size)| address.wrapping_sub(start) < size)
         };
         // Without ranges, skip the pass.
         let relocations =
             if ranges.is_empty() { &[] } else { self.relocations.as_deref().unwrap_or(self.applied_relocations) };
-        Excerpt { view: self, relocations: relocations.iter().filter(is_near).copied().collect() }
+        Excerpt { view: self, relocations: relocations.iter().filter(is_in_ranges).copied().collect() }
     }
 }
 
@@ -334,7 +334,7 @@ fn word(bytes: &[u8]) -> u64 {
 }
 
 /// Returns true if a relocation stores the address of a function that another library may define. References to the
-/// type information classes of the C++ library have an addend.
+/// type information classes of the C++ library differ: they have an addend.
 pub(crate) fn is_import(info: u64, addend: u64) -> bool {
     #[cfg(target_arch = "x86_64")]
     const ADDRESS: u32 = object::elf::R_X86_64_64.0;

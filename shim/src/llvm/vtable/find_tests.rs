@@ -108,11 +108,11 @@ fn expected(bounded: bool) -> Vec<Vtable> {
 fn vtables_are_found_by_the_names_of_their_types() {
     for is_relocated in [true, false] {
         let model = Model::new(&constants(), &words(), is_relocated);
-        assert_eq!(by_type_name(&model.view(), &NAMES), expected(false), "relocated: {is_relocated}");
+        assert_eq!(vtables_by_type_name(&model.view(), &NAMES), expected(false), "relocated: {is_relocated}");
     }
 }
 
-/// In such a program the names are searched first.
+/// In a program at a fixed address, the names are searched first.
 #[test]
 fn vtables_of_a_program_at_fixed_addresses() {
     let mut model = Model::new(&constants(), &words(), true);
@@ -129,10 +129,11 @@ fn vtables_of_a_program_at_fixed_addresses() {
         slots: vtable.slots.iter().map(|slot| slot - BIAS).collect(),
         ..vtable
     };
-    assert_eq!(by_type_name(&view, &NAMES), expected(false).into_iter().map(without_bias).collect::<Vec<_>>());
+    assert_eq!(vtables_by_type_name(&view, &NAMES), expected(false).into_iter().map(without_bias).collect::<Vec<_>>());
 }
 
-/// Pointers to the name in a table of strings, and after a word that is not a vtable.
+/// A pointer to a name is not part of a typeinfo if it is in a table of strings, or if the previous word is not a
+/// vtable pointer.
 #[test]
 fn what_points_at_a_name_and_is_no_typeinfo() {
     for is_relocated in [true, false] {
@@ -146,7 +147,7 @@ fn what_points_at_a_name_and_is_no_typeinfo() {
             Pointer(CONSTANTS + 1),
         ]);
         let model = Model::new(&constants(), &words, is_relocated);
-        assert_eq!(by_type_name(&model.view(), &NAMES), expected(false), "relocated: {is_relocated}");
+        assert_eq!(vtables_by_type_name(&model.view(), &NAMES), expected(false), "relocated: {is_relocated}");
     }
 }
 
@@ -161,7 +162,7 @@ fn vtables_are_found_by_symbols_without_names_of_types() {
     ];
     for is_relocated in [true, false] {
         let model = Model::new(b"", &words, is_relocated);
-        assert_eq!(by_symbol(&model.view(), &symbols), expected(true));
+        assert_eq!(vtables_by_symbol(&model.view(), &symbols), expected(true));
     }
 }
 
@@ -172,8 +173,8 @@ fn a_symbol_bounds_what_looks_like_slots() {
     words[11] = Pointer(0x2030);
     let model = Model::new(&constants(), &words, true);
     let symbol = Symbol { class: 0, address: BIAS + DATA + 6 * 8, size: 5 * 8 };
-    assert_eq!(by_symbol(&model.view(), &[symbol])[0].slots.len(), 3);
-    assert_eq!(by_type_name(&model.view(), &NAMES)[0].slots.len(), 4);
+    assert_eq!(vtables_by_symbol(&model.view(), &[symbol])[0].slots.len(), 3);
+    assert_eq!(vtables_by_type_name(&model.view(), &NAMES)[0].slots.len(), 4);
 }
 
 #[test]
@@ -181,10 +182,10 @@ fn what_is_no_code_of_the_library_ends_the_slots() {
     let mut words = words();
     words[9] = Pointer(0x4000);
     let model = Model::new(&constants(), &words, true);
-    assert_eq!(by_type_name(&model.view(), &NAMES)[0].slots, [BIAS + 0x2000]);
+    assert_eq!(vtables_by_type_name(&model.view(), &NAMES)[0].slots, [BIAS + 0x2000]);
     words[8] = Pointer(0x4000);
     let model = Model::new(&constants(), &words, true);
-    assert!(by_type_name(&model.view(), &NAMES).iter().all(|vtable| vtable.class == 1));
+    assert!(vtables_by_type_name(&model.view(), &NAMES).iter().all(|vtable| vtable.class == 1));
 }
 
 #[test]
@@ -192,17 +193,17 @@ fn a_slot_with_an_unknown_relocation_is_no_code() {
     let mut model = Model::new(&constants(), &words(), false);
     let slot = model.relocations.iter_mut().find(|relocation| relocation[2] == 0x2010).expect("the slot");
     slot[1] = 1 << 32 | 1;
-    assert_eq!(by_type_name(&model.view(), &NAMES)[0].slots, [BIAS + 0x2000]);
+    assert_eq!(vtables_by_type_name(&model.view(), &NAMES)[0].slots, [BIAS + 0x2000]);
 }
 
-/// A function defined by another library of the product: its relocation has a symbol and no addend.
+/// A function defined by another library of the same product: its relocation has a symbol and no addend.
 #[test]
 fn a_slot_of_another_library_is_one() {
     let import = (0..=u64::from(u16::MAX)).find(|&info| is_import(info, 0)).expect("a type") | 7 << 32;
     let mut model = Model::new(&constants(), &words(), false);
     let slot = model.relocations.iter_mut().find(|relocation| relocation[2] == 0x2010).expect("the slot");
     (slot[1], slot[2]) = (import, 0);
-    let vtables = by_type_name(&model.view(), &NAMES);
+    let vtables = vtables_by_type_name(&model.view(), &NAMES);
     assert_eq!(vtables[0].slots, [BIAS + 0x2000, 0, BIAS + 0x2020]);
     // Model the vtable after relocation.
     let mut words = words();
@@ -210,7 +211,7 @@ fn a_slot_of_another_library_is_one() {
     let loaded = Model::new(&constants(), &words, true);
     let applied_relocations = [[DATA + 9 * 8, import, 0]];
     let view = View { applied_relocations: &applied_relocations, ..loaded.view() };
-    assert_eq!(by_type_name(&view, &NAMES)[0].slots, [BIAS + 0x2000, BIAS + 0x10_0000, BIAS + 0x2020]);
+    assert_eq!(vtables_by_type_name(&view, &NAMES)[0].slots, [BIAS + 0x2000, BIAS + 0x10_0000, BIAS + 0x2020]);
 }
 
 /// Random bytes cause neither a panic nor an endless loop.
@@ -233,11 +234,11 @@ fn any_bytes_are_survived() {
         model.data.truncate(random() as usize % 160);
         let mut view = model.view();
         view.data[0].address = view.data[0].address.wrapping_add([0, 1, 7, u64::MAX / 2][random() as usize % 4]);
-        let vtables = by_type_name(&view, &NAMES);
+        let vtables = vtables_by_type_name(&view, &NAMES);
         let symbols: Vec<Symbol> = (0..4)
             .map(|_| Symbol { class: 0, address: BIAS + DATA + random() % 200, size: random() % 4 * (u64::MAX / 3) })
             .collect();
-        let all = vtables.into_iter().chain(by_symbol(&view, &symbols));
+        let all = vtables.into_iter().chain(vtables_by_symbol(&view, &symbols));
         for vtable in all {
             assert!(vtable.slots.iter().all(|&slot| view.is_code(slot) || slot == 0));
         }

@@ -1,9 +1,9 @@
 //! A mapped library as slices for `find.rs`.
 //!
 //! Type names are searched only in a library that could contain LLVM: it has more than 4 MiB of code, and `mprotect` or
-//! a name of LLVM among its dynamic symbols. The search reads its pointers once, and twice more if the names are found;
-//! in a program at a fixed address it reads the constants. Tables with a known address are excluded: those for
-//! unwinding and for the loader, and exported objects of megabytes (ICU's).
+//! a name of LLVM among its dynamic symbols. The search reads the library's pointers once, and twice more if the names
+//! are found; in a program at a fixed address it reads the constants. Tables with a known address are excluded: those
+//! for unwinding and for the loader, and exported objects of megabytes (ICU's).
 
 use std::borrow::Cow;
 use std::ops::Range;
@@ -11,7 +11,7 @@ use std::ops::Range;
 use jitlisten::plumbing::{RELATIVE, Relocation};
 
 use crate::llvm::releases::{self, Release};
-use crate::llvm::symbol_file::{SymbolFile, VTABLE};
+use crate::llvm::symbol_file::{SymbolFile, VTABLE_PREFIX};
 use crate::llvm::vtable::find::{self, Segment, Symbol, View, Vtable};
 use crate::llvm::vtable::unwind_tables;
 use crate::process::library::{self, Library};
@@ -38,16 +38,16 @@ const LOOKED_UP_NAMES: [&[u8]; 4] = [
     b"\0LLVMTargetMachineEmitToMemoryBuffer\0",
     b"\0iree_hal_executable_library_query\0",
 ];
-/// Prefixes of these names, so that two searches find all of them.
+/// Prefixes of [`LOOKED_UP_NAMES`], so that two searches find all of them.
 const LOOKED_UP_PREFIXES: [&[u8]; 2] = [b"\0LLVM", b"\0iree_hal_"];
 
-/// Returns true if a library makes memory executable and looks up one of these functions (drjit, IREE): it may load
+/// Returns true if a library makes memory executable and looks up one of [`LOOKED_UP_NAMES`] (drjit, IREE): it may load
 /// cached code without a linker. Such libraries are smaller than an LLVM (some 2 MB of code). Larger ones are not
 /// searched, because libjvm.so, node and many others also import both functions.
 pub(crate) fn may_load_code(library: &Library<'_>) -> bool {
     let uses = library.uses();
     let is_small = library.code_size() < SMALLEST_LLVM;
-    // Python imports both functions since 3.12.
+    // Python imports `mprotect` and `dlsym` since 3.12.
     if !uses.mprotect || !uses.dlsym || !is_small || library.starts_python() || library.is_this() {
         return false;
     }
@@ -61,7 +61,7 @@ pub(crate) fn may_load_code(library: &Library<'_>) -> bool {
     is_present
 }
 
-/// Finds every vtable of the classes `names` (see [`find::by_type_name`]) in `library`: by dynamic symbols, or else by
+/// Finds every vtable of the classes `names` (see [`find::vtables_by_type_name`]) in `library`: by dynamic symbols, or else by
 /// symbols in `file` if given, or else by RTTI. Pass all classes in one call, because each call searches the library.
 /// The library need not be relocated.
 pub(crate) fn vtables(library: &Library<'_>, names: &[&str], file: Option<&SymbolFile>) -> Vec<Vtable> {
@@ -75,14 +75,14 @@ pub(crate) fn vtables(library: &Library<'_>, names: &[&str], file: Option<&Symbo
         return Vec::new();
     }
     let view = view(library);
-    let mut vtables = find::by_symbol(&view, &symbols);
+    let mut vtables = find::vtables_by_symbol(&view, &symbols);
     let missing_classes: Vec<usize> =
         (0..names.len()).filter(|class| vtables.iter().all(|vtable| vtable.class != *class)).collect();
     // Classes between the first and the last only bound the first one if it has no symbol.
     let is_optional = |class: &usize| *class != 0 && *class + 1 != names.len();
     if !missing_classes.iter().all(is_optional) && may_have_llvm {
         let missing_names: Vec<&str> = missing_classes.iter().map(|&class| names[class]).collect();
-        let vtables_by_name = find::by_type_name(&view, &missing_names);
+        let vtables_by_name = find::vtables_by_type_name(&view, &missing_names);
         vtables.extend(
             vtables_by_name.into_iter().map(|vtable| Vtable { class: missing_classes[vtable.class], ..vtable }),
         );
@@ -96,7 +96,7 @@ pub(crate) fn hidden_vtables(library: &Library<'_>, names: &[&str], file: &Symbo
     if symbols.is_empty() {
         return Vec::new();
     }
-    find::by_symbol(&view(library), &symbols)
+    find::vtables_by_symbol(&view(library), &symbols)
 }
 
 /// Messages of RuntimeDyld and JITLink that occur in every release from 10 to 22.
@@ -134,19 +134,19 @@ pub(crate) fn exported_vtables(library: &Library<'_>, names: &[&str]) -> Vec<Vta
     if symbols.is_empty() {
         return Vec::new();
     }
-    find::by_symbol(&view(library), &symbols)
+    find::vtables_by_symbol(&view(library), &symbols)
 }
 
 /// Dynamic symbol of a class's vtables.
 fn exported_symbol(library: &Library<'_>, class: usize, name: &str) -> Option<Symbol> {
-    let (address, size) = library.dynamic_object(&format!("{VTABLE}{name}"))?;
+    let (address, size) = library.dynamic_object(&format!("{VTABLE_PREFIX}{name}"))?;
     Some(Symbol { class, address: address as u64, size: size as u64 })
 }
 
 /// Symbols of the classes in the library's file.
 fn hidden_symbols(library: &Library<'_>, names: &[&str], file: &SymbolFile) -> Vec<Symbol> {
     let symbol = |(class, name): (usize, &&str)| {
-        let &(value, size) = file.llvm_symbols().get(&format!("{VTABLE}{name}"))?;
+        let &(value, size) = file.llvm_symbols().get(&format!("{VTABLE_PREFIX}{name}"))?;
         Some(Symbol { class, address: (library.identity.bias as u64).wrapping_add(value), size })
     };
     names.iter().enumerate().filter_map(symbol).collect()
@@ -281,16 +281,17 @@ mod tests {
     #[test]
     #[cfg_attr(miri, ignore = "no LLVM in miri")]
     fn the_vtables_of_a_real_llvm_are_found_by_symbols_and_by_type_names() {
-        let known = [("LLVM-14.so.1", 16), ("LLVM-16.so.1", 17), ("LLVM.so.19.1", 17), ("LLVM.so.22.1", 19)];
+        let releases_and_slots =
+            [("LLVM-14.so.1", 16), ("LLVM-16.so.1", 17), ("LLVM.so.19.1", 17), ("LLVM.so.22.1", 19)];
         let mut tested_count = 0;
-        for (name, slots) in known {
+        for (name, slots) in releases_and_slots {
             let Some(library) = open(&format!("lib{name}")) else { continue };
             tested_count += 1;
             let (view, vtables_by_symbol) = (view(&library), vtables(&library, &CLASSES, None));
             assert!(view.relocations.is_none(), "the loader is done with it");
             let strip = |vtable: Vtable| Vtable { bounded: false, ..vtable };
             let mut vtables_by_symbol: Vec<Vtable> = vtables_by_symbol.into_iter().map(strip).collect();
-            let mut vtables_by_name = find::by_type_name(&view, &CLASSES);
+            let mut vtables_by_name = find::vtables_by_type_name(&view, &CLASSES);
             vtables_by_symbol.sort_by_key(|vtable| vtable.address_point);
             vtables_by_name.sort_by_key(|vtable| vtable.address_point);
             assert_eq!(vtables_by_symbol, vtables_by_name, "{name}");
@@ -302,7 +303,7 @@ mod tests {
             let symbols: Vec<Symbol> =
                 (0..2).filter_map(|class| exported_symbol(&library, class, CLASSES[class])).collect();
             let unrelocated = View { relocations: Some(library.relocations().into()), ..view };
-            let vtables_before_relocation = find::by_symbol(&unrelocated, &symbols).into_iter().map(strip);
+            let vtables_before_relocation = find::vtables_by_symbol(&unrelocated, &symbols).into_iter().map(strip);
             let mut vtables_before_relocation: Vec<Vtable> = vtables_before_relocation.collect();
             vtables_before_relocation.sort_by_key(|vtable| vtable.address_point);
             assert_eq!(vtables_before_relocation, vtables_by_name, "{name}");

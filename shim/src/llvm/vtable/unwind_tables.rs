@@ -14,11 +14,11 @@ use std::ops::Range;
 
 use crate::llvm::vtable::find::Segment;
 
-/// Version and encodings.
+/// Supported version and encodings in `.eh_frame_hdr`.
 const ENCODINGS: [u8; 4] = [1, 0x1b, 0x03, 0x3b];
-/// Size of the header without its table.
+/// Size of `.eh_frame_hdr` without its table.
 const HEADER_BYTES: u64 = 12;
-/// Size of an entry of the table.
+/// Size of an entry in the table of `.eh_frame_hdr`.
 const ENTRY_BYTES: u64 = 8;
 /// Number of sampled entries at equal distances; the last entry is added.
 const SAMPLED_ENTRIES: u64 = 16;
@@ -58,7 +58,7 @@ fn eh_frame_range(segment: &Segment<'_>, header: Range<usize>) -> Option<Range<u
 mod tests {
     use super::*;
 
-    const AT: u64 = 0x7000;
+    const HEADER_ADDRESS: u64 = 0x7000;
 
     fn header(frames: i32, fdes: &[i32]) -> Vec<u8> {
         let mut bytes = ENCODINGS.to_vec();
@@ -75,21 +75,28 @@ mod tests {
         let mut bytes = header(60, &[80, 120, 100]);
         let size = bytes.len();
         bytes.resize(200, 0);
-        let segment = Segment { address: AT - 8, bytes: &[&[0; 8], &bytes[..]].concat() };
-        let known = AT as usize..AT as usize + size;
-        assert_eq!(ranges(&segment, known.clone()), [known.clone(), AT as usize + 64..AT as usize + 120]);
+        let segment = Segment { address: HEADER_ADDRESS - 8, bytes: &[&[0; 8], &bytes[..]].concat() };
+        let header_range = HEADER_ADDRESS as usize..HEADER_ADDRESS as usize + size;
+        assert_eq!(
+            ranges(&segment, header_range.clone()),
+            [header_range.clone(), HEADER_ADDRESS as usize + 64..HEADER_ADDRESS as usize + 120]
+        );
         // Malformed input: fewer bytes than entries, another encoding, FDEs before the first, FDEs outside.
-        assert_eq!(ranges(&segment, AT as usize..AT as usize + size - 1).len(), 1);
+        assert_eq!(ranges(&segment, HEADER_ADDRESS as usize..HEADER_ADDRESS as usize + size - 1).len(), 1);
         for (frames, fdes, first) in
             [(60, [80, 120, 100], 2), (60, [1, 2, 64], 1), (60, [80, 1000, 0], 1), (-1000, [80; 3], 1)]
         {
             let mut bytes = header(frames, &fdes);
             bytes[0] = first;
             bytes.resize(200, 0);
-            let segment = Segment { address: AT, bytes: &bytes };
-            assert_eq!(ranges(&segment, known.clone()), std::slice::from_ref(&known), "{frames} {fdes:?}");
+            let segment = Segment { address: HEADER_ADDRESS, bytes: &bytes };
+            assert_eq!(
+                ranges(&segment, header_range.clone()),
+                std::slice::from_ref(&header_range),
+                "{frames} {fdes:?}"
+            );
         }
-        let short = Segment { address: AT, bytes: &bytes[..11] };
-        assert_eq!(ranges(&short, known.clone()), std::slice::from_ref(&known));
+        let short = Segment { address: HEADER_ADDRESS, bytes: &bytes[..11] };
+        assert_eq!(ranges(&short, header_range.clone()), std::slice::from_ref(&header_range));
     }
 }
