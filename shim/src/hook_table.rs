@@ -1,5 +1,5 @@
 //! Table of the addresses of all hooks, so that the code that patches the host does not depend on the hooks themselves.
-//! Filled in [`crate::start`].
+//! Filled in `start.rs`.
 
 #![forbid(unsafe_code)]
 
