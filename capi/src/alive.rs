@@ -106,7 +106,7 @@ fn collect<T>(has_callback: bool, items: &mut Vec<T>, list_items: impl FnOnce(&'
     })
 }
 
-/// Copies bytes to a C string, without zero bytes.
+/// Converts bytes to a C string, dropping zero bytes.
 fn c_string(bytes: &[u8]) -> CString {
     let nonzero_bytes: Vec<u8> = bytes.iter().copied().filter(|byte| *byte != 0).collect();
     CString::new(nonzero_bytes).unwrap_or_default()

@@ -33,12 +33,12 @@ const DEFAULT_SINKS: &str = "perfmap,image,unwind";
 pub unsafe extern "C" fn jitlisten_attached(memory: *mut c_void) -> *mut c_void {
     // SAFETY: the calling thread's own handle, which no thread joins.
     unsafe { libc::pthread_detach(libc::pthread_self()) };
-    // SAFETY: the caller's promise; a mapping is aligned.
+    // SAFETY: the caller guarantees the layout of `memory`, and a mapping is aligned.
     let state = unsafe { AtomicU64::from_ptr(memory.cast()) };
     if state.compare_exchange(0, 1, Ordering::AcqRel, Ordering::Acquire).is_err() {
         return ptr::null_mut();
     }
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller guarantees a C string at this offset.
     let request = unsafe { CStr::from_ptr(memory.cast::<c_char>().add(REQUEST_OFFSET)) };
     let status = guarded(|| start(request.to_bytes()));
     // SAFETY: the result is always a null-terminated string.
@@ -46,10 +46,10 @@ pub unsafe extern "C" fn jitlisten_attached(memory: *mut c_void) -> *mut c_void 
     let (prefix, message) =
         if status == Status::Ok as i32 { (&b"ok "[..], &b""[..]) } else { (&b"failed "[..], message) };
     for (index, byte) in prefix.iter().chain(message).take(REQUEST_OFFSET - RESULT_OFFSET).enumerate() {
-        // SAFETY: the result lies before the request.
+        // SAFETY: the loop stays within the result field, which ends at the request.
         unsafe { memory.cast::<u8>().add(RESULT_OFFSET + index).write(*byte) };
     }
-    // SAFETY: the length lies before the request.
+    // SAFETY: the length field is the second word of `memory`.
     unsafe {
         memory.cast::<u64>().add(1).write((prefix.len() + message.len()).min(REQUEST_OFFSET - RESULT_OFFSET) as u64)
     };

@@ -75,7 +75,7 @@ pub(crate) fn check_reserved(reserved: u32, argument: &str) -> Result<(), Failur
 #[derive(Clone, Copy)]
 #[repr(transparent)]
 struct Size(usize);
-// SAFETY: an integer.
+// SAFETY: the struct is a single integer.
 unsafe impl Plain for Size {}
 
 /// Borrows `size` bytes.
@@ -127,7 +127,7 @@ pub(crate) unsafe fn text<'a>(start: *const c_char, argument: &str) -> Result<&'
 /// # Safety
 /// Same contract as [`text`].
 pub(crate) unsafe fn text_or_empty<'a>(start: *const c_char, argument: &str) -> Result<&'a [u8], Failure> {
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller guarantees a C string if the pointer is not null.
     if start.is_null() { Ok(&[]) } else { unsafe { text(start, argument) } }
 }
 

@@ -57,12 +57,12 @@ pub(crate) unsafe fn warn(file: *const c_char, environment: Strings) {
         let Some(launcher) = LAUNCHER.get().filter(is_watched).filter(|_| !file.is_null()) else { return };
         // SAFETY: libc's variable, which the calling thread may read, as `execve` itself does.
         let environment = if environment.is_null() { unsafe { environ } } else { environment };
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller passes an environment like that of `execve(2)`.
         let preload = unsafe { find_variable(environment, b"LD_PRELOAD=") }.unwrap_or_default();
         if preload.split(|byte| b" :".contains(byte)).any(|path| path == launcher.library.as_slice()) {
             return;
         }
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller passes a path like that of `execve(2)`, and it is not null.
         let path = Path::new(OsStr::from_bytes(unsafe { CStr::from_ptr(file) }.to_bytes()));
         if path.components().count() > 1 && !path.is_file() {
             return;
@@ -71,9 +71,9 @@ pub(crate) unsafe fn warn(file: *const c_char, environment: Strings) {
         if unsafe { &*WARNING_IS_PRINTED.load(Ordering::Acquire) }.swap(true, Ordering::AcqRel) {
             return;
         }
-        let reason = if preload.is_empty() { "without LD_PRELOAD" } else { "with another LD_PRELOAD" };
+        let note = if preload.is_empty() { "without LD_PRELOAD" } else { "with another LD_PRELOAD" };
         print(&format!(
-            "jitlisten: {} is started {reason} and cannot be observed: put jitlisten after the wrapper that changes it\n",
+            "jitlisten: {} is started {note} and cannot be observed: put jitlisten after the wrapper that changes it\n",
             path.display()
         ));
     });
@@ -81,7 +81,7 @@ pub(crate) unsafe fn warn(file: *const c_char, environment: Strings) {
 
 /// Prints to standard error, like the command: a session with a log may not exist in this process.
 fn print(line: &str) {
-    // SAFETY: readable bytes.
+    // SAFETY: `line` is readable for its length.
     unsafe { libc::write(libc::STDERR_FILENO, line.as_ptr().cast(), line.len()) };
 }
 
@@ -94,9 +94,9 @@ unsafe fn find_variable<'a>(environment: Strings, name: &[u8]) -> Option<&'a [u8
         return None;
     }
     let strings = (0..).map_while(|index| {
-        // SAFETY: the caller's promise: no string before this one was null.
+        // SAFETY: the array ends with null, and no string before this one was null.
         let string = unsafe { *environment.add(index) };
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller guarantees null-terminated strings.
         (!string.is_null()).then(|| unsafe { CStr::from_ptr(string) }.to_bytes())
     });
     strings.into_iter().find_map(|string| string.strip_prefix(name))

@@ -79,7 +79,7 @@ pub(crate) fn deliver_messages() {
 fn call_callback(level: Level, text: String) {
     // The log has already replaced control characters, including zero bytes.
     let text = CString::new(text).unwrap_or_default();
-    // SAFETY: callbacks are never freed.
+    // SAFETY: the pointer is null or a callback, and callbacks are never freed.
     if let Some(callback) = unsafe { CALLBACK.load(SeqCst).as_ref() } {
         // SAFETY: the program vouches for its callback; the text lives until the callback returns.
         unsafe { (callback.function)(callback.user, level as i32, text.as_ptr()) };

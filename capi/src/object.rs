@@ -52,13 +52,13 @@ pub struct CCode {
 const _: () = assert!(size_of::<CSection>() == 16 && size_of::<CFunction>() == 24);
 const _: () = assert!(size_of::<CLine>() == 24 && size_of::<CCode>() == 7 * 8);
 
-// SAFETY: integers and raw pointers.
+// SAFETY: the struct has only integers and raw pointers.
 unsafe impl Plain for CSection {}
-// SAFETY: integers and raw pointers.
+// SAFETY: the struct has only integers and raw pointers.
 unsafe impl Plain for CFunction {}
-// SAFETY: integers and raw pointers.
+// SAFETY: the struct has only integers and raw pointers.
 unsafe impl Plain for CLine {}
-// SAFETY: integers and raw pointers.
+// SAFETY: the struct has only integers and raw pointers.
 unsafe impl Plain for CCode {}
 
 /// Reports *loaded* for an ELF object.
@@ -75,11 +75,11 @@ pub unsafe extern "C" fn jitlisten_object_loaded(
 ) -> i32 {
     with_active_session(|session| {
         borrowed::check_output(object, "object")?;
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller guarantees that `elf` is readable.
         let bytes = unsafe { borrowed::memory(elf, elf_size, "elf") }?;
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller guarantees that `sections` is readable.
         let sections = unsafe { borrowed::array(sections, section_count, "sections") }?;
-        // SAFETY: the caller's promise for the names.
+        // SAFETY: the caller guarantees that the sections' names are readable.
         let id = unsafe { load_object(session, bytes.to_vec(), sections) }?;
         // SAFETY: checked above; the caller vouches that it is writable.
         unsafe { object.write(to_number(id)) };
@@ -94,7 +94,7 @@ pub unsafe extern "C" fn jitlisten_object_loaded(
 unsafe fn load_object(session: &Session, elf: Vec<u8>, sections: &[CSection]) -> Result<ObjectId, Failure> {
     let mut placed_sections = Vec::new();
     for section in sections {
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller guarantees that the name is null or readable.
         let name = unsafe { borrowed::text_or_empty(section.name, "the name of a section") }?;
         if !name.is_empty() {
             placed_sections.push(Placed::new(name, Address(section.address)));
@@ -116,9 +116,9 @@ unsafe fn load_object(session: &Session, elf: Vec<u8>, sections: &[CSection]) ->
 pub unsafe extern "C" fn jitlisten_code_loaded(code: *const CCode, object: *mut u64) -> i32 {
     with_active_session(|session| {
         borrowed::check_output(object, "object")?;
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller guarantees that `code` is readable.
         let code = unsafe { borrowed::copy_sized(code, size_of::<usize>() * 3, "code") }?;
-        // SAFETY: the caller's promise for the memory that `code` points to.
+        // SAFETY: the caller guarantees that the memory that `code` points to is readable.
         let id = unsafe { load_code(session, &code) }?;
         // SAFETY: checked above; the caller vouches that it is writable.
         unsafe { object.write(to_number(id)) };
@@ -131,20 +131,20 @@ pub unsafe extern "C" fn jitlisten_code_loaded(code: *const CCode, object: *mut 
 /// # Safety
 /// The memory that `code` points to must be readable.
 unsafe fn load_code(session: &Session, code: &CCode) -> Result<ObjectId, Failure> {
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller guarantees that `functions` is readable.
     let c_functions = unsafe { borrowed::array(code.functions, code.function_count, "functions") }?;
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller guarantees that `lines` is readable.
     let c_lines = unsafe { borrowed::array(code.lines, code.line_count, "lines") }?;
     let mut functions = Vec::with_capacity(c_functions.len());
     for function in c_functions {
-        // SAFETY: the caller's promise for the names of functions.
+        // SAFETY: the caller guarantees that the names of functions are null or readable.
         let name = unsafe { borrowed::text_or_empty(function.name, "the name of a function") }?;
         let range = borrowed::address_range(function.address, function.size, "a function")?;
         functions.push(raw::Function::new(range, name));
     }
     let mut lines = Vec::with_capacity(c_lines.len());
     for line in c_lines {
-        // SAFETY: the caller's promise for the files of lines.
+        // SAFETY: the caller guarantees that the file names of lines are null or readable.
         let file = unsafe { borrowed::text_or_empty(line.file, "the file of a line") }?;
         lines.push(raw::Line::new(Address(line.address), file, line.line).column(line.column));
     }

@@ -43,11 +43,11 @@ unsafe impl Plain for RecordOptions {}
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn jitlisten_record_start(path: *const c_char, options: *const RecordOptions) -> i32 {
     guarded(|| {
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller passes null or a C string.
         let path = OsString::from_vec(unsafe { borrowed::text(path, "path") }?.to_vec());
         let mut sampler_options = Options::new(path);
         if !options.is_null() {
-            // SAFETY: the caller's promise.
+            // SAFETY: the caller guarantees that `options` is readable.
             let options = unsafe { borrowed::copy_sized(options, size_of::<usize>(), "options") }?;
             if options.flags & !(WALL | CHILDREN | NO_IMAGES | NO_PYTHON) != 0 {
                 return Err(Failure::argument(format_args!("unknown flags {:#x}", options.flags)));
@@ -62,7 +62,7 @@ pub unsafe extern "C" fn jitlisten_record_start(path: *const c_char, options: *c
             sampler_options.images = options.flags & NO_IMAGES == 0;
             sampler_options.python = options.flags & NO_PYTHON == 0;
             if !options.event.is_null() {
-                // SAFETY: the caller's promise for the name of the event.
+                // SAFETY: the caller guarantees that the name of the event is a C string.
                 let event = String::from_utf8_lossy(unsafe { borrowed::text(options.event, "event") }?).into_owned();
                 sampler_options.counter = Some(Counter::named(&event).map_err(Failure::argument)?);
             }
@@ -170,7 +170,7 @@ macro_rules! interpose_signal_functions {
         #[cfg(feature = "interpose")]
         #[unsafe(no_mangle)]
         pub unsafe extern "C-unwind" fn $name($($argument: $type),*) -> $result {
-            // SAFETY: the caller's arguments.
+            // SAFETY: forwards the caller's arguments under the same contract.
             unsafe { jitlisten_sampler::$name($($argument),*) }
         }
     )*};
@@ -219,9 +219,9 @@ macro_rules! interpose_exec_functions {
         #[cfg(feature = "interpose")]
         #[unsafe(no_mangle)]
         pub unsafe extern "C" fn $name(file: *const c_char, $($argument: Strings),*) -> c_int {
-            // SAFETY: the caller's arguments, with the contract of the call itself.
+            // SAFETY: `warn` has the same contract as the interposed call.
             unsafe { crate::left_behind::warn(file, interpose_exec_functions!(@environment $($argument),*)) };
-            // SAFETY: the caller's arguments.
+            // SAFETY: forwards the caller's arguments under the same contract.
             unsafe { jitlisten_sampler::$replacement(file, $($argument),*) }
         }
     )*};
@@ -243,7 +243,7 @@ interpose_exec_functions! {
 #[cfg(feature = "interpose")]
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn fexecve(file: c_int, arguments: Strings, environment: Strings) -> c_int {
-    // SAFETY: the caller's arguments.
+    // SAFETY: forwards the caller's arguments under the same contract.
     unsafe { jitlisten_sampler::execute_open(file, arguments, environment) }
 }
 
@@ -260,7 +260,7 @@ pub unsafe extern "C" fn execveat(
     environment: Strings,
     flags: c_int,
 ) -> c_int {
-    // SAFETY: the caller's arguments.
+    // SAFETY: forwards the caller's arguments under the same contract.
     unsafe { jitlisten_sampler::execute_at(directory, file, arguments, environment, flags) }
 }
 
@@ -318,13 +318,13 @@ interpose_variadic_exec_functions! {
 
 #[cfg(feature = "interpose")]
 unsafe extern "C" fn execl_with_array(file: *const c_char, arguments: Strings) -> c_int {
-    // SAFETY: the caller's arguments.
+    // SAFETY: forwards the caller's arguments under the same contract.
     unsafe { execv(file, arguments) }
 }
 
 #[cfg(feature = "interpose")]
 unsafe extern "C" fn execlp_with_array(file: *const c_char, arguments: Strings) -> c_int {
-    // SAFETY: the caller's arguments.
+    // SAFETY: forwards the caller's arguments under the same contract.
     unsafe { execvp(file, arguments) }
 }
 
@@ -350,7 +350,7 @@ macro_rules! interpose_privilege_functions {
         #[cfg(feature = "interpose")]
         #[unsafe(no_mangle)]
         pub unsafe extern "C" fn $name($($argument: $type),*) -> c_int {
-            // SAFETY: the caller's arguments.
+            // SAFETY: forwards the caller's arguments under the same contract.
             unsafe { jitlisten_sampler::$replacement($($argument),*) }
         }
     )*};
@@ -373,7 +373,7 @@ interpose_privilege_functions! {
 #[cfg(feature = "interpose")]
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn prctl(option: c_int, a: c_ulong, b: c_ulong, c: c_ulong, d: c_ulong) -> c_int {
-    // SAFETY: the caller's arguments.
+    // SAFETY: forwards the caller's arguments under the same contract.
     unsafe { jitlisten_sampler::control(option, [a, b, c, d]) }
 }
 
@@ -392,7 +392,7 @@ pub unsafe extern "C" fn syscall(
     e: c_long,
     f: c_long,
 ) -> c_long {
-    // SAFETY: the caller's arguments.
+    // SAFETY: forwards the caller's arguments under the same contract.
     unsafe { jitlisten_sampler::call_system(number, a, b, c, d, e, f) }
 }
 
@@ -408,6 +408,6 @@ pub unsafe extern "C" fn pthread_create(
     start: jitlisten_sampler::Start,
     argument: *mut std::ffi::c_void,
 ) -> c_int {
-    // SAFETY: the caller's arguments.
+    // SAFETY: forwards the caller's arguments under the same contract.
     unsafe { jitlisten_sampler::create(thread, attributes, start, argument) }
 }

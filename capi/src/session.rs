@@ -27,7 +27,7 @@ pub struct COptions {
 
 const _: () = assert!(size_of::<COptions>() == 7 * 8);
 
-// SAFETY: integers and raw pointers.
+// SAFETY: the struct has only integers and raw pointers.
 unsafe impl Plain for COptions {}
 
 /// Opens the session of this process with the options of the environment, and starts to observe LLVMs.
@@ -48,7 +48,7 @@ pub(crate) fn open_from_environment() -> i32 {
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn jitlisten_open_with(options: *const COptions) -> i32 {
     guarded(|| {
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller guarantees that `options` is readable.
         let options = unsafe { borrowed::copy_sized(options, size_of::<usize>(), "options") }?;
         borrowed::check_reserved(options.reserved, "options")?;
         let listening = match options.listen {
@@ -56,7 +56,7 @@ pub unsafe extern "C" fn jitlisten_open_with(options: *const COptions) -> i32 {
             1 => Listening::Calls,
             value => return Err(Failure::argument(format_args!("listen: unknown value {value}"))),
         };
-        // SAFETY: the caller's promise for the strings.
+        // SAFETY: the caller guarantees that the strings are null or readable.
         open(&unsafe { CallerOptions::read(&options) }?, listening)
     })
 }
@@ -85,7 +85,7 @@ impl CallerOptions {
         ];
         let mut caller_options = Vec::new();
         for (variable, text) in texts.into_iter().filter(|(_, text)| !text.is_null()) {
-            // SAFETY: the caller's promise.
+            // SAFETY: the caller guarantees a readable C string.
             let text = unsafe { borrowed::text(text, variable) }?;
             caller_options.push((variable, OsString::from_vec(text.to_vec())));
         }

@@ -24,7 +24,7 @@ pub extern "C" fn jitlisten_close() -> i32 {
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn jitlisten_enable(name: *const c_char) -> i32 {
     with_active_session(|session| {
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller passes null or a C string.
         session.enable(unsafe { parse_sink(name) }?);
         jitlisten_shim::sinks_changed();
         Ok(())
@@ -38,7 +38,7 @@ pub unsafe extern "C" fn jitlisten_enable(name: *const c_char) -> i32 {
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn jitlisten_disable(name: *const c_char) -> i32 {
     with_session(|session| {
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller passes null or a C string.
         session.disable(unsafe { parse_sink(name) }?);
         Ok(())
     })
@@ -51,7 +51,7 @@ pub unsafe extern "C" fn jitlisten_disable(name: *const c_char) -> i32 {
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn jitlisten_is_enabled(name: *const c_char, enabled: *mut i32) -> i32 {
     with_session(|session| {
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller passes null or a C string.
         let kind = unsafe { parse_sink(name) }?;
         borrowed::check_output(enabled, "enabled")?;
         // SAFETY: not null and aligned; the caller vouches for the rest.
@@ -65,7 +65,7 @@ pub unsafe extern "C" fn jitlisten_is_enabled(name: *const c_char, enabled: *mut
 /// # Safety
 /// `name` must be null or a C string.
 unsafe fn parse_sink(name: *const c_char) -> Result<SinkKind, Failure> {
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller passes null or a C string.
     let name = String::from_utf8_lossy(unsafe { borrowed::text(name, "sink") }?);
     SinkKind::from_name(&name).ok_or_else(|| Failure::new(Status::UnknownSink, format_args!("unknown sink {name:?}")))
 }

@@ -23,7 +23,7 @@ pub unsafe extern "C" fn jitlisten_unwind_register(
 ) -> i32 {
     guarded(|| {
         borrowed::check_output(out, "out")?;
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller guarantees that `eh_frame` is readable.
         let bytes = unsafe { borrowed::memory(eh_frame, eh_frame_size, "eh_frame") }?;
         let text = borrowed::address_range(text, text_size as u64, "text")?;
         let text: Range<usize> = text.start().0 as usize..text.end().0 as usize;

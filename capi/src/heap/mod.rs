@@ -78,7 +78,7 @@ unsafe impl GlobalAlloc for Heap {
     }
 
     unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
-        // SAFETY: the caller's layout.
+        // SAFETY: forwards the caller's layout.
         let memory = unsafe { self.alloc(layout) };
         // New pages and the reserve are already zeroed.
         if !memory.is_null() && !is_large(layout.size(), layout.align()) && !is_of_reserve(memory) {
@@ -105,7 +105,7 @@ unsafe impl GlobalAlloc for Heap {
         let (was_large, is_large) = (is_large(layout.size(), layout.align()), is_large(size, layout.align()));
         if was_large == is_large && !is_of_reserve(memory) {
             let moved = if is_large {
-                // SAFETY: mapped with this size.
+                // SAFETY: the block was mapped with this size.
                 unsafe { pages::remap(memory, layout.size(), size, true) }
             } else {
                 // SAFETY: allocated from the small heap, with this layout.

@@ -13,7 +13,7 @@
 //!    40  totals[8]  of the session, since it began: see `Total`
 //!   104  counts[16][4]  of the LLVM in each slot: see `Count`
 //!   616  text       JSON: {"llvms": [{"slot": n, "start": n, "file": s, ..}], "unheard": [{"start": n, "file": s,
-//!                   "why": s}], "left_out": n}; "start" is the library's mapping, "left_out" the entries that do not fit
+//!                   "why": s}], "left_out": n}; "start" is the library's address, "left_out" the number omitted
 //! ```
 //!
 //! The text is rewritten when an LLVM is loaded, closed or reclassified, never per object: counts are separate words,
@@ -32,7 +32,7 @@ use crate::hook_table::SLOTS;
 
 const MAGIC: u64 = u64::from_ne_bytes(*b"JLFACTS\0");
 const LAYOUT: u64 = 1;
-/// Size of the text: enough for sixteen LLVMs with long paths and many sentences each.
+/// Capacity of the text in bytes: enough for sixteen LLVMs with long paths and explanations.
 const TEXT_CAPACITY: usize = 32 << 10;
 const WORD: usize = size_of::<u64>();
 

@@ -156,7 +156,7 @@ impl Exported {
     /// Returns LLVM's major version. The library must be relocated.
     pub(crate) fn version(&self) -> Option<u32> {
         let (mut major, mut minor, mut patch) = (0, 0, 0);
-        // SAFETY: it writes three numbers.
+        // SAFETY: `LLVMGetVersion` only writes three numbers.
         unsafe { (self.version?.get_version)(&raw mut major, &raw mut minor, &raw mut patch) };
         Some(major)
     }

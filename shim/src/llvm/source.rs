@@ -37,7 +37,7 @@ pub(crate) struct Source {
     descriptor: Option<DescriptorAddress>,
     /// True if `__jit_debug_register_code` is hooked. Otherwise the list is read whenever memory becomes executable.
     pub(crate) detoured: bool,
-    /// State of the hooks of its linkers.
+    /// Hooks of its linkers.
     linkers: Linkers,
     /// Result of hooking code generation, which gives functions frame pointers.
     codegen: Result<(), codegen::Refusal>,

@@ -16,7 +16,7 @@ pub(crate) struct Unnamed {
 }
 
 impl Unnamed {
-    /// Adds a new library that may compile code or load cached code.
+    /// Adds a newly loaded library that may compile code or load cached code.
     pub(crate) fn add(&mut self, library: &Library<'_>) {
         self.libraries.push((library.identity, file_name(&library.path)));
     }

@@ -44,12 +44,12 @@ unsafe extern "C-unwind" fn dl_iterate_phdr(callback: Option<Callback>, data: *m
     if original == 0 {
         return 0;
     }
-    // SAFETY: the function of that name has this type.
+    // SAFETY: the symbol of this name has this type.
     let original = unsafe { mem::transmute::<usize, Iterate>(original) };
     // Read the counts before the list: a reader that sees the same counts again has seen the same list.
     let ours = modules::counts();
     if ours == Counts::default() {
-        // SAFETY: the caller's own call.
+        // SAFETY: forwards the caller's own call.
         return unsafe { original(callback, data) };
     }
     let mut iteration = Iteration { callback, data, ours, loader: Counts::default() };
@@ -61,7 +61,7 @@ unsafe extern "C-unwind" fn dl_iterate_phdr(callback: Option<Callback>, data: *m
     let reading = modules::read();
     for module in reading.modules() {
         let mut info = iteration.info(module);
-        // SAFETY: the caller's callback, with a record like the loader's.
+        // SAFETY: the caller vouches for its callback, which gets a record like the loader's.
         let result = unsafe { callback(&raw mut info, size_of::<libc::dl_phdr_info>(), data) };
         if result != 0 {
             return result;
@@ -71,7 +71,7 @@ unsafe extern "C-unwind" fn dl_iterate_phdr(callback: Option<Callback>, data: *m
 }
 
 impl Iteration {
-    /// Returns a loader-style record of one of our modules.
+    /// Describes one of our modules in the loader's format.
     fn info(&self, module: &Module) -> libc::dl_phdr_info {
         libc::dl_phdr_info {
             dlpi_addr: module.bias(),
@@ -95,7 +95,7 @@ unsafe extern "C-unwind" fn forward_with_both_counts(
     // SAFETY: `dl_iterate_phdr` above passes the address of its own state and waits for this call.
     let iteration = unsafe { &mut *iteration.cast::<Iteration>() };
     if size < size_of::<libc::dl_phdr_info>() {
-        // SAFETY: the caller's callback, with the loader's record.
+        // SAFETY: the caller vouches for its callback, which gets the loader's record.
         return unsafe { (iteration.callback)(info, size, iteration.data) };
     }
     // SAFETY: the loader's record has this size.
@@ -103,7 +103,7 @@ unsafe extern "C-unwind" fn forward_with_both_counts(
     iteration.loader = Counts { adds: info.dlpi_adds, subs: info.dlpi_subs };
     info.dlpi_adds = info.dlpi_adds.wrapping_add(iteration.ours.adds);
     info.dlpi_subs = info.dlpi_subs.wrapping_add(iteration.ours.subs);
-    // SAFETY: the caller's callback.
+    // SAFETY: the caller vouches for its callback, which gets a copy of the loader's record.
     unsafe { (iteration.callback)(&raw mut info, size_of::<libc::dl_phdr_info>(), iteration.data) }
 }
 
@@ -125,7 +125,7 @@ fn fill_dl_info(address: *const c_void, info: *mut libc::Dl_info, extra: *mut *c
         dli_sname: symbol.as_ref().map_or(ptr::null(), |symbol| symbol.name.as_ptr()),
         dli_saddr: symbol.as_ref().map_or(ptr::null_mut(), |symbol| symbol.range.start().0 as *mut c_void),
     };
-    // SAFETY: the caller's record.
+    // SAFETY: the caller passes a writable `Dl_info`.
     unsafe { info.write(dl_info) };
     let detail: *const c_void = match flags {
         RTLD_DL_LINKMAP => ptr::from_ref::<LinkMap>(module.link_map()).cast(),
@@ -149,7 +149,7 @@ unsafe extern "C-unwind" fn dladdr(address: *const c_void, info: *mut libc::Dl_i
         return 0;
     }
     type Dladdr = unsafe extern "C-unwind" fn(*const c_void, *mut libc::Dl_info) -> c_int;
-    // SAFETY: the function of that name has this type; the caller's own call.
+    // SAFETY: the symbol of this name has this type; forwards the caller's own call.
     unsafe { mem::transmute::<usize, Dladdr>(original)(address, info) }
 }
 
@@ -168,7 +168,7 @@ unsafe extern "C-unwind" fn dladdr1(
         return 0;
     }
     type Dladdr1 = unsafe extern "C-unwind" fn(*const c_void, *mut libc::Dl_info, *mut *const c_void, c_int) -> c_int;
-    // SAFETY: the function of that name has this type; the caller's own call.
+    // SAFETY: the symbol of this name has this type; forwards the caller's own call.
     unsafe { mem::transmute::<usize, Dladdr1>(original)(address, info, extra, flags) }
 }
 
@@ -191,7 +191,7 @@ unsafe extern "C-unwind" fn dl_find_object(address: *mut c_void, result: *mut Dl
     let original = original(DL_FIND_OBJECT);
     if original != 0 {
         type Find = unsafe extern "C-unwind" fn(*mut c_void, *mut DlFindObject) -> c_int;
-        // SAFETY: the function of that name has this type; the caller's own call.
+        // SAFETY: the symbol of this name has this type; forwards the caller's own call.
         if unsafe { mem::transmute::<usize, Find>(original)(address, result) } == 0 {
             return 0;
         }
@@ -210,7 +210,7 @@ unsafe extern "C-unwind" fn dl_find_object(address: *mut c_void, result: *mut Dl
         eh_frame: eh_frame as *mut c_void,
         reserved: [0; 7],
     };
-    // SAFETY: the caller's record.
+    // SAFETY: the caller passes a writable `dl_find_object`.
     unsafe { result.write(object) };
     0
 }

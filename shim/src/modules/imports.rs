@@ -61,7 +61,7 @@ impl Imports {
                 slots.into_iter().for_each(|slot| hook_slot(library, slot, function));
                 continue;
             }
-            // SAFETY: our function of this name.
+            // SAFETY: our hook has the type of the function of this name.
             let bound = unsafe { bind_from_the_start(library, name, HOOKS[function].1(), original(function) != 0) };
             if let Err(error) = bound {
                 log_line!(Info, "{}: {name} is hooked later: {error}", library.path.display());

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use jitlisten::Address;
 use jitlisten::modules::{self, Counts};
 
-/// Number of hooked functions; their indices follow.
+/// Number of hooked functions, whose indices follow.
 pub(super) const FUNCTIONS: usize = 6;
 pub(super) const DL_ITERATE_PHDR: usize = 0;
 pub(super) const DLADDR: usize = 1;

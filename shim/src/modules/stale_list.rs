@@ -12,7 +12,7 @@ use jitlisten::plumbing::keeping_errno;
 
 use super::imports::Imports;
 
-/// Number of added modules at the last announcement.
+/// Number of modules ever added, as of the last announcement.
 static ANNOUNCED: AtomicU64 = AtomicU64::new(0);
 
 /// Announces new modules, if any. Must not be called under a lock of LLVM's or of ours.

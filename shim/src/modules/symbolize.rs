@@ -47,7 +47,7 @@ pub(super) unsafe extern "C-unwind" fn backtrace_symbols(buffer: *const *mut c_v
     if original == 0 {
         return ptr::null_mut();
     }
-    // SAFETY: the function of that name has this type; the caller's own call.
+    // SAFETY: the symbol of this name has this type; forwards the caller's own call.
     let original_lines = unsafe { mem::transmute::<usize, Symbols>(original)(buffer, size) };
     let count = usize::try_from(size).unwrap_or_default();
     // SAFETY: the buffer holds `size` addresses.
@@ -90,7 +90,7 @@ pub(super) unsafe extern "C-unwind" fn backtrace_symbols_fd(buffer: *const *mut 
     if original == 0 {
         return;
     }
-    // SAFETY: the function of that name has this type.
+    // SAFETY: the symbol of this name has this type.
     let original = unsafe { mem::transmute::<usize, SymbolsFd>(original) };
     for index in 0..usize::try_from(size).unwrap_or_default() {
         // SAFETY: the buffer holds `size` addresses.
@@ -104,7 +104,7 @@ pub(super) unsafe extern "C-unwind" fn backtrace_symbols_fd(buffer: *const *mut 
                     unsafe { libc::write(fd, line.bytes.as_ptr().cast(), line.length + 1) };
                 });
             }
-            // SAFETY: the caller's own call, for one of its addresses.
+            // SAFETY: forwards one address of the caller's buffer to the original function.
             None => unsafe { original(entry, 1, fd) },
         }
     }

@@ -107,14 +107,14 @@ unsafe extern "C-unwind" fn get_proc_name<const COPY: usize>(
     if original == 0 {
         return -UNW_ENOINFO;
     }
-    // SAFETY: the function of that name has this type; the caller's own call.
+    // SAFETY: the symbol of this name has this type; forwards the caller's own call.
     let result = unsafe { mem::transmute::<usize, GetProcName>(original)(cursor, buffer, size, offset) };
     // libunwind 1.6 misreads the table's format here, and returns `-UNW_EINVAL` or an arbitrary result.
     if result == 0 || result == -UNW_ENOMEM || buffer.is_null() || size == 0 {
         return result;
     }
     let (get_reg, mut address) = (COPIES[COPY].get_reg.load(Ordering::Acquire), 0);
-    // SAFETY: the function of that name has this type; the caller's cursor, and a word for the register.
+    // SAFETY: the symbol of this name has this type; the caller's cursor, and a word for the register.
     if unsafe { mem::transmute::<usize, GetReg>(get_reg)(cursor, UNW_REG_IP, &raw mut address) } != 0 {
         return result;
     }

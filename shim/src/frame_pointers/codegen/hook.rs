@@ -39,7 +39,7 @@ unsafe extern "C-unwind" fn hook<const SLOT: usize, const POINT: usize>(
         // SAFETY: this is the hook of the point, with its own arguments.
         guarded(|_| unsafe { generator.patch_module_of_call(POINT, arguments, policy) });
     }
-    // SAFETY: the arguments of this call.
+    // SAFETY: this hook passes on its own arguments.
     let result = unsafe { generator.call_original(POINT, arguments) };
     drop(engine_use);
     if POINT == TO_MEMORY {
@@ -48,7 +48,7 @@ unsafe extern "C-unwind" fn hook<const SLOT: usize, const POINT: usize>(
                 return;
             }
             let has_memory = |size| shim.session.check_memory(size).is_ok();
-            // SAFETY: the call has just returned.
+            // SAFETY: the original has just returned, so its result is still unused.
             let object = unsafe { generator.copy_emitted_object(arguments, result, has_memory) };
             object.into_iter().for_each(|object| shim.compiled_to_memory(object));
         });

@@ -248,7 +248,7 @@ impl Generator {
     /// Only the hook of this point may call this, with its own arguments.
     unsafe fn patch_module_of_call(&self, point: usize, arguments: [usize; 8], policy: FramePointerPolicy) {
         if point == TO_MEMORY {
-            // SAFETY: the arguments of such a call.
+            // SAFETY: these are the arguments of a call of `LLVMTargetMachineEmitToMemoryBuffer`.
             let is_supported = |to_memory: &ToMemory| unsafe { to_memory.is_object_for_this_machine(arguments) };
             if !self.to_memory.as_ref().is_some_and(is_supported) {
                 return;
