@@ -23,7 +23,11 @@ pub(crate) unsafe trait Plain: Copy {}
 ///
 /// # Safety
 /// `count` structures must be readable during the call, unless the pointer is null or misaligned.
-pub(crate) unsafe fn array<'a, T: Plain>(start: *const T, count: usize, argument: &str) -> Result<&'a [T], Failure> {
+pub(crate) unsafe fn read_array<'a, T: Plain>(
+    start: *const T,
+    count: usize,
+    argument: &str,
+) -> Result<&'a [T], Failure> {
     if count == 0 {
         return Ok(&[]);
     }
@@ -32,7 +36,7 @@ pub(crate) unsafe fn array<'a, T: Plain>(start: *const T, count: usize, argument
     }
     let size = count.checked_mul(size_of::<T>()).filter(|&size| isize::try_from(size).is_ok());
     let size = size.ok_or_else(|| Failure::argument(format_args!("{argument}: {count} of them cannot be")))?;
-    range(start.cast(), size, argument)?;
+    check_range(start.cast(), size, argument)?;
     // SAFETY: aligned, not null, at most `isize::MAX` bytes; the caller vouches for the rest.
     Ok(unsafe { std::slice::from_raw_parts(start, count) })
 }
@@ -44,7 +48,7 @@ pub(crate) unsafe fn array<'a, T: Plain>(start: *const T, count: usize, argument
 /// As many bytes as the first member says must be readable, unless the pointer is null or misaligned.
 pub(crate) unsafe fn copy_sized<T: Plain>(start: *const T, min_size: usize, argument: &str) -> Result<T, Failure> {
     // SAFETY: the caller vouches for at least the first member.
-    let size = unsafe { array(start.cast::<Size>(), 1, argument) }?.first().map_or(0, |size| size.0);
+    let size = unsafe { read_array(start.cast::<SizeField>(), 1, argument) }?.first().map_or(0, |size| size.0);
     if !(min_size..=MAX_STRUCT_BYTES).contains(&size) {
         let message =
             format_args!("{argument}: its size says {size}, which is not between {min_size} and {MAX_STRUCT_BYTES}");
@@ -52,7 +56,7 @@ pub(crate) unsafe fn copy_sized<T: Plain>(start: *const T, min_size: usize, argu
     }
     // SAFETY: the caller vouches for the size.
     let (known_bytes, newer_bytes) =
-        unsafe { memory(start.cast(), size, argument) }?.split_at(size.min(size_of::<T>()));
+        unsafe { read_bytes(start.cast(), size, argument) }?.split_at(size.min(size_of::<T>()));
     if newer_bytes.iter().any(|&byte| byte != 0) {
         return Err(Failure::argument(format_args!("{argument}: a member is set that this version does not know")));
     }
@@ -74,16 +78,16 @@ pub(crate) fn check_reserved(reserved: u32, argument: &str) -> Result<(), Failur
 /// First member of a sized structure.
 #[derive(Clone, Copy)]
 #[repr(transparent)]
-struct Size(usize);
+struct SizeField(usize);
 // SAFETY: the struct is a single integer.
-unsafe impl Plain for Size {}
+unsafe impl Plain for SizeField {}
 
 /// Borrows `size` bytes.
 ///
 /// # Safety
 /// `size` bytes must be readable during the call, unless the pointer is null.
-pub(crate) unsafe fn memory<'a>(start: *const u8, size: usize, argument: &str) -> Result<&'a [u8], Failure> {
-    let range = range(start, size, argument)?;
+pub(crate) unsafe fn read_bytes<'a>(start: *const u8, size: usize, argument: &str) -> Result<&'a [u8], Failure> {
+    let range = check_range(start, size, argument)?;
     if isize::try_from(size).is_err() {
         return Err(Failure::argument(format_args!("{argument}: {range} is more than there can be")));
     }
@@ -92,15 +96,15 @@ pub(crate) unsafe fn memory<'a>(start: *const u8, size: usize, argument: &str) -
 }
 
 /// Checks a range of memory without reading it.
-pub(crate) fn range(start: *const u8, size: usize, argument: &str) -> Result<AddressRange, Failure> {
+pub(crate) fn check_range(start: *const u8, size: usize, argument: &str) -> Result<AddressRange, Failure> {
     if start.is_null() {
         return Err(Failure::argument(format_args!("{argument}: the pointer is null")));
     }
-    address_range(start as u64, size as u64, argument)
+    check_address_range(start as u64, size as u64, argument)
 }
 
 /// Checks a range of addresses.
-pub(crate) fn address_range(start: u64, size: u64, argument: &str) -> Result<AddressRange, Failure> {
+pub(crate) fn check_address_range(start: u64, size: u64, argument: &str) -> Result<AddressRange, Failure> {
     AddressRange::new(Address(start), size).ok_or_else(|| {
         Failure::argument(format_args!("{argument}: {size} bytes at {start:#x} leave the address space"))
     })
@@ -110,7 +114,7 @@ pub(crate) fn address_range(start: u64, size: u64, argument: &str) -> Result<Add
 ///
 /// # Safety
 /// A C string must be readable during the call, unless the pointer is null.
-pub(crate) unsafe fn text<'a>(start: *const c_char, argument: &str) -> Result<&'a [u8], Failure> {
+pub(crate) unsafe fn read_text<'a>(start: *const c_char, argument: &str) -> Result<&'a [u8], Failure> {
     if start.is_null() {
         return Err(Failure::argument(format_args!("{argument}: the pointer is null")));
     }
@@ -125,10 +129,10 @@ pub(crate) unsafe fn text<'a>(start: *const c_char, argument: &str) -> Result<&'
 /// Borrows the C string at `start`; empty if the pointer is null.
 ///
 /// # Safety
-/// Same contract as [`text`].
-pub(crate) unsafe fn text_or_empty<'a>(start: *const c_char, argument: &str) -> Result<&'a [u8], Failure> {
+/// Same contract as [`read_text`].
+pub(crate) unsafe fn read_text_or_empty<'a>(start: *const c_char, argument: &str) -> Result<&'a [u8], Failure> {
     // SAFETY: the caller guarantees a C string if the pointer is not null.
-    if start.is_null() { Ok(&[]) } else { unsafe { text(start, argument) } }
+    if start.is_null() { Ok(&[]) } else { unsafe { read_text(start, argument) } }
 }
 
 /// Refuses a pointer to which a result cannot be written.

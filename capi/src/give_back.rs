@@ -8,7 +8,7 @@
 //!     program       the first Python restores the environment; without this word (`-s`) no process does
 //!     run=PID-START-NAMESPACE   the process that became the command: its files are kept until it has ended
 //!     sinks         JITLISTEN was not set before
-//!     lines         our sitecustomize is first in PYTHONPATH; it removes itself (python/jitlisten/_site)
+//!     lines         our sitecustomize is first in PYTHONPATH; it restores PYTHONPATH (python/jitlisten/_site)
 //! ```
 //!
 //! Afterwards `JITLISTEN_RUN` is `lines:PID` until the sitecustomize has read it, or unset.

@@ -76,9 +76,9 @@ pub unsafe extern "C" fn jitlisten_object_loaded(
     with_active_session(|session| {
         borrowed::check_output(object, "object")?;
         // SAFETY: the caller guarantees that `elf` is readable.
-        let bytes = unsafe { borrowed::memory(elf, elf_size, "elf") }?;
+        let bytes = unsafe { borrowed::read_bytes(elf, elf_size, "elf") }?;
         // SAFETY: the caller guarantees that `sections` is readable.
-        let sections = unsafe { borrowed::array(sections, section_count, "sections") }?;
+        let sections = unsafe { borrowed::read_array(sections, section_count, "sections") }?;
         // SAFETY: the caller guarantees that the sections' names are readable.
         let id = unsafe { load_object(session, bytes.to_vec(), sections) }?;
         // SAFETY: checked above; the caller vouches that it is writable.
@@ -95,7 +95,7 @@ unsafe fn load_object(session: &Session, elf: Vec<u8>, sections: &[CSection]) ->
     let mut placed_sections = Vec::new();
     for section in sections {
         // SAFETY: the caller guarantees that the name is null or readable.
-        let name = unsafe { borrowed::text_or_empty(section.name, "the name of a section") }?;
+        let name = unsafe { borrowed::read_text_or_empty(section.name, "the name of a section") }?;
         if !name.is_empty() {
             placed_sections.push(Placed::new(name, Address(section.address)));
         }
@@ -132,25 +132,25 @@ pub unsafe extern "C" fn jitlisten_code_loaded(code: *const CCode, object: *mut 
 /// The memory that `code` points to must be readable.
 unsafe fn load_code(session: &Session, code: &CCode) -> Result<ObjectId, Failure> {
     // SAFETY: the caller guarantees that `functions` is readable.
-    let c_functions = unsafe { borrowed::array(code.functions, code.function_count, "functions") }?;
+    let c_functions = unsafe { borrowed::read_array(code.functions, code.function_count, "functions") }?;
     // SAFETY: the caller guarantees that `lines` is readable.
-    let c_lines = unsafe { borrowed::array(code.lines, code.line_count, "lines") }?;
+    let c_lines = unsafe { borrowed::read_array(code.lines, code.line_count, "lines") }?;
     let mut functions = Vec::with_capacity(c_functions.len());
     for function in c_functions {
         // SAFETY: the caller guarantees that the names of functions are null or readable.
-        let name = unsafe { borrowed::text_or_empty(function.name, "the name of a function") }?;
-        let range = borrowed::address_range(function.address, function.size, "a function")?;
+        let name = unsafe { borrowed::read_text_or_empty(function.name, "the name of a function") }?;
+        let range = borrowed::check_address_range(function.address, function.size, "a function")?;
         functions.push(raw::Function::new(range, name));
     }
     let mut lines = Vec::with_capacity(c_lines.len());
     for line in c_lines {
         // SAFETY: the caller guarantees that the file names of lines are null or readable.
-        let file = unsafe { borrowed::text_or_empty(line.file, "the file of a line") }?;
+        let file = unsafe { borrowed::read_text_or_empty(line.file, "the file of a line") }?;
         lines.push(raw::Line::new(Address(line.address), file, line.line).column(line.column));
     }
     let mut raw_code = raw::Code::new(Machine::HERE, &functions).lines(&lines);
     if code.eh_frame_size != 0 {
-        raw_code = raw_code.eh_frame(borrowed::range(code.eh_frame, code.eh_frame_size, "eh_frame")?);
+        raw_code = raw_code.eh_frame(borrowed::check_range(code.eh_frame, code.eh_frame_size, "eh_frame")?);
     }
     Ok(producer::code_loaded(session, &raw_code)?)
 }

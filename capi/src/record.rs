@@ -44,7 +44,7 @@ unsafe impl Plain for RecordOptions {}
 pub unsafe extern "C" fn jitlisten_record_start(path: *const c_char, options: *const RecordOptions) -> i32 {
     guarded(|| {
         // SAFETY: the caller passes null or a C string.
-        let path = OsString::from_vec(unsafe { borrowed::text(path, "path") }?.to_vec());
+        let path = OsString::from_vec(unsafe { borrowed::read_text(path, "path") }?.to_vec());
         let mut sampler_options = Options::new(path);
         if !options.is_null() {
             // SAFETY: the caller guarantees that `options` is readable.
@@ -63,7 +63,8 @@ pub unsafe extern "C" fn jitlisten_record_start(path: *const c_char, options: *c
             sampler_options.python = options.flags & NO_PYTHON == 0;
             if !options.event.is_null() {
                 // SAFETY: the caller guarantees that the name of the event is a C string.
-                let event = String::from_utf8_lossy(unsafe { borrowed::text(options.event, "event") }?).into_owned();
+                let event =
+                    String::from_utf8_lossy(unsafe { borrowed::read_text(options.event, "event") }?).into_owned();
                 sampler_options.counter = Some(Counter::named(&event).map_err(Failure::argument)?);
             }
             sampler_options.recorder =

@@ -86,7 +86,7 @@ impl CallerOptions {
         let mut caller_options = Vec::new();
         for (variable, text) in texts.into_iter().filter(|(_, text)| !text.is_null()) {
             // SAFETY: the caller guarantees a readable C string.
-            let text = unsafe { borrowed::text(text, variable) }?;
+            let text = unsafe { borrowed::read_text(text, variable) }?;
             caller_options.push((variable, OsString::from_vec(text.to_vec())));
         }
         let caller_options = CallerOptions(caller_options);

@@ -66,6 +66,6 @@ pub unsafe extern "C" fn jitlisten_is_enabled(name: *const c_char, enabled: *mut
 /// `name` must be null or a C string.
 unsafe fn parse_sink(name: *const c_char) -> Result<SinkKind, Failure> {
     // SAFETY: the caller passes null or a C string.
-    let name = String::from_utf8_lossy(unsafe { borrowed::text(name, "sink") }?);
+    let name = String::from_utf8_lossy(unsafe { borrowed::read_text(name, "sink") }?);
     SinkKind::from_name(&name).ok_or_else(|| Failure::new(Status::UnknownSink, format_args!("unknown sink {name:?}")))
 }

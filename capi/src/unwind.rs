@@ -24,8 +24,8 @@ pub unsafe extern "C" fn jitlisten_unwind_register(
     guarded(|| {
         borrowed::check_output(out, "out")?;
         // SAFETY: the caller guarantees that `eh_frame` is readable.
-        let bytes = unsafe { borrowed::memory(eh_frame, eh_frame_size, "eh_frame") }?;
-        let text = borrowed::address_range(text, text_size as u64, "text")?;
+        let bytes = unsafe { borrowed::read_bytes(eh_frame, eh_frame_size, "eh_frame") }?;
+        let text = borrowed::check_address_range(text, text_size as u64, "text")?;
         let text: Range<usize> = text.start().0 as usize..text.end().0 as usize;
         let section = Section::new(bytes, eh_frame as usize).text(std::slice::from_ref(&text));
         // SAFETY: the caller vouches for the tables, and for deregistering them in time.

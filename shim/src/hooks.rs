@@ -59,7 +59,7 @@ pub(crate) fn catch_panic<R: Default>(work: impl FnOnce(&'static Shim) -> R) -> 
     })
 }
 
-/// Maximum number of nested loader events that one call handles.
+/// Maximum number of loader events that one call handles; handling an event may trigger further ones.
 const MAX_NESTED_LOADER_EVENTS: usize = 8;
 
 /// Set if a loader event awaits handling, such as an event that arrived inside a hook.
@@ -85,17 +85,18 @@ pub(crate) unsafe extern "C" fn loader_event() {
 /// Scans for new libraries. Called by [`before_dlsym`](crate::process::dlsym_entry::before_dlsym), with the caller's
 /// registers saved.
 pub(crate) unsafe extern "C" fn look() {
-    let (always, wanted) = (lookup::ALWAYS.load(Ordering::Acquire), lookup::WANTED.swap(false, Ordering::AcqRel));
-    if !always && !wanted {
+    let (is_always_on, was_requested) =
+        (lookup::ALWAYS.load(Ordering::Acquire), lookup::WANTED.swap(false, Ordering::AcqRel));
+    if !is_always_on && !was_requested {
         return;
     }
     let host_state = HostStateGuard::enter();
     let Some(entered) = enter() else {
         // Called from a hook: the loader's locks may be held. Leave the request for a later call.
-        lookup::WANTED.fetch_or(wanted, Ordering::AcqRel);
+        lookup::WANTED.fetch_or(was_requested, Ordering::AcqRel);
         return;
     };
-    if always {
+    if is_always_on {
         with_libraries_held(|held, counts| catch_panic(|shim| shim.libraries_may_have_changed(held, counts)));
     }
     // Call this after `with_libraries_held` has returned: it takes the loader's other lock.

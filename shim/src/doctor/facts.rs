@@ -145,7 +145,7 @@ pub(crate) fn set_totals(statistics: &Statistics) {
 
 /// Publishes the observed LLVMs, by slot, and the unobserved ones. Call under the shim's lock.
 pub(crate) fn publish(llvms: &[(usize, DiscoveredLlvm)], unheard: &[UnheardLlvm]) {
-    FACTS.publish(text(llvms, unheard, TEXT_CAPACITY).as_bytes());
+    FACTS.publish(format_json(llvms, unheard, TEXT_CAPACITY).as_bytes());
 }
 
 impl Facts {
@@ -181,7 +181,7 @@ impl Facts {
 }
 
 /// Formats the JSON in at most `max_bytes`.
-fn text(llvms: &[(usize, DiscoveredLlvm)], unheard: &[UnheardLlvm], max_bytes: usize) -> String {
+fn format_json(llvms: &[(usize, DiscoveredLlvm)], unheard: &[UnheardLlvm], max_bytes: usize) -> String {
     /// Bytes reserved for the end of the JSON.
     const TRAILER_BYTES: usize = 64;
     let mut omitted_count = 0;
@@ -239,10 +239,10 @@ mod tests {
     fn what_does_not_fit_is_counted() {
         let llvms: Vec<_> = (0..40).map(|slot| (slot, llvm(&"p".repeat(1000)))).collect();
         let unheard = [UnheardLlvm { path: "/odd.so".into(), start: 1, why: "no names".to_owned() }];
-        let text = text(&llvms, &unheard, TEXT_CAPACITY);
+        let text = format_json(&llvms, &unheard, TEXT_CAPACITY);
         assert!(text.len() <= TEXT_CAPACITY && text.len() > TEXT_CAPACITY - 2000, "{}", text.len());
-        let shown = text.matches("\"slot\"").count();
-        assert!(text.ends_with(&format!("\"left_out\": {}}}", 40 - shown)), "{}", &text[text.len() - 200..]);
+        let entry_count = text.matches("\"slot\"").count();
+        assert!(text.ends_with(&format!("\"left_out\": {}}}", 40 - entry_count)), "{}", &text[text.len() - 200..]);
         assert!(text.contains("{\"start\": 1, \"file\": \"/odd.so\", \"why\": \"no names\"}"));
     }
 

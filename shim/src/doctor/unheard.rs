@@ -35,7 +35,7 @@ pub(crate) fn is_enabled() -> bool {
 }
 
 impl Unheard {
-    /// Records that `range`, which has no known object, became executable at `now`.
+    /// Records that `range`, which contains no known object, became executable at `now`.
     pub(crate) fn add(&mut self, range: AddressRange, now: u64) {
         if !self.warned && self.candidate.is_none() {
             self.candidate = Some((range, now));

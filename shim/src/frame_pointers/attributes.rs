@@ -21,7 +21,7 @@ use jitlisten::options::FramePointerPolicy;
 use crate::llvm::releases;
 use crate::process::library::Library;
 
-/// Policy for functions that have no unwind table.
+/// Policy for functions that lack an unwind table.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum UnwindTables {
     /// Give every function an unwind table.
@@ -396,8 +396,9 @@ mod tests {
 
     #[test]
     fn only_modules_for_this_machine_are_changed() {
-        let ours = if cfg!(target_arch = "x86_64") { c"x86_64-pc-linux-gnu" } else { c"aarch64-unknown-linux-gnu" };
-        assert!(is_this_machine(ours) && is_this_machine(c""));
+        let own_triple =
+            if cfg!(target_arch = "x86_64") { c"x86_64-pc-linux-gnu" } else { c"aarch64-unknown-linux-gnu" };
+        assert!(is_this_machine(own_triple) && is_this_machine(c""));
         for other in
             [c"bpf-pc-linux", c"bpf", c"nvptx64-nvidia-cuda", c"amdgcn-amd-amdhsa", c"i386-pc-linux", c"x86_64h-x"]
         {

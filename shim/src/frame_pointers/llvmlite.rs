@@ -88,8 +88,8 @@ pub(crate) fn attach(library: &Library<'_>, symbols: Option<SymbolFile>) {
     }
 }
 
-/// Type of an entry point with nine arguments, the most that any of them takes. Excess arguments hold whatever is in
-/// the caller's registers and stack, and are forwarded unread.
+/// Type of an entry point with nine arguments, the most that any of them takes. Excess arguments come unread from the
+/// caller's registers and stack, and are forwarded.
 type EntryPoint = unsafe extern "C" fn(usize, usize, usize, usize, usize, usize, usize, usize, usize) -> usize;
 
 /// Hooks by slot of the llvmlite and by entry point.

@@ -213,28 +213,28 @@ impl Source {
         };
         let first = Some(reading.first).filter(|_| self.detoured);
         let removed = reading.unregistered.and_then(|entry| self.known_entries.remove(&entry)?.id);
-        let mut news = News { left: removed.into_iter().collect(), first, ..News::default() };
+        let mut changes = News { left: removed.into_iter().collect(), first, ..News::default() };
         if self.detoured {
-            news.appeared = reading.entries_until(|entry| self.known_entries.contains_key(&entry)).collect();
+            changes.appeared = reading.entries_until(|entry| self.known_entries.contains_key(&entry)).collect();
         } else {
-            self.read_all(reading.entries_until(|_| false).collect(), &mut news);
+            self.read_all(reading.entries_until(|_| false).collect(), &mut changes);
         }
-        news.appeared.reverse();
-        news
+        changes.appeared.reverse();
+        changes
     }
 
     /// Compares the whole list with the known entries. Without the hook, removals are not announced, and the memory of
     /// a removed entry may contain another entry by now.
-    fn read_all(&mut self, listed_objects: Vec<ListedObject>, news: &mut News) {
+    fn read_all(&mut self, listed_objects: Vec<ListedObject>, changes: &mut News) {
         let listed: BTreeMap<u64, ListedObject> = listed_objects.iter().map(|listed| (listed.entry, *listed)).collect();
         self.known_entries.retain(|entry, known_entry| {
             let is_unchanged = listed.get(entry) == Some(&known_entry.listed);
             if !is_unchanged {
-                news.left.extend(known_entry.id);
+                changes.left.extend(known_entry.id);
             }
             is_unchanged
         });
-        news.appeared =
+        changes.appeared =
             listed_objects.into_iter().filter(|listed| !self.known_entries.contains_key(&listed.entry)).collect();
     }
 

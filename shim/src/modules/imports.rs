@@ -107,7 +107,7 @@ fn is_ignored(library: &Library<'_>) -> bool {
     }
     let name = library.path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
     let Some(stem) = name.strip_prefix("lib") else { return false };
-    let word = stem.split(['.', '-']).next().unwrap_or_default();
+    let library_name = stem.split(['.', '-']).next().unwrap_or_default();
     // nongnu libunwind is `libunwind.so.8`; LLVM's is `libunwind.so.1` and has no `_U_dyn_register`.
-    IGNORED_LIBRARIES.contains(&word) && !unwind_names::is_libunwind(library)
+    IGNORED_LIBRARIES.contains(&library_name) && !unwind_names::is_libunwind(library)
 }

@@ -109,7 +109,7 @@ impl Pattern {
             }
             let Some((entries, _)) = relocations.rela(LE, &*object).ok()? else { continue };
             for entry in entries {
-                section.relocate(entry, |symbol_index| {
+                section.record_relocation(entry, |symbol_index| {
                     let symbol_entry = symbols.symbol(symbol_index).ok()?;
                     let section_index = symbols.symbol_section(LE, symbol_entry, symbol_index).ok()??;
                     Some((section_index.0, symbol_entry.st_value(LE)))
@@ -144,8 +144,8 @@ impl Pattern {
 
     /// Upper bound for the distance between two sections of one segment, with padding by the linker.
     pub(crate) fn extent(&self) -> u64 {
-        let size = |section: &Section| section.bytes.len() as u64 + section.alignment;
-        2 * self.sections.iter().map(size).sum::<u64>() + 4096
+        let padded_size = |section: &Section| section.bytes.len() as u64 + section.alignment;
+        2 * self.sections.iter().map(padded_size).sum::<u64>() + 4096
     }
 
     /// Returns true if `bytes` is this object, ignoring section addresses: LLVM writes the section table last.
@@ -276,7 +276,7 @@ impl Section {
     }
 
     /// Records the effect of a relocation; `None` if its type is unsupported or its field is out of bounds.
-    fn relocate(
+    fn record_relocation(
         &mut self,
         entry: &Rela64<LE>,
         symbol: impl Fn(object::SymbolIndex) -> Option<(usize, u64)>,

@@ -9,7 +9,7 @@ const DATA: u64 = 0x8000;
 const CODE: Range<u64> = 0x2000..0x3000;
 
 /// Model of a library: constants, data words and relocations.
-struct Model {
+struct LibraryModel {
     constants: Vec<u8>,
     data: Vec<u8>,
     relocations: Vec<Relocation>,
@@ -26,9 +26,9 @@ fn relative() -> u64 {
     jitlisten::plumbing::RELATIVE
 }
 
-impl Model {
-    fn new(constants: &[u8], words: &[Word], is_relocated: bool) -> Model {
-        let mut model = Model { constants: constants.to_vec(), data: Vec::new(), relocations: Vec::new() };
+impl LibraryModel {
+    fn new(constants: &[u8], words: &[Word], is_relocated: bool) -> LibraryModel {
+        let mut model = LibraryModel { constants: constants.to_vec(), data: Vec::new(), relocations: Vec::new() };
         for (index, &word) in words.iter().enumerate() {
             let value = match word {
                 Plain(value) => value as u64,
@@ -107,7 +107,7 @@ fn expected(bounded: bool) -> Vec<Vtable> {
 #[test]
 fn vtables_are_found_by_the_names_of_their_types() {
     for is_relocated in [true, false] {
-        let model = Model::new(&constants(), &words(), is_relocated);
+        let model = LibraryModel::new(&constants(), &words(), is_relocated);
         assert_eq!(vtables_by_type_name(&model.view(), &NAMES), expected(false), "relocated: {is_relocated}");
     }
 }
@@ -115,7 +115,7 @@ fn vtables_are_found_by_the_names_of_their_types() {
 /// In a program at a fixed address, the names are searched first.
 #[test]
 fn vtables_of_a_program_at_fixed_addresses() {
-    let mut model = Model::new(&constants(), &words(), true);
+    let mut model = LibraryModel::new(&constants(), &words(), true);
     for word in model.data.chunks_exact_mut(8) {
         let value = u64::from_ne_bytes(word.try_into().expect("a word"));
         let file_address = if (BIAS..BIAS << 1).contains(&value) { value - BIAS } else { value };
@@ -146,7 +146,7 @@ fn what_points_at_a_name_and_is_no_typeinfo() {
             Pointer(0x2000),
             Pointer(CONSTANTS + 1),
         ]);
-        let model = Model::new(&constants(), &words, is_relocated);
+        let model = LibraryModel::new(&constants(), &words, is_relocated);
         assert_eq!(vtables_by_type_name(&model.view(), &NAMES), expected(false), "relocated: {is_relocated}");
     }
 }
@@ -161,7 +161,7 @@ fn vtables_are_found_by_symbols_without_names_of_types() {
         Symbol { class: 1, address: BIAS + DATA + 11 * 8, size: 7 * 8 },
     ];
     for is_relocated in [true, false] {
-        let model = Model::new(b"", &words, is_relocated);
+        let model = LibraryModel::new(b"", &words, is_relocated);
         assert_eq!(vtables_by_symbol(&model.view(), &symbols), expected(true));
     }
 }
@@ -171,7 +171,7 @@ fn a_symbol_bounds_what_looks_like_slots() {
     let mut words = words();
     // Place a table of functions right after the vtable.
     words[11] = Pointer(0x2030);
-    let model = Model::new(&constants(), &words, true);
+    let model = LibraryModel::new(&constants(), &words, true);
     let symbol = Symbol { class: 0, address: BIAS + DATA + 6 * 8, size: 5 * 8 };
     assert_eq!(vtables_by_symbol(&model.view(), &[symbol])[0].slots.len(), 3);
     assert_eq!(vtables_by_type_name(&model.view(), &NAMES)[0].slots.len(), 4);
@@ -181,16 +181,16 @@ fn a_symbol_bounds_what_looks_like_slots() {
 fn what_is_no_code_of_the_library_ends_the_slots() {
     let mut words = words();
     words[9] = Pointer(0x4000);
-    let model = Model::new(&constants(), &words, true);
+    let model = LibraryModel::new(&constants(), &words, true);
     assert_eq!(vtables_by_type_name(&model.view(), &NAMES)[0].slots, [BIAS + 0x2000]);
     words[8] = Pointer(0x4000);
-    let model = Model::new(&constants(), &words, true);
+    let model = LibraryModel::new(&constants(), &words, true);
     assert!(vtables_by_type_name(&model.view(), &NAMES).iter().all(|vtable| vtable.class == 1));
 }
 
 #[test]
 fn a_slot_with_an_unknown_relocation_is_no_code() {
-    let mut model = Model::new(&constants(), &words(), false);
+    let mut model = LibraryModel::new(&constants(), &words(), false);
     let slot = model.relocations.iter_mut().find(|relocation| relocation[2] == 0x2010).expect("the slot");
     slot[1] = 1 << 32 | 1;
     assert_eq!(vtables_by_type_name(&model.view(), &NAMES)[0].slots, [BIAS + 0x2000]);
@@ -200,7 +200,7 @@ fn a_slot_with_an_unknown_relocation_is_no_code() {
 #[test]
 fn a_slot_of_another_library_is_one() {
     let import = (0..=u64::from(u16::MAX)).find(|&info| is_import(info, 0)).expect("a type") | 7 << 32;
-    let mut model = Model::new(&constants(), &words(), false);
+    let mut model = LibraryModel::new(&constants(), &words(), false);
     let slot = model.relocations.iter_mut().find(|relocation| relocation[2] == 0x2010).expect("the slot");
     (slot[1], slot[2]) = (import, 0);
     let vtables = vtables_by_type_name(&model.view(), &NAMES);
@@ -208,7 +208,7 @@ fn a_slot_of_another_library_is_one() {
     // Model the vtable after relocation.
     let mut words = words();
     words[9] = Pointer(0x10_0000);
-    let loaded = Model::new(&constants(), &words, true);
+    let loaded = LibraryModel::new(&constants(), &words, true);
     let applied_relocations = [[DATA + 9 * 8, import, 0]];
     let view = View { applied_relocations: &applied_relocations, ..loaded.view() };
     assert_eq!(vtables_by_type_name(&view, &NAMES)[0].slots, [BIAS + 0x2000, BIAS + 0x10_0000, BIAS + 0x2020]);
@@ -223,7 +223,7 @@ fn any_bytes_are_survived() {
         seed >> 33
     };
     for round in 0..2000 {
-        let mut model = Model::new(&constants(), &words(), round % 2 == 0);
+        let mut model = LibraryModel::new(&constants(), &words(), round % 2 == 0);
         for _ in 0..4 {
             let offset = random() as usize % model.data.len();
             model.data[offset] = random() as u8;

@@ -208,7 +208,8 @@ fn separate_constants<'l>(library: &Library<'l>) -> Vec<Segment<'l>> {
     segments(library, |segment| !segment.writable && !segment.executable)
 }
 
-/// Segments with constants: those that are neither writable nor executable, or else all read-only segments.
+/// Segments with constants: all segments that are neither writable nor executable, or if there are none, all that are
+/// not writable.
 fn read_only<'l>(library: &Library<'l>) -> Vec<Segment<'l>> {
     match separate_constants(library) {
         constants if constants.is_empty() => segments(library, |segment| !segment.writable),

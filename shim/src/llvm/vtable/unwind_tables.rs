@@ -43,7 +43,7 @@ fn eh_frame_range(segment: &Segment<'_>, header: Range<usize>) -> Option<Range<u
         return None;
     }
     let start = (header_start + 4).checked_add_signed(read_i32(header_start + 4)?)?;
-    let sampled_entries = (0..SAMPLED_ENTRIES).map(|part| entries * part / SAMPLED_ENTRIES).chain([entries - 1]);
+    let sampled_entries = (0..SAMPLED_ENTRIES).map(|index| entries * index / SAMPLED_ENTRIES).chain([entries - 1]);
     let fde_address = |entry: u64| {
         // The last entry may be at the end of the segment, so read the word that ends with the FDE field.
         let word = segment.word_at(header_start + HEADER_BYTES + entry * ENTRY_BYTES)?;
