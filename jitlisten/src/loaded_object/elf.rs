@@ -1,4 +1,4 @@
-//! The ELF header, which is checked once, here.
+//! The ELF header, validated once per object.
 
 use object::elf::{self, FileHeader64, SectionHeader64};
 use object::read::elf::{FileHeader, SectionHeader, SectionTable, SymbolTable};
@@ -11,11 +11,11 @@ pub(super) type Header = FileHeader64<LittleEndian>;
 pub(super) type Section = SectionHeader64<LittleEndian>;
 pub(super) const LE: LittleEndian = LittleEndian;
 
-/// A debug object whose header has been found good.
+/// A debug object with a valid header.
 pub(super) struct Elf<'data> {
     pub(super) data: &'data [u8],
     pub(super) machine: Machine,
-    /// Whether symbols hold offsets in their section (`ET_REL`), not addresses.
+    /// True if symbol values are offsets into their section (`ET_REL`) rather than addresses.
     pub(super) relocatable: bool,
     pub(super) sections: SectionTable<'data, Header>,
 }

@@ -101,7 +101,7 @@ impl Session {
         if self.counters.objects_loaded.get() == 0 || !self.is_enabled(SinkKind::Unwind) {
             return Unwinders::NotWanted;
         }
-        fork_gate::look(sink::look_for_unwinders).unwrap_or(Unwinders::Unrelocated)
+        fork_gate::enumerate_libraries(sink::look_for_unwinders).unwrap_or(Unwinders::Unrelocated)
     }
 
     pub(super) fn notify(&self, state: &mut State, kind: SinkKind, id: ObjectId, snapshot: &CodeSnapshot) {

@@ -53,7 +53,7 @@ impl State {
         let starts = |object: &LoadedObject| -> Vec<u64> {
             object.text().iter().map(|text: &crate::TextRange| AddressRange::start(text.range).0).collect()
         };
-        let id = self.ledger.beginning_at(object.text().first()?.range.start())?;
+        let id = self.ledger.starting_at(object.text().first()?.range.start())?;
         let record = self.objects.get_mut(&id)?;
         // JITLink's debug plugin knows sizes of tables from before functions were left out.
         let is_listed = record.origin == Origin::LlvmLinker && matches!(origin, Origin::LlvmList { .. });
