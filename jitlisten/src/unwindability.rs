@@ -10,19 +10,19 @@ use crate::cfi::{self, FunctionRules};
 use crate::code_snapshot::CodeSnapshot;
 use crate::loaded_object::Function;
 
-/// The gaps in an object.
+/// Functions of an object that cannot be unwound, and rules for them.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Unwindability {
-    /// How many functions keep no frame pointer.
+    /// Number of functions without a frame pointer.
     pub(crate) without_frame_pointer: u64,
-    /// How many functions no entry of the live `.eh_frame` describes.
+    /// Number of functions without an entry in the `.eh_frame` in memory.
     pub(crate) without_unwind_table: u64,
-    /// Rules for those of them where they can be read from the code.
+    /// Unwind rules for these functions, as far as they can be derived from the code.
     pub(crate) made_rules: Vec<FunctionRules>,
 }
 
 impl Unwindability {
-    /// Looks at the live code and the live `.eh_frame`; call it at *finalized* or later. What cannot be read is not
+    /// Examines the code and the `.eh_frame` in memory; call it at *finalized* or later. Unreadable functions are not
     /// counted.
     pub(crate) fn of(object: &LoadedObject, snapshot: &CodeSnapshot) -> Unwindability {
         let table = object.eh_frame().and_then(|range| cfi::covered(snapshot.get(range)?, range.start()).ok());

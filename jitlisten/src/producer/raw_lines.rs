@@ -1,5 +1,5 @@
-//! The lines of a JIT as DWARF 4, which every reader knows: one unit, a `DW_TAG_subprogram` for each function, and a
-//! line program with full paths. Addresses are relocations against text sections, as in compilers' objects.
+//! Line table of a JIT as DWARF 4, which every reader supports: one unit, a `DW_TAG_subprogram` for each function, and
+//! a line program with full paths. Addresses are relocations against text sections, as in compiler output.
 
 #![forbid(unsafe_code)]
 
@@ -12,14 +12,14 @@ use gimli::{Encoding, Format, LineEncoding, LittleEndian, SectionId, constants a
 use super::reported_code::{Function, Line};
 use crate::{Address, AddressRange, Error};
 
-/// A section and what has to be added to it when the text has its place.
+/// A debug section and its relocations.
 pub(super) struct DebugSection {
     pub(super) id: SectionId,
     pub(super) bytes: Vec<u8>,
     pub(super) relocations: Vec<Reference>,
 }
 
-/// A field that holds the start of something plus `addend`.
+/// A relocated field: start of the target plus `addend`.
 #[derive(Clone, Copy)]
 pub(super) struct Reference {
     pub(super) offset: u64,
@@ -28,19 +28,19 @@ pub(super) struct Reference {
     pub(super) addend: i64,
 }
 
-/// What a field counts from.
+/// Section that a relocation refers to.
 #[derive(Clone, Copy)]
 pub(super) enum Target {
-    /// A text section, by its place in the list.
-    Piece(usize),
-    /// Another debug section.
+    /// Text section, by its index.
+    Text(usize),
+    /// Debug section.
     Section(SectionId),
 }
 
-/// The text section an address is in, and the offset there.
+/// Maps an address to its text section and the offset there.
 type Locate<'a> = &'a dyn Fn(Address) -> (usize, u64);
 
-/// The sections; none if no function has a line. `functions` are sorted by address.
+/// Encodes the line table as debug sections; empty if no function has a line. `functions` must be sorted by address.
 pub(super) fn sections(
     lines: &[Line<'_>],
     functions: &[Function<'_>],
@@ -50,7 +50,7 @@ pub(super) fn sections(
     rows.sort_by_key(|row| row.address);
     let parts: Vec<(Function<'_>, &[&Line<'_>])> = disjoint(functions)
         .into_iter()
-        .map(|function| (function, inside(&rows, function.range)))
+        .map(|function| (function, rows_in(&rows, function.range)))
         .filter(|(_, rows)| !rows.is_empty())
         .collect();
     if parts.is_empty() {
@@ -59,8 +59,8 @@ pub(super) fn sections(
     let encoding = Encoding { format: Format::Dwarf32, version: 4, address_size: 8 };
     let mut dwarf = DwarfUnit::new(encoding);
     dwarf.unit.line_program = program(encoding, &parts, locate);
-    describe(&mut dwarf, &parts, locate);
-    let mut sections = Sections::new(Recorder::default());
+    add_entries(&mut dwarf, &parts, locate);
+    let mut sections = Sections::new(RelocationRecorder::default());
     dwarf.write(&mut sections)?;
     let mut written = Vec::new();
     sections.for_each(|id, section| {
@@ -73,24 +73,24 @@ pub(super) fn sections(
     Ok(written)
 }
 
-/// Each function up to the next one; of several with one start, the first.
+/// Functions without overlaps: each ends where the next begins. If several have the same start, the first is kept.
 fn disjoint<'a>(functions: &[Function<'a>]) -> Vec<Function<'a>> {
-    let mut found: Vec<Function<'a>> = Vec::new();
+    let mut disjoint_functions: Vec<Function<'a>> = Vec::new();
     for &function in functions {
         let start = function.range.start();
-        if let Some(last) = found.last_mut() {
+        if let Some(last) = disjoint_functions.last_mut() {
             if last.range.start() == start {
                 continue;
             }
             let size = last.range.end().min(start).0 - last.range.start().0;
             last.range = AddressRange::new(last.range.start(), size).unwrap_or(last.range);
         }
-        found.push(function);
+        disjoint_functions.push(function);
     }
-    found
+    disjoint_functions
 }
 
-fn inside<'r, 'a>(rows: &'r [&'a Line<'a>], range: AddressRange) -> &'r [&'a Line<'a>] {
+fn rows_in<'r, 'a>(rows: &'r [&'a Line<'a>], range: AddressRange) -> &'r [&'a Line<'a>] {
     let [from, to] = [range.start(), range.end()].map(|limit| rows.partition_point(|row| row.address < limit));
     rows.get(from..to).unwrap_or_default()
 }
@@ -100,27 +100,27 @@ fn symbolic(address: Address, locate: Locate<'_>) -> WriteAddress {
     WriteAddress::Symbol { symbol, addend: offset as i64 }
 }
 
-fn is_known(row: &Line<'_>) -> bool {
+fn has_file(row: &Line<'_>) -> bool {
     !row.file.is_empty() && !row.file.contains(&0)
 }
 
-/// One sequence for each function.
+/// Line program, with one sequence for each function.
 fn program(encoding: Encoding, parts: &[(Function<'_>, &[&Line<'_>])], locate: Locate<'_>) -> LineProgram {
     let text = |bytes: &[u8]| LineString::String(bytes.to_vec());
     let mut program = LineProgram::new(encoding, LineEncoding::default(), text(b"/"), None, text(b"jit"), None);
     let directory = program.default_directory();
     for (function, rows) in parts {
-        // Without rows at its start, a sequence starts at its first row.
+        // A sequence starts at its first row; the code before it gets no row.
         let Some(start) = rows.first().map(|row| row.address) else { continue };
         program.begin_sequence(Some(symbolic(start, locate)));
         for row in *rows {
-            let known = is_known(row);
-            let file: Option<FileId> = known.then(|| program.add_file(text(row.file), directory, None));
-            let out = program.row();
-            out.address_offset = row.address.0 - start.0;
-            out.file = file.unwrap_or(out.file);
-            out.line = if known { row.line.into() } else { 0 };
-            out.column = row.column.into();
+            let has_line = has_file(row);
+            let file: Option<FileId> = has_line.then(|| program.add_file(text(row.file), directory, None));
+            let output_row = program.row();
+            output_row.address_offset = row.address.0 - start.0;
+            output_row.file = file.unwrap_or(output_row.file);
+            output_row.line = if has_line { row.line.into() } else { 0 };
+            output_row.column = row.column.into();
             program.generate_row();
         }
         program.end_sequence(function.range.end().0 - start.0);
@@ -128,10 +128,10 @@ fn program(encoding: Encoding, parts: &[(Function<'_>, &[&Line<'_>])], locate: L
     program
 }
 
-/// The unit and its functions.
-fn describe(dwarf: &mut DwarfUnit, parts: &[(Function<'_>, &[&Line<'_>])], locate: Locate<'_>) {
+/// Adds the compilation unit and its functions.
+fn add_entries(dwarf: &mut DwarfUnit, parts: &[(Function<'_>, &[&Line<'_>])], locate: Locate<'_>) {
     let name =
-        parts.iter().flat_map(|(_, rows)| rows.iter()).find(|row| is_known(row)).map_or(&b"jit"[..], |row| row.file);
+        parts.iter().flat_map(|(_, rows)| rows.iter()).find(|row| has_file(row)).map_or(&b"jit"[..], |row| row.file);
     let ranges = parts.iter().map(|(function, _)| Range::StartLength {
         begin: symbolic(function.range.start(), locate),
         length: function.range.size(),
@@ -155,20 +155,20 @@ fn describe(dwarf: &mut DwarfUnit, parts: &[(Function<'_>, &[&Line<'_>])], locat
     }
 }
 
-/// Writes bytes and notes what is to be relocated.
+/// Writer that records the fields to relocate.
 #[derive(Clone)]
-struct Recorder {
+struct RelocationRecorder {
     bytes: EndianVec<LittleEndian>,
     references: Vec<Reference>,
 }
 
-impl Default for Recorder {
+impl Default for RelocationRecorder {
     fn default() -> Self {
-        Recorder { bytes: EndianVec::new(LittleEndian), references: Vec::new() }
+        RelocationRecorder { bytes: EndianVec::new(LittleEndian), references: Vec::new() }
     }
 }
 
-impl RelocateWriter for Recorder {
+impl RelocateWriter for RelocationRecorder {
     type Writer = EndianVec<LittleEndian>;
 
     fn writer(&self) -> &Self::Writer {
@@ -181,7 +181,7 @@ impl RelocateWriter for Recorder {
 
     fn relocate(&mut self, relocation: gimli::write::Relocation) {
         let target = match relocation.target {
-            RelocationTarget::Symbol(piece) => Target::Piece(piece),
+            RelocationTarget::Symbol(piece) => Target::Text(piece),
             RelocationTarget::Section(id) => Target::Section(id),
         };
         let (offset, size, addend) = (relocation.offset as u64, relocation.size, relocation.addend);
