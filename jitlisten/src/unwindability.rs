@@ -30,25 +30,25 @@ impl Unwindability {
         let mut shape = Unwindability::default();
         for text in object.text() {
             let Some(code) = snapshot.get(text.range) else { continue };
-            // Functions are sorted, too, and each is inside one text range.
+            // Functions are sorted, and each lies inside one text range.
             let first = object.functions().partition_point(|function| function.range.start() < text.range.start());
-            let inside = object.functions()[first..].iter().take_while(|function| text.range.covers(function.range));
-            for function in inside {
+            let functions = object.functions()[first..].iter().take_while(|function| text.range.covers(function.range));
+            for function in functions {
                 let start = (function.range.start().0 - text.range.start().0) as usize;
                 let Some(code) = code.get(start..start + function.range.size() as usize) else { continue };
-                // Sorted by start, so the last one that begins early enough is the one.
-                let at = covered.partition_point(|range| range.start() <= function.range.start());
-                let described = covered[..at].last().is_some_and(|range| range.covers(function.range));
-                shape.add(object, function, code, described);
+                // Find the last range that starts at or before the function: only that one can cover it.
+                let next_index = covered.partition_point(|range| range.start() <= function.range.start());
+                let is_described = covered[..next_index].last().is_some_and(|range| range.covers(function.range));
+                shape.add(object, function, code, is_described);
             }
         }
         shape
     }
 
-    fn add(&mut self, object: &LoadedObject, function: &Function, code: &[u8], described: bool) {
+    fn add(&mut self, object: &LoadedObject, function: &Function, code: &[u8], is_described: bool) {
         let machine = object.machine();
         self.without_frame_pointer += u64::from(!cfi::sets_up_frame_pointer(code, machine));
-        if described {
+        if is_described {
             return;
         }
         self.without_unwind_table += 1;
