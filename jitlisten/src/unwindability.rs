@@ -27,7 +27,7 @@ impl Unwindability {
     pub(crate) fn of(object: &LoadedObject, snapshot: &CodeSnapshot) -> Unwindability {
         let table = object.eh_frame().and_then(|range| cfi::covered(snapshot.get(range)?, range.start()).ok());
         let covered = table.unwrap_or_default();
-        let mut shape = Unwindability::default();
+        let mut gaps = Unwindability::default();
         for text in object.text() {
             let Some(code) = snapshot.get(text.range) else { continue };
             // Functions are sorted, and each lies inside one text range.
@@ -39,10 +39,10 @@ impl Unwindability {
                 // Find the last range that starts at or before the function: only that one can cover it.
                 let next_index = covered.partition_point(|range| range.start() <= function.range.start());
                 let is_described = covered[..next_index].last().is_some_and(|range| range.covers(function.range));
-                shape.add(object, function, code, is_described);
+                gaps.add(object, function, code, is_described);
             }
         }
-        shape
+        gaps
     }
 
     fn add(&mut self, object: &LoadedObject, function: &Function, code: &[u8], is_described: bool) {
