@@ -18,7 +18,7 @@
 //! use jitlisten::producer::{self, raw};
 //! use jitlisten::{Address, AddressRange, Machine};
 //!
-//! Same as `JITLISTEN=unwind` in the environment.
+//! // Same as `JITLISTEN=unwind` in the environment.
 //! let (options, complaints) = Options::read(|variable| (variable == "JITLISTEN").then(|| "unwind".into()));
 //! let session = producer::open(options, &complaints);
 //! # let memory = [0xc3_u8; 16]; // ret
