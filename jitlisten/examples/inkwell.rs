@@ -135,8 +135,8 @@ fn step<'ctx>(
 ) -> Result<FloatValue<'ctx>, BuilderError> {
     let square = builder.build_float_mul(x, x, "square")?;
     let inverse = builder.build_float_div(one, builder.build_float_add(square, one, "more")?, "inverse")?;
-    let less = builder.build_float_mul(x, one.get_type().const_float(0.75), "less")?;
-    builder.build_float_add(less, inverse, "next_x")
+    let scaled = builder.build_float_mul(x, one.get_type().const_float(0.75), "less")?;
+    builder.build_float_add(scaled, inverse, "next_x")
 }
 
 /// CPU time of this process in seconds.

@@ -92,7 +92,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         }
         run(alpha, seconds);
         if has_argument("closed") {
-            checked(LLVMOrcDisposeLLJIT(jit))?;
+            check_error(LLVMOrcDisposeLLJIT(jit))?;
             println!("closed");
         }
     }
@@ -116,7 +116,7 @@ unsafe fn create_jit(is_default: bool) -> Result<LLVMOrcLLJITRef, String> {
         if !is_default {
             LLVMOrcLLJITBuilderSetObjectLinkingLayerCreator(builder, create_layer, null_mut());
         }
-        checked(LLVMOrcCreateLLJIT(&raw mut jit, builder))?;
+        check_error(LLVMOrcCreateLLJIT(&raw mut jit, builder))?;
         // Attach before anything is compiled.
         assert!(producer::attach_layer(LLVMOrcLLJITGetObjLinkingLayer(jit)), "a layer of another kind");
     }
@@ -146,9 +146,9 @@ unsafe fn compile(jit: LLVMOrcLLJITRef) -> Result<Chain, String> {
         producer::make_unwindable(module);
         let module = LLVMOrcCreateNewThreadSafeModule(module, shared);
         LLVMOrcDisposeThreadSafeContext(shared);
-        checked(LLVMOrcLLJITAddLLVMIRModule(jit, LLVMOrcLLJITGetMainJITDylib(jit), module))?;
+        check_error(LLVMOrcLLJITAddLLVMIRModule(jit, LLVMOrcLLJITGetMainJITDylib(jit), module))?;
         let mut address = 0;
-        checked(LLVMOrcLLJITLookup(jit, &raw mut address, c"alpha".as_ptr()))?;
+        check_error(LLVMOrcLLJITLookup(jit, &raw mut address, c"alpha".as_ptr()))?;
         Ok(std::mem::transmute::<usize, Chain>(address as usize))
     }
 }
@@ -190,7 +190,7 @@ fn create_context() -> (LLVMOrcThreadSafeContextRef, LLVMContextRef) {
     }
 }
 
-unsafe fn checked(error: LLVMErrorRef) -> Result<(), String> {
+unsafe fn check_error(error: LLVMErrorRef) -> Result<(), String> {
     if error.is_null() {
         return Ok(());
     }

@@ -42,14 +42,14 @@ impl CodeSnapshot {
     /// Bytes of `range`, which must lie within a requested range; `None` if unreadable.
     pub(crate) fn get(&self, range: AddressRange) -> Option<&[u8]> {
         // Text ranges do not overlap. If an `.eh_frame` overlaps one, parts of it may not be found.
-        let index = self.ranges.partition_point(|part| part.start() <= range.start()).checked_sub(1)?;
-        self.ranges.get(index).filter(|part| part.covers(range))?;
+        let index = self.ranges.partition_point(|candidate| candidate.start() <= range.start()).checked_sub(1)?;
+        self.ranges.get(index).filter(|candidate| candidate.covers(range))?;
         let (start, bytes) = match self.read.get_or_init(|| self.read()) {
             Read::Whole(hull, bytes) => (hull.start(), bytes),
             Read::Apart(parts) => (self.ranges.get(index)?.start(), parts.get(index)?.as_ref()?),
         };
-        let from = (range.start().0 - start.0) as usize;
-        bytes.get(from..from + range.size() as usize)
+        let offset = (range.start().0 - start.0) as usize;
+        bytes.get(offset..offset + range.size() as usize)
     }
 
     fn read(&self) -> Read {
@@ -88,14 +88,14 @@ mod tests {
     #[test]
     fn neighbours_are_read_in_one_piece_and_others_apart() {
         let memory: Vec<u8> = (0..100_000_u32).map(|number| number as u8).collect();
-        for between in [0, 100, 50_000] {
-            let (last, first) = (&memory[300 + between..400 + between], &memory[100..300]);
+        for gap_bytes in [0, 100, 50_000] {
+            let (last, first) = (&memory[300 + gap_bytes..400 + gap_bytes], &memory[100..300]);
             let snapshot = snapshot(&[range(last), range(first)]);
             assert_eq!(
                 (snapshot.get(range(first)), snapshot.get(range(&last[10..20]))),
                 (Some(first), Some(&last[10..20]))
             );
-            assert_eq!(matches!(snapshot.read.get(), Some(Read::Whole(..))), between < 50_000);
+            assert_eq!(matches!(snapshot.read.get(), Some(Read::Whole(..))), gap_bytes < 50_000);
             assert_eq!(snapshot.get(range(&memory[..100])), None);
         }
     }

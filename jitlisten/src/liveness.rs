@@ -138,10 +138,10 @@ pub(crate) fn expired<T: Ord>(mut dead: Vec<Dead<T>>, max_bytes: u64) -> impl It
     dead.sort();
     let now = clock::time_of_day();
     let mut newer_bytes = 0_u64;
-    let newest_first = dead.into_iter().rev().enumerate().map(move |(newer, dead)| {
+    let newest_first = dead.into_iter().rev().enumerate().map(move |(newer_count, dead)| {
         // A time in the future counts as recent.
         let is_old = now.duration_since(dead.since).is_ok_and(|age| age >= MAX_DEAD_AGE);
-        let is_too_many = newer >= MAX_DEAD_PROCESSES || newer_bytes >= max_bytes;
+        let is_too_many = newer_count >= MAX_DEAD_PROCESSES || newer_bytes >= max_bytes;
         newer_bytes = newer_bytes.saturating_add(dead.bytes);
         (is_old || is_too_many).then_some(dead.files)
     });
@@ -152,8 +152,8 @@ pub(crate) fn expired<T: Ord>(mut dead: Vec<Dead<T>>, max_bytes: u64) -> impl It
 pub fn start_time(pid: u32) -> Option<u64> {
     let text = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
     // The second field, the program name in parentheses, may contain anything.
-    let (_, rest) = text.rsplit_once(')')?;
-    rest.split_ascii_whitespace().nth(22 - 3)?.parse().ok()
+    let (_, fields) = text.rsplit_once(')')?;
+    fields.split_ascii_whitespace().nth(22 - 3)?.parse().ok()
 }
 
 /// Start time of this process, by the clock of file timestamps.
@@ -223,12 +223,20 @@ mod tests {
 
     #[test]
     fn age_size_and_number_limit_what_is_kept() {
-        let old = |dead: Vec<Dead<u64>>| expired(dead, 100).collect::<Vec<_>>();
-        assert_eq!(old((0..168).map(|hours| dead(hours, 0)).collect()), [0; 0]);
-        assert_eq!(old(vec![dead(1, 0), dead(7 * 24 + 1, 0), dead(7 * 24 - 1, 0)]), [7 * 24 + 1]);
-        assert_eq!(old(vec![dead(3, 50), dead(1, 99), dead(2, 1)]), [3], "the last 100 bytes are of the first two");
-        assert_eq!(old(vec![dead(2, 1), dead(1, 1000)]), [2], "the last process stays, however large its files are");
-        assert_eq!(old((0..1030).map(|_| dead(5, 0)).collect()).len(), 1030 - MAX_DEAD_PROCESSES);
+        let expired_files = |dead: Vec<Dead<u64>>| expired(dead, 100).collect::<Vec<_>>();
+        assert_eq!(expired_files((0..168).map(|hours| dead(hours, 0)).collect()), [0; 0]);
+        assert_eq!(expired_files(vec![dead(1, 0), dead(7 * 24 + 1, 0), dead(7 * 24 - 1, 0)]), [7 * 24 + 1]);
+        assert_eq!(
+            expired_files(vec![dead(3, 50), dead(1, 99), dead(2, 1)]),
+            [3],
+            "the last 100 bytes are of the first two"
+        );
+        assert_eq!(
+            expired_files(vec![dead(2, 1), dead(1, 1000)]),
+            [2],
+            "the last process stays, however large its files are"
+        );
+        assert_eq!(expired_files((0..1030).map(|_| dead(5, 0)).collect()).len(), 1030 - MAX_DEAD_PROCESSES);
     }
 
     #[test]

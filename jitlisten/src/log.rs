@@ -114,7 +114,7 @@ enum Log {
 }
 
 /// Number of lines that could not be written so far.
-pub(crate) fn lost() -> u64 {
+pub(crate) fn lost_lines() -> u64 {
     LOST_LINES.load(Ordering::Relaxed)
 }
 
@@ -152,7 +152,7 @@ fn stderr() -> io::Result<(File, FileIdentity)> {
 
 /// Returns true if a line of this level would be written.
 pub fn enabled(level: Level) -> bool {
-    level as u8 <= LEVEL.load(Ordering::Acquire) || queue::wants(level)
+    level as u8 <= LEVEL.load(Ordering::Acquire) || queue::is_wanted(level)
 }
 
 /// Writes one line if `level` is enabled.
@@ -161,8 +161,8 @@ pub fn line(level: Level, message: Arguments<'_>) {
         return;
     }
     let text = message.to_string().replace(|c: char| c.is_control(), " ");
-    if queue::wants(level) {
-        queue::put(level, &text);
+    if queue::is_wanted(level) {
+        queue::enqueue(level, &text);
     }
     if level as u8 > LEVEL.load(Ordering::Acquire) {
         return;
@@ -172,22 +172,22 @@ pub fn line(level: Level, message: Arguments<'_>) {
     flush();
     if write(&line).is_err() {
         LOST_LINES.fetch_add(1, Ordering::Relaxed);
-        if let Ok(mut kept) = KEPT_LINES.try_lock()
-            && kept.len() < MAX_KEPT_LINES
+        if let Ok(mut kept_lines) = KEPT_LINES.try_lock()
+            && kept_lines.len() < MAX_KEPT_LINES
         {
-            kept.push(line);
+            kept_lines.push(line);
         }
     }
 }
 
 /// Retries the lines that could not be written before.
 pub(crate) fn flush() {
-    if let Ok(mut kept) = KEPT_LINES.try_lock()
-        && !kept.is_empty()
-        && write(&kept.concat()).is_ok()
+    if let Ok(mut kept_lines) = KEPT_LINES.try_lock()
+        && !kept_lines.is_empty()
+        && write(&kept_lines.concat()).is_ok()
     {
-        LOST_LINES.fetch_sub(kept.len() as u64, Ordering::Relaxed);
-        kept.clear();
+        LOST_LINES.fetch_sub(kept_lines.len() as u64, Ordering::Relaxed);
+        kept_lines.clear();
     }
 }
 

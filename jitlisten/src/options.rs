@@ -167,11 +167,11 @@ impl LlvmSources {
         let words = list.split(',').map(str::trim).filter(|word| !word.is_empty());
         let mut selection = None;
         for word in words {
-            let so_far = selection.unwrap_or(LlvmSources::NONE);
+            let selected = selection.unwrap_or(LlvmSources::NONE);
             match (word, LlvmSource::NAMES.iter().find(|entry| entry.0 == word)) {
                 ("all", _) => selection = Some(LlvmSources::ALL),
-                ("off", _) => selection = Some(so_far),
-                (_, Some(&(_, source))) => selection = Some(so_far.with(source)),
+                ("off", _) => selection = Some(selected),
+                (_, Some(&(_, source))) => selection = Some(selected.with(source)),
                 (_, None) => complaints.push(format!("JITLISTEN_LLVM: {word:?} is not list, runtimedyld or jitlink")),
             }
         }
@@ -303,11 +303,11 @@ impl Options {
         let words = list.split(',').map(str::trim).filter(|word| !word.is_empty());
         let mut selection = None;
         for word in words {
-            let so_far = selection.unwrap_or(SinkSet::NONE);
+            let selected = selection.unwrap_or(SinkSet::NONE);
             match (word, SinkKind::from_name(word)) {
                 ("off", _) => self.active = false,
-                ("all", _) => selection = Some(SinkKind::ALL.into_iter().fold(so_far, SinkSet::with)),
-                (_, Some(kind)) => selection = Some(so_far.with(kind)),
+                ("all", _) => selection = Some(SinkKind::ALL.into_iter().fold(selected, SinkSet::with)),
+                (_, Some(kind)) => selection = Some(selected.with(kind)),
                 (_, None) => complaints.push(format!("JITLISTEN: unknown sink {word:?}")),
             }
         }

@@ -90,7 +90,7 @@ pub struct Session {
     counters: Counters,
     state: Mutex<State>,
     /// Number of threads that wait for `state`.
-    waiting: AtomicU32,
+    waiting_threads: AtomicU32,
     context: SinkContext,
     warned_of_frame_pointers: AtomicBool,
     warned_of_memory: AtomicBool,
@@ -172,7 +172,7 @@ impl Session {
             options,
             counters,
             state: Mutex::new(state),
-            waiting: AtomicU32::new(0),
+            waiting_threads: AtomicU32::new(0),
             context,
             warned_of_frame_pointers: AtomicBool::new(false),
             warned_of_memory: AtomicBool::new(false),
@@ -195,9 +195,9 @@ impl Session {
             Ok(state) => state,
             Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
             Err(TryLockError::WouldBlock) => {
-                self.waiting.fetch_add(1, Ordering::Relaxed);
+                self.waiting_threads.fetch_add(1, Ordering::Relaxed);
                 let state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
-                self.waiting.fetch_sub(1, Ordering::Relaxed);
+                self.waiting_threads.fetch_sub(1, Ordering::Relaxed);
                 state
             }
         }
@@ -207,7 +207,7 @@ impl Session {
     /// switches sinks in a loop would starve them.
     fn yield_to_waiters(&self) {
         for _ in 0..MAX_YIELDS {
-            if self.waiting.load(Ordering::Relaxed) == 0 {
+            if self.waiting_threads.load(Ordering::Relaxed) == 0 {
                 return;
             }
             std::thread::sleep(YIELD_INTERVAL);
@@ -423,14 +423,14 @@ impl Session {
         self.counters.functions_without_unwind_table.add(gaps.without_unwind_table);
         if gaps.without_frame_pointer > 0 && self.options.frame_pointer_policy == FramePointerPolicy::FramePointers {
             self.counters.objects_without_frame_pointers.add(1);
-            let first = object.functions().first().map_or("?", |function| &function.linkage_name);
+            let first_name = object.functions().first().map_or("?", |function| &function.linkage_name);
             let (count, total) = (gaps.without_frame_pointer, object.functions().len());
-            log_line!(Info, "{count} of {total} functions compiled with {first} have no frame pointer");
+            log_line!(Info, "{count} of {total} functions compiled with {first_name} have no frame pointer");
             if !self.warned_of_frame_pointers.swap(true, Ordering::Relaxed) {
                 let library = record.library.as_ref().map_or_else(String::new, |library| format!("{library}: "));
                 log_line!(
                     Warn,
-                    "{library}code without frame pointers was loaded, first {first}: compiled without jitlisten, or by \
+                    "{library}code without frame pointers was loaded, first {first_name}: compiled without jitlisten, or by \
                      an LLVM that it cannot change"
                 );
             }

@@ -167,7 +167,7 @@ impl Counters {
                 failures: self.sinks[index].failures.get(),
             }),
             images: self.images.snapshot(),
-            log_lines_lost: crate::log::lost(),
+            log_lines_lost: crate::log::lost_lines(),
         }
     }
 }

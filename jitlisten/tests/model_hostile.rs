@@ -24,7 +24,7 @@ fn symbols(bytes: &[u8]) -> Vec<usize> {
     (0..size / 24).map(|index| offset + index * 24).collect()
 }
 
-fn check(bytes: &[u8]) {
+fn check_invariants(bytes: &[u8]) {
     let Ok(object) = LoadedObject::parse(bytes) else { return };
     for pair in object.functions().windows(2) {
         assert!(pair[0].range.end() <= pair[1].range.start());
@@ -46,7 +46,7 @@ fn cut_off_anywhere() {
     for name in [PLAIN, DWARF] {
         let bytes = std::fs::read(name).expect("the object");
         for end in 0..bytes.len() {
-            check(&bytes[..end]);
+            check_invariants(&bytes[..end]);
         }
     }
 }
@@ -58,7 +58,7 @@ fn every_byte_changed() {
         for position in 0..bytes.len() {
             for bit in [0x01, 0x80, 0xff] {
                 bytes[position] ^= bit;
-                check(&bytes);
+                check_invariants(&bytes);
                 bytes[position] ^= bit;
             }
         }
@@ -74,7 +74,7 @@ fn sizes_that_lie_are_cut() {
     }
     let oversized = LoadedObject::parse(&bytes).expect("still an object");
     assert_eq!(original.functions().len(), oversized.functions().len());
-    check(&bytes);
+    check_invariants(&bytes);
     for symbol in symbols(&bytes) {
         bytes[symbol + 16..symbol + 24].fill(0);
     }

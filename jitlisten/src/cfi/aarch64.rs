@@ -53,14 +53,14 @@ pub(super) fn synthesise(code: &[u8]) -> Option<Vec<UnwindRow>> {
                 State { cfa: Cfa { register: SP, offset }, slot: None }
             }
             Word::UnknownSp | Word::SpFromFrame(_) if state.cfa.register == SP => return None,
-            _ => state.after(word),
+            _ => state.advance(word),
         };
     }
     Some(rows)
 }
 
 impl State {
-    fn after(mut self, word: Word) -> Self {
+    fn advance(mut self, word: Word) -> Self {
         if self.cfa.register != SP {
             return self;
         }

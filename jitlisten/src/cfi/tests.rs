@@ -337,8 +337,8 @@ fn x86(code: &[u8]) -> Option<Vec<(u64, u16, i64)>> {
 /// that there is no setup.
 #[test]
 fn a_frame_pointer_is_set_up_before_the_first_call_or_branch() {
-    let is_recognised = |between: &[u8]| {
-        let code = [&[0x55][..], between, &[0x48, 0x89, 0xe5, 0x5d, 0xc3]].concat();
+    let is_recognised = |instructions: &[u8]| {
+        let code = [&[0x55][..], instructions, &[0x48, 0x89, 0xe5, 0x5d, 0xc3]].concat();
         sets_up_frame_pointer(&code, Machine::X86_64)
     };
     // mov rax, [rdi]; vmovups ymm0, [rsi]; movabs rcx, 1
@@ -347,8 +347,8 @@ fn a_frame_pointer_is_set_up_before_the_first_call_or_branch() {
     // push r15; sub rsp, 8; call rax; je; jmp; an invalid instruction
     let terminators: [&[u8]; 6] =
         [&[0x41, 0x57], &[0x48, 0x83, 0xec, 8], &[0xff, 0xd0], &[0x74, 0], &[0xeb, 0], &[0x06]];
-    for between in terminators {
-        assert!(!is_recognised(between), "{between:02x?}");
+    for instructions in terminators {
+        assert!(!is_recognised(instructions), "{instructions:02x?}");
     }
     // test edi, edi; je +1; ret; push rbp; mov rbp, rsp
     assert!(sets_up_frame_pointer(&[0x85, 0xff, 0x74, 1, 0xc3, 0x55, 0x48, 0x89, 0xe5], Machine::X86_64));

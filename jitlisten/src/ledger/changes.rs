@@ -40,7 +40,7 @@ impl MemoryChanges {
 
     /// Returns true if a call in progress covers a byte of `range`.
     pub(crate) fn overlap(&self, range: AddressRange) -> bool {
-        self.in_progress.values().any(|changing| changing.overlaps(range))
+        self.in_progress.values().any(|changed_range| changed_range.overlaps(range))
     }
 }
 

@@ -32,7 +32,7 @@ struct CodePages {
 
 /// Marks the pages of `range` executable.
 pub(crate) fn insert(range: AddressRange) {
-    PAGES.each(range, |leaf, word, bits| {
+    PAGES.visit_words(range, |leaf, word, bits| {
         if let Some(leaf) = PAGES.leaves.get(leaf) {
             leaf.get_or_init(|| Box::new((0..PAGES_PER_LEAF / 64).map(|_| AtomicU64::new(0)).collect()))[word]
                 .fetch_or(bits, Ordering::Release);
@@ -43,7 +43,7 @@ pub(crate) fn insert(range: AddressRange) {
 
 /// Marks the pages of `range` not executable.
 pub(crate) fn remove(range: AddressRange) {
-    PAGES.each(range, |leaf, word, bits| {
+    PAGES.visit_words(range, |leaf, word, bits| {
         if let Some(words) = PAGES.leaf(leaf) {
             words[word].fetch_and(!bits, Ordering::Release);
         }
@@ -53,7 +53,7 @@ pub(crate) fn remove(range: AddressRange) {
 
 /// Returns true if a page of `range` is executable. Takes no lock and allocates nothing.
 pub fn overlaps(range: AddressRange) -> bool {
-    PAGES.each(range, |leaf, word, bits| {
+    PAGES.visit_words(range, |leaf, word, bits| {
         PAGES.leaf(leaf).is_some_and(|words| words[word].load(Ordering::Acquire) & bits != 0)
     })
 }
@@ -69,7 +69,7 @@ impl CodePages {
 
     /// Calls `visit` with the leaf index, word index and bit mask of each word until it returns true; returns true if
     /// it did. Missing leaves are skipped in one step, unless `visit` creates them.
-    fn each(&self, range: AddressRange, mut visit: impl FnMut(usize, usize, u64) -> bool) -> bool {
+    fn visit_words(&self, range: AddressRange, mut visit: impl FnMut(usize, usize, u64) -> bool) -> bool {
         let end = range.end().0.div_ceil(PAGE_BYTES).min(MAX_LEAVES as u64 * PAGES_PER_LEAF);
         let mut page = range.start().0 / PAGE_BYTES;
         while page < end {

@@ -90,8 +90,8 @@ impl Ledger {
     /// If the object is already known, reported a second time by its linker, by the GDB list or by its producer, only
     /// its memory is watched from now on.
     pub(crate) fn loaded(&mut self, code: LinkedCode) -> Outcome {
-        if let Some(known) = self.finalized.get_mut(&code.id) {
-            known.is_watched = true;
+        if let Some(final_code) = self.finalized.get_mut(&code.id) {
+            final_code.is_watched = true;
             return Outcome::default();
         }
         let id = code.id;

@@ -43,9 +43,9 @@ impl Pending {
         if text.get(self.first_missing).is_some_and(|&text| !executable.covers(text)) {
             return false;
         }
-        let missing = text.iter().position(|&text| !executable.covers(text));
-        self.first_missing = missing.unwrap_or_default();
-        missing.is_none()
+        let missing_index = text.iter().position(|&text| !executable.covers(text));
+        self.first_missing = missing_index.unwrap_or_default();
+        missing_index.is_none()
     }
 }
 
@@ -118,9 +118,9 @@ impl PendingObjects {
     /// cannot become final there. Overdue objects are removed and returned; the others may turn up at another address,
     /// if their host copied them.
     pub(super) fn displace(&mut self, range: AddressRange, new: Option<ObjectId>) -> Vec<ObjectId> {
-        let others = self.within(range).into_iter().filter(|&id| Some(id) != new).collect::<Vec<_>>();
+        let displaced_ids = self.within(range).into_iter().filter(|&id| Some(id) != new).collect::<Vec<_>>();
         let mut dropped = Vec::new();
-        for id in others {
+        for id in displaced_ids {
             if self.overdue.contains(&id) {
                 self.remove(id);
                 dropped.push(id);
@@ -148,10 +148,11 @@ impl PendingObjects {
 
     /// Returns the next `count` overdue objects, round-robin.
     pub(super) fn next_overdue(&mut self, count: usize) -> Vec<ObjectId> {
-        let from = self.last_returned.map_or(Bound::Unbounded, Bound::Excluded);
-        let next: Vec<ObjectId> = self.overdue.range((from, Bound::Unbounded)).take(count).copied().collect();
-        self.last_returned = next.last().copied().filter(|_| next.len() == count);
-        next
+        let start_bound = self.last_returned.map_or(Bound::Unbounded, Bound::Excluded);
+        let next_ids: Vec<ObjectId> =
+            self.overdue.range((start_bound, Bound::Unbounded)).take(count).copied().collect();
+        self.last_returned = next_ids.last().copied().filter(|_| next_ids.len() == count);
+        next_ids
     }
 
     /// Text ranges of a watched object.
@@ -204,8 +205,8 @@ impl PendingObjects {
     /// it.
     fn overlapping(&self, range: AddressRange) -> impl Iterator<Item = ObjectId> + '_ {
         let (start, end) = (range.start().0, range.end().0);
-        let first = (start.saturating_sub(self.max_text_bytes), 0, ObjectId(0));
-        let candidates = self.text.range(first..(end, 0, ObjectId(0)));
+        let first_key = (start.saturating_sub(self.max_text_bytes), 0, ObjectId(0));
+        let candidates = self.text.range(first_key..(end, 0, ObjectId(0)));
         candidates.filter(move |&&(_, text_end, _)| text_end > start).map(|&(.., id)| id)
     }
 }

@@ -14,12 +14,12 @@ impl Ranges {
     /// Adds every address of `range`.
     pub fn insert(&mut self, range: AddressRange) {
         let (mut start, mut end) = (range.start().0, range.end().0);
-        while let Some((&below, &below_end)) = self.0.range(..=end).next_back() {
-            if below_end < start {
+        while let Some((&existing_start, &existing_end)) = self.0.range(..=end).next_back() {
+            if existing_end < start {
                 break;
             }
-            (start, end) = (start.min(below), end.max(below_end));
-            self.0.remove(&below);
+            (start, end) = (start.min(existing_start), end.max(existing_end));
+            self.0.remove(&existing_start);
         }
         self.0.insert(start, end);
     }
@@ -27,16 +27,16 @@ impl Ranges {
     /// Removes every address of `range`.
     pub fn remove(&mut self, range: AddressRange) {
         let (start, end) = (range.start().0, range.end().0);
-        while let Some((&below, &below_end)) = self.0.range(..end).next_back() {
-            if below_end <= start {
+        while let Some((&existing_start, &existing_end)) = self.0.range(..end).next_back() {
+            if existing_end <= start {
                 break;
             }
-            self.0.remove(&below);
-            if below < start {
-                self.0.insert(below, start);
+            self.0.remove(&existing_start);
+            if existing_start < start {
+                self.0.insert(existing_start, start);
             }
-            if below_end > end {
-                self.0.insert(end, below_end);
+            if existing_end > end {
+                self.0.insert(end, existing_end);
             }
         }
     }

@@ -28,7 +28,7 @@ struct Candidate<'data> {
 type Rank<'data> = (u8, bool, bool, Reverse<(usize, &'data [u8])>);
 
 /// All functions in `text`, which must be sorted.
-pub(super) fn parse(elf: &Elf<'_>, text: &[Text], names: &mut Budget) -> Result<Vec<Function>, Error> {
+pub(super) fn parse(elf: &Elf<'_>, text: &[Text], name_budget: &mut Budget) -> Result<Vec<Function>, Error> {
     let mut by_section = candidates(elf, text)?;
     let mut functions = Vec::new();
     for (text, candidates) in text.iter().zip(&mut by_section) {
@@ -36,7 +36,7 @@ pub(super) fn parse(elf: &Elf<'_>, text: &[Text], names: &mut Budget) -> Result<
             candidates.retain(Candidate::is_function);
         }
         candidates.sort_by(|a, b| a.start.cmp(&b.start).then_with(|| b.rank().cmp(&a.rank())));
-        append_functions(candidates, text.shown.range, names, &mut functions)?;
+        append_functions(candidates, text.text_range.range, name_budget, &mut functions)?;
     }
     Ok(functions)
 }
@@ -99,18 +99,19 @@ impl Candidate<'_> {
 fn append_functions(
     candidates: &[Candidate<'_>],
     text: AddressRange,
-    names: &mut Budget,
+    name_budget: &mut Budget,
     functions: &mut Vec<Function>,
 ) -> Result<(), Error> {
     let mut groups = candidates.chunk_by(|a, b| a.start == b.start).peekable();
     while let Some(group) = groups.next() {
-        let limit = groups.peek().and_then(|next| next.first()).map_or(text.end().0, |next| next.start);
-        let Some(range) = clamp(group, text, limit.min(text.end().0)) else { continue };
-        let [best, others @ ..] = group else { continue };
-        let linkage_name = names.name(best.name)?;
+        let limit =
+            groups.peek().and_then(|next_group| next_group.first()).map_or(text.end().0, |next_group| next_group.start);
+        let Some(range) = clamp_range(group, text, limit.min(text.end().0)) else { continue };
+        let [best, alternatives @ ..] = group else { continue };
+        let linkage_name = name_budget.name(best.name)?;
         let mut aliases: Vec<Box<str>> = Vec::new();
-        for candidate in others {
-            let alias = names.name(candidate.name)?;
+        for candidate in alternatives {
+            let alias = name_budget.name(candidate.name)?;
             if alias != linkage_name && aliases.last() != Some(&alias) {
                 aliases.push(alias);
             }
@@ -122,7 +123,7 @@ fn append_functions(
 
 /// Range of a group: its largest declared size, limited by the next function or the end of the section. If no size is
 /// declared, the function extends to that limit.
-fn clamp(group: &[Candidate<'_>], text: AddressRange, limit: u64) -> Option<AddressRange> {
+fn clamp_range(group: &[Candidate<'_>], text: AddressRange, limit: u64) -> Option<AddressRange> {
     let start = group.first()?.start;
     let max_size = limit.checked_sub(start)?;
     let declared_size = group.iter().map(|candidate| candidate.size).max()?;

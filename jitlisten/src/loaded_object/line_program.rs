@@ -62,8 +62,8 @@ fn run<'data>(
     let mut last_file: Option<(u64, u32)> = None;
     while let Some((header, row)) = rows.next_row()? {
         let index = row.file_index();
-        let known = last_file.filter(|last_file| last_file.0 == index).map(|last_file| last_file.1);
-        let file = match known.or_else(|| file_numbers.get(&index).copied()) {
+        let cached_number = last_file.filter(|last_file| last_file.0 == index).map(|last_file| last_file.1);
+        let file = match cached_number.or_else(|| file_numbers.get(&index).copied()) {
             Some(number) => number,
             None => {
                 let number = files.number(&path(dwarf, unit, header, index)?)?;

@@ -58,10 +58,11 @@ impl LineRows {
             return Ok(LineRows::default());
         }
         let sections = relocated_where(debug_object, is_for_lines)?;
-        let find = |name: &str| sections.iter().find(|(known, _)| **known == *name).map(|(_, bytes)| &**bytes);
-        let (files, sequences) = line_program::parse(debug_object.len(), |name| find(name).unwrap_or_default())?;
+        let find_section = |name: &str| sections.iter().find(|(known, _)| **known == *name).map(|(_, bytes)| &**bytes);
+        let (files, sequences) =
+            line_program::parse(debug_object.len(), |name| find_section(name).unwrap_or_default())?;
         let text = text::parse(&elf, &mut Budget::new(debug_object.len(), 4))?;
-        let text: Vec<AddressRange> = text.into_iter().map(|text| text.shown.range).collect();
+        let text: Vec<AddressRange> = text.into_iter().map(|text| text.text_range.range).collect();
         Ok(LineRows { files, rows: merge(sequences, &text) })
     }
 

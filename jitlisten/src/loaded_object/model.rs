@@ -46,11 +46,11 @@ impl LoadedObject {
     fn parse_aligned(debug_object: &[u8]) -> Result<Self, Error> {
         let elf = Elf::parse(debug_object)?;
         // Names in a string table may share suffixes, so their total may exceed the file size, but only slightly.
-        let mut names = Budget::new(debug_object.len(), 4);
-        let text = text::parse(&elf, &mut names)?;
-        let functions = functions::parse(&elf, &text, &mut names)?;
+        let mut name_budget = Budget::new(debug_object.len(), 4);
+        let text = text::parse(&elf, &mut name_budget)?;
+        let functions = functions::parse(&elf, &text, &mut name_budget)?;
         let eh_frame = elf.loaded_section(b".eh_frame").map(|section| text::range_of(&elf, section)).transpose()?;
-        let text = text.into_iter().map(|text| text.shown).collect();
+        let text = text.into_iter().map(|text| text.text_range).collect();
         Ok(LoadedObject { machine: elf.machine, text, functions, eh_frame, has_lines: elf.has_lines() })
     }
 

@@ -16,24 +16,25 @@ use crate::{Address, AddressRange, Error};
 /// A text range and the index of its section.
 pub(super) struct Text {
     pub(super) index: SectionIndex,
-    pub(super) shown: TextRange,
+    pub(super) text_range: TextRange,
 }
 
 /// All text ranges, sorted by address; fails if two overlap.
-pub(super) fn parse(elf: &Elf<'_>, names: &mut Budget) -> Result<Vec<Text>, Error> {
+pub(super) fn parse(elf: &Elf<'_>, name_budget: &mut Budget) -> Result<Vec<Text>, Error> {
     let mut text = Vec::new();
     for (index, section) in elf.sections.enumerate() {
         if is_loaded(section) && has_flag(section, elf::SHF_EXECINSTR) {
-            let shown = TextRange { section: names.name(elf.name_of(section)?)?, range: range_of(elf, section)? };
-            text.push(Text { index, shown });
+            let text_range =
+                TextRange { section: name_budget.name(elf.name_of(section)?)?, range: range_of(elf, section)? };
+            text.push(Text { index, text_range });
         }
     }
-    text.sort_by_key(|entry: &Text| entry.shown.range);
+    text.sort_by_key(|entry: &Text| entry.text_range.range);
     for pair in text.windows(2) {
         if let [first, second] = pair
-            && first.shown.range.overlaps(second.shown.range)
+            && first.text_range.range.overlaps(second.text_range.range)
         {
-            return Err(Error::SectionsOverlap(first.shown.range, second.shown.range));
+            return Err(Error::SectionsOverlap(first.text_range.range, second.text_range.range));
         }
     }
     Ok(text)

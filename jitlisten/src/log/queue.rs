@@ -14,10 +14,10 @@ const MAX_MESSAGES: usize = 1024;
 
 struct Queue {
     messages: VecDeque<(Level, String)>,
-    lost: usize,
+    lost_count: usize,
 }
 
-static QUEUE: Mutex<Queue> = Mutex::new(Queue { messages: VecDeque::new(), lost: 0 });
+static QUEUE: Mutex<Queue> = Mutex::new(Queue { messages: VecDeque::new(), lost_count: 0 });
 static MAX_LEVEL: AtomicU8 = AtomicU8::new(0);
 /// Number of queued messages, readable without the lock.
 static QUEUED: AtomicUsize = AtomicUsize::new(0);
@@ -28,7 +28,7 @@ pub fn listen(level: Option<Level>) {
     if level.is_none() {
         let mut queue = lock();
         queue.messages.clear();
-        queue.lost = 0;
+        queue.lost_count = 0;
         QUEUED.store(0, Ordering::Release);
     }
 }
@@ -39,13 +39,13 @@ pub fn take() -> Option<(Level, String)> {
         return None;
     }
     let mut queue = lock();
-    let next = queue.messages.pop_front();
+    let message = queue.messages.pop_front();
     QUEUED.store(queue.messages.len(), Ordering::Release);
-    if queue.messages.is_empty() && queue.lost > 0 {
-        let lost = std::mem::take(&mut queue.lost);
-        push(&mut queue, Level::Warn, format!("{lost} messages were lost: gate took them"));
+    if queue.messages.is_empty() && queue.lost_count > 0 {
+        let lost_count = std::mem::take(&mut queue.lost_count);
+        push(&mut queue, Level::Warn, format!("{lost_count} messages were lost: gate took them"));
     }
-    next
+    message
 }
 
 /// Returns true if a message is queued.
@@ -53,16 +53,16 @@ pub fn waits() -> bool {
     QUEUED.load(Ordering::Acquire) > 0
 }
 
-pub(super) fn wants(level: Level) -> bool {
+pub(super) fn is_wanted(level: Level) -> bool {
     level as u8 <= MAX_LEVEL.load(Ordering::Acquire)
 }
 
-pub(super) fn put(level: Level, text: &str) {
+pub(super) fn enqueue(level: Level, text: &str) {
     let mut queue = lock();
     if queue.messages.len() < MAX_MESSAGES {
         push(&mut queue, level, text.into());
     } else {
-        queue.lost += 1;
+        queue.lost_count += 1;
     }
 }
 
@@ -88,16 +88,16 @@ mod tests {
 
     #[test]
     fn messages_wait_in_order_and_the_loss_is_reported() {
-        assert!(!wants(Level::Error));
+        assert!(!is_wanted(Level::Error));
         listen(Some(Level::Warn));
-        assert!(wants(Level::Warn) && !wants(Level::Info));
-        (0..MAX_MESSAGES + 3).for_each(|number| put(Level::Warn, &number.to_string()));
+        assert!(is_wanted(Level::Warn) && !is_wanted(Level::Info));
+        (0..MAX_MESSAGES + 3).for_each(|number| enqueue(Level::Warn, &number.to_string()));
         for number in 0..MAX_MESSAGES {
             assert_eq!(take().unwrap().1, number.to_string());
         }
         assert!(take().unwrap().1.starts_with("3 messages"));
         assert!(take().is_none());
-        put(Level::Error, "again");
+        enqueue(Level::Error, "again");
         listen(None);
         assert!(take().is_none());
     }

@@ -113,8 +113,8 @@ impl ModuleList {
         }
         let mut change = self.published.change();
         let WriterData { withdrawn, listed } = change.own();
-        let below = listed.range(..range.end().0).rev();
-        let overlapping = below.take_while(|(_, module)| module.end() > range.start().0);
+        let candidates = listed.range(..range.end().0).rev();
+        let overlapping = candidates.take_while(|(_, module)| module.end() > range.start().0);
         let starts: Vec<u64> = overlapping.map(|(&start, _)| start).collect();
         for module in starts.iter().filter_map(|start| listed.remove(start)) {
             if module.withdraw() {
@@ -168,18 +168,18 @@ mod tests {
     #[test]
     fn what_is_listed_is_found_and_what_is_withdrawn_is_not() {
         let list = ModuleList::new();
-        let all: Vec<u64> = (1..=1000).map(|number| number * 0x2000).collect();
+        let all_starts: Vec<u64> = (1..=1000).map(|number| number * 0x2000).collect();
         // In neither ascending nor descending order.
-        (0..1000).for_each(|number| list.publish(module(all[number * 7 % 1000])));
-        assert_eq!(starts(&list), all);
-        let found = |address| list.read().find(Address(address)).map(|module| module.mapped().start().0);
-        assert_eq!(found(0x4fff - 0x1000 + 0x1000), Some(0x4000));
-        assert_eq!((found(0x5000), found(0x1fff)), (None, None));
+        (0..1000).for_each(|number| list.publish(module(all_starts[number * 7 % 1000])));
+        assert_eq!(starts(&list), all_starts);
+        let find_start = |address| list.read().find(Address(address)).map(|module| module.mapped().start().0);
+        assert_eq!(find_start(0x4fff - 0x1000 + 0x1000), Some(0x4000));
+        assert_eq!((find_start(0x5000), find_start(0x1fff)), (None, None));
         list.withdraw(range(0x4800, 0x2000));
-        assert_eq!((found(0x4000), found(0x6000), found(0x8000)), (None, None, Some(0x8000)));
+        assert_eq!((find_start(0x4000), find_start(0x6000), find_start(0x8000)), (None, None, Some(0x8000)));
         assert_eq!(list.counts(), Counts { adds: 1000, subs: 2 });
         list.publish(module(0x4000));
-        assert_eq!(found(0x4000), Some(0x4000));
+        assert_eq!(find_start(0x4000), Some(0x4000));
         list.clear();
         assert_eq!(starts(&list), Vec::<u64>::new());
         assert_eq!(list.counts(), Counts { adds: 1001, subs: 1001 });
@@ -220,11 +220,11 @@ mod tests {
         let list = ModuleList::new();
         std::thread::scope(|scope| {
             let reader = scope.spawn(|| {
-                let mut seen = 0;
+                let mut module_count = 0;
                 while list.counts().adds < 3000 {
-                    seen += list.read().modules().filter(|module| module.path() == c"/nowhere").count();
+                    module_count += list.read().modules().filter(|module| module.path() == c"/nowhere").count();
                 }
-                seen
+                module_count
             });
             for number in 1..=3000 {
                 list.publish(module(number * 0x1000));

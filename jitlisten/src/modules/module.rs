@@ -140,8 +140,8 @@ impl Module {
 
     /// Function that contains `address`.
     pub fn symbol(&self, address: Address) -> Option<ModuleSymbol<'_>> {
-        let after = self.functions.partition_point(|function| function.0.start() <= address);
-        let index = after.checked_sub(1)?;
+        let next_index = self.functions.partition_point(|function| function.0.start() <= address);
+        let index = next_index.checked_sub(1)?;
         let (range, name) = self.functions.get(index).filter(|function| function.0.contains(address))?;
         Some(ModuleSymbol { range: *range, name, entry: self.symbols.get(index)? })
     }

@@ -31,35 +31,35 @@ pub trait HeldAcrossFork: Sized + 'static {
 /// Storage for held locks between the handlers of `pthread_atfork`.
 pub struct ForkSlot<H> {
     is_registered: AtomicBool,
-    kept: Mutex<Kept<H>>,
+    stored: Mutex<StoredLocks<H>>,
 }
 
 /// Forking thread, its locks and its host state. Fields drop in order: locks are released before pending signals are
 /// handled.
-struct Kept<H>(Option<(libc::pthread_t, H, HostStateGuard)>);
+struct StoredLocks<H>(Option<(libc::pthread_t, H, HostStateGuard)>);
 
 // SAFETY: the contents are taken out and dropped only by the thread that stored them; its thread id is stored with them
 // ([`ForkSlot::take`]).
-unsafe impl<H> Send for Kept<H> {}
+unsafe impl<H> Send for StoredLocks<H> {}
 
 impl<H: HeldAcrossFork> ForkSlot<H> {
     /// Creates an empty slot.
     #[expect(clippy::new_without_default, reason = "it is only ever a static")]
     pub const fn new() -> ForkSlot<H> {
-        ForkSlot { is_registered: AtomicBool::new(false), kept: Mutex::new(Kept(None)) }
+        ForkSlot { is_registered: AtomicBool::new(false), stored: Mutex::new(StoredLocks(None)) }
     }
 
     /// Stores the locks that a fork has taken. Callers hold the locks, so there is one caller at a time.
-    fn keep(&self, held: H, host_state: HostStateGuard) {
-        self.kept.lock().unwrap_or_else(PoisonError::into_inner).0 = Some((this_thread(), held, host_state));
+    fn store(&self, locks: H, host_state: HostStateGuard) {
+        self.stored.lock().unwrap_or_else(PoisonError::into_inner).0 = Some((this_thread(), locks, host_state));
     }
 
     /// Removes and returns the locks that this thread stored. Another thread that forks at the same time, and had
     /// nothing to lock, must not release them.
     fn take(&self) -> Option<(H, HostStateGuard)> {
-        let mut kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
-        let (_, held, host_state) = kept.0.take_if(|kept| kept.0 == this_thread())?;
-        Some((held, host_state))
+        let mut stored = self.stored.lock().unwrap_or_else(PoisonError::into_inner);
+        let (_, locks, host_state) = stored.0.take_if(|stored| stored.0 == this_thread())?;
+        Some((locks, host_state))
     }
 }
 
@@ -83,8 +83,8 @@ impl<H: HeldAcrossFork> Handlers<H> {
     unsafe extern "C" fn prepare() {
         catch_panics(|| {
             let host_state = HostStateGuard::enter();
-            if let Some(held) = H::take() {
-                H::slot().keep(held, host_state);
+            if let Some(locks) = H::take() {
+                H::slot().store(locks, host_state);
             }
         });
     }
@@ -95,8 +95,8 @@ impl<H: HeldAcrossFork> Handlers<H> {
 
     unsafe extern "C" fn child() {
         catch_panics(|| {
-            let Some((held, _host_state)) = H::slot().take() else { return };
-            held.in_child();
+            let Some((locks, _host_state)) = H::slot().take() else { return };
+            locks.in_child();
         });
     }
 }
@@ -121,22 +121,22 @@ mod tests {
     static RELEASED: AtomicU32 = AtomicU32::new(0);
     static NOTHING_TO_LOCK: AtomicBool = AtomicBool::new(false);
 
-    struct Held;
+    struct TestLock;
 
-    impl Drop for Held {
+    impl Drop for TestLock {
         fn drop(&mut self) {
             RELEASED.fetch_add(1, Ordering::SeqCst);
         }
     }
 
-    impl HeldAcrossFork for Held {
-        fn slot() -> &'static ForkSlot<Held> {
-            static SLOT: ForkSlot<Held> = ForkSlot::new();
+    impl HeldAcrossFork for TestLock {
+        fn slot() -> &'static ForkSlot<TestLock> {
+            static SLOT: ForkSlot<TestLock> = ForkSlot::new();
             &SLOT
         }
 
-        fn take() -> Option<Held> {
-            if NOTHING_TO_LOCK.load(Ordering::SeqCst) { None } else { Some(Held) }
+        fn take() -> Option<TestLock> {
+            if NOTHING_TO_LOCK.load(Ordering::SeqCst) { None } else { Some(TestLock) }
         }
 
         fn in_child(self) {}
@@ -145,18 +145,18 @@ mod tests {
     #[test]
     fn a_fork_that_holds_nothing_releases_nothing_of_another() {
         // SAFETY: this thread calls the handler as glibc does before a fork.
-        unsafe { Handlers::<Held>::prepare() };
+        unsafe { Handlers::<TestLock>::prepare() };
         NOTHING_TO_LOCK.store(true, Ordering::SeqCst);
-        let other = || {
+        let fork_in_other_thread = || {
             // SAFETY: another thread calls the handlers of a fork.
-            unsafe { Handlers::<Held>::prepare() };
+            unsafe { Handlers::<TestLock>::prepare() };
             // SAFETY: the parent handler runs after `prepare`, on the same thread.
-            unsafe { Handlers::<Held>::parent() };
+            unsafe { Handlers::<TestLock>::parent() };
         };
-        std::thread::spawn(other).join().expect("it ends");
+        std::thread::spawn(fork_in_other_thread).join().expect("it ends");
         assert_eq!(RELEASED.load(Ordering::SeqCst), 0);
         // SAFETY: ends the fork of this thread.
-        unsafe { Handlers::<Held>::parent() };
+        unsafe { Handlers::<TestLock>::parent() };
         assert_eq!(RELEASED.load(Ordering::SeqCst), 1);
     }
 }

@@ -15,10 +15,10 @@ static OWN_THREAD: AtomicU64 = AtomicU64::new(0);
 /// Returns true if the calling thread is the only thread of this process, not counting one [`OwnThread`]. The result
 /// stays valid until the thread creates another.
 pub fn is_alone() -> bool {
-    let (own_thread, Some(this)) = (OWN_THREAD.load(Ordering::Relaxed), this_thread()) else { return false };
+    let (own_thread, Some(current)) = (OWN_THREAD.load(Ordering::Relaxed), this_thread()) else { return false };
     let Ok(tasks) = fs::read_dir("/proc/self/task") else { return false };
     let mut threads = tasks.map(|task| task.ok()?.file_name().to_str()?.parse::<u32>().ok());
-    this != own_thread && threads.all(|tid| tid.is_some_and(|tid| [this, own_thread].contains(&thread_key(tid))))
+    current != own_thread && threads.all(|tid| tid.is_some_and(|tid| [current, own_thread].contains(&thread_key(tid))))
 }
 
 /// Marks a thread of ours that writes no code. [`is_alone`] does not count it.
@@ -28,9 +28,9 @@ pub struct OwnThread(u64);
 impl OwnThread {
     /// Marks the calling thread. Only one thread can be marked; any further ones count.
     pub fn begin() -> OwnThread {
-        let this = this_thread().unwrap_or(0);
-        let _ = OWN_THREAD.compare_exchange(0, this, Ordering::Relaxed, Ordering::Relaxed);
-        OwnThread(this)
+        let current = this_thread().unwrap_or(0);
+        let _ = OWN_THREAD.compare_exchange(0, current, Ordering::Relaxed, Ordering::Relaxed);
+        OwnThread(current)
     }
 }
 
@@ -63,11 +63,11 @@ impl MemoryAsFile {
     /// Returns true if the file is open. Checks again only if at least 20 times the duration of the last check has
     /// passed.
     pub(crate) fn is_open(&mut self) -> bool {
-        let began = clock::monotonic();
-        if began >= self.next_check {
+        let start = clock::monotonic();
+        if start >= self.next_check {
             self.is_open = has_memory_open();
             let now = clock::monotonic();
-            self.next_check = now + 20 * (now - began);
+            self.next_check = now + 20 * (now - start);
         }
         self.is_open
     }
@@ -103,10 +103,10 @@ mod tests {
     #[cfg_attr(miri, ignore = "reads /proc")]
     fn a_process_with_another_thread_is_not_alone() {
         std::thread::scope(|scope| {
-            let (end, ended) = std::sync::mpsc::channel::<()>();
-            scope.spawn(move || ended.recv());
+            let (end_sender, end_receiver) = std::sync::mpsc::channel::<()>();
+            scope.spawn(move || end_receiver.recv());
             assert!(!is_alone());
-            drop(end);
+            drop(end_sender);
         });
     }
 
@@ -116,17 +116,17 @@ mod tests {
     fn a_thread_of_ours_does_not_count() {
         assert!(crate::process::in_child(|| {
             let is_alone_first = is_alone();
-            let (begun, has_begun) = std::sync::mpsc::channel();
-            let (end, ended) = std::sync::mpsc::channel::<()>();
+            let (result_sender, result_receiver) = std::sync::mpsc::channel();
+            let (end_sender, end_receiver) = std::sync::mpsc::channel::<()>();
             let own = std::thread::spawn(move || {
                 let _own = OwnThread::begin();
                 let is_alone_in_own = is_alone();
-                let _ = begun.send(is_alone_in_own);
-                ended.recv()
+                let _ = result_sender.send(is_alone_in_own);
+                end_receiver.recv()
             });
-            let own_is_alone = has_begun.recv() == Ok(true);
+            let own_is_alone = result_receiver.recv() == Ok(true);
             let is_alone_with_own = is_alone();
-            drop(end);
+            drop(end_sender);
             let _ = own.join();
             is_alone_first && !own_is_alone && is_alone_with_own
         }));

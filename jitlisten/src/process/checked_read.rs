@@ -71,8 +71,8 @@ pub unsafe fn copy_struct<T: Copy>(address: Address) -> io::Result<T> {
 pub fn copy_words<const COUNT: usize>(sources: &[(Address, usize)]) -> io::Result<[usize; COUNT]> {
     const MAX_IOVECS: usize = 4;
     let mut words = [0_usize; COUNT];
-    let wanted: usize = sources.iter().map(|source| source.1).sum();
-    if wanted != COUNT {
+    let total_count: usize = sources.iter().map(|source| source.1).sum();
+    if total_count != COUNT {
         return Err(io::ErrorKind::InvalidInput.into());
     }
     let iovec =
@@ -91,14 +91,14 @@ pub fn copy_words<const COUNT: usize>(sources: &[(Address, usize)]) -> io::Resul
         }
     }
     // Read them one by one to get the error.
-    let mut done = 0;
+    let mut next_word = 0;
     for &(address, count) in sources {
-        let part = &mut words[done..done + count];
+        let part = &mut words[next_word..next_word + count];
         // SAFETY: covers exactly the bytes of `part`, which is borrowed mutably; integers are valid for every bit
         // pattern.
         let bytes = unsafe { std::slice::from_raw_parts_mut(part.as_mut_ptr().cast(), size_of_val(part)) };
         read(pid, address, bytes)?;
-        done += count;
+        next_word += count;
     }
     Ok(words)
 }
@@ -109,9 +109,9 @@ pub fn copy_words<const COUNT: usize>(sources: &[(Address, usize)]) -> io::Resul
 /// # Safety
 /// Same contract as a plain store: the caller must be allowed to change the memory at `address`.
 pub unsafe fn write_word(address: Address, value: usize) -> io::Result<()> {
-    let from = Address(&raw const value as u64);
+    let value_address = Address(&raw const value as u64);
     // SAFETY: the caller upholds the contract of a store; the kernel checks the address.
-    unsafe { read_to(std::process::id(), from, address.0 as *mut u8, size_of::<usize>()) }
+    unsafe { read_to(std::process::id(), value_address, address.0 as *mut u8, size_of::<usize>()) }
 }
 
 fn read(pid: u32, address: Address, destination: &mut [MaybeUninit<u8>]) -> io::Result<()> {
@@ -124,14 +124,15 @@ fn read(pid: u32, address: Address, destination: &mut [MaybeUninit<u8>]) -> io::
 /// # Safety
 /// The caller must be allowed to change the memory at `destination`, if any is mapped there.
 unsafe fn read_to(pid: u32, address: Address, destination: *mut u8, size: usize) -> io::Result<()> {
-    let mut done = 0;
-    while done < size {
-        let part = |start: usize| libc::iovec { iov_base: (start + done) as *mut _, iov_len: size - done };
-        let (local, remote) = (part(destination as usize), part(address.0 as usize));
+    let mut completed = 0;
+    while completed < size {
+        let remaining_iovec =
+            |start: usize| libc::iovec { iov_base: (start + completed) as *mut _, iov_len: size - completed };
+        let (local, remote) = (remaining_iovec(destination as usize), remaining_iovec(address.0 as usize));
         // SAFETY: the caller may change `destination`; the kernel checks both addresses and returns EFAULT.
         let copied = unsafe { libc::process_vm_readv(pid as libc::pid_t, &local, 1, &remote, 1, 0) };
         match copied {
-            1.. => done += copied as usize,
+            1.. => completed += copied as usize,
             0 => return Err(io::ErrorKind::UnexpectedEof.into()),
             _ => {
                 let error = io::Error::last_os_error();
@@ -139,7 +140,9 @@ unsafe fn read_to(pid: u32, address: Address, destination: *mut u8, size: usize)
                     return Err(error);
                 }
                 // SAFETY: the caller upholds the same contract.
-                return unsafe { read_file(address.0 + done as u64, destination.wrapping_add(done), size - done) };
+                return unsafe {
+                    read_file(address.0 + completed as u64, destination.wrapping_add(completed), size - completed)
+                };
             }
         }
     }
@@ -152,13 +155,13 @@ unsafe fn read_to(pid: u32, address: Address, destination: *mut u8, size: usize)
 /// Same contract as [`read_to`].
 unsafe fn read_file(address: u64, destination: *mut u8, size: usize) -> io::Result<()> {
     let memory = std::fs::File::open("/proc/self/mem")?;
-    let mut done = 0;
-    while done < size {
-        let (offset, target) = ((address + done as u64) as libc::off64_t, destination.wrapping_add(done));
+    let mut completed = 0;
+    while completed < size {
+        let (offset, target) = ((address + completed as u64) as libc::off64_t, destination.wrapping_add(completed));
         // SAFETY: the caller may change `destination`; the kernel checks both addresses.
-        match unsafe { libc::pread64(memory.as_raw_fd(), target.cast(), size - done, offset) } {
+        match unsafe { libc::pread64(memory.as_raw_fd(), target.cast(), size - completed, offset) } {
             0 => return Err(io::ErrorKind::UnexpectedEof.into()),
-            read @ 1.. => done += read as usize,
+            read @ 1.. => completed += read as usize,
             _ => return Err(io::Error::last_os_error()),
         }
     }
@@ -215,8 +218,8 @@ mod tests {
         let (pair, single) = ([1_usize, 2], [3_usize]);
         let address_of = |words: &[usize]| Address(words.as_ptr() as u64);
         assert_eq!(copy_words::<3>(&[(address_of(&single), 1), (address_of(&pair), 2)]).unwrap(), [3, 1, 2]);
-        let five = [(address_of(&pair), 1); 5];
-        assert_eq!(copy_words::<5>(&five).unwrap(), [1; 5]);
+        let five_sources = [(address_of(&pair), 1); 5];
+        assert_eq!(copy_words::<5>(&five_sources).unwrap(), [1; 5]);
         assert!(copy_words::<2>(&[(address_of(&pair), 1), (Address(16), 1)]).is_err());
         assert!(copy_words::<3>(&[(address_of(&pair), 2)]).is_err());
     }

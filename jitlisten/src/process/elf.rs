@@ -28,10 +28,10 @@ pub const THIS_MACHINE: Machine =
     if cfg!(target_arch = "aarch64") { object::elf::EM_AARCH64 } else { object::elf::EM_X86_64 };
 
 /// Reads the structure at offset `at`. No structure may be larger than a file header.
-pub fn structure<T: Pod>(bytes: &[u8], at: usize) -> Option<T> {
-    let mut aligned = [0_u64; size_of::<FileHeader>() / size_of::<u64>()];
-    let copy = pod::bytes_of_slice_mut(&mut aligned).get_mut(..size_of::<T>())?;
-    copy.copy_from_slice(bytes.get(at..at.checked_add(size_of::<T>())?)?);
+pub fn structure<T: Pod>(bytes: &[u8], offset: usize) -> Option<T> {
+    let mut aligned_words = [0_u64; size_of::<FileHeader>() / size_of::<u64>()];
+    let copy = pod::bytes_of_slice_mut(&mut aligned_words).get_mut(..size_of::<T>())?;
+    copy.copy_from_slice(bytes.get(offset..offset.checked_add(size_of::<T>())?)?);
     pod::from_bytes::<T>(copy).ok().map(|(value, _)| *value)
 }
 

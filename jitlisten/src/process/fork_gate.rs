@@ -62,7 +62,7 @@ mod tests {
     use super::*;
 
     /// Returns true if a fork that begins during an enumeration waits for its end.
-    fn a_fork_waits() -> bool {
+    fn fork_waits_for_enumeration() -> bool {
         let (began, ended) = (AtomicBool::new(false), AtomicBool::new(false));
         std::thread::scope(|scope| {
             scope.spawn(|| {
@@ -87,7 +87,7 @@ mod tests {
     #[test]
     fn a_fork_and_a_look_exclude_each_other() {
         // At least one of the forks must have waited; on a busy machine some may hit the 200 ms timeout.
-        assert!((0..20).any(|_| a_fork_waits()));
+        assert!((0..20).any(|_| fork_waits_for_enumeration()));
         assert_eq!(enumerate_libraries(|| 1), Some(1));
         let gate = ClosedGate::close();
         assert_eq!(enumerate_libraries(|| 1), None);

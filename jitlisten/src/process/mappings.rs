@@ -37,8 +37,8 @@ impl<'a> MapsLine<'a> {
     /// Parses one line.
     pub fn parse(line: &'a [u8]) -> Option<MapsLine<'a>> {
         // The path comes last because it may contain spaces.
-        let mut parts = line.splitn(6, |&byte| byte == b' ');
-        let mut field = || std::str::from_utf8(parts.next()?).ok();
+        let mut columns = line.splitn(6, |&byte| byte == b' ');
+        let mut field = || std::str::from_utf8(columns.next()?).ok();
         let hexadecimal = |text| u64::from_str_radix(text, 16).ok();
         let (start, end) = field()?.split_once('-')?;
         let (start, end) = (hexadecimal(start)?, hexadecimal(end)?);
@@ -47,7 +47,7 @@ impl<'a> MapsLine<'a> {
         let (major, minor) = field()?.split_once(':')?;
         let device = (hexadecimal(major)? as u32, hexadecimal(minor)? as u32);
         let inode = field()?.parse().ok()?;
-        let path = parts.next().unwrap_or_default().trim_ascii_start();
+        let path = columns.next().unwrap_or_default().trim_ascii_start();
         let range = AddressRange::new(Address(start), end.checked_sub(start)?)?;
         Some(MapsLine { range, permissions, offset, device, inode, path })
     }
@@ -140,13 +140,13 @@ fn query(maps: &File, address: Address) -> io::Result<Option<Mapping>> {
         let error = io::Error::last_os_error();
         return if error.raw_os_error() == Some(libc::ENOENT) { Ok(None) } else { Err(error) };
     }
-    let has = |flag| query.vma_flags & flag != 0;
+    let has_flag = |flag| query.vma_flags & flag != 0;
     let range = AddressRange::new(Address(query.vma_start), query.vma_end.saturating_sub(query.vma_start));
     Ok(range.map(|range| Mapping {
         range,
-        writable: has(PROCMAP_QUERY_VMA_WRITABLE),
-        executable: has(PROCMAP_QUERY_VMA_EXECUTABLE),
-        shared: has(PROCMAP_QUERY_VMA_SHARED),
+        writable: has_flag(PROCMAP_QUERY_VMA_WRITABLE),
+        executable: has_flag(PROCMAP_QUERY_VMA_EXECUTABLE),
+        shared: has_flag(PROCMAP_QUERY_VMA_SHARED),
         of_file: query.inode != 0,
     }))
 }

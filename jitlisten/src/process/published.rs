@@ -46,8 +46,8 @@ impl<T: Ranged> Table<T> {
         let matches = |entry: &&Arc<T>| entry.start() <= address && address < entry.end() && entry.is_alive();
         let newest = self.newest.iter().rev().filter_map(OnceLock::get).find(matches);
         let sorted = || {
-            let after = self.sorted.partition_point(|entry| entry.start() <= address);
-            self.sorted.get(after.checked_sub(1)?).filter(matches)
+            let next_index = self.sorted.partition_point(|entry| entry.start() <= address);
+            self.sorted.get(next_index.checked_sub(1)?).filter(matches)
         };
         newest.or_else(sorted).map(|entry| &**entry)
     }

@@ -62,11 +62,11 @@ pub unsafe fn unmap_pages(pages: *mut u8, size: usize) -> bool {
 /// Returns zeroed memory from the reserve, or null.
 pub fn take_from_reserve(layout: Layout) -> *mut u8 {
     let start = RESERVE.0.get().cast::<u8>();
-    let aligned = |used: usize| (start as usize + used).next_multiple_of(layout.align()) - start as usize;
-    let taken = USED_BYTES.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |used| {
-        aligned(used).checked_add(layout.size()).filter(|&end| end <= RESERVE_BYTES)
+    let align_up = |used: usize| (start as usize + used).next_multiple_of(layout.align()) - start as usize;
+    let previous_used = USED_BYTES.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |used| {
+        align_up(used).checked_add(layout.size()).filter(|&end| end <= RESERVE_BYTES)
     });
-    taken.map_or(ptr::null_mut(), |used| start.wrapping_add(aligned(used)))
+    previous_used.map_or(ptr::null_mut(), |used| start.wrapping_add(align_up(used)))
 }
 
 /// Returns true if `memory` was returned by [`take_from_reserve`].

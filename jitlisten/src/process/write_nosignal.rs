@@ -9,21 +9,22 @@ use std::ptr;
 /// Calls `write(2)` once, retrying only on `EINTR`.
 pub(crate) fn write_once(file: &File, bytes: &[u8]) -> io::Result<usize> {
     // SAFETY: `bytes` is readable for its length, and the descriptor is open while `file` is borrowed.
-    quietly(|| unsafe { libc::write(file.as_raw_fd(), bytes.as_ptr().cast(), bytes.len()) })
+    call_without_signals(|| unsafe { libc::write(file.as_raw_fd(), bytes.as_ptr().cast(), bytes.len()) })
 }
 
 /// Overwrites the bytes at `offset`; the range must lie within the file.
 pub(crate) fn overwrite(file: &File, bytes: &[u8], offset: u64) -> io::Result<()> {
     let offset = i64::try_from(offset).map_err(|_| io::ErrorKind::InvalidInput)?;
     // SAFETY: `bytes` is readable for its length, and the descriptor is open while `file` is borrowed.
-    let written = quietly(|| unsafe { libc::pwrite(file.as_raw_fd(), bytes.as_ptr().cast(), bytes.len(), offset) })?;
+    let written =
+        call_without_signals(|| unsafe { libc::pwrite(file.as_raw_fd(), bytes.as_ptr().cast(), bytes.len(), offset) })?;
     if written == bytes.len() { Ok(()) } else { Err(io::ErrorKind::WriteZero.into()) }
 }
 
 /// Runs `call`, retrying on `EINTR`, with those signals blocked that a write may raise and whose default action kills
 /// the process: `SIGXFSZ` (beyond `RLIMIT_FSIZE`) and `SIGPIPE` (pipe without a reader).
-fn quietly(call: impl Fn() -> isize) -> io::Result<usize> {
-    let held = HeldSignals::hold();
+fn call_without_signals(call: impl Fn() -> isize) -> io::Result<usize> {
+    let blocked = BlockedSignals::block();
     let result = loop {
         match usize::try_from(call()) {
             Ok(written) => break Ok(written),
@@ -35,7 +36,7 @@ fn quietly(call: impl Fn() -> isize) -> io::Result<usize> {
             }
         }
     };
-    held.release(result.as_ref().err().and_then(|error| match error.raw_os_error()? {
+    blocked.release(result.as_ref().err().and_then(|error| match error.raw_os_error()? {
         libc::EFBIG => Some(libc::SIGXFSZ),
         libc::EPIPE => Some(libc::SIGPIPE),
         _ => None,
@@ -45,9 +46,9 @@ fn quietly(call: impl Fn() -> isize) -> io::Result<usize> {
 
 /// Runs `work` so that its writes raise no signal in the host; they return an error instead.
 pub fn without_write_signals<T>(work: impl FnOnce() -> T) -> T {
-    let held = HeldSignals::hold();
+    let blocked = BlockedSignals::block();
     let result = work();
-    held.release([libc::SIGXFSZ, libc::SIGPIPE].into_iter().filter(|&signal| is_pending(signal)));
+    blocked.release([libc::SIGXFSZ, libc::SIGPIPE].into_iter().filter(|&signal| is_pending(signal)));
     result
 }
 
@@ -60,8 +61,8 @@ fn is_pending(signal: libc::c_int) -> bool {
 /// Writes all of `bytes`. On error, returns the number of bytes written before it.
 pub(crate) fn write_whole(file: &File, bytes: &[u8]) -> Result<(), (usize, io::Error)> {
     let mut written = 0;
-    while let Some(rest) = bytes.get(written..).filter(|rest| !rest.is_empty()) {
-        match write_once(file, rest) {
+    while let Some(remaining) = bytes.get(written..).filter(|remaining| !remaining.is_empty()) {
+        match write_once(file, remaining) {
             Ok(0) => return Err((written, io::ErrorKind::WriteZero.into())),
             // Usually writes everything; a disk that fills up accepts a part and refuses the rest.
             Ok(count) => written += count,
@@ -100,21 +101,21 @@ pub(crate) fn duplicate_high(file: BorrowedFd<'_>) -> Option<File> {
 }
 
 /// Guard for signals that are blocked in this thread.
-struct HeldSignals {
+struct BlockedSignals {
     old_mask: libc::sigset_t,
     /// Signals that were pending before our calls and belong to the host.
     pending: libc::sigset_t,
 }
 
-impl HeldSignals {
-    fn hold() -> Self {
+impl BlockedSignals {
+    fn block() -> Self {
         let signals = set_of(&[libc::SIGXFSZ, libc::SIGPIPE]);
         let (mut old_mask, mut pending) = (set_of(&[]), set_of(&[]));
         // SAFETY: all arguments are signal sets; the call overwrites the last one.
         unsafe { libc::pthread_sigmask(libc::SIG_BLOCK, &signals, &raw mut old_mask) };
         // SAFETY: `pending` is a signal set, which the call overwrites.
         unsafe { libc::sigpending(&raw mut pending) };
-        HeldSignals { old_mask, pending }
+        BlockedSignals { old_mask, pending }
     }
 
     /// Restores the mask, after consuming the signals that our calls have `caused`.
@@ -184,8 +185,8 @@ mod tests {
             let mut shell = std::process::Command::new("sh");
             shell.args(["-c", "ulimit -f 0; exec \"$0\" \"$1\""]).arg(std::env::current_exe().unwrap()).arg(NAME);
             shell.env(VARIABLE, "1");
-            let done = shell.output().unwrap();
-            assert!(done.status.success(), "{done:?}");
+            let output = shell.output().unwrap();
+            assert!(output.status.success(), "{output:?}");
             return;
         }
         // SAFETY: sets the default action, which a host may have.

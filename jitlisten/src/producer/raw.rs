@@ -45,22 +45,23 @@ const MAX_PIECES: usize = 0x8000;
 /// # Errors
 /// [`Error::NoFunction`], [`Error::FunctionSize`], [`Error::TooManyPieces`], and errors of the ELF and DWARF writers.
 pub fn encode(code: &Code<'_>) -> Result<Vec<u8>, Error> {
-    let functions = sorted(code.functions)?;
+    let functions = sort_functions(code.functions)?;
     let pieces = pieces(&functions)?;
     let mut object = Object::new(BinaryFormat::Elf, architecture(code.machine), Endianness::Little);
-    let sections: Vec<SectionId> = pieces.iter().map(|&piece| nobits(&mut object, b".text", piece, true)).collect();
+    let sections: Vec<SectionId> =
+        pieces.iter().map(|&piece| add_nobits_section(&mut object, b".text", piece, true)).collect();
     let mut placed: Vec<Placed<'_>> =
         pieces.iter().map(|piece| Placed { name: b".text", address: piece.start() }).collect();
     if let Some(range) = code.eh_frame.filter(|range| !range.is_empty()) {
-        nobits(&mut object, b".eh_frame", range, false);
+        add_nobits_section(&mut object, b".eh_frame", range, false);
         placed.push(Placed { name: b".eh_frame", address: range.start() });
     }
     for function in &functions {
-        let piece = piece_of(&pieces, function.range.start());
-        object.add_symbol(symbol(function, pieces[piece].start(), sections[piece]));
+        let piece = piece_index(&pieces, function.range.start());
+        object.add_symbol(function_symbol(function, pieces[piece].start(), sections[piece]));
     }
     let lines = raw_lines::sections(code.lines, &functions, &|address| {
-        let piece = piece_of(&pieces, address);
+        let piece = piece_index(&pieces, address);
         (piece, address.0 - pieces[piece].start().0)
     })?;
     add_debug(&mut object, code.machine, &sections, lines)?;
@@ -77,7 +78,7 @@ fn architecture(machine: Machine) -> Architecture {
 }
 
 /// Functions sorted by address, longer ones first; fails if one has no name or an impossible size.
-fn sorted<'a>(functions: &[Function<'a>]) -> Result<Vec<Function<'a>>, Error> {
+fn sort_functions<'a>(functions: &[Function<'a>]) -> Result<Vec<Function<'a>>, Error> {
     let mut sorted = functions.to_vec();
     for function in &sorted {
         let size = function.range.size();
@@ -111,12 +112,12 @@ fn pieces(functions: &[Function<'_>]) -> Result<Vec<AddressRange>, Error> {
 }
 
 /// Index of the piece that contains `address`.
-fn piece_of(pieces: &[AddressRange], address: Address) -> usize {
+fn piece_index(pieces: &[AddressRange], address: Address) -> usize {
     pieces.partition_point(|piece| piece.start() <= address).saturating_sub(1)
 }
 
 /// Adds a section whose bytes exist in memory only.
-fn nobits(object: &mut Object<'_>, name: &[u8], range: AddressRange, is_executable: bool) -> SectionId {
+fn add_nobits_section(object: &mut Object<'_>, name: &[u8], range: AddressRange, is_executable: bool) -> SectionId {
     let id = object.add_section(Vec::new(), name.to_vec(), SectionKind::UninitializedData);
     object.append_section_bss(id, range.size(), 1);
     let flag = if is_executable { elf::SHF_EXECINSTR.0 } else { 0 };
@@ -125,7 +126,7 @@ fn nobits(object: &mut Object<'_>, name: &[u8], range: AddressRange, is_executab
     id
 }
 
-fn symbol(function: &Function<'_>, base: Address, section: SectionId) -> Symbol {
+fn function_symbol(function: &Function<'_>, base: Address, section: SectionId) -> Symbol {
     Symbol {
         name: function.name.to_vec(),
         value: function.range.start().0 - base.0,
@@ -160,7 +161,7 @@ fn add_debug(
             // Always found: every section that a relocation refers to is written.
             let Some(target) = target else { continue };
             let symbol: SymbolId = object.section_symbol(target);
-            let flags = RelocationFlags::Elf { r_type: absolute(machine, relocation.size) };
+            let flags = RelocationFlags::Elf { r_type: absolute_relocation(machine, relocation.size) };
             let (offset, addend) = (relocation.offset, relocation.addend);
             object.add_relocation(id, Relocation { offset, symbol, addend, flags })?;
         }
@@ -168,7 +169,7 @@ fn add_debug(
     Ok(())
 }
 
-fn absolute(machine: Machine, size: u8) -> elf::RelocationType {
+fn absolute_relocation(machine: Machine, size: u8) -> elf::RelocationType {
     match (machine, size) {
         (Machine::X86_64, 8) => elf::R_X86_64_64,
         (Machine::X86_64, _) => elf::R_X86_64_32,
@@ -240,17 +241,17 @@ mod tests {
 
     #[test]
     fn what_cannot_be_is_refused() {
-        let refused = |functions: &[Function<'_>]| {
+        let encode_error = |functions: &[Function<'_>]| {
             let code = Code { machine: Machine::X86_64, functions, lines: &[], eh_frame: None };
             encode(&code).unwrap_err()
         };
-        assert!(matches!(refused(&[]), Error::NoFunction));
-        assert!(matches!(refused(&[function(0x1000, 1, "")]), Error::NoFunction));
-        assert!(matches!(refused(&[function(0x1000, 0, "f")]), Error::FunctionSize { .. }));
-        assert!(matches!(refused(&[function(0, 1, "f")]), Error::FunctionSize { .. }));
-        assert!(matches!(refused(&[function(0x1000, 1 << 40, "f")]), Error::FunctionSize { .. }));
-        let many: Vec<_> = (1..=MAX_PIECES as u64 + 1).map(|n| function(n * 16, 1, "f")).collect();
-        assert!(matches!(refused(&many), Error::TooManyPieces(_)));
+        assert!(matches!(encode_error(&[]), Error::NoFunction));
+        assert!(matches!(encode_error(&[function(0x1000, 1, "")]), Error::NoFunction));
+        assert!(matches!(encode_error(&[function(0x1000, 0, "f")]), Error::FunctionSize { .. }));
+        assert!(matches!(encode_error(&[function(0, 1, "f")]), Error::FunctionSize { .. }));
+        assert!(matches!(encode_error(&[function(0x1000, 1 << 40, "f")]), Error::FunctionSize { .. }));
+        let many_functions: Vec<_> = (1..=MAX_PIECES as u64 + 1).map(|n| function(n * 16, 1, "f")).collect();
+        assert!(matches!(encode_error(&many_functions), Error::TooManyPieces(_)));
     }
 
     #[test]

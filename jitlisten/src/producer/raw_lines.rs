@@ -48,29 +48,29 @@ pub(super) fn sections(
 ) -> Result<Vec<DebugSection>, Error> {
     let mut rows: Vec<&Line<'_>> = lines.iter().collect();
     rows.sort_by_key(|row| row.address);
-    let parts: Vec<(Function<'_>, &[&Line<'_>])> = disjoint(functions)
+    let functions_with_rows: Vec<(Function<'_>, &[&Line<'_>])> = disjoint(functions)
         .into_iter()
         .map(|function| (function, rows_in(&rows, function.range)))
         .filter(|(_, rows)| !rows.is_empty())
         .collect();
-    if parts.is_empty() {
+    if functions_with_rows.is_empty() {
         return Ok(Vec::new());
     }
     let encoding = Encoding { format: Format::Dwarf32, version: 4, address_size: 8 };
     let mut dwarf = DwarfUnit::new(encoding);
-    dwarf.unit.line_program = program(encoding, &parts, locate);
-    add_entries(&mut dwarf, &parts, locate);
+    dwarf.unit.line_program = program(encoding, &functions_with_rows, locate);
+    add_entries(&mut dwarf, &functions_with_rows, locate);
     let mut sections = Sections::new(RelocationRecorder::default());
     dwarf.write(&mut sections)?;
-    let mut written = Vec::new();
+    let mut debug_sections = Vec::new();
     sections.for_each(|id, section| {
         if !section.bytes.slice().is_empty() {
             let (bytes, relocations) = (section.bytes.slice().to_vec(), section.references.clone());
-            written.push(DebugSection { id, bytes, relocations });
+            debug_sections.push(DebugSection { id, bytes, relocations });
         }
         Ok::<_, Error>(())
     })?;
-    Ok(written)
+    Ok(debug_sections)
 }
 
 /// Functions without overlaps: each ends where the next begins. If several have the same start, the first is kept.
@@ -91,11 +91,11 @@ fn disjoint<'a>(functions: &[Function<'a>]) -> Vec<Function<'a>> {
 }
 
 fn rows_in<'r, 'a>(rows: &'r [&'a Line<'a>], range: AddressRange) -> &'r [&'a Line<'a>] {
-    let [from, to] = [range.start(), range.end()].map(|limit| rows.partition_point(|row| row.address < limit));
-    rows.get(from..to).unwrap_or_default()
+    let [first, end] = [range.start(), range.end()].map(|limit| rows.partition_point(|row| row.address < limit));
+    rows.get(first..end).unwrap_or_default()
 }
 
-fn symbolic(address: Address, locate: Locate<'_>) -> WriteAddress {
+fn relocatable_address(address: Address, locate: Locate<'_>) -> WriteAddress {
     let (symbol, offset) = locate(address);
     WriteAddress::Symbol { symbol, addend: offset as i64 }
 }
@@ -105,14 +105,18 @@ fn has_file(row: &Line<'_>) -> bool {
 }
 
 /// Line program, with one sequence for each function.
-fn program(encoding: Encoding, parts: &[(Function<'_>, &[&Line<'_>])], locate: Locate<'_>) -> LineProgram {
+fn program(
+    encoding: Encoding,
+    functions_with_rows: &[(Function<'_>, &[&Line<'_>])],
+    locate: Locate<'_>,
+) -> LineProgram {
     let text = |bytes: &[u8]| LineString::String(bytes.to_vec());
     let mut program = LineProgram::new(encoding, LineEncoding::default(), text(b"/"), None, text(b"jit"), None);
     let directory = program.default_directory();
-    for (function, rows) in parts {
+    for (function, rows) in functions_with_rows {
         // A sequence starts at its first row; the code before it gets no row.
         let Some(start) = rows.first().map(|row| row.address) else { continue };
-        program.begin_sequence(Some(symbolic(start, locate)));
+        program.begin_sequence(Some(relocatable_address(start, locate)));
         for row in *rows {
             let has_line = has_file(row);
             let file: Option<FileId> = has_line.then(|| program.add_file(text(row.file), directory, None));
@@ -129,11 +133,14 @@ fn program(encoding: Encoding, parts: &[(Function<'_>, &[&Line<'_>])], locate: L
 }
 
 /// Adds the compilation unit and its functions.
-fn add_entries(dwarf: &mut DwarfUnit, parts: &[(Function<'_>, &[&Line<'_>])], locate: Locate<'_>) {
-    let name =
-        parts.iter().flat_map(|(_, rows)| rows.iter()).find(|row| has_file(row)).map_or(&b"jit"[..], |row| row.file);
-    let ranges = parts.iter().map(|(function, _)| Range::StartLength {
-        begin: symbolic(function.range.start(), locate),
+fn add_entries(dwarf: &mut DwarfUnit, functions_with_rows: &[(Function<'_>, &[&Line<'_>])], locate: Locate<'_>) {
+    let name = functions_with_rows
+        .iter()
+        .flat_map(|(_, rows)| rows.iter())
+        .find(|row| has_file(row))
+        .map_or(&b"jit"[..], |row| row.file);
+    let ranges = functions_with_rows.iter().map(|(function, _)| Range::StartLength {
+        begin: relocatable_address(function.range.start(), locate),
         length: function.range.size(),
     });
     let ranges = dwarf.unit.ranges.add(RangeList(ranges.collect()));
@@ -145,11 +152,11 @@ fn add_entries(dwarf: &mut DwarfUnit, parts: &[(Function<'_>, &[&Line<'_>])], lo
     root.set(dw::DW_AT_comp_dir, AttributeValue::String(b"/".to_vec()));
     root.set(dw::DW_AT_low_pc, AttributeValue::Address(WriteAddress::Constant(0)));
     root.set(dw::DW_AT_ranges, AttributeValue::RangeListRef(ranges));
-    for (function, _) in parts {
+    for (function, _) in functions_with_rows {
         let entry = dwarf.unit.add(unit, dw::DW_TAG_subprogram);
         let entry = dwarf.unit.get_mut(entry);
         entry.set(dw::DW_AT_name, AttributeValue::String(function.name.to_vec()));
-        entry.set(dw::DW_AT_low_pc, AttributeValue::Address(symbolic(function.range.start(), locate)));
+        entry.set(dw::DW_AT_low_pc, AttributeValue::Address(relocatable_address(function.range.start(), locate)));
         entry.set(dw::DW_AT_high_pc, AttributeValue::Udata(function.range.size()));
         entry.set(dw::DW_AT_external, AttributeValue::Flag(true));
     }

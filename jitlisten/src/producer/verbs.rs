@@ -46,8 +46,8 @@ const LISTEN_CALLS: u32 = 1;
 
 impl Library {
     fn find() -> Option<Library> {
-        let [loaded, open] = [c"jitlisten_object_loaded", c"jitlisten_open_with"].map(symbol);
-        let verbs = [c"jitlisten_owns_pages", c"jitlisten_finalized", c"jitlisten_freeing"].map(symbol);
+        let [loaded, open] = [c"jitlisten_object_loaded", c"jitlisten_open_with"].map(find_symbol);
+        let verbs = [c"jitlisten_owns_pages", c"jitlisten_finalized", c"jitlisten_freeing"].map(find_symbol);
         let (loaded, open, [owns_pages, finalized, freeing]) = (loaded?, open?, verbs);
         let (owns_pages, finalized, freeing) = (owns_pages?, finalized?, freeing?);
         // SAFETY: the header declares the functions with these types.
@@ -67,7 +67,7 @@ impl Library {
     }
 }
 
-fn symbol(name: &CStr) -> Option<*mut c_void> {
+fn find_symbol(name: &CStr) -> Option<*mut c_void> {
     // SAFETY: `name` is a C string; any result is an address or null.
     Some(unsafe { libc::dlsym(libc::RTLD_DEFAULT, name.as_ptr()) }).filter(|address| !address.is_null())
 }
@@ -103,7 +103,7 @@ pub(super) fn frame_pointer_policy() -> FramePointerPolicy {
     if options.active { options.frame_pointer_policy } else { FramePointerPolicy::Untouched }
 }
 
-fn guarded(work: impl FnOnce() -> i32) -> i32 {
+fn catch_panics(work: impl FnOnce() -> i32) -> i32 {
     catch_unwind(AssertUnwindSafe(work)).unwrap_or(FAILED)
 }
 
@@ -117,7 +117,7 @@ unsafe extern "C" fn jitlisten_crate_object_loaded(
     count: usize,
     object: *mut u64,
 ) -> i32 {
-    guarded(|| match backend() {
+    catch_panics(|| match backend() {
         // SAFETY: the adapters pass valid arguments.
         Backend::Library(library) => unsafe { (library.loaded)(elf, size, sections, count, object) },
         Backend::Ours(session) if session.options().active => {
@@ -134,7 +134,7 @@ unsafe extern "C" fn jitlisten_crate_object_loaded(
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn jitlisten_crate_owns_pages(object: u64) -> i32 {
-    guarded(|| match backend() {
+    catch_panics(|| match backend() {
         // SAFETY: any number may be passed.
         Backend::Library(library) => unsafe { (library.owns_pages)(object) },
         Backend::Ours(session) => status(super::owns_pages(session, ObjectId(object.wrapping_sub(1)))),
@@ -143,7 +143,7 @@ unsafe extern "C" fn jitlisten_crate_owns_pages(object: u64) -> i32 {
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn jitlisten_crate_finalized(object: u64) -> i32 {
-    guarded(|| match backend() {
+    catch_panics(|| match backend() {
         // SAFETY: any number may be passed.
         Backend::Library(library) => unsafe { (library.finalized)(object) },
         Backend::Ours(session) => status(super::finalized(session, ObjectId(object.wrapping_sub(1)))),
@@ -152,7 +152,7 @@ unsafe extern "C" fn jitlisten_crate_finalized(object: u64) -> i32 {
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn jitlisten_crate_freeing(object: u64) -> i32 {
-    guarded(|| match backend() {
+    catch_panics(|| match backend() {
         // SAFETY: any number may be passed.
         Backend::Library(library) => unsafe { (library.freeing)(object) },
         Backend::Ours(session) => status(super::freeing(session, ObjectId(object.wrapping_sub(1)))),

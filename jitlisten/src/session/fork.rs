@@ -49,7 +49,7 @@ impl Session {
         self.images().begin_anew();
         // The threads that make these system calls exist only in the parent.
         state.changes = MemoryChanges::default();
-        self.waiting.store(0, Ordering::Relaxed);
+        self.waiting_threads.store(0, Ordering::Relaxed);
         for kind in SinkKind::ALL {
             let Some(sink) = &mut state.sinks[kind as usize] else { continue };
             state.replay_inherited[kind as usize] |= sink.forked() == Forked::KnowsNothing;

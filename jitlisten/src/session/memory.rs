@@ -174,7 +174,7 @@ mod tests {
         (Session::new(Options { sinks, directory: Some(directory.clone()), ..Options::default() }), directory)
     }
 
-    fn counted(session: &Session) -> [u64; 4] {
+    fn image_counts(session: &Session) -> [u64; 4] {
         let images = session.statistics().images;
         [images.written, images.refused_not_final, images.refused_not_owned, images.withdrawn]
     }
@@ -191,17 +191,17 @@ mod tests {
                 session.owns_pages(id).unwrap();
             }
             session.reported_finalized(id).unwrap();
-            assert_eq!(counted(&session), expected);
+            assert_eq!(image_counts(&session), expected);
             session.reported_freeing(id).unwrap();
         }
-        assert_eq!(counted(&session), [1, 0, 1, 1], "the pages are anonymous again");
+        assert_eq!(image_counts(&session), [1, 0, 1, 1], "the pages are anonymous again");
         // More code on the same page, for which the promise was not given.
         let first = session.loaded_from(Origin::Caller, object(owned.start().0), None).unwrap().id;
         session.owns_pages(first).unwrap();
         let second = session.loaded_from(Origin::Caller, object(owned.start().0 + 64), None).unwrap().id;
         session.reported_finalized(first).unwrap();
         session.reported_finalized(second).unwrap();
-        assert_eq!(counted(&session), [1, 0, 2, 1]);
+        assert_eq!(image_counts(&session), [1, 0, 2, 1]);
         std::fs::remove_dir_all(directory).unwrap();
     }
 
@@ -213,16 +213,16 @@ mod tests {
         let change = session.begin_change(page);
         let id = session.loaded(object(page.start().0), None, None).unwrap().id;
         assert_eq!(session.executable(page, Executable::Only).finalized, [id]);
-        assert_eq!(counted(&session), [0, 1, 0, 0]);
+        assert_eq!(image_counts(&session), [0, 1, 0, 0]);
         session.disable(SinkKind::Image);
         session.enable(SinkKind::Image);
-        assert_eq!(counted(&session), [0, 2, 0, 0]);
+        assert_eq!(image_counts(&session), [0, 2, 0, 0]);
         session.end_change(&change);
         session.disable(SinkKind::Image);
         session.enable(SinkKind::Image);
-        assert_eq!(counted(&session), [1, 2, 0, 0]);
+        assert_eq!(image_counts(&session), [1, 2, 0, 0]);
         let _ = session.not_executable(page);
-        assert_eq!(counted(&session), [1, 2, 0, 1]);
+        assert_eq!(image_counts(&session), [1, 2, 0, 1]);
         std::fs::remove_dir_all(directory).unwrap();
     }
 

@@ -110,8 +110,8 @@ mod tests {
         session.finalized(reported);
         session.freeing(reported);
         session.reported_freeing(reported).unwrap();
-        let counted = session.statistics();
-        assert_eq!((counted.objects_loaded, counted.objects_finalized, counted.objects_freed), (2, 2, 2));
+        let statistics = session.statistics();
+        assert_eq!((statistics.objects_loaded, statistics.objects_finalized, statistics.objects_freed), (2, 2, 2));
     }
 
     #[test]

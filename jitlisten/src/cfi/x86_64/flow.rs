@@ -90,9 +90,9 @@ impl Flow<'_> {
 
 /// Offset of the first unreached instruction after `from` that is not padding. `ends` maps the start of each reached
 /// instruction to its end.
-fn first_case(code: &[u8], ends: &BTreeMap<u64, u64>, from: u64) -> Option<u64> {
-    let starts = ends.range(from..).map(|(&start, _)| start).skip(1).chain([code.len() as u64]);
-    ends.range(from..).map(|(_, end)| end).zip(starts).find_map(|(end, start)| {
+fn first_case(code: &[u8], ends: &BTreeMap<u64, u64>, search_start: u64) -> Option<u64> {
+    let starts = ends.range(search_start..).map(|(&start, _)| start).skip(1).chain([code.len() as u64]);
+    ends.range(search_start..).map(|(_, end)| end).zip(starts).find_map(|(end, start)| {
         let gap = code.get(usize::try_from(*end).ok()?..usize::try_from(start).ok()?)?;
         let mut instructions = Decoder::with_ip(64, gap, *end, DecoderOptions::NONE).into_iter();
         instructions.find(|instruction| !is_padding(instruction.code())).map(|instruction| instruction.ip())
@@ -100,8 +100,8 @@ fn first_case(code: &[u8], ends: &BTreeMap<u64, u64>, from: u64) -> Option<u64> 
 }
 
 fn is_padding(code: Code) -> bool {
-    let fills = matches!(code, Code::Nopw | Code::Nopd | Code::Nopq | Code::Int3 | Code::Ud2);
-    fills || matches!(code, Code::Nop_rm16 | Code::Nop_rm32 | Code::Nop_rm64)
+    let is_filler = matches!(code, Code::Nopw | Code::Nopd | Code::Nopq | Code::Int3 | Code::Ud2);
+    is_filler || matches!(code, Code::Nop_rm16 | Code::Nop_rm32 | Code::Nop_rm64)
 }
 
 /// Offsets that can execute next, with their states.
@@ -115,7 +115,7 @@ fn successors(
     let next = offset + instruction.len() as u64;
     let target = offset.wrapping_add(instruction.near_branch_target().wrapping_sub(instruction.ip()));
     match instruction.flow_control() {
-        FlowControl::Next => (next < length).then_some(vec![(next, before.after(instruction, info)?)]),
+        FlowControl::Next => (next < length).then_some(vec![(next, before.after_instruction(instruction, info)?)]),
         FlowControl::UnconditionalBranch => jump(target, length, before),
         FlowControl::ConditionalBranch => {
             let mut targets = jump(target, length, before)?;
@@ -126,7 +126,7 @@ fn successors(
             // A call into the same function is not a real call: it reads its own address.
             let calls_into_itself = instruction.is_call_near() && target != 0 && target < length;
             // The code may end with a call that does not return.
-            let state = (!calls_into_itself).then(|| before.after(instruction, info)).flatten()?;
+            let state = (!calls_into_itself).then(|| before.after_instruction(instruction, info)).flatten()?;
             Some(if next < length { vec![(next, state)] } else { Vec::new() })
         }
         FlowControl::Return => before.is_like_entry().then(Vec::new),

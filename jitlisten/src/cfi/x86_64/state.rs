@@ -69,7 +69,11 @@ impl State {
     }
 
     /// State after `instruction`, which must not jump; `None` if it is not sufficient for unwinding.
-    pub(super) fn after(&self, instruction: &Instruction, info: &mut InstructionInfoFactory) -> Option<State> {
+    pub(super) fn after_instruction(
+        &self,
+        instruction: &Instruction,
+        info: &mut InstructionInfoFactory,
+    ) -> Option<State> {
         let mut next = self.clone();
         match instruction.code() {
             Code::Push_r64 => next.push(instruction.op0_register())?,
@@ -85,7 +89,7 @@ impl State {
             _ if is_move(instruction, Register::RSP, Register::RBP) => {
                 next.depth = self.frame;
             }
-            _ => next.other(instruction, info)?,
+            _ => next.apply_other(instruction, info)?,
         }
         next.cfa().is_some().then_some(next)
     }
@@ -127,12 +131,12 @@ impl State {
         self.saved.get(index).copied().flatten().map(|_| ())
     }
 
-    fn other(&mut self, instruction: &Instruction, info: &mut InstructionInfoFactory) -> Option<()> {
+    fn apply_other(&mut self, instruction: &Instruction, info: &mut InstructionInfoFactory) -> Option<()> {
         let depth = self.depth_after(instruction);
-        for used in info.info(instruction).used_registers() {
-            let written = !matches!(used.access(), OpAccess::None | OpAccess::Read | OpAccess::CondRead);
-            let register = used.register().full_register();
-            if !written || instruction.is_call_near() || instruction.is_call_near_indirect() {
+        for usage in info.info(instruction).used_registers() {
+            let is_written = !matches!(usage.access(), OpAccess::None | OpAccess::Read | OpAccess::CondRead);
+            let register = usage.register().full_register();
+            if !is_written || instruction.is_call_near() || instruction.is_call_near_indirect() {
                 continue;
             }
             if register == Register::RSP {
