@@ -118,7 +118,7 @@ enum {
 /* Options of a session. Each string has the format of an environment variable and overrides it; NULL: use the variable.
  * A process whose environment has JITLISTEN=off stays off. */
 struct jitlisten_options {
-    /* In: sizeof(struct jitlisten_options). */
+    /* Set to sizeof(struct jitlisten_options) by the caller. */
     size_t size;
     /* JITLISTEN: "perfmap,unwind", "all", ... */
     const char *sinks;
@@ -133,7 +133,7 @@ struct jitlisten_options {
     const char *names;
     /* JITLISTEN_LISTEN_PROCESS or JITLISTEN_LISTEN_CALLS. */
     uint32_t listen;
-    /* 0 */
+    /* Reserved; 0. */
     uint32_t reserved;
 };
 
@@ -188,30 +188,30 @@ jitlisten_status jitlisten_object_loaded(const void *elf, size_t elf_size, const
 /* A function of a JIT that makes no ELF objects. */
 struct jitlisten_function {
     uint64_t address;
-    /* From 1 to UINT32_MAX bytes. */
+    /* Size in bytes, from 1 to UINT32_MAX. */
     uint64_t size;
-    /* Not empty. Mangled C++ and Numba names are demangled. */
+    /* Name; not empty. Mangled C++ and Numba names are demangled. */
     const char *name;
 };
 
 /* Row of a line table: the code from address to the next row, or to the end of the function, belongs to this line. */
 struct jitlisten_line {
     uint64_t address;
-    /* A full path. NULL or empty: unknown. */
+    /* Full path of the source file. NULL or empty: unknown. */
     const char *file;
-    /* From 1; 0: unknown. */
+    /* Line and column, from 1; 0: unknown. */
     uint32_t line;
     uint32_t column;
 };
 
 /* Code of a JIT that makes no ELF objects. */
 struct jitlisten_code {
-    /* In: sizeof(struct jitlisten_code). */
+    /* Set to sizeof(struct jitlisten_code) by the caller. */
     size_t size;
-    /* At least one, in any order. */
+    /* Functions of the code: at least one, in any order. */
     const struct jitlisten_function *functions;
     size_t function_count;
-    /* In any order; NULL if line_count is 0. */
+    /* Line table, in any order; NULL if line_count is 0. */
     const struct jitlisten_line *lines;
     size_t line_count;
     /* The .eh_frame (Linux Standard Base, with or without a terminating zero word) of the functions; NULL if
@@ -279,8 +279,8 @@ jitlisten_status jitlisten_set_log(jitlisten_log_callback callback, void *user, 
 
 /* Counters since the session was opened, in this process. */
 struct jitlisten_statistics {
-    /* In: sizeof(struct jitlisten_statistics). Members beyond it are not written; members that the library does not
-     * know are unchanged, and size becomes the number of bytes written. */
+    /* Set to sizeof(struct jitlisten_statistics) by the caller. Members beyond it are not written; members that the
+     * library does not know are unchanged, and size becomes the number of bytes written. */
     size_t size;
     /* Objects that were placed in memory. */
     uint64_t objects_loaded;
@@ -353,12 +353,12 @@ enum {
 
 /* Options of a recording. */
 struct jitlisten_record_options {
-    /* In: sizeof(struct jitlisten_record_options). */
+    /* Set to sizeof(struct jitlisten_record_options) by the caller. */
     size_t size;
     /* Samples per second of each thread's time, from 1 to 10000; 0: 199. CPU timers fire at the kernel's clock tick,
      * 100 to 1000 times a second; with a higher rate each sample has a longer period. */
     uint32_t hz;
-    /* JITLISTEN_RECORD_WALL, ... */
+    /* Flags: JITLISTEN_RECORD_WALL, ... */
     uint32_t flags;
     /* Ends the recording after this many seconds; 0: no limit. jitlisten_record_stop() must still be called. */
     uint32_t seconds;
@@ -389,7 +389,7 @@ jitlisten_status jitlisten_record_path(char *path, size_t size);
 
 /* Counters of the current recording, or of the last one. */
 struct jitlisten_record_statistics {
-    /* In: sizeof(struct jitlisten_record_statistics). As in struct jitlisten_statistics. */
+    /* Set to sizeof(struct jitlisten_record_statistics) by the caller; as in struct jitlisten_statistics. */
     size_t size;
     /* Samples in the file. */
     uint64_t samples;
@@ -422,10 +422,10 @@ struct jitlisten_live_function {
     uint64_t size;
     /* Name as in the perf map. */
     const char *name;
-    /* File and line of its first instruction; NULL and 0: unknown. */
+    /* File and line of the first instruction; NULL and 0 if unknown. */
     const char *file;
     uint32_t line;
-    /* 0 */
+    /* Reserved; 0. */
     uint32_t reserved;
 };
 
@@ -452,7 +452,7 @@ struct jitlisten_llvm {
     const char *path;
     /* JITLISTEN_DISCOVERED_BY_CALL or JITLISTEN_DISCOVERED_BY_LIST. */
     uint32_t discovered_by;
-    /* 0 */
+    /* Reserved; 0. */
     uint32_t reserved;
     /* Number of objects currently in its GDB JIT list. */
     uint64_t objects;

@@ -1,7 +1,7 @@
 /* jitlisten_llvm.hpp - report code from inside LLVM's own engines, for programs that embed LLVM 14 to 22.
  *
  * Header-only, C++17, compiled against your LLVM and linked with libjitlisten (jitlisten.h). Works with and without
- * RTTI and exceptions, whichever your LLVM was built with. One line for each engine; the engine decides which:
+ * RTTI and exceptions, whichever your LLVM was built with. Add one line for each engine, according to its kind:
  *
  *     #include <jitlisten_llvm.hpp>
  *

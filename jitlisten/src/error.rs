@@ -56,7 +56,7 @@ pub enum Error {
         /// Length in bytes.
         size: u64,
     },
-    /// Raw code in too many pieces that are not adjacent.
+    /// Raw code that consists of too many separate pieces.
     TooManyPieces(usize),
     /// No live object has this id: it was never reported, or has been freed.
     UnknownObject(ObjectId),

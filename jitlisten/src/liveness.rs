@@ -56,7 +56,7 @@ impl ProcessIdentity {
     }
 }
 
-/// Identity of a `jitlisten run`, which lasts as long as this process. Its text form in `JITLISTEN_RUN` is
+/// Process of a `jitlisten run` command; the run is over when this process ends. Its text form in `JITLISTEN_RUN` is
 /// `run=PID-START-NAMESPACE`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Run(pub ProcessIdentity);
@@ -103,8 +103,8 @@ impl Owner {
         self.run.is_some_and(|run| own == Some(run) || run.0.is_alive(namespace) == Some(true))
     }
 
-    /// Returns true if the process is known to have ended, given that nobody holds the lock on its file. In this PID
-    /// namespace the PID decides; in others, the file must have been written long ago.
+    /// Returns true if the process is known to have ended, given that no process holds the lock on its file. In this
+    /// PID namespace the PID decides; in others, the file must have been written long ago.
     pub(crate) fn is_gone(&self, namespace: u64, written: SystemTime) -> bool {
         match self.process.is_alive(namespace) {
             Some(is_alive) => !is_alive,

@@ -45,7 +45,7 @@ pub enum Level {
     Warn,
     /// LLVMs and libraries detected, and the actions taken.
     Info,
-    /// Every object.
+    /// Events of every object.
     Debug,
 }
 

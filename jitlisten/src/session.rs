@@ -14,7 +14,7 @@
 //! | --- | --- |
 //! | `session.rs` | the state, its lock, the three events |
 //! | `record.rs`, `alive.rs` | a live object and its neighbours; queries for live functions |
-//! | `reported.rs`, `listed.rs`, `moved.rs` | objects reported by two channels; by a linker and a list; copied elsewhere |
+//! | `reported.rs`, `listed.rs`, `moved.rs` | objects reported by two channels, by linker and list, or copied |
 //! | `memory.rs` | memory changes: the [`Ledger`] decides which objects they finalize or free |
 //! | `notify.rs` | sinks and the observer |
 //! | `fork.rs` | fork, and change of the user |
@@ -232,9 +232,9 @@ impl Session {
         }
     }
 
-    /// *loaded*: LLVM has placed an object in memory. `debug_object` is a copy of its debug object. `kept_at` is the
-    /// address of the original, which LLVM keeps until *freeing*; sinks that are enabled later read it. `library` is
-    /// the path of the file that contains the LLVM.
+    /// Handles *loaded*: LLVM has placed an object in memory. `debug_object` is a copy of its debug object. `kept_at`
+    /// is the address of the original, which LLVM keeps until *freeing*; sinks that are enabled later read it.
+    /// `library` is the path of the file that contains the LLVM.
     ///
     /// # Errors
     /// If the debug object cannot be parsed. It is counted as refused and otherwise ignored.
@@ -248,7 +248,7 @@ impl Session {
         self.loaded_from(Origin::LlvmList { kept_at }, debug_object, library)
     }
 
-    /// *loaded*, for an object of any origin.
+    /// Handles *loaded* for an object of any origin.
     ///
     /// # Errors
     /// Same as for [`Session::loaded`].
@@ -340,7 +340,7 @@ impl Session {
         self.lock().objects.get(&id)?.library.clone()
     }
 
-    /// *finalized*: the bytes of the object are relocated, and its code may run.
+    /// Handles *finalized*: the bytes of the object are relocated, and its code may run.
     #[doc(hidden)]
     pub fn finalized(&self, id: ObjectId) {
         let mut state = self.lock_for_this_process();
@@ -379,7 +379,7 @@ impl Session {
         }
     }
 
-    /// *freeing*: the code of the object is about to be freed, but still mapped.
+    /// Handles *freeing*: the code of the object is about to be freed, but still mapped.
     #[doc(hidden)]
     pub fn freeing(&self, id: ObjectId) {
         let mut state = self.lock_for_this_process();
@@ -423,14 +423,14 @@ impl Session {
         self.counters.functions_without_unwind_table.add(gaps.without_unwind_table);
         if gaps.without_frame_pointer > 0 && self.options.frame_pointer_policy == FramePointerPolicy::FramePointers {
             self.counters.objects_without_frame_pointers.add(1);
-            let first_name = object.functions().first().map_or("?", |function| &function.linkage_name);
+            let name = object.functions().first().map_or("?", |function| &function.linkage_name);
             let (count, total) = (gaps.without_frame_pointer, object.functions().len());
-            log_line!(Info, "{count} of {total} functions compiled with {first_name} have no frame pointer");
+            log_line!(Info, "{count} of {total} functions compiled with {name} have no frame pointer");
             if !self.warned_of_frame_pointers.swap(true, Ordering::Relaxed) {
                 let library = record.library.as_ref().map_or_else(String::new, |library| format!("{library}: "));
                 log_line!(
                     Warn,
-                    "{library}code without frame pointers was loaded, first {first_name}: compiled without jitlisten, or by \
+                    "{library}code without frame pointers was loaded, first {name}: compiled without jitlisten, or by \
                      an LLVM that it cannot change"
                 );
             }

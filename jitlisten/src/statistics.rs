@@ -89,7 +89,6 @@ pub struct SinkStatistics {
     pub failures: u64,
 }
 
-/// One counter.
 #[derive(Debug, Default)]
 pub(crate) struct Counter(AtomicU64);
 

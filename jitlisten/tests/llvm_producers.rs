@@ -52,7 +52,7 @@ fn an_engine_of_ours_says_everything_itself() {
     let module = identity(&context);
     let before = object_counts();
     let (engine, listener) = producer::create_engine(&module, OptimizationLevel::Default).unwrap();
-    // SAFETY: its signature.
+    // SAFETY: `identity` has this signature.
     let result = unsafe { engine.get_function::<IdentityFunction>("identity").unwrap().call(7) };
     assert_eq!((result, counts_since(before)), (7, [1, 1, 0]));
     drop((module, engine));

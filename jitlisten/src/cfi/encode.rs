@@ -27,8 +27,8 @@ pub struct FunctionRules {
     pub rows: Vec<UnwindRow>,
 }
 
-/// Returns an address for the section of `functions` (sorted by address) that is copied immediately and never mapped:
-/// after the last function.
+/// Returns an address at which the section of `functions` (sorted by address) can be encoded, if it is only copied and
+/// never mapped: the first aligned address after the last function.
 ///
 /// The section must not overlap the functions. A pc-relative pointer that happens to be 0 would be read as null by
 /// libgcc and similar readers, which then skip the function.

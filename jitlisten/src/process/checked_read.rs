@@ -21,7 +21,7 @@ pub fn copy(range: AddressRange) -> io::Result<Vec<u8>> {
 /// Copies `range`; for callers that know the PID of this process already, which costs a system call.
 pub(crate) fn copy_in(pid: u32, range: AddressRange) -> io::Result<Vec<u8>> {
     let size = usize::try_from(range.size()).map_err(|_| io::ErrorKind::InvalidInput)?;
-    // SAFETY: bytes take every bit pattern.
+    // SAFETY: `u8` is valid for every bit pattern.
     unsafe { copy_array(pid, range.start(), size) }
 }
 

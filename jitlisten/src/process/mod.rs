@@ -1,4 +1,4 @@
-//! Host safety: living in a process that is not ours.
+//! Host safety: running inside a process that is not ours.
 //!
 //! | module | safeguard |
 //! | --- | --- |
@@ -6,7 +6,7 @@
 //! | [`host_state`] | signals and cancellation are deferred while a thread runs our code; `errno` is restored |
 //! | [`checked_file`] | the host may close our **descriptors** and reuse their numbers: see below |
 //! | [`reserve`] | Rust aborts when an allocation fails: see below |
-//! | [`write_nosignal`] | signals raised by our writes are consumed: `SIGXFSZ` (file size limit), `SIGPIPE` (no reader) |
+//! | [`write_nosignal`] | signals of our writes are consumed: `SIGXFSZ` (file size limit), `SIGPIPE` (no reader) |
 //! | [`across_fork`] | the locks of session, shim and sampler are held across `fork(2)` |
 //! | [`fork_gate`] | a fork waits while we enumerate libraries: glibc 2.36 does not reset `dl_load_write_lock` |
 //! | [`clock`] | direct system call: libfaketime may stop libc's clock, and a timeout would never expire |
@@ -54,7 +54,7 @@ pub(crate) fn in_child(test: impl FnOnce() -> bool) -> bool {
     let child = unsafe { libc::fork() };
     if child == 0 {
         let passed = std::panic::catch_unwind(std::panic::AssertUnwindSafe(test)).unwrap_or(false);
-        // SAFETY: ends the child.
+        // SAFETY: exits the child process.
         unsafe { libc::_exit(i32::from(!passed)) };
     }
     let mut status = 0;

@@ -76,7 +76,7 @@ struct Retired<T>(*mut Table<T>);
 // SAFETY: owning pointer to data that may be sent between threads.
 unsafe impl<T: Send + Sync> Send for Retired<T> {}
 
-/// Exclusive access to the entries, for changes.
+/// Guard with exclusive access to the entries, for changing them.
 #[derive(Debug)]
 pub struct Changing<'a, T, Own> {
     published: &'a Published<T, Own>,
@@ -154,7 +154,7 @@ impl<T: Ranged, Own> Changing<'_, T, Own> {
         &mut self.change.own
     }
 
-    /// Adds an entry.
+    /// Adds an entry, merging the table when its unsorted part is full.
     pub fn add(&mut self, entry: Arc<T>) {
         // SAFETY: only this thread replaces the table.
         let table = unsafe { self.published.table() };

@@ -81,7 +81,7 @@ pub enum Producer {
     Other,
 }
 
-/// *loaded*: reports an object that was placed in memory. Its loaded sections have their addresses in `sh_addr`.
+/// Reports *loaded* for an object that was placed in memory. Its loaded sections have their addresses in `sh_addr`.
 ///
 /// # Errors
 /// If the object cannot be parsed.
@@ -94,7 +94,7 @@ pub fn loaded(session: &Session, producer: Producer, object: Vec<u8>) -> Result<
     session.loaded_from(origin, object, None).map(|loaded| loaded.id)
 }
 
-/// *loaded*, for an object whose section headers have no addresses; see [`set_section_addresses`].
+/// Reports *loaded* for an object whose section headers have no addresses; see [`set_section_addresses`].
 ///
 /// # Errors
 /// If the object cannot be parsed.
@@ -108,7 +108,7 @@ pub fn loaded_at(
     loaded(session, producer, object)
 }
 
-/// *loaded*, for code without an ELF object; see [`raw::encode`].
+/// Reports *loaded* for code without an ELF object; see [`raw::encode`].
 ///
 /// # Errors
 /// Errors of [`raw::encode`].
@@ -117,7 +117,7 @@ pub fn code_loaded(session: &Session, code: &raw::Code<'_>) -> Result<ObjectId, 
     loaded(session, Producer::Other, object)
 }
 
-/// *finalized*: reports that the object is relocated and may run. After a library was loaded, the next call takes the
+/// Reports *finalized*: the object is relocated and may run. After a library was loaded, the next call takes the
 /// loader's lock, to find unwinders in it.
 ///
 /// # Errors
@@ -141,7 +141,7 @@ pub fn owns_pages(session: &Session, id: ObjectId) -> Result<(), Error> {
     session.owns_pages(id)
 }
 
-/// *freeing*: reports that the object's code is about to be freed, but still mapped. An object that was never
+/// Reports *freeing*: the object's code is about to be freed, but still mapped. An object that was never
 /// *finalized* may be freed.
 ///
 /// # Errors

@@ -9,9 +9,9 @@ use crate::options::SinkKind;
 use crate::{AddressRange, Error, ObjectId};
 
 impl Session {
-    /// *loaded*: LLVM's linker has placed an object in memory. `object` is a copy with the load addresses in its
-    /// section headers, identical to the debug object that LLVM would create. `library` is the path of the file that
-    /// contains the LLVM.
+    /// Handles *loaded*: LLVM's linker has placed an object in memory. `object` is a copy with the load addresses in
+    /// its section headers, identical to the debug object that LLVM would create. `library` is the path of the file
+    /// that contains the LLVM.
     ///
     /// # Errors
     /// Same as for [`Session::loaded`].
