@@ -4,7 +4,7 @@
 //! | --- | --- | --- |
 //! | `JITLISTEN` | comma-separated list of sinks, `all`, `off` | sinks enabled at start; default [`SinkSet::DEFAULT`] |
 //! | `JITLISTEN_DIR` | directory | directory for all files but the perf map |
-//! | `JITDUMPDIR`, `HOME` | directory | jitdumps without `JITLISTEN_DIR`, as for other JITs: there, or in `.debug/jit` |
+//! | `JITDUMPDIR`, `HOME` | directory | jitdumps without `JITLISTEN_DIR`, as for other JITs: there or in `.debug/jit` |
 //! | `JITLISTEN_QUOTA` | bytes, with `K`, `M`, `G` | size limit of a process's jitdump, and of all its images |
 //! | `JITLISTEN_LOG` | `[LEVEL:]PATH` or `[LEVEL:]stderr` | see [`LogTarget`] |
 //! | `JITLISTEN_FRAME_POINTERS` | `1`, `0`, `untouched` | see [`FramePointerPolicy`] |
