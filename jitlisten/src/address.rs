@@ -7,11 +7,10 @@ use core::fmt;
 /// An absolute address in this process.
 ///
 /// ```
-/// use jitlisten::{Address, AddressRange};
+/// use jitlisten::Address;
 ///
-/// let range = AddressRange::new(Address(0x1000), 0x20).ok_or("beyond the address space")?;
-/// assert!(range.contains(Address(0x101f)) && !range.contains(range.end()));
-/// # Ok::<(), &str>(())
+/// assert_eq!(Address(0x1000).checked_add(0x20), Some(Address(0x1020)));
+/// assert_eq!(Address(u64::MAX).checked_add(1), None);
 /// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Address(pub u64);
@@ -34,6 +33,14 @@ impl fmt::Display for Address {
 }
 
 /// A half-open range of addresses, `start..end`, which never wraps around. Empty by default.
+///
+/// ```
+/// use jitlisten::{Address, AddressRange};
+///
+/// let range = AddressRange::new(Address(0x1000), 0x20).ok_or("beyond the address space")?;
+/// assert!(range.contains(Address(0x101f)) && !range.contains(range.end()));
+/// # Ok::<(), &str>(())
+/// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct AddressRange {
     start: Address,

@@ -7,6 +7,13 @@ use core::fmt;
 use crate::{AddressRange, ObjectId};
 
 /// Error about an object, or about a file that the crate writes.
+///
+/// ```
+/// use jitlisten::{Error, LoadedObject};
+///
+/// let error = LoadedObject::parse(b"not an ELF file").unwrap_err();
+/// assert!(matches!(error, Error::NotAnObject(_)));
+/// ```
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum Error {

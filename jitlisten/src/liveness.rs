@@ -257,11 +257,11 @@ mod tests {
     #[test]
     fn a_run_is_over_when_its_process_has_ended() {
         let own = ProcessIdentity::own();
-        let belongs =
+        let is_running =
             |process, namespace| Owner { process: own, run: Some(Run(process)) }.belongs_to_running(namespace, None);
-        assert!(belongs(own, own.namespace));
-        assert!(!belongs(ProcessIdentity { start: own.start + 1, ..own }, own.namespace));
-        assert!(!belongs(own, own.namespace + 1));
+        assert!(is_running(own, own.namespace));
+        assert!(!is_running(ProcessIdentity { start: own.start + 1, ..own }, own.namespace));
+        assert!(!is_running(own, own.namespace + 1));
         let run_elsewhere = Some(Run(ProcessIdentity { namespace: own.namespace + 1, ..own }));
         assert!(Owner { process: own, run: run_elsewhere }.belongs_to_running(own.namespace, run_elsewhere));
     }

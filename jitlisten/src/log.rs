@@ -64,6 +64,13 @@ impl Level {
 }
 
 /// Destination of the log.
+///
+/// ```
+/// use jitlisten::options::{Level, LogTarget};
+///
+/// assert_eq!(LogTarget::parse("debug:stderr".as_ref()), LogTarget::Stderr(Level::Debug));
+/// assert_eq!(LogTarget::parse("/tmp/jit.log".as_ref()), LogTarget::File("/tmp/jit.log".into(), Level::Warn));
+/// ```
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum LogTarget {
     /// No log.

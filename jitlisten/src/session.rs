@@ -417,7 +417,7 @@ impl Session {
     /// Counts the functions that stack walkers cannot unwind, and returns the rules that could be derived for them.
     fn analyse_unwindability(&self, record: &Record, snapshot: &CodeSnapshot) -> Vec<FunctionRules> {
         let object = &record.object;
-        let gaps = unwindability::Unwindability::of(object, snapshot);
+        let gaps = unwindability::Unwindability::examine(object, snapshot);
         self.counters.functions.add(object.functions().len() as u64);
         self.counters.functions_without_frame_pointer.add(gaps.without_frame_pointer);
         self.counters.functions_without_unwind_table.add(gaps.without_unwind_table);

@@ -24,7 +24,7 @@ pub(crate) struct Unwindability {
 impl Unwindability {
     /// Examines the code and the `.eh_frame` in memory; call it at *finalized* or later. Unreadable functions are not
     /// counted.
-    pub(crate) fn of(object: &LoadedObject, snapshot: &CodeSnapshot) -> Unwindability {
+    pub(crate) fn examine(object: &LoadedObject, snapshot: &CodeSnapshot) -> Unwindability {
         let table = object.eh_frame().and_then(|range| cfi::covered(snapshot.get(range)?, range.start()).ok());
         let covered = table.unwrap_or_default();
         let mut gaps = Unwindability::default();

@@ -74,11 +74,11 @@ impl MemoryAsFile {
 }
 
 fn has_memory_open() -> bool {
-    let own = format!("/proc/{}/mem", std::process::id());
+    let own_path = format!("/proc/{}/mem", std::process::id());
     let Ok(files) = fs::read_dir("/proc/self/fd") else { return false };
     files.flatten().any(|file| {
         let path = file.path();
-        let is_own = fs::read_link(&path).is_ok_and(|target| target.as_os_str().as_bytes() == own.as_bytes());
+        let is_own = fs::read_link(&path).is_ok_and(|target| target.as_os_str().as_bytes() == own_path.as_bytes());
         // The mode of the link shows whether the descriptor was opened for writing.
         is_own && fs::symlink_metadata(path).is_ok_and(|link| link.mode() & 0o200 != 0)
     })
@@ -92,10 +92,10 @@ mod tests {
     #[cfg_attr(miri, ignore = "reads /proc")]
     fn memory_that_is_open_is_found() {
         assert!(crate::process::in_child(|| {
-            let reads = fs::File::open("/proc/self/mem");
+            let reader = fs::File::open("/proc/self/mem");
             let is_open_to_read = has_memory_open();
-            let _writes = fs::OpenOptions::new().write(true).open("/proc/self/mem");
-            reads.is_ok() && !is_open_to_read && has_memory_open() && MemoryAsFile::default().is_open()
+            let _writer = fs::OpenOptions::new().write(true).open("/proc/self/mem");
+            reader.is_ok() && !is_open_to_read && has_memory_open() && MemoryAsFile::default().is_open()
         }));
     }
 

@@ -99,8 +99,8 @@ mod tests {
         let mut object = NUMBA.to_vec();
         set_section_addresses(&mut object, &[other, placed, debug]).unwrap();
         let after = LoadedObject::parse(&object).unwrap();
-        let moved = after.text().iter().find(|moved| moved.section == text.section).unwrap();
-        assert_eq!((moved.range.start(), moved.range.size()), (Address(0x10_0000), text.range.size()));
+        let moved_text = after.text().iter().find(|moved_text| moved_text.section == text.section).unwrap();
+        assert_eq!((moved_text.range.start(), moved_text.range.size()), (Address(0x10_0000), text.range.size()));
         assert_eq!(crate::LineRows::parse(&object).is_ok(), crate::LineRows::parse(NUMBA).is_ok());
     }
 

@@ -70,13 +70,13 @@ mod tests {
     fn an_object_of_the_linker_is_the_one_in_the_list() {
         let session = Session::new(Options { sinks: SinkSet::NONE.with(SinkKind::Gdb), ..Options::default() });
         for is_final in [false, true] {
-            let (bytes, other) = (object(0x1000, "alpha"), object(0x1000, "beta"));
+            let (bytes, other_object) = (object(0x1000, "alpha"), object(0x1000, "beta"));
             let id = session.linked(bytes.clone(), None).unwrap().id;
             if is_final {
                 session.finalized(id);
             }
             let kept_at = AddressRange::new(Address(bytes.as_ptr() as u64), bytes.len() as u64);
-            assert!(!session.listed(id, &other, kept_at), "another object at the same place");
+            assert!(!session.listed(id, &other_object, kept_at), "another object at the same place");
             assert!(session.listed(id, &bytes, kept_at));
             assert!(!session.listed(id, &bytes, kept_at), "it has been listed");
             session.finalized(id);

@@ -112,22 +112,24 @@ fn successors(
     before: &State,
     info: &mut InstructionInfoFactory,
 ) -> Option<Vec<(u64, State)>> {
-    let next = offset + instruction.len() as u64;
+    let next_offset = offset + instruction.len() as u64;
     let target = offset.wrapping_add(instruction.near_branch_target().wrapping_sub(instruction.ip()));
     match instruction.flow_control() {
-        FlowControl::Next => (next < length).then_some(vec![(next, before.after_instruction(instruction, info)?)]),
+        FlowControl::Next => {
+            (next_offset < length).then_some(vec![(next_offset, before.after_instruction(instruction, info)?)])
+        }
         FlowControl::UnconditionalBranch => jump(target, length, before),
         FlowControl::ConditionalBranch => {
             let mut targets = jump(target, length, before)?;
-            targets.push((next, before.clone()));
-            (next < length).then_some(targets)
+            targets.push((next_offset, before.clone()));
+            (next_offset < length).then_some(targets)
         }
         FlowControl::Call | FlowControl::IndirectCall => {
             // A call into the same function is not a real call: it reads its own address.
             let calls_into_itself = instruction.is_call_near() && target != 0 && target < length;
             // The code may end with a call that does not return.
             let state = (!calls_into_itself).then(|| before.after_instruction(instruction, info)).flatten()?;
-            Some(if next < length { vec![(next, state)] } else { Vec::new() })
+            Some(if next_offset < length { vec![(next_offset, state)] } else { Vec::new() })
         }
         FlowControl::Return => before.is_like_entry().then(Vec::new),
         // `ud2` and `int3` end a path.
