@@ -36,16 +36,17 @@ struct Table {
 /// Name of the library that compiled some code, or [`ANY_LIBRARY`] if it may be one of several. `is_source`: the
 /// library has a GDB JIT list.
 fn compiling_library(state: &State, is_source: bool) -> Option<String> {
-    let unused_lists = state.sources().filter(|source| source.is_unnamed());
-    let unused_lists = unused_lists.map(|source| file_name(&source.path)).filter(|_| is_source);
-    let listless = state.unnamed.libraries.iter().map(|(_, name)| name.clone()).filter(|_| !is_source);
-    let mut names = unused_lists.chain(listless);
+    let sources_with_unused_list = state.sources().filter(|source| source.is_unnamed());
+    let sources_with_unused_list = sources_with_unused_list.map(|source| file_name(&source.path)).filter(|_| is_source);
+    let libraries_without_list = state.unnamed.libraries.iter().map(|(_, name)| name.clone()).filter(|_| !is_source);
+    let mut names = sources_with_unused_list.chain(libraries_without_list);
     let first = names.next()?;
     Some(if names.next().is_none() { first } else { ANY_LIBRARY.to_owned() })
 }
 
 impl Shim {
-    /// Handles code that a library has made executable. `is_source`: the library has a GDB JIT list.
+    /// Registers code that a library has made executable and that no other channel reports. `is_source`: the library
+    /// has a GDB JIT list.
     pub(crate) fn unnamed_code(&self, state: &mut State, range: AddressRange, is_source: bool) {
         // Inside `emit`, memory that a thread makes executable belongs to JITLink.
         if !self.is_free(range) || state.emitted.is_in_emit(this_thread()) {
@@ -55,7 +56,7 @@ impl Shim {
         else {
             return;
         };
-        let Some(code) = copies::piece(range) else { return };
+        let Some(code) = copies::read_piece(range) else { return };
         let surroundings = state.memory_around(range, copies::MAX_REACH_BYTES);
         let pieces = std::iter::once(&code).chain(surroundings.iter());
         let mut found_tables: Vec<Table> = pieces.flat_map(|piece| find_tables(piece, range)).collect();
@@ -73,8 +74,9 @@ impl Shim {
         }
         let generated_name = |range: &AddressRange| format!("{library}+jit@{:x}", range.start().0);
         let names: Vec<String> = table.functions.iter().map(generated_name).collect();
-        let named = table.functions.iter().zip(&names);
-        let functions: Vec<Function<'_>> = named.map(|(range, name)| Function::new(*range, name.as_bytes())).collect();
+        let named_ranges = table.functions.iter().zip(&names);
+        let functions: Vec<Function<'_>> =
+            named_ranges.map(|(range, name)| Function::new(*range, name.as_bytes())).collect();
         let mut code = Code::new(Machine::HERE, &functions);
         code.eh_frame = table.range;
         let Ok(loaded) = raw::encode(&code).and_then(|object| self.session.loaded(object, None, Some(library.into())))
@@ -123,7 +125,7 @@ fn read_table(piece: &Piece, start: usize, code: AddressRange) -> Option<(Table,
         }
         end = record.end;
     }
-    // Includes the terminator, a length of 0.
+    // Includes the zero length that terminates the table.
     let range = AddressRange::new(Address(piece.start.0 + start as u64), (end - start) as u64 + 4)?;
     (!functions.is_empty()).then_some((Table { range: Some(range), functions }, end))
 }

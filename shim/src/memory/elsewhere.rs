@@ -82,28 +82,28 @@ pub(crate) unsafe extern "C" fn mremap(
     flags: c_int,
     new_address: *mut c_void,
 ) -> *mut c_void {
-    let (before, target) = (pages(address, size), pages(new_address, new_size));
-    let replaces = flags & libc::MREMAP_FIXED != 0 && code_pages::overlaps(target);
-    let held_code = code_pages::overlaps(before);
-    let changes =
-        [(replaces, target), (held_code, before)].map(|(is_affected, range)| is_affected.then(|| Change::begin(range)));
+    let (old_range, target_range) = (pages(address, size), pages(new_address, new_size));
+    let replaces = flags & libc::MREMAP_FIXED != 0 && code_pages::overlaps(target_range);
+    let held_code = code_pages::overlaps(old_range);
+    let changes = [(replaces, target_range), (held_code, old_range)]
+        .map(|(is_affected, range)| is_affected.then(|| Change::begin(range)));
     if replaces {
-        guarded(|shim| shim.replacing(target));
+        guarded(|shim| shim.replacing(target_range));
     }
     // SAFETY: forwards the host's own call.
-    let moved = unsafe { next::mremap(address, size, new_size, flags, new_address) };
-    if !held_code || moved == libc::MAP_FAILED {
-        return moved;
+    let new_base = unsafe { next::mremap(address, size, new_size, flags, new_address) };
+    if !held_code || new_base == libc::MAP_FAILED {
+        return new_base;
     }
-    let after = pages(moved, new_size);
-    if moved != address {
-        guarded(|shim| shim.replacing(before));
+    let new_range = pages(new_base, new_size);
+    if new_base != address {
+        guarded(|shim| shim.replacing(old_range));
     } else if new_size < size {
-        let removed = AddressRange::new(after.end(), before.end().0.saturating_sub(after.end().0));
+        let removed = AddressRange::new(new_range.end(), old_range.end().0.saturating_sub(new_range.end().0));
         guarded(|shim| shim.replacing(removed.unwrap_or_default()));
-        return moved;
+        return new_base;
     }
     drop(changes);
-    guarded(|shim| shim.examine_moved(after));
-    moved
+    guarded(|shim| shim.examine_moved(new_range));
+    new_base
 }

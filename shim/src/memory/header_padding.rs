@@ -44,20 +44,20 @@ pub(crate) fn mmap(session: &Session, address: *mut c_void, size: usize, flags: 
     }
     let protection = libc::PROT_READ | libc::PROT_WRITE;
     let padding = padding_for(size);
-    let padded = size.checked_add(padding)?;
+    let padded_size = size.checked_add(padding)?;
     // SAFETY: without MAP_FIXED, a new private mapping replaces nothing.
-    let mapped = unsafe { libc::mmap(address, padded, protection, flags, -1, 0) };
+    let mapped = unsafe { libc::mmap(address, padded_size, protection, flags, -1, 0) };
     if mapped == libc::MAP_FAILED {
         return None;
     }
     if next::is_overridden(Function::Mmap) {
         // Another tool counts the memory that the host requests, so it must see exactly that range.
         let code = mapped.wrapping_byte_add(padding);
-        // SAFETY: replaces a part of the mapping just created, which nothing else refers to.
+        // SAFETY: the call replaces a part of the mapping just created, which nothing else refers to.
         let remapped = unsafe { next::mmap(code, size, protection, flags | libc::MAP_FIXED, -1, 0) };
         if remapped != code {
-            // SAFETY: our own mapping, which nothing else refers to.
-            unsafe { libc::munmap(mapped, padded) };
+            // SAFETY: the mapping is our own, and nothing else refers to it.
+            unsafe { libc::munmap(mapped, padded_size) };
             return None;
         }
     }
@@ -68,8 +68,8 @@ pub(crate) fn mmap(session: &Session, address: *mut c_void, size: usize, flags: 
 /// Unmaps the padding before `code`, if there is any.
 pub(crate) fn give_back(session: &Session, code: Address) {
     if let Some(padding) = session.take_header_padding(code) {
-        // SAFETY: we mapped this range, and only the sinks know it. They stop using it before the code after it is
-        // freed.
+        // SAFETY: we mapped this range, and only the sinks know it. They stop using it before the code that follows it
+        // is freed.
         unsafe { libc::munmap(padding.start().0 as *mut c_void, padding.size() as usize) };
     }
 }

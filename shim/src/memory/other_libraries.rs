@@ -101,7 +101,7 @@ impl OtherLibraries {
                 );
                 return false;
             }
-            // SAFETY: a slot of this function, which points to the function that our hook forwards to.
+            // SAFETY: the slot belongs to this function, and points to the function that our hook forwards to.
             if let Err(error) = unsafe { slot.write(pending.hook) } {
                 log_line!(Info, "could not hook {:?} of a library: {error}", pending.function);
             }

@@ -38,10 +38,10 @@ pub fn is_python() -> bool {
 /// Takes the loader's lock.
 pub fn duplicate_copy() -> Option<PathBuf> {
     // The address of the exported function cannot be compared: in a second copy it is that of the first copy.
-    let own = own_base()?;
+    let own_address = own_base()?;
     let mut copies = Vec::new();
     each_library(|library| {
-        let is_other = library.identity.bias != own;
+        let is_other = library.identity.bias != own_address;
         if let Some(function) = library.dynamic_address(STATISTICS).filter(|_| is_other) {
             copies.push((library.path.clone(), function));
         }
@@ -54,7 +54,8 @@ pub fn duplicate_copy() -> Option<PathBuf> {
 /// Load address of the library that contains this code.
 fn own_base() -> Option<usize> {
     let mut info = std::mem::MaybeUninit::<libc::Dl_info>::zeroed();
-    // SAFETY: an address in our code, and writable memory for the result. An all-zero result is valid, too.
+    // SAFETY: `own_base` is an address in our code, and the result is written to our memory. An all-zero result is
+    // valid, too.
     let (status, info) = unsafe { (libc::dladdr(own_base as *const c_void, info.as_mut_ptr()), info.assume_init()) };
     (status != 0).then_some(info.dli_fbase as usize)
 }
@@ -63,7 +64,7 @@ fn own_base() -> Option<usize> {
 fn is_open(function: usize) -> bool {
     let mut statistics = [size_of::<usize>()];
     type GetStatistics = unsafe extern "C" fn(*mut c_void) -> i32;
-    // SAFETY: a function of that name and type, in a library that is never unloaded. The structure is as large as its
+    // SAFETY: the function has this name and type, and its library is never unloaded. The structure is as large as its
     // size field states.
     unsafe { std::mem::transmute::<usize, GetStatistics>(function)(statistics.as_mut_ptr().cast()) == 0 }
 }

@@ -61,7 +61,7 @@ pub(crate) struct Namespace {
     /// Address of the namespace's `r_debug` record, which is never freed.
     record: usize,
     /// Address of the link map entry that was read last; 0 if none.
-    last: usize,
+    last_entry: usize,
     libraries: Vec<KnownLibrary>,
 }
 
@@ -114,21 +114,21 @@ impl KnownLibraries {
         changes: &mut Changes<'l>,
     ) {
         let index = self.0.iter().position(|namespace| namespace.record == record).unwrap_or_else(|| {
-            self.0.push(Namespace { record, last: 0, libraries: Vec::new() });
+            self.0.push(Namespace { record, last_entry: 0, libraries: Vec::new() });
             self.0.len() - 1
         });
         let namespace = &mut self.0[index];
-        let mut cursor = match (extent, namespace.last) {
-            (Extent::New, last) if last != 0 => {
+        let mut cursor = match (extent, namespace.last_entry) {
+            (Extent::New, last_entry) if last_entry != 0 => {
                 // SAFETY: the caller guarantees that the last entry is still in the list.
-                unsafe { &*(last as *const LinkMap) }.next
+                unsafe { &*(last_entry as *const LinkMap) }.next
             }
             _ => map,
         };
         let mut next_known = 0;
-        let mut is_new = extent == Extent::New && namespace.last != 0;
+        let mut is_new = extent == Extent::New && namespace.last_entry != 0;
         while !cursor.is_null() {
-            // SAFETY: an entry of the list, which cannot change while the libraries are held.
+            // SAFETY: `cursor` points to an entry of the list, which cannot change while the libraries are held.
             let link = unsafe { &*cursor };
             let entry = Entry { identity: link.identity(), name: link.name, held: PhantomData };
             if !is_new {
@@ -150,7 +150,7 @@ impl KnownLibraries {
             if is_new {
                 changes.opened.push(NewLibrary { namespace: index, entry });
             }
-            namespace.last = cursor as usize;
+            namespace.last_entry = cursor as usize;
             cursor = link.next;
         }
         if !is_new {
@@ -166,8 +166,8 @@ impl KnownLibraries {
 
     /// Returns the library that contains `address`: the one with the highest load bias up to it.
     pub(crate) fn library_at(&self, address: usize) -> Option<Identity> {
-        let all = self.0.iter().flat_map(|namespace| &namespace.libraries).map(|library| library.identity);
-        all.filter(|identity| identity.bias <= address).max_by_key(|identity| identity.bias)
+        let identities = self.0.iter().flat_map(|namespace| &namespace.libraries).map(|library| library.identity);
+        identities.filter(|identity| identity.bias <= address).max_by_key(|identity| identity.bias)
     }
 }
 

@@ -116,22 +116,22 @@ impl<'l> Library<'l> {
 
     /// Total size of the executable segments in bytes. An LLVM with a code generator has several megabytes of code.
     pub(crate) fn code_size(&self) -> u64 {
-        let executable = |header: &&Header| header.p_flags.get(LE).0 & elf::PF_X.0 != 0;
-        self.loads().filter(executable).map(|header| header.p_memsz.get(LE)).sum()
+        let is_executable = |header: &&Header| header.p_flags.get(LE).0 & elf::PF_X.0 != 0;
+        self.load_segments().filter(is_executable).map(|header| header.p_memsz.get(LE)).sum()
     }
 
     /// First bytes of the file as mapped (headers, notes, symbol hashes), at most `max_size`.
     pub(crate) fn first_bytes(&self, max_size: u64) -> Option<Vec<u8>> {
-        let first = self.loads().find(|header| header.p_offset.get(LE) == 0)?;
-        if first.p_flags.get(LE).0 & elf::PF_W.0 != 0 {
+        let first_segment = self.load_segments().find(|header| header.p_offset.get(LE) == 0)?;
+        if first_segment.p_flags.get(LE).0 & elf::PF_W.0 != 0 {
             return None;
         }
-        let size = first.p_filesz.get(LE).min(max_size);
-        let start = (self.identity.bias as u64).wrapping_add(first.p_vaddr.get(LE));
+        let size = first_segment.p_filesz.get(LE).min(max_size);
+        let start = (self.identity.bias as u64).wrapping_add(first_segment.p_vaddr.get(LE));
         checked_read::copy(AddressRange::new(Address(start), size)?).ok()
     }
 
-    fn loads(&self) -> impl Iterator<Item = &Header> {
+    fn load_segments(&self) -> impl Iterator<Item = &Header> {
         self.headers.iter().filter(|header| header.p_type.get(LE) == elf::PT_LOAD)
     }
 
@@ -168,8 +168,8 @@ impl<'l> Library<'l> {
     /// Version of an LLVM whose symbols are versioned (`LLVM_14`, `LLVM_19.1`), as in builds of distributions.
     pub(crate) fn llvm_version(&self) -> Option<String> {
         let strings = self.section.strings();
-        memchr::memmem::find_iter(strings, b"\0LLVM_").find_map(|at| {
-            let version = strings[at + 6..].split(|&byte| byte == 0).next()?;
+        memchr::memmem::find_iter(strings, b"\0LLVM_").find_map(|offset| {
+            let version = strings[offset + 6..].split(|&byte| byte == 0).next()?;
             let is_version = !version.is_empty() && version.iter().all(|byte| byte.is_ascii_digit() || *byte == b'.');
             is_version.then(|| String::from_utf8_lossy(version).into_owned())
         })
@@ -229,7 +229,7 @@ impl<'l> Library<'l> {
                 mapped: PhantomData,
             }
         };
-        self.loads().map(segment).collect()
+        self.load_segments().map(segment).collect()
     }
 
     /// Data that becomes read-only after relocation (`PT_GNU_RELRO`).
@@ -338,7 +338,7 @@ impl<'l> Library<'l> {
     /// `function` must be callable in place of the symbol of this name while the library is mapped.
     pub(crate) unsafe fn redefine(&self, name: &str, function: usize) -> Option<io::Result<()>> {
         let value = self.slot(self.dynamic_symbol(name)? + std::mem::offset_of!(Elf64_Sym, st_value))?;
-        // SAFETY: the value of this symbol. The loader adds the bias, which yields the caller's function.
+        // SAFETY: the word is the value of this symbol. The loader adds the bias, which yields the caller's function.
         Some(unsafe { value.write(function.wrapping_sub(self.identity.bias)) })
     }
 
@@ -346,7 +346,7 @@ impl<'l> Library<'l> {
     pub(crate) fn slot(&self, address: usize) -> Option<Slot<'l>> {
         let end = |header: &Header| header.p_vaddr.get(LE).saturating_add(header.p_memsz.get(LE)) as usize;
         // A non-PIE program needs no relocation: every nonzero value is an address.
-        let min_address = if self.identity.bias == 0 { 1 } else { self.loads().map(end).max()? };
+        let min_address = if self.identity.bias == 0 { 1 } else { self.load_segments().map(end).max()? };
         // SAFETY: only an address within a segment of this library has a protection.
         unsafe { Slot::new(self.identity, address, self.protection(address)?, min_address) }
     }
@@ -360,7 +360,7 @@ impl<'l> Library<'l> {
     /// Relocation slots of the imports in `names`, each with the index of its name. Takes one pass for all names.
     pub(crate) fn slots_of_imports<const N: usize>(&self, names: [&str; N]) -> Vec<(Slot<'l>, usize)> {
         let slots = self.function_relocations().filter_map(|relocation| {
-            let symbol = self.section.symbol_at(self.symbol_of(relocation));
+            let symbol = self.section.symbol_at(self.symbol_entry(relocation));
             let index = names.iter().position(|name| self.section.name_is(&symbol, name.as_bytes()))?;
             let address = self.identity.bias.wrapping_add(relocation.r_offset.get(LE) as usize);
             Some((self.slot(address)?, index))
@@ -373,26 +373,26 @@ impl<'l> Library<'l> {
     pub(crate) fn words_with(&self, values: &[usize]) -> Vec<(Slot<'l>, usize)> {
         let slots = self.symbolic_relocations(is_address_slot).filter_map(|relocation| {
             let slot = self.slot(self.identity.bias.wrapping_add(relocation.r_offset.get(LE) as usize))?;
-            Some((slot, values.iter().position(|&wanted| wanted == slot.value())?))
+            Some((slot, values.iter().position(|&value| value == slot.value())?))
         });
         slots.collect()
     }
 
     /// Two words of each symbol table entry of the import `name`: the value, and the word with the visibility.
     pub(crate) fn import_symbols(&self, name: &str) -> Vec<(Slot<'l>, Slot<'l>)> {
-        let mut entries: Vec<usize> = self.imports(name).map(|relocation| self.symbol_of(relocation)).collect();
+        let mut entries: Vec<usize> = self.imports(name).map(|relocation| self.symbol_entry(relocation)).collect();
         entries.sort_unstable();
         entries.dedup();
         entries.retain(|&entry| self.section.symbol_at(entry).st_shndx == SHN_UNDEF);
-        let value = std::mem::offset_of!(Elf64_Sym, st_value);
-        entries.into_iter().filter_map(|entry| self.slot(entry + value).zip(self.slot(entry))).collect()
+        let value_offset = std::mem::offset_of!(Elf64_Sym, st_value);
+        entries.into_iter().filter_map(|entry| self.slot(entry + value_offset).zip(self.slot(entry))).collect()
     }
 
     /// The elements of `names` that the library imports as functions. Takes one pass over the relocations.
     pub(crate) fn imported<'n>(&self, names: &[&'n str]) -> Vec<&'n str> {
         let mut matches = Vec::new();
         for relocation in self.function_relocations() {
-            let symbol = self.section.symbol_at(self.symbol_of(relocation));
+            let symbol = self.section.symbol_at(self.symbol_entry(relocation));
             if symbol.st_shndx != SHN_UNDEF {
                 continue;
             }
@@ -407,8 +407,8 @@ impl<'l> Library<'l> {
         self.path == Path::new(PROGRAM)
     }
 
-    /// Returns true for the library that contains this code. Its memory calls must not be hooked, because the hooks
-    /// make them; and it contains symbol names of LLVM.
+    /// Returns true for the library that contains this code. It must not be taken for an LLVM, whose symbol names it
+    /// contains, and its memory calls must not be hooked, because the hooks make them.
     pub(crate) fn is_this(&self) -> bool {
         self.range().contains(&(Library::is_this as *const () as usize))
     }
@@ -417,18 +417,19 @@ impl<'l> Library<'l> {
     pub(crate) fn range(&self) -> std::ops::Range<usize> {
         let end = |header: &Header| header.p_vaddr.get(LE).saturating_add(header.p_memsz.get(LE)) as usize;
         let start = |header: &Header| header.p_vaddr.get(LE) as usize;
-        let [start, end] = [self.loads().map(start).min(), self.loads().map(end).max()].map(Option::unwrap_or_default);
+        let [start, end] =
+            [self.load_segments().map(start).min(), self.load_segments().map(end).max()].map(Option::unwrap_or_default);
         self.identity.bias.wrapping_add(start)..self.identity.bias.wrapping_add(end)
     }
 
-    fn symbol_of(&self, relocation: &Rela) -> usize {
+    fn symbol_entry(&self, relocation: &Rela) -> usize {
         self.section.entry(relocation.r_sym(LE, false) as usize)
     }
 
     /// Relocations of the import `name`.
     fn imports(&self, name: &str) -> impl Iterator<Item = &'l Rela> {
         self.function_relocations().filter(move |relocation| {
-            self.section.name_is(&self.section.symbol_at(self.symbol_of(relocation)), name.as_bytes())
+            self.section.name_is(&self.section.symbol_at(self.symbol_entry(relocation)), name.as_bytes())
         })
     }
 
@@ -440,8 +441,8 @@ impl<'l> Library<'l> {
     /// Symbolic relocations whose type `is_wanted` accepts.
     fn symbolic_relocations(&self, is_wanted: impl Fn(elf::RelocationType) -> bool) -> impl Iterator<Item = &'l Rela> {
         let size = size_of::<Rela>();
-        let skip = self.section.relacount * size;
-        let rela = (self.section.rela + skip, self.section.relasz.saturating_sub(skip));
+        let skipped_bytes = self.section.relacount * size;
+        let rela = (self.section.rela + skipped_bytes, self.section.relasz.saturating_sub(skipped_bytes));
         let tables = [(self.section.jmprel, self.section.pltrelsz), rela];
         let relocations = tables.into_iter().filter(|table| table.0 != 0).flat_map(move |(start, bytes)| {
             // SAFETY: DT_JMPREL/DT_PLTRELSZ and DT_RELA/DT_RELASZ of a mapped library describe mapped tables.
@@ -457,17 +458,17 @@ impl<'l> Library<'l> {
             let start = header.p_vaddr.get(LE);
             (start..start.saturating_add(header.p_memsz.get(LE))).contains(&file_address)
         };
-        let flags = self.loads().find(contains_address)?.p_flags.get(LE);
+        let flags = self.load_segments().find(contains_address)?.p_flags.get(LE);
         let relro = self.headers.iter().find(|header| header.p_type.get(LE) == elf::PT_GNU_RELRO);
-        let sealed = relro.is_some_and(|header| {
+        let is_sealed = relro.is_some_and(|header| {
             // The loader seals whole pages only, and rounds both ends down.
             let page_start = |address: u64| address & !(page_size() as u64 - 1);
             let start = header.p_vaddr.get(LE);
             (page_start(start)..page_start(start.saturating_add(header.p_memsz.get(LE)))).contains(&file_address)
         });
-        let bit = |flag: elf::ProgramFlags, protection| if flags.0 & flag.0 != 0 { protection } else { 0 };
-        let writable = if sealed { 0 } else { bit(elf::PF_W, libc::PROT_WRITE) };
-        Some(bit(elf::PF_R, libc::PROT_READ) | writable | bit(elf::PF_X, libc::PROT_EXEC))
+        let protection_bit = |flag: elf::ProgramFlags, protection| if flags.0 & flag.0 != 0 { protection } else { 0 };
+        let writable = if is_sealed { 0 } else { protection_bit(elf::PF_W, libc::PROT_WRITE) };
+        Some(protection_bit(elf::PF_R, libc::PROT_READ) | writable | protection_bit(elf::PF_X, libc::PROT_EXEC))
     }
 }
 

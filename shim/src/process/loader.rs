@@ -84,7 +84,7 @@ impl LoaderDebug {
         }
         let mut changes = Changes::default();
         for record in self.records(held) {
-            // SAFETY: the loader's record of a namespace. The caller guarantees the precondition of the extent.
+            // SAFETY: the loader owns the record of a namespace. The caller guarantees the precondition of the extent.
             unsafe { known.read(held, ptr::from_ref(record) as usize, record.map, extent, &mut changes) };
         }
         Some(changes)
@@ -94,8 +94,8 @@ impl LoaderDebug {
     fn records(self, _: Held<'_>) -> impl Iterator<Item = &'static RDebug> {
         let mut next = self.0;
         std::iter::from_fn(move || {
-            // SAFETY: null, or a record in the loader's chain. Records live as long as the process, and do not change
-            // while the libraries are held.
+            // SAFETY: `next` is null, or a record in the loader's chain. Records live as long as the process, and do
+            // not change while the libraries are held.
             let record = unsafe { next.as_ref() }?;
             next = if record.version >= 2 { record.next } else { ptr::null() };
             Some(record)
@@ -106,7 +106,7 @@ impl LoaderDebug {
 /// Selects the record that the loader maintains. A program that references `_r_debug` has a copy of it (copy
 /// relocation). Before glibc 2.35 the loader maintains only that copy, and the original stays in state RT_ADD.
 fn maintained_record(record: *const RDebug) -> *const RDebug {
-    // SAFETY: a NUL-terminated name.
+    // SAFETY: the name is NUL-terminated.
     let copy = unsafe { libc::dlsym(libc::RTLD_DEFAULT, c"_r_debug".as_ptr()) }.cast::<RDebug>().cast_const();
     if copy.is_null() || copy == record {
         return record;

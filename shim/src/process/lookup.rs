@@ -63,7 +63,7 @@ impl DlsymSlots {
         let Some(before_dlsym) = self.before_dlsym else { return };
         self.unrelocated.retain(|kept| {
             let Some(slot) = kept.of(mapped).filter(|slot| slot.is_relocated()) else { return true };
-            // SAFETY: a slot of `dlsym`, to which the hook jumps.
+            // SAFETY: the slot belongs to `dlsym`, to which the hook jumps.
             if let Err(error) = unsafe { slot.write(before_dlsym as usize) } {
                 log_line!(Info, "could not hook dlsym of a library: {error}");
             }

@@ -31,8 +31,8 @@ pub(crate) const ALL_FUNCTIONS: [Function; FUNCTION_COUNT] = [
 /// Addresses of other tools' functions, indexed by [`Function`]; 0 for libc's.
 static NEXT: [AtomicUsize; FUNCTION_COUNT] = [const { AtomicUsize::new(0) }; FUNCTION_COUNT];
 
-/// Threads inside another tool's function. It may call the pointer that it saved from the slot, which is our hook.
-static INSIDE: Inside = Inside::new();
+/// Threads inside another tool's function. It may call the pointer that it saved from the slot, and that is our hook.
+static INSIDE_OTHER_TOOL: Inside = Inside::new();
 
 unsafe extern "C" {
     fn __register_frame(begin: *const c_void);
@@ -71,7 +71,7 @@ pub(crate) fn is_overridden(function: Function) -> bool {
 fn forward<R>(function: Function, other_tool: impl FnOnce(usize) -> R, libc: impl FnOnce() -> R) -> R {
     match NEXT[function as usize].load(Ordering::Acquire) {
         0 => libc(),
-        address => match INSIDE.enter() {
+        address => match INSIDE_OTHER_TOOL.enter() {
             Some(_entered) => other_tool(address),
             None => libc(),
         },

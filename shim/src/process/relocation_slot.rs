@@ -45,7 +45,7 @@ impl MemorySlots {
             if value == hook || !slot.is_relocated() {
                 continue;
             }
-            // SAFETY: a slot of this function, and our hook of the same function.
+            // SAFETY: the slot and our hook belong to the same function.
             unsafe { slot.write(hook) }?;
             if !self.library.contains(&value) {
                 foreign.push((function, value));

@@ -4,7 +4,7 @@
 
 use memchr::memmem::Finder;
 
-/// Bytes that are searched for all strings before moving on. This much stays in a core's own cache.
+/// Size of the chunks that are searched for all strings in turn. A chunk stays in a core's own cache meanwhile.
 const CHUNK_BYTES: usize = 256 << 10;
 
 /// Calls `on_match` with the index of a string and its offset, for each occurrence of each string in `bytes`, until

@@ -17,7 +17,7 @@ pub(crate) struct Slot<'l> {
     address: usize,
     /// Protection of its page after relocation.
     protection: i32,
-    /// Smallest value that is an address in memory. A smaller value is zero, one, or an offset in the library's file.
+    /// Smallest value that is an address in memory. A smaller value is zero, or an address within the library's file.
     min_address: usize,
     mapped: PhantomData<&'l ()>,
 }
@@ -40,11 +40,11 @@ impl<'l> Slot<'l> {
 
     /// Current value of the word.
     pub(crate) fn value(self) -> usize {
-        // SAFETY: an aligned word that stays mapped. Other threads may write an address there, in a single store.
+        // SAFETY: the word is aligned and stays mapped. Other threads may write an address there, in a single store.
         unsafe { AtomicUsize::from_ptr(self.address as *mut usize) }.load(Ordering::Relaxed)
     }
 
-    /// Returns true if the loader has stored an address. Before that, the word is zero or an offset in the file.
+    /// Returns true if the loader has stored an address. Before that, the word is zero or an address within the file.
     pub(crate) fn is_relocated(self) -> bool {
         self.value() >= self.min_address
     }
@@ -55,7 +55,7 @@ impl<'l> Slot<'l> {
     /// `value` must be valid for every reader of the word while the library is mapped: a function must be callable like
     /// the previous one.
     pub(crate) unsafe fn write(self, value: usize) -> io::Result<()> {
-        // SAFETY: an aligned, mapped word whose page has this protection.
+        // SAFETY: the word is aligned and mapped, and its page has this protection.
         unsafe { write_pointer(self.address, value, self.protection) }
     }
 
@@ -64,7 +64,7 @@ impl<'l> Slot<'l> {
     /// # Safety
     /// Same contract as [`Slot::write`].
     pub(crate) unsafe fn write_if_writable(self, value: usize) -> io::Result<()> {
-        // SAFETY: an aligned, mapped word. The kernel checks whether it is writable.
+        // SAFETY: the word is aligned and mapped. The kernel checks whether it is writable.
         unsafe { checked_read::write_word(Address(self.address as u64), value) }
     }
 

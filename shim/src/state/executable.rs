@@ -26,7 +26,7 @@ impl Shim {
         }
     }
 
-    /// Handles memory of an LLVM that became executable.
+    /// Reports executable memory of an LLVM to the session, and searches it for pending objects.
     pub(crate) fn executable(&self, range: AddressRange, kind: Executable) {
         self.look_for_unwinders();
         let mut state = self.lock();
@@ -64,14 +64,14 @@ impl Shim {
     pub(super) fn query_executable(&self, state: &mut State, range: AddressRange) {
         let mappings = mappings_of(range).ok().flatten().unwrap_or_default();
         for mapping in mappings.into_iter().filter(|mapping| mapping.executable) {
-            let is_fixed = !mapping.writable && !mapping.shared;
-            let kind = if is_fixed { Executable::Only } else { Executable::Writable };
+            let is_immutable = !mapping.writable && !mapping.shared;
+            let kind = if is_immutable { Executable::Only } else { Executable::Writable };
             let outcome = self.session.executable(mapping.range, kind);
             self.note(state, &outcome);
         }
     }
 
-    /// Handles memory of an LLVM that is about to lose execute permission.
+    /// Reports to the session that memory of an LLVM is about to lose execute permission.
     pub(crate) fn not_executable(&self, range: AddressRange) {
         let mut state = self.lock();
         self.search_before_removal(&mut state, range);
@@ -79,7 +79,7 @@ impl Shim {
         self.note(&mut state, &outcome);
     }
 
-    /// Handles an `.eh_frame` that LLVM has registered with the unwinder.
+    /// Reports a registered `.eh_frame` to the session, and searches for the object that it belongs to.
     pub(crate) fn eh_frame_registered(&self, address: Address) {
         let mut state = self.lock();
         self.search_near_table(&mut state, address);
@@ -91,15 +91,15 @@ impl Shim {
         }
     }
 
-    /// Handles memory of an LLVM that is about to be replaced.
+    /// Reports to the session that memory of an LLVM is about to be replaced.
     pub(crate) fn replacing(&self, range: AddressRange) {
         let mut state = self.lock();
         self.search_before_removal(&mut state, range);
         self.record_unmapped(&mut state, range);
     }
 
-    /// Handles memory that is about to be replaced by executable memory: it may be the code of objects pending there,
-    /// mapped a second time.
+    /// Reports to the session that executable memory is about to replace the memory in `range`. It may be a second
+    /// mapping of the code of objects pending there.
     pub(crate) fn replacing_with_code(&self, range: AddressRange) {
         let mut state = self.lock();
         self.search_before_removal(&mut state, range);
@@ -123,8 +123,8 @@ impl Shim {
         }
     }
 
-    /// Handles memory of an LLVM that is about to be unmapped. Returns true if it was replaced with a reservation
-    /// instead.
+    /// Reports to the session that memory of an LLVM is about to be unmapped. Returns true if the memory was replaced
+    /// with a reservation, so that it must not be unmapped.
     pub(crate) fn unmapping(&self, range: AddressRange) -> bool {
         let mut state = self.lock();
         self.search_before_removal(&mut state, range);
@@ -135,8 +135,8 @@ impl Shim {
 }
 
 impl State {
-    /// Patches the slots of a source again, if others have changed them. Does nothing while a library is being closed,
-    /// because it may be this one.
+    /// Patches the slots of a source again, if other tools have changed them. Does nothing while a library is being
+    /// closed, because it may be this one.
     pub(super) fn restore_memory_hooks(&mut self, slot: usize) {
         if self.sources[slot].as_ref().is_some_and(Source::is_listening) {
             unless_closing(self, |state, mapped| _ = state.hook_memory(slot, mapped));
@@ -160,18 +160,18 @@ impl State {
         if !remap_inaccessible(range) {
             return false;
         }
-        self.reserved.push_back(range);
-        if self.reserved.len() > MAX_RESERVED_RANGES
-            && let Some(oldest) = self.reserved.pop_front()
+        self.reserved_ranges.push_back(range);
+        if self.reserved_ranges.len() > MAX_RESERVED_RANGES
+            && let Some(oldest) = self.reserved_ranges.pop_front()
         {
-            // SAFETY: the owner has unmapped this range. It is inaccessible since then, and has no other owner.
+            // SAFETY: the owner has unmapped this range. It has been inaccessible since then, and has no other owner.
             unsafe { libc::munmap(oldest.start().0 as *mut _, oldest.size() as usize) };
         }
         true
     }
 }
 
-/// Replaces the mapping with an inaccessible one without memory.
+/// Replaces the mapping with an inaccessible reservation, which frees its memory.
 fn remap_inaccessible(range: AddressRange) -> bool {
     let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_FIXED | libc::MAP_NORESERVE;
     let (start, size) = (range.start().0 as *mut _, range.size() as usize);

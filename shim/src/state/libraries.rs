@@ -87,8 +87,8 @@ impl Shim {
             let source = self.examine_library(state, &opened, callers);
             state.libraries.add(&opened, source);
             llvms_changed |= source.is_some();
-            let attached = source.and_then(|slot| state.sources[slot].as_ref());
-            if attached.is_some_and(Source::generates_for_us) {
+            let new_source = source.and_then(|slot| state.sources[slot].as_ref());
+            if new_source.is_some_and(Source::generates_for_us) {
                 new_generators.extend(source);
             }
         }
@@ -163,9 +163,9 @@ impl Shim {
         if !Imports::activate() {
             return;
         }
-        let of_program = self.all_libraries(held).filter(|(appeared, _)| appeared.is_in_program_namespace());
-        let libraries: Vec<Library<'_>> = of_program.map(|(_, library)| library).collect();
-        // Unwinders first, so that a library whose imports are bound to one is recognised.
+        let in_program_namespace = self.all_libraries(held).filter(|(appeared, _)| appeared.is_in_program_namespace());
+        let libraries: Vec<Library<'_>> = in_program_namespace.map(|(_, library)| library).collect();
+        // Register unwinders first, so that libraries whose imports are bound to one are recognised.
         libraries.iter().for_each(unwinder_appeared);
         libraries.iter().for_each(|library| state.imports.add(library));
     }
@@ -246,7 +246,7 @@ impl Shim {
             lookup::UNWINDERS_PENDING.store(true, Ordering::Release);
         }
         if appeared.is_in_program_namespace() {
-            // After the code that compares the library with its file, because this changes the library's symbols.
+            // Hook imports only after the library was compared with its file, because hooking changes its symbols.
             state.imports.add(&library);
         }
         if library.is_llvmlite() && wanted != LlvmSources::NONE {
@@ -281,7 +281,7 @@ impl Shim {
         }
         if let Some(source) = library.source.and_then(|slot| sources[slot].take()) {
             log_line!(Info, "an LLVM was closed: {:x}", source.identity.bias);
-            // The list of another LLVM is shown when it is next read.
+            // Hide this LLVM's list from debuggers. The list of another LLVM is shown when it is next read.
             self.session.show_to_debuggers(0);
             for id in source.objects() {
                 self.session.freeing(id);

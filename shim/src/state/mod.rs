@@ -56,12 +56,12 @@ pub(crate) struct State {
     sources: Vec<Option<Source>>,
     /// LLVMs that were detected, but are not observed.
     unheard_llvms: Vec<(Identity, UnheardLlvm)>,
-    /// True if an llvmlite is loaded.
+    /// True if llvmlite is loaded.
     has_llvmlite: bool,
     pub(crate) allocated: Allocated,
     /// Deregistered objects whose code is still mapped.
     unregistered: Unregistered,
-    /// Libraries of the other tools' functions that our hooks forward to, indexed by `Function`.
+    /// Libraries that contain the other tools' functions to which our hooks forward, indexed by `Function`.
     next_owners: [Option<Identity>; next::FUNCTION_COUNT],
     dlsym_slots: DlsymSlots,
     imports: Imports,
@@ -75,7 +75,7 @@ pub(crate) struct State {
     /// list, too.
     recently_linked: VecDeque<(ObjectId, usize)>,
     /// Reserved address ranges of freed code, oldest first.
-    reserved: VecDeque<AddressRange>,
+    reserved_ranges: VecDeque<AddressRange>,
 }
 
 static SHIM: OnceBox<Shim> = OnceBox::new();

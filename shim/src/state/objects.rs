@@ -34,8 +34,8 @@ impl Shim {
         self.process_delayed(state);
     }
 
-    /// Observes the memory of the LLVM in `slot`, and runs `work` with proof that its library is mapped, which it
-    /// cannot keep.
+    /// Observes the memory of the LLVM in `slot`, and runs `work` with proof that its library is mapped. `work` cannot
+    /// keep the proof.
     fn with_running_source(&self, state: &mut State, slot: usize, work: impl for<'l> FnOnce(&mut State, Mapped<'l>)) {
         let Some(source) = state.sources.get(slot).and_then(Option::as_ref) else { return };
         // SAFETY: the hooks of a slot are called only by the code of its library, which cannot be unmapped before the
@@ -45,13 +45,13 @@ impl Shim {
         work(state, mapped);
     }
 
-    /// Handles work that had to wait: libraries to hook, and overdue objects.
+    /// Performs delayed work: hooks libraries that were relocated since, and checks overdue objects.
     fn process_delayed(&self, state: &mut State) {
         unless_closing(state, |state, mapped| state.other_libraries.hook_relocated(mapped));
         self.process_overdue(state);
     }
 
-    /// Handles an object that the linker of the LLVM in `slot` has loaded.
+    /// Records an object that the linker of the LLVM in `slot` has loaded.
     pub(crate) fn record_linked(&self, slot: usize, object: Vec<u8>) {
         let mut state = self.lock();
         self.observe_running_source(&mut state, slot);
@@ -73,8 +73,8 @@ impl Shim {
         log_line!(Warn, "{}: ignoring {subject}", library_path(&state.sources, slot));
     }
 
-    /// Gives up the linker of the LLVM in `slot`, which is not understood, and reads the GDB JIT list instead. LLVM
-    /// adds the object to that list after this call.
+    /// Stops observing the linker of the LLVM in `slot`, which is not understood, and reads the GDB JIT list instead.
+    /// LLVM adds the object to that list after this call.
     pub(crate) fn fall_back_to_list(&self, slot: usize, reason: &str) {
         self.warn_ignored(slot, &format!("an object: {reason}"));
         let mut state = self.lock();
@@ -99,10 +99,10 @@ impl Shim {
     /// that it was moved to.
     fn free_superseded(&self, state: &mut State, bytes: &[u8]) {
         let is_moved = |&(id, size): &(ObjectId, usize)| {
-            let differ = |original: Vec<u8>| elf_copy::differ_only_in_addresses(&original, bytes);
+            let is_same_object = |original: Vec<u8>| elf_copy::differ_only_in_addresses(&original, bytes);
             size == bytes.len()
                 && self.session.ledger(|ledger| ledger.pending(id).is_some())
-                && self.session.debug_object(id).is_some_and(differ)
+                && self.session.debug_object(id).is_some_and(is_same_object)
         };
         let Some(index) = state.recently_linked.iter().position(is_moved) else { return };
         if let Some((id, _)) = state.recently_linked.remove(index) {
@@ -129,7 +129,7 @@ impl Shim {
             self.session.freeing(id);
         }
         for listed in news.appeared {
-            // The copy is the first large allocation.
+            // Check the available memory first: the copy is the first large allocation.
             let range = listed.debug_object;
             let range = range.filter(|range| self.session.check_memory(range.size() as usize).is_ok());
             let bytes = range.and_then(|range| checked_read::copy(range).ok());
@@ -159,8 +159,8 @@ impl Shim {
         facts::set_count(slot, Count::Listed, listed as u64);
     }
 
-    /// Handles an object that the session has loaded. If it may already be executable without our knowledge, queries
-    /// the kernel.
+    /// Records an object that the session has loaded. Queries the kernel if its memory may be executable without our
+    /// knowledge.
     pub(crate) fn record_loaded(&self, state: &mut State, loaded: Loaded) {
         if loaded.has_lines {
             facts::add_object_with_lines();
@@ -173,11 +173,11 @@ impl Shim {
         }
     }
 
-    /// Handles objects that have been pending for a second, and other delayed work.
+    /// Checks objects that have been pending for a second, logs the first one, and performs other delayed checks.
     pub(super) fn process_overdue(&self, state: &mut State) {
         self.search_for_overdue_emitted(state);
         let State { emitted, sources, .. } = &mut *state;
-        emitted.warn(|slot| library_path(sources, slot));
+        emitted.log_missed(|slot| library_path(sources, slot));
         self.look_at_unheard(state);
         self.free_unmapped(state);
         if state.overdue.is_empty() {
@@ -204,8 +204,8 @@ impl Shim {
         }
     }
 
-    /// Handles an object that LLVM has deregistered with debuggers. If its code is final, it stays live until its
-    /// memory is freed.
+    /// Records that LLVM has deregistered an object with debuggers. If its code is final, the object stays live until
+    /// its memory is freed; otherwise it is freed now.
     fn record_unregistered(&self, state: &mut State, id: ObjectId) {
         let text = self.session.ledger(|ledger| ledger.text(id).and_then(|text| text.first().copied()));
         if text.is_some_and(|text| state.unregistered.add(id, text)) {
@@ -234,7 +234,7 @@ impl Shim {
     pub(crate) fn note(&self, state: &mut State, outcome: &Outcome) {
         for &id in &outcome.freed {
             state.unregistered.forget(id);
-            state.self_loaded.placed.forget(id);
+            state.self_loaded.located.forget(id);
         }
         if !outcome.finalized.is_empty() {
             facts::set_totals(&self.session.statistics());

@@ -50,7 +50,7 @@ pub(crate) struct ListedObject {
 
 /// Contents of a descriptor.
 pub(crate) struct Reading {
-    /// Entry that is being unregistered, if the current call is for that.
+    /// Entry that is being unregistered; `None` if the descriptor announces no removal.
     pub(crate) unregistered: Option<u64>,
     /// Head of the list; 0 if it is empty.
     pub(crate) first: u64,

@@ -35,8 +35,8 @@ impl JitInterface {
         Some(JitInterface { descriptor: address(DESCRIPTOR)?, function: address(REGISTER_FUNCTION)? })
     }
 
-    /// Hooks the function. Returns false, and logs the reason, if that fails, which matters less if
-    /// `linker_is_observed`.
+    /// Hooks the function that LLVM calls after each change. Logs a failure and returns false; the message is only a
+    /// warning if the linker is not observed either.
     pub(crate) fn detour(
         &self,
         library: &Library<'_>,
@@ -44,8 +44,8 @@ impl JitInterface {
         callers: Callers,
         linker_is_observed: bool,
     ) -> bool {
-        // SAFETY: the address of a function in the library, which is mapped. The hook takes no argument, and may be
-        // called from anywhere until the process exits.
+        // SAFETY: the address is that of a function in the library, which is mapped. The hook takes no argument, and
+        // may be called from anywhere until the process exits.
         let result = unsafe { detour::detour(self.function, hook, callers) };
         if let Err(refusal) = &result {
             let path = library.path.display();

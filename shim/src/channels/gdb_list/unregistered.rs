@@ -28,9 +28,9 @@ pub(crate) struct Unregistered {
 impl Unregistered {
     /// Remembers an object by the first bytes of its text. Returns false if they cannot be read.
     pub(crate) fn add(&mut self, id: ObjectId, text: AddressRange) -> bool {
-        let first = AddressRange::new(text.start(), text.size().min(MAX_REMEMBERED_BYTES)).unwrap_or_default();
-        let Ok(bytes) = checked_read::copy(first) else { return false };
-        self.objects.insert(id, (first, bytes));
+        let prefix = AddressRange::new(text.start(), text.size().min(MAX_REMEMBERED_BYTES)).unwrap_or_default();
+        let Ok(bytes) = checked_read::copy(prefix) else { return false };
+        self.objects.insert(id, (prefix, bytes));
         true
     }
 
@@ -46,16 +46,16 @@ impl Unregistered {
 
     /// Compares the next few objects with memory. Removes and returns those whose code has changed.
     pub(crate) fn take_overwritten(&mut self) -> Vec<ObjectId> {
-        let from = self.last_compared.map_or(Bound::Unbounded, Bound::Excluded);
-        let next: Vec<ObjectId> =
-            self.objects.range((from, Bound::Unbounded)).take(OBJECTS_PER_CHECK).map(|(&id, _)| id).collect();
-        self.last_compared = next.last().copied().filter(|_| next.len() == OBJECTS_PER_CHECK);
+        let start = self.last_compared.map_or(Bound::Unbounded, Bound::Excluded);
+        let batch: Vec<ObjectId> =
+            self.objects.range((start, Bound::Unbounded)).take(OBJECTS_PER_CHECK).map(|(&id, _)| id).collect();
+        self.last_compared = batch.last().copied().filter(|_| batch.len() == OBJECTS_PER_CHECK);
         let is_unchanged = |id: &ObjectId| {
             self.objects
                 .get(id)
                 .is_some_and(|(range, bytes)| checked_read::copy(*range).is_ok_and(|current| current == *bytes))
         };
-        let overwritten: Vec<ObjectId> = next.into_iter().filter(|id| !is_unchanged(id)).collect();
+        let overwritten: Vec<ObjectId> = batch.into_iter().filter(|id| !is_unchanged(id)).collect();
         overwritten.iter().for_each(|&id| self.forget(id));
         overwritten
     }

@@ -11,11 +11,11 @@ use crate::process::this_thread;
 
 /// Maximum number of unlocated objects. An object that is linked for another process is never located.
 const MAX_OBJECTS: usize = 256;
-/// Maximum total size of the patterns of unlocated objects.
+/// Maximum total size of the patterns of unlocated objects, in bytes.
 const MAX_PATTERN_BYTES: usize = 64 << 20;
 /// Time after which an object counts as missed, in ns.
 const LOCATE_TIMEOUT_NS: u64 = 1_000_000_000;
-/// Maximum searches for an object each time the `emit` of another one returns.
+/// Maximum number of searches for one object that are made because another object's `emit` has returned.
 const MAX_SEARCHES_AFTER_EMIT: u8 = 8;
 /// Maximum searches for a missed object when memory becomes executable. An object that is linked for another process is
 /// never located.
@@ -27,16 +27,16 @@ const MAX_FRUITLESS_QUERIES: u8 = 8;
 pub(super) struct Emitted {
     /// Number of the call of `emit`.
     pub(super) number: u64,
-    /// Slot of the source.
+    /// Slot of the source that the object comes from.
     pub(super) slot: usize,
     pub(super) pattern: Pattern,
     /// Time of the call of `emit` (monotonic clock), in ns.
     emitted_at_ns: u64,
-    /// Searches at the end of a call of `emit`.
+    /// Number of searches that were made because an `emit` has returned.
     searches: u8,
-    /// True once it was searched for as overdue.
+    /// True once the object was searched for as overdue.
     is_missed: bool,
-    /// Searches after that.
+    /// Number of searches since the object was missed.
     late_searches: u8,
 }
 
@@ -61,7 +61,7 @@ pub(crate) struct EmittedObjects {
 impl EmittedObjects {
     /// Records that this thread is about to call `emit`. Returns the number of the call, which identifies its object,
     /// too.
-    pub(super) fn begin(&mut self) -> u64 {
+    pub(super) fn begin_call(&mut self) -> u64 {
         self.last_number += 1;
         if self.active_calls.len() == MAX_OBJECTS {
             self.active_calls.remove(0);
@@ -71,7 +71,7 @@ impl EmittedObjects {
     }
 
     /// Records that a call of `emit` has returned.
-    pub(super) fn end(&mut self, number: u64) {
+    pub(super) fn end_call(&mut self, number: u64) {
         self.active_calls.retain(|&(_, active)| active != number);
     }
 
@@ -100,12 +100,12 @@ impl EmittedObjects {
         self.unlocated.retain(|emitted| emitted.slot != slot);
     }
 
-    /// Returns true if the object was not located yet.
+    /// Returns true if the object with this number was not located yet.
     pub(super) fn is_unlocated(&self, number: u64) -> bool {
         self.unlocated.iter().any(|emitted| emitted.number == number)
     }
 
-    /// Returns true if the call of `emit` has not returned.
+    /// Returns true while the call of `emit` with this number runs.
     pub(super) fn is_active(&self, number: u64) -> bool {
         self.active_calls.iter().any(|&(_, active)| active == number)
     }
@@ -129,7 +129,7 @@ impl EmittedObjects {
     }
 
     /// Logs once that an object was not located within a second, or was dropped before that.
-    pub(crate) fn warn(&mut self, path: impl Fn(usize) -> String) {
+    pub(crate) fn log_missed(&mut self, path: impl Fn(usize) -> String) {
         if self.should_warn() {
             let missed = self.unlocated.iter().find(|emitted| emitted.is_missed).or(self.unlocated.front());
             log_line!(
@@ -195,9 +195,9 @@ impl EmittedObjects {
         self.fruitless_queries = if located { 0 } else { self.fruitless_queries.saturating_add(1) };
     }
 
-    /// Objects to search for when one has been pending for a second, which is done once: the overdue objects and all
+    /// Objects to search for, once one of them has been pending for a second: that one for the last time, and all
     /// others that are not missed.
-    pub(super) fn overdue(&mut self, now: u64) -> Vec<(usize, bool)> {
+    pub(super) fn overdue_candidates(&mut self, now: u64) -> Vec<(usize, bool)> {
         let active: Vec<u64> = self.active_calls.iter().map(|&(_, number)| number).collect();
         let is_due = |emitted: &Emitted| {
             !emitted.is_missed
@@ -225,22 +225,22 @@ mod tests {
 
     fn with_objects(count: usize) -> (EmittedObjects, Vec<u64>) {
         let mut emitted = EmittedObjects::default();
-        let numbers = (0..count).map(|_| emitted.begin()).collect::<Vec<_>>();
+        let numbers = (0..count).map(|_| emitted.begin_call()).collect::<Vec<_>>();
         numbers.iter().for_each(|&number| emitted.push(number, 0, Pattern::nothing()));
         (emitted, numbers)
     }
 
-    /// Number of objects that are searched for a second later, and whether a warning is due.
+    /// Number of objects to search for a second from now, and whether a warning is due then.
     fn after_a_second(emitted: &mut EmittedObjects) -> (usize, bool) {
         let now = jitlisten::plumbing::monotonic() + LOCATE_TIMEOUT_NS;
-        (emitted.overdue(now).len(), emitted.should_warn())
+        (emitted.overdue_candidates(now).len(), emitted.should_warn())
     }
 
     #[test]
     fn one_that_is_inside_emit_does_not_hide_another_that_waits() {
         let (mut emitted, numbers) = with_objects(2);
         assert_eq!(after_a_second(&mut emitted), (0, false));
-        emitted.end(numbers[1]);
+        emitted.end_call(numbers[1]);
         assert!(!emitted.should_warn(), "it was not looked for");
         assert_eq!(after_a_second(&mut emitted), (2, true));
         assert_eq!(after_a_second(&mut emitted), (0, false));
@@ -262,19 +262,19 @@ mod tests {
         let (mut emitted, numbers) = with_objects(1);
         assert_eq!(emitted.candidates(this_thread()), [(0, true)]);
         assert_eq!(emitted.candidates(this_thread() + 1), [(0, false)]);
-        // A call whose object is not searched for.
-        let inner = emitted.begin();
+        // A nested call of `emit`, whose object is not searched for.
+        let inner = emitted.begin_call();
         assert_eq!(emitted.candidates(this_thread()), [(0, false)]);
-        emitted.end(inner);
+        emitted.end_call(inner);
         assert_eq!(emitted.candidates(this_thread()), [(0, true)]);
-        emitted.end(numbers[0]);
+        emitted.end_call(numbers[0]);
         assert_eq!(emitted.candidates(this_thread()), [(0, false)]);
     }
 
     #[test]
     fn what_is_overdue_is_looked_for_a_few_times_more() {
         let (mut emitted, numbers) = with_objects(1);
-        emitted.end(numbers[0]);
+        emitted.end_call(numbers[0]);
         (0..MAX_LATE_SEARCHES).for_each(|_| assert_eq!(emitted.candidates(this_thread()).len(), 1));
         assert_eq!(after_a_second(&mut emitted), (1, true));
         (1..MAX_LATE_SEARCHES).for_each(|_| assert_eq!(emitted.candidates(this_thread()).len(), 1));

@@ -1,6 +1,6 @@
 //! The hooks of `ObjectLinkingLayer::emit`.
 
-use super::{TABLE, call_original};
+use super::{HOOK_STATES, call_original};
 use crate::hook_table::{EMIT_VTABLES, Emit, Returned, SLOTS, for_each_slot};
 use crate::hooks::guarded;
 use crate::placement::Pattern;
@@ -18,7 +18,7 @@ unsafe extern "C-unwind" fn hook<const SLOT: usize, const VTABLE: usize>(
     g: usize,
     h: usize,
 ) -> Returned {
-    let state = &TABLE[SLOT][VTABLE];
+    let state = &HOOK_STATES[SLOT][VTABLE];
     let call_number = guarded(|shim| {
         let object = state.read(this, responsibility, object, |size| shim.session.check_memory(size).is_ok());
         let pattern = object.map(|bytes| bytes.map(Pattern::of));
@@ -35,7 +35,7 @@ unsafe extern "C-unwind" fn hook<const SLOT: usize, const VTABLE: usize>(
         }
         Some(shim.begin_emit(SLOT, pattern.ok().flatten()))
     });
-    // SAFETY: the words that this hook was called with.
+    // SAFETY: the call passes on the words that this hook was called with.
     let returned = unsafe { call_original(SLOT, VTABLE, [this, responsibility, object, d, e, f, g, h]) };
     if let Some(number) = call_number {
         guarded(|shim| shim.end_emit(number));

@@ -15,7 +15,7 @@ use jitlisten::plumbing::{Mapping, MapsLine, mappings_of};
 use jitlisten::{Address, AddressRange, ObjectId, cfi, log_line};
 
 use super::emitted::Emitted;
-use crate::channels::moved_code::copies::{MAX_SEARCHED_BYTES, piece, reach, read};
+use crate::channels::moved_code::copies::{MAX_SEARCHED_BYTES, max_reach, read_memory, read_piece};
 use crate::doctor::facts::{self, Count};
 use crate::placement::{Around, Pattern, Piece, Placement, certain};
 use crate::process::this_thread;
@@ -28,19 +28,23 @@ const MAX_UNHINTED_BYTES: u64 = 16 << 20;
 struct SearchRegion {
     code: Piece,
     surroundings: Around,
-    /// True if any thread may have linked there, at any time.
+    /// True if any thread may have linked code there, at any time.
     is_unhinted: bool,
 }
 
 impl SearchRegion {
     fn read_around(state: &State, range: AddressRange, is_unhinted: bool) -> Option<SearchRegion> {
-        let reach = reach(state.emitted.patterns());
-        Some(SearchRegion { code: piece(range)?, surroundings: state.memory_around(range, reach), is_unhinted })
+        let max_reach = max_reach(state.emitted.patterns());
+        Some(SearchRegion {
+            code: read_piece(range)?,
+            surroundings: state.memory_around(range, max_reach),
+            is_unhinted,
+        })
     }
 }
 
 impl Shim {
-    /// Handles an object that the LLVM in `slot` is about to link. Returns the number of this call of `emit`. `pattern`
+    /// Records that the LLVM in `slot` is about to link an object. Returns the number of this call of `emit`. `pattern`
     /// is `None` if the object is not understood, and `Some(None)` if it cannot be located.
     pub(crate) fn begin_emit(&self, slot: usize, pattern: Option<Option<Pattern>>) -> u64 {
         let mut state = self.lock();
@@ -48,7 +52,7 @@ impl Shim {
             // The library is running, so it is relocated.
             self.observe_running_source(&mut state, slot);
         }
-        let number = state.emitted.begin();
+        let number = state.emitted.begin_call();
         let Some(pattern) = pattern else { return number };
         if pattern.as_ref().is_none_or(|pattern| pattern.texts() > 0) {
             facts::count(slot, Count::ForJitLink);
@@ -60,10 +64,11 @@ impl Shim {
         number
     }
 
-    /// Handles the return of `emit`: the object is linked by now, or will be linked together with others.
+    /// Records that `emit` has returned, and searches for its object, which is linked by now, or later together with
+    /// others.
     pub(crate) fn end_emit(&self, number: u64) {
         let mut state = self.lock();
-        state.emitted.end(number);
+        state.emitted.end_call(number);
         if !state.emitted.is_unlocated(number) {
             return;
         }
@@ -80,7 +85,7 @@ impl Shim {
 
     /// Searches again for objects that were not located within a second.
     pub(crate) fn search_for_overdue_emitted(&self, state: &mut State) {
-        let candidates = state.emitted.overdue(jitlisten::plumbing::monotonic());
+        let candidates = state.emitted.overdue_candidates(jitlisten::plumbing::monotonic());
         if !candidates.is_empty() {
             self.search_ranges(state, executable_memory(), &candidates);
         }
@@ -109,7 +114,7 @@ impl Shim {
         let code = clip(first.start().0.saturating_sub(extent), first.end().0.saturating_add(extent), mapping.range);
         let table =
             mapping_at(address).and_then(|mapping| clip(address.0, address.0.saturating_add(extent), mapping.range));
-        let (Some(code), Some(table)) = (code.and_then(piece), table.and_then(piece)) else { return };
+        let (Some(code), Some(table)) = (code.and_then(read_piece), table.and_then(read_piece)) else { return };
         let candidates = state.emitted.candidates(this_thread());
         self.search_regions(
             state,
@@ -132,7 +137,7 @@ impl Shim {
             .filter_map(|range| SearchRegion::read_around(state, range, true))
             .collect();
         for id in self.search_regions(state, &regions, candidates) {
-            // The code may be executable already. The kernel knows, whatever LLVM has requested.
+            // Query the kernel: the code may be executable already, whatever protection LLVM has requested.
             let texts = self.pending_text(id).unwrap_or_default();
             self.query_unknown(state, &texts);
             let outcome = self.session.overdue(id);
@@ -140,7 +145,7 @@ impl Shim {
         }
     }
 
-    /// Searches `regions` for the candidates, and loads the objects whose location is unambiguous.
+    /// Searches `regions` for the candidates, and registers the objects whose location is unambiguous.
     fn search_regions(
         &self,
         state: &mut State,
@@ -166,21 +171,24 @@ impl Shim {
                 break;
             }
         }
-        let is_best = certain(matches.iter().map(|(.., placement)| placement));
-        let matched: Vec<usize> = matches.iter().map(|(index, ..)| *index).collect();
+        let is_best_match = certain(matches.iter().map(|(.., placement)| placement));
+        let matched_indices: Vec<usize> = matches.iter().map(|(index, ..)| *index).collect();
         let is_unambiguous = |(index, is_own, placement): &(usize, bool, Placement)| {
             // An object whose `emit` has returned may be linked by any thread: the one that completes the link it waits
             // for.
             let mut competitors = state.emitted.unlocated.iter().enumerate().filter(|&(other, emitted)| {
-                other != *index && !matched.contains(&other) && !(*is_own && state.emitted.is_active(emitted.number))
+                other != *index
+                    && !matched_indices.contains(&other)
+                    && !(*is_own && state.emitted.is_active(emitted.number))
             });
             let object = state.emitted.unlocated[*index].pattern.object();
             !competitors.any(|(_, emitted)| {
-                !emitted.pattern.is_object(object) && emitted.pattern.may_also_be_at(placement, &read)
+                !emitted.pattern.is_object(object) && emitted.pattern.may_also_be_at(placement, &read_memory)
             })
         };
-        let mut unambiguous: Vec<usize> =
-            (0..matches.len()).filter(|&position| is_best[position] && is_unambiguous(&matches[position])).collect();
+        let mut unambiguous: Vec<usize> = (0..matches.len())
+            .filter(|&position| is_best_match[position] && is_unambiguous(&matches[position]))
+            .collect();
         if unambiguous.is_empty() && !matches.is_empty() {
             log_line!(Info, "{} equal objects of JITLink stay unnamed", matches.len());
         }
@@ -190,7 +198,7 @@ impl Shim {
         for position in unambiguous {
             let (index, _, placement) = &matches[position];
             if let Some(emitted) = state.emitted.unlocated.remove(*index) {
-                ids.extend(self.load_located(state, emitted, placement));
+                ids.extend(self.register_located(state, emitted, placement));
             }
         }
         ids
@@ -199,12 +207,12 @@ impl Shim {
     fn match_pattern(&self, state: &State, index: usize, region: &SearchRegion, is_certain: bool) -> Option<Placement> {
         let is_free = |range| self.is_free(range);
         let pattern = &state.emitted.unlocated.get(index)?.pattern;
-        let placement = pattern.place(&region.code, &region.surroundings, &read, &is_free, is_certain)?;
+        let placement = pattern.place(&region.code, &region.surroundings, &read_memory, &is_free, is_certain)?;
         (placement.is_certain || !region.is_unhinted).then_some(placement)
     }
 
-    /// Loads an object that was located.
-    fn load_located(&self, state: &mut State, emitted: Emitted, placement: &Placement) -> Option<ObjectId> {
+    /// Registers a located object with the session.
+    fn register_located(&self, state: &mut State, emitted: Emitted, placement: &Placement) -> Option<ObjectId> {
         let texts = emitted.pattern.texts();
         if placement.text.len() < texts {
             log_line!(Info, "found {} of {texts} text sections of an object of JITLink", placement.text.len());
@@ -223,14 +231,14 @@ const MAX_ENTRY_BYTES: u64 = 512;
 
 /// First function that the unwind table at `address` covers.
 fn first_function(address: Address) -> Option<AddressRange> {
-    let copy = |start: u64, size: u64| read(AddressRange::new(Address(start), size)?);
+    let copy = |start: u64, size: u64| read_memory(AddressRange::new(Address(start), size)?);
     let entry_size = |start: u64| {
         let size = u64::from(u32::from_le_bytes(copy(start, 4)?.try_into().ok()?));
         (size != 0 && size < MAX_ENTRY_BYTES).then_some(size + 4)
     };
-    let cie = entry_size(address.0)?;
-    let both = cie + entry_size(address.0.checked_add(cie)?)?;
-    cfi::covered(&copy(address.0, both)?, address).ok()?.first().copied()
+    let cie_size = entry_size(address.0)?;
+    let entries_size = cie_size + entry_size(address.0.checked_add(cie_size)?)?;
+    cfi::covered(&copy(address.0, entries_size)?, address).ok()?.first().copied()
 }
 
 fn mapping_at(address: Address) -> Option<Mapping> {
@@ -243,7 +251,7 @@ fn clip(start: u64, end: u64, range: AddressRange) -> Option<AddressRange> {
     AddressRange::new(Address(start), end.min(range.end().0).checked_sub(start)?)
 }
 
-/// Executable memory of the process without a file on disk, where code may be that no channel has reported.
+/// Executable memory that is not backed by a file on disk, where unreported code may be.
 fn executable_memory() -> Vec<AddressRange> {
     let maps = std::fs::read("/proc/self/maps").unwrap_or_default();
     let has_no_disk_file = |line: &MapsLine<'_>| {

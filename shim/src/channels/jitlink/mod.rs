@@ -59,7 +59,7 @@ pub(crate) enum Refusal {
     Unknown,
     /// The release is newer than all known ones.
     TooNew(u32),
-    /// `JITLISTEN_LLVM` excludes it.
+    /// `JITLISTEN_LLVM` excludes JITLink.
     Unwanted,
     /// A vtable slot could not be patched.
     Unchanged,
@@ -89,19 +89,19 @@ pub(crate) fn select_emit_vtables<'a>(
     let are_adjacent = all.windows(2).all(|pair| end(pair[0]) + VTABLE_HEADER_BYTES == pair[1].address_point);
     let are_derived = first.offset_to_top == 0 && rest.iter().all(|vtable| vtable.offset_to_top < 0);
     let slots: Vec<usize> = all.iter().map(|vtable| vtable.slots.len()).collect();
-    let emits = match rest {
+    let emit_vtables = match rest {
         _ if !are_adjacent || !are_derived => return Err(Refusal::Unknown),
         [_] => vec![*first],
         [_, second] => vec![*first, second],
         _ => return Err(Refusal::Unknown),
     };
     let checked = releases::check(releases, |row| row.has_jitlink(&slots));
-    checked.map(|()| emits).map_err(|too_new| too_new.map_or(Refusal::Unknown, Refusal::TooNew))
+    checked.map(|()| emit_vtables).map_err(|too_new| too_new.map_or(Refusal::Unknown, Refusal::TooNew))
 }
 
 /// Data of one hook, written before the vtable is patched.
-/// Function that the hook forwards to.
 struct HookState {
+    /// Function that the hook forwards to.
     original: AtomicUsize,
     /// Address point of the vtable, to which objects of the class refer.
     vtable: AtomicUsize,
@@ -109,7 +109,7 @@ struct HookState {
     warned: AtomicBool,
 }
 
-static TABLE: [[HookState; EMIT_VTABLES]; SLOTS] = [const {
+static HOOK_STATES: [[HookState; EMIT_VTABLES]; SLOTS] = [const {
     [const { HookState { original: AtomicUsize::new(0), vtable: AtomicUsize::new(0), warned: AtomicBool::new(false) } };
         EMIT_VTABLES]
 }; SLOTS];
@@ -124,15 +124,17 @@ pub(crate) fn attach(
     hooks: [Emit; EMIT_VTABLES],
     callers: Callers,
 ) -> Result<(), Refusal> {
-    let table = TABLE.get(slot).ok_or(Refusal::Missing)?;
+    let states = HOOK_STATES.get(slot).ok_or(Refusal::Missing)?;
     let of_class: Vec<&Vtable> = vtables.iter().filter(|vtable| vtable.class == OBJECT_LINKING_LAYER).collect();
     for (index, vtable) in select_emit_vtables(&of_class, releases)?.into_iter().enumerate() {
-        table[index].original.store(patch::original(library, vtable, EMIT_SLOT).unwrap_or_default(), Ordering::Relaxed);
-        table[index].warned.store(false, Ordering::Relaxed);
-        table[index].vtable.store(vtable.address_point as usize, Ordering::Release);
+        states[index]
+            .original
+            .store(patch::original(library, vtable, EMIT_SLOT).unwrap_or_default(), Ordering::Relaxed);
+        states[index].warned.store(false, Ordering::Relaxed);
+        states[index].vtable.store(vtable.address_point as usize, Ordering::Release);
         // SAFETY: this slot's hook forwards any call; `callers` states which threads may be calling.
-        let exchanged = unsafe { patch::exchange(library, vtable, EMIT_SLOT, hooks[index] as usize, callers) };
-        if let Err(error) = exchanged {
+        let patched = unsafe { patch::exchange(library, vtable, EMIT_SLOT, hooks[index] as usize, callers) };
+        if let Err(error) = patched {
             let path = library.path.display();
             if index == 0 {
                 log_line!(Info, "{path}: could not hook JITLink: {error}");
@@ -152,9 +154,9 @@ pub(crate) fn attach(
 /// May be called only by that hook, with the words that it was called with.
 unsafe fn call_original(slot: usize, vtable: usize, words: [usize; 8]) -> Returned {
     let [a, b, c, d, e, f, g, h] = words;
-    let original = TABLE[slot][vtable].original.load(Ordering::Acquire);
-    // SAFETY: the function that was in the slot (the vtable leads to the hook only after it was stored), and the host's
-    // own call, forwarded.
+    let original = HOOK_STATES[slot][vtable].original.load(Ordering::Acquire);
+    // SAFETY: `original` was in the slot (the vtable leads to the hook only after it was stored), and the host's own
+    // call is forwarded.
     unsafe { std::mem::transmute::<usize, Emit>(original)(a, b, c, d, e, f, g, h) }
 }
 
@@ -177,12 +179,12 @@ impl HookState {
         has_memory: impl Fn(usize) -> bool,
     ) -> Result<Option<Vec<u8>>, &'static str> {
         const UNREADABLE: &str = "memory that cannot be read";
-        let [class, responsible, buffer] =
+        let [class, responsibility_target, buffer] =
             words_of(&[(this, 1), (responsibility, 1), (object, 1)]).ok_or(UNREADABLE)?;
         if class != self.vtable.load(Ordering::Acquire) {
             return Err("its linker is of another class");
         }
-        if responsible == 0 {
+        if responsibility_target == 0 {
             return Err("nothing is responsible for it");
         }
         // `MemoryBuffer { vtable, begin, end }`
@@ -227,8 +229,8 @@ mod tests {
     #[test]
     fn only_vtables_of_known_releases_are_taken() {
         assert_eq!(select(&adjacent_vtables(&[9, 4])), Ok(vec![0x1010]));
-        let three = adjacent_vtables(&[7, 4, 7]);
-        assert_eq!(select(&three), Ok(vec![three[0].address_point, three[2].address_point]));
+        let three_vtables = adjacent_vtables(&[7, 4, 7]);
+        assert_eq!(select(&three_vtables), Ok(vec![three_vtables[0].address_point, three_vtables[2].address_point]));
         for unknown in [&[9][..], &[9, 5], &[8, 4], &[10, 4], &[7, 4], &[7, 4, 8], &[7, 4, 7, 2], &[7, 7, 4]] {
             assert_eq!(select(&adjacent_vtables(unknown)), Err(Refusal::Unknown), "{unknown:?}");
         }
@@ -236,30 +238,30 @@ mod tests {
         let mut separated = adjacent_vtables(&[9, 4]);
         separated[1].address_point += 8;
         assert_eq!(select(&separated), Err(Refusal::Unknown));
-        let mut twice = adjacent_vtables(&[9, 4]);
-        twice.extend(adjacent_vtables(&[9, 4]));
-        assert_eq!(select(&twice), Err(Refusal::Unknown));
+        let mut duplicated = adjacent_vtables(&[9, 4]);
+        duplicated.extend(adjacent_vtables(&[9, 4]));
+        assert_eq!(select(&duplicated), Err(Refusal::Unknown));
     }
 
     /// Vtables of another release are refused, because they may belong to something else.
     #[test]
     fn the_vtables_are_those_of_the_release() {
-        let (two, three) = (adjacent_vtables(&[9, 4]), adjacent_vtables(&[7, 4, 7]));
+        let (two_vtables, three_vtables) = (adjacent_vtables(&[9, 4]), adjacent_vtables(&[7, 4, 7]));
         let select_for = |vtables: &[Vtable], version: &str| {
             let (all, release) = (vtables.iter().collect::<Vec<_>>(), Release::of(version).expect("a version"));
             select_emit_vtables(&all, &[release]).map(|selected| selected.len())
         };
         for version in ["13.0.1", "19.1", "20.0.0git", "21.0.0git"] {
-            assert_eq!(select_for(&two, version), Ok(1), "{version}");
+            assert_eq!(select_for(&two_vtables, version), Ok(1), "{version}");
         }
         for version in ["20.0.0git", "21.1.1", "24.0.0git"] {
-            assert_eq!(select_for(&three, version), Ok(2), "{version}");
+            assert_eq!(select_for(&three_vtables, version), Ok(2), "{version}");
         }
         assert_eq!(
-            (select_for(&two, "12.0.1"), select_for(&two, "22.1.0")),
+            (select_for(&two_vtables, "12.0.1"), select_for(&two_vtables, "22.1.0")),
             (Err(Refusal::Unknown), Err(Refusal::Unknown))
         );
-        assert_eq!(select_for(&three, "19.1.7"), Err(Refusal::Unknown));
-        assert_eq!(select_for(&three, "25.0.0git"), Err(Refusal::TooNew(25)));
+        assert_eq!(select_for(&three_vtables, "19.1.7"), Err(Refusal::Unknown));
+        assert_eq!(select_for(&three_vtables, "25.0.0git"), Err(Refusal::TooNew(25)));
     }
 }

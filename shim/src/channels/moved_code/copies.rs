@@ -36,26 +36,25 @@ impl Shim {
         if pending.is_empty() || range.size() > MAX_SEARCHED_BYTES {
             return;
         }
-        let Some(code) = piece(range) else { return };
+        let Some(code) = read_piece(range) else { return };
         let patterns: Vec<(ObjectId, Pattern)> = pending
             .into_iter()
             .filter_map(|id| Some((id, self.session.debug_object(id).and_then(Pattern::of)?)))
             .collect();
-        let surroundings = state.memory_around(range, reach(patterns.iter().map(|(_, pattern)| pattern)));
+        let surroundings = state.memory_around(range, max_reach(patterns.iter().map(|(_, pattern)| pattern)));
         let mut matches = Vec::new();
         for (id, pattern) in patterns {
             if is_matched(&matches, &pattern) {
                 continue;
             }
             let is_free = |range| self.is_free(range);
-            let placement = pattern.place(&code, &surroundings, &read, &is_free, false);
+            let placement = pattern.place(&code, &surroundings, &read_memory, &is_free, false);
             matches.extend(placement.map(|placement| (id, pattern, placement)));
         }
         self.move_located(state, matches, true);
     }
 
-    /// Handles an `.eh_frame` that was registered at `table` and belongs to no known object: it may be that of an
-    /// object pending elsewhere.
+    /// Searches for an object pending elsewhere to which the `.eh_frame` registered at `table` may belong.
     pub(crate) fn search_by_table(&self, state: &mut State, table: Address) {
         let mut matches = Vec::new();
         for id in self.pending_objects(state) {
@@ -64,7 +63,7 @@ impl Shim {
                 continue;
             }
             let is_free = |range| self.is_free(range);
-            let placement = pattern.place_by_table(table, &read, &is_free);
+            let placement = pattern.place_by_table(table, &read_memory, &is_free);
             matches.extend(placement.map(|placement| (id, pattern, placement)));
         }
         self.move_located(state, matches, false);
@@ -93,16 +92,16 @@ impl Shim {
         if !matches.is_empty() && !certain.contains(&true) {
             log_line!(Info, "{} equal objects linked for another address stay unnamed", matches.len());
         }
-        let matched: Vec<ObjectId> = matches.iter().map(|(id, ..)| *id).collect();
+        let matched_ids: Vec<ObjectId> = matches.iter().map(|(id, ..)| *id).collect();
         for ((id, pattern, placement), _) in matches.into_iter().zip(certain).filter(|(_, is_certain)| *is_certain) {
             let same_size: Vec<ObjectId> = self.session.ledger(|ledger| {
-                let same_size = ledger.pending_of_size(placement.size()).filter(|other| !matched.contains(other));
+                let same_size = ledger.pending_of_size(placement.size()).filter(|other| !matched_ids.contains(other));
                 same_size.take(MAX_SAME_SIZE_OBJECTS + 1).collect()
             });
             let may_be_same = |&pending: &ObjectId| {
                 let candidate = self.session.debug_object(pending).and_then(Pattern::of);
                 candidate.is_none_or(|candidate| {
-                    !candidate.is_object(pattern.object()) && candidate.may_also_be_at(&placement, &read)
+                    !candidate.is_object(pattern.object()) && candidate.may_also_be_at(&placement, &read_memory)
                 })
             };
             if same_size.len() > MAX_SAME_SIZE_OBJECTS || same_size.iter().any(may_be_same) {
@@ -122,42 +121,42 @@ fn is_matched(matches: &[(ObjectId, Pattern, Placement)], pattern: &Pattern) -> 
     matches.iter().any(|(_, matched, _)| matched.is_object(pattern.object()))
 }
 
-/// Maximum distance from code of these objects to their other sections, if one linker has allocated all of them.
-pub(crate) fn reach<'a>(patterns: impl Iterator<Item = &'a Pattern>) -> u64 {
+/// Maximum distance between code of these objects and their other sections, if one allocation contains all of them.
+pub(crate) fn max_reach<'a>(patterns: impl Iterator<Item = &'a Pattern>) -> u64 {
     let largest = patterns.map(Pattern::size).max().unwrap_or_default() as u64;
     (2 * largest + SEGMENT_GAPS_BYTES).min(MAX_REACH_BYTES)
 }
 
 /// Copies memory; `None` if it is not readable.
-pub(crate) fn read(range: AddressRange) -> Option<Vec<u8>> {
+pub(crate) fn read_memory(range: AddressRange) -> Option<Vec<u8>> {
     checked_read::copy(range).ok()
 }
 
 /// Copies memory together with its address; `None` if it is not readable.
-pub(crate) fn piece(range: AddressRange) -> Option<Piece> {
-    Some(Piece { start: range.start(), bytes: read(range)? })
+pub(crate) fn read_piece(range: AddressRange) -> Option<Piece> {
+    Some(Piece { start: range.start(), bytes: read_memory(range)? })
 }
 
 impl State {
-    /// Readable memory before and after code: up to `reach` within its allocation, or else the neighbouring mappings.
-    pub(crate) fn memory_around(&self, code: AddressRange, reach: u64) -> Around {
+    /// Readable memory before and after code: up to `max_reach` within its allocation, or else the neighbouring mappings.
+    pub(crate) fn memory_around(&self, code: AddressRange, max_reach: u64) -> Around {
         let allocated = self.allocated.containing(code).filter(|allocation| *allocation != code);
         Around::new(Box::new(move || {
             let neighbour = |address: Address| {
                 mappings_of(AddressRange::new(address, 1)?).ok()??.first().map(|mapping| mapping.range)
             };
-            let (before, after, reach) = match allocated {
-                Some(allocation) => (Some(allocation), Some(allocation), reach),
+            let (before, after, max_reach) = match allocated {
+                Some(allocation) => (Some(allocation), Some(allocation), max_reach),
                 None => {
                     let last = code.start().0.checked_sub(1);
                     (last.and_then(|last| neighbour(Address(last))), neighbour(code.end()), MAX_REACH_BYTES)
                 }
             };
-            let start = before.map(|before| before.start().0.max(code.start().0.saturating_sub(reach)));
+            let start = before.map(|before| before.start().0.max(code.start().0.saturating_sub(max_reach)));
             let before = start.and_then(|start| AddressRange::new(Address(start), code.start().0 - start));
-            let end = after.map(|after| after.end().0.min(code.end().0.saturating_add(reach)));
+            let end = after.map(|after| after.end().0.min(code.end().0.saturating_add(max_reach)));
             let after = end.and_then(|end| AddressRange::new(code.end(), end - code.end().0));
-            [before, after].into_iter().flatten().filter(|range| range.size() > 0).filter_map(piece).collect()
+            [before, after].into_iter().flatten().filter(|range| range.size() > 0).filter_map(read_piece).collect()
         }))
     }
 }

@@ -16,7 +16,7 @@ const MAX_COMPARED_BYTES: u64 = 256;
 pub(crate) struct Sections {
     bytes: Vec<u8>,
     /// Offset of the section headers.
-    table: usize,
+    headers_offset: usize,
     /// Number of section headers.
     count: usize,
 }
@@ -51,18 +51,19 @@ impl Sections {
         let is_relocatable =
             |header: &FileHeader| header.e_type.get(LE) == ET_REL && header.e_machine.get(LE) == THIS_MACHINE;
         let header = file_header(&bytes).filter(is_relocatable).ok_or("no relocatable ELF object of this machine")?;
-        let (table, mut count) = (header.e_shoff.get(LE) as usize, usize::from(header.e_shnum.get(LE)));
+        let (headers_offset, mut count) = (header.e_shoff.get(LE) as usize, usize::from(header.e_shnum.get(LE)));
         if count == 0 {
             // With more than 65,279 sections, the size field of the first header holds their number.
-            count = structure::<SectionHeader>(&bytes, table).map_or(0, |first| first.sh_size.get(LE) as usize);
+            count =
+                structure::<SectionHeader>(&bytes, headers_offset).map_or(0, |first| first.sh_size.get(LE) as usize);
         }
         let size = usize::from(header.e_shentsize.get(LE));
-        let end = count.checked_mul(size).and_then(|size| size.checked_add(table));
+        let end = count.checked_mul(size).and_then(|size| size.checked_add(headers_offset));
         let fits = end.is_some_and(|end| end <= bytes.len());
         if size != size_of::<SectionHeader>() || !fits || count == 0 {
             return Err("its section headers are not in it");
         }
-        Ok(Sections { bytes, table, count })
+        Ok(Sections { bytes, headers_offset, count })
     }
 
     /// Number of sections.
@@ -72,7 +73,7 @@ impl Sections {
 
     /// Offset of a section's header from the start of the object.
     pub(crate) fn header_offset(&self, index: usize) -> usize {
-        self.table + index * size_of::<SectionHeader>()
+        self.headers_offset + index * size_of::<SectionHeader>()
     }
 
     fn header(&self, index: usize) -> Option<SectionHeader> {

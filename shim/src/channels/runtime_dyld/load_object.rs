@@ -9,16 +9,16 @@ use crate::hook_table::{LoadObject, SLOTS, for_each_slot};
 use crate::hooks::guarded;
 
 /// Hooks by slot of the LLVM in the table of sources.
-pub(crate) const HOOKS: [LoadObject; SLOTS] = for_each_slot!(SLOT => entry::<SLOT>);
+pub(crate) const HOOKS: [LoadObject; SLOTS] = for_each_slot!(SLOT => slot_function::<SLOT>);
 
 /// Function that is stored in the vtable. On x86-64 it is the hook itself.
 #[cfg(target_arch = "x86_64")]
-use hook as entry;
+use hook as slot_function;
 
 /// Function that is stored in the vtable. A target of indirect calls begins with `bti c`, a no-op on older processors.
 #[cfg(target_arch = "aarch64")]
 #[unsafe(naked)]
-unsafe extern "C-unwind" fn entry<const SLOT: usize>(
+unsafe extern "C-unwind" fn slot_function<const SLOT: usize>(
     a: usize,
     b: usize,
     c: usize,
@@ -38,16 +38,16 @@ unsafe extern "C-unwind" fn entry<const SLOT: usize>(
 
 /// Calls `original` with the words that the hook was called with.
 #[cfg(target_arch = "x86_64")]
-unsafe fn call(words: [usize; 8], original: usize) -> usize {
+unsafe fn call_original(words: [usize; 8], original: usize) -> usize {
     let [a, b, c, d, e, f, g, h] = words;
-    // SAFETY: the function that was in the slot, and the host's own call, forwarded.
+    // SAFETY: `original` was in the slot, and the host's own call is forwarded.
     unsafe { std::mem::transmute::<usize, LoadObject>(original)(a, b, c, d, e, f, g, h) }
 }
 
 /// Calls `original` with the words that the hook was called with; the last one goes back to `x8`. Only a jump through
 /// `x16` or `x17` may reach a function that begins with `bti c`.
 #[cfg(target_arch = "aarch64")]
-unsafe fn call(words: [usize; 8], original: usize) -> usize {
+unsafe fn call_original(words: [usize; 8], original: usize) -> usize {
     #[unsafe(naked)]
     unsafe extern "C-unwind" fn jump_to_original(
         a: usize,
@@ -64,7 +64,7 @@ unsafe fn call(words: [usize; 8], original: usize) -> usize {
         std::arch::naked_asm!("ldr x16, [sp]", "mov x8, x7", "br x16")
     }
     let [a, b, c, d, e, f, g, result] = words;
-    // SAFETY: the function that was in the slot, and the host's own call, forwarded.
+    // SAFETY: `original` was in the slot, and the host's own call is forwarded.
     unsafe { jump_to_original(a, b, c, d, e, f, g, result, original) }
 }
 
@@ -85,8 +85,8 @@ unsafe extern "C-unwind" fn hook<const SLOT: usize>(
     h: usize,
 ) -> usize {
     let words = [a, b, c, d, e, f, g, h];
-    // SAFETY: the function that was in the slot, with the words that this hook was called with.
-    let returned = unsafe { call(words, original(SLOT)) };
+    // SAFETY: the function was in the slot, and gets the words that this hook was called with.
+    let returned = unsafe { call_original(words, original(SLOT)) };
     guarded(|shim| match observe_call(SLOT, select_words(&words), returned) {
         Observed::Object(bytes) => shim.record_linked(SLOT, bytes),
         Observed::Nothing => {}

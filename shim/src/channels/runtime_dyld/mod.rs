@@ -75,7 +75,7 @@ pub(crate) enum Refusal {
     TooNew(u32),
     /// The end of the vtable is unknown.
     Unbounded,
-    /// `JITLISTEN_LLVM` excludes it.
+    /// `JITLISTEN_LLVM` excludes RuntimeDyld.
     Unwanted,
     /// The vtable slot could not be patched.
     Unchanged,
@@ -99,16 +99,19 @@ impl fmt::Display for Refusal {
 
 /// Selects the vtable of `RuntimeDyldELF`, and the slot of `loadObject` in it. `vtables` are those of
 /// [`CLASSES`](crate::llvm::vtable::CLASSES) in a library of one of these releases.
-pub(crate) fn load_object<'a>(vtables: &'a [Vtable], releases: &[Release]) -> Result<(&'a Vtable, usize), Refusal> {
-    let of_class =
+pub(crate) fn find_load_object<'a>(
+    vtables: &'a [Vtable],
+    releases: &[Release],
+) -> Result<(&'a Vtable, usize), Refusal> {
+    let vtables_of =
         |class: usize| vtables.iter().filter(move |vtable| vtable.class == class && vtable.offset_to_top == 0);
-    let elf = of_class(0).next().ok_or(Refusal::Missing)?;
-    if of_class(0).any(|other| other.address_point != elf.address_point) {
+    let elf = vtables_of(0).next().ok_or(Refusal::Missing)?;
+    if vtables_of(0).any(|other| other.address_point != elf.address_point) {
         return Err(Refusal::Ambiguous);
     }
     let slots = elf.slots.len();
-    let has_sibling = of_class(2).any(|coff| coff.slots.len() == slots);
-    if !elf.bounded && !of_class(1).any(|mips| inherits(&mips.slots, &elf.slots, has_sibling)) {
+    let has_sibling = vtables_of(2).any(|coff| coff.slots.len() == slots);
+    if !elf.bounded && !vtables_of(1).any(|mips| inherits(&mips.slots, &elf.slots, has_sibling)) {
         return Err(Refusal::Unbounded);
     }
     check_slots(slots, releases)?;
@@ -142,7 +145,7 @@ struct HookState {
     /// Calls that loaded nothing before the first object.
     empty_calls: AtomicU8,
     /// True once a result was returned in a register.
-    in_register: AtomicBool,
+    returns_in_register: AtomicBool,
     /// Verified vtable of the returned `LoadedObjectInfo`; 0 if none.
     info_vtable: AtomicUsize,
     /// Address of `getSectionLoadAddress`, from that vtable.
@@ -190,7 +193,7 @@ const TRUSTED: u8 = 1;
 /// Trust in an LLVM whose first object has failed a check.
 const REFUSED: u8 = 2;
 
-static TABLE: [HookState; SLOTS] = [const {
+static HOOK_STATES: [HookState; SLOTS] = [const {
     HookState {
         original: AtomicUsize::new(0),
         vtable: AtomicUsize::new(0),
@@ -198,7 +201,7 @@ static TABLE: [HookState; SLOTS] = [const {
         code: [const { AtomicRange::empty() }; MAX_CODE_SEGMENTS],
         trust: AtomicU8::new(UNTRIED),
         empty_calls: AtomicU8::new(0),
-        in_register: AtomicBool::new(false),
+        returns_in_register: AtomicBool::new(false),
         info_vtable: AtomicUsize::new(0),
         section_address: AtomicUsize::new(0),
         object_vtable: AtomicUsize::new(0),
@@ -206,9 +209,9 @@ static TABLE: [HookState; SLOTS] = [const {
 }; SLOTS];
 
 /// Hooks the RuntimeDyld of `library`, if it is recognised. `slot` is the library's slot in the table of sources, and
-/// `hook` the hook of that slot. `vtables` are those of [`CLASSES`](crate::llvm::vtable::CLASSES), found without
-/// releasing the loader's lock since. `releases` are those that the library claims. Functions of an earlier library in
-/// the same slot must not be called any more.
+/// `hook` the hook of that slot. `vtables` are those of [`CLASSES`](crate::llvm::vtable::CLASSES), found since the
+/// loader's lock was taken. `releases` are those that the library claims to be. Functions of an earlier library in the
+/// same slot must not be called any more.
 pub(crate) fn attach(
     library: &Library<'_>,
     slot: usize,
@@ -217,21 +220,21 @@ pub(crate) fn attach(
     hook: LoadObject,
     callers: Callers,
 ) -> Result<patch::Patched, Refusal> {
-    let Some(hooked) = TABLE.get(slot) else { return Err(Refusal::Missing) };
-    let (vtable, index) = load_object(vtables, releases)?;
+    let Some(state) = HOOK_STATES.get(slot) else { return Err(Refusal::Missing) };
+    let (vtable, index) = find_load_object(vtables, releases)?;
     let mut code = library.segments().into_iter().filter(|segment| segment.executable);
-    for part in &hooked.code {
+    for part in &state.code {
         part.set(code.next().map_or(0..0, |segment| segment.address..segment.address.saturating_add(segment.size)));
     }
-    hooked.library.set(library.range());
-    hooked.original.store(patch::original(library, vtable, index).unwrap_or_default(), Ordering::Relaxed);
-    hooked.vtable.store(vtable.address_point as usize, Ordering::Relaxed);
-    hooked.info_vtable.store(0, Ordering::Relaxed);
-    hooked.section_address.store(0, Ordering::Relaxed);
-    hooked.object_vtable.store(0, Ordering::Relaxed);
-    hooked.empty_calls.store(0, Ordering::Relaxed);
-    hooked.in_register.store(false, Ordering::Relaxed);
-    hooked.trust.store(UNTRIED, Ordering::Release);
+    state.library.set(library.range());
+    state.original.store(patch::original(library, vtable, index).unwrap_or_default(), Ordering::Relaxed);
+    state.vtable.store(vtable.address_point as usize, Ordering::Relaxed);
+    state.info_vtable.store(0, Ordering::Relaxed);
+    state.section_address.store(0, Ordering::Relaxed);
+    state.object_vtable.store(0, Ordering::Relaxed);
+    state.empty_calls.store(0, Ordering::Relaxed);
+    state.returns_in_register.store(false, Ordering::Relaxed);
+    state.trust.store(UNTRIED, Ordering::Release);
     // SAFETY: this slot's hook forwards any call; `callers` states which threads may be calling.
     unsafe { patch::exchange(library, vtable, index, hook as usize, callers) }
         .inspect_err(|error| log_line!(Info, "{}: could not hook RuntimeDyld: {error}", library.path.display()))
@@ -240,18 +243,18 @@ pub(crate) fn attach(
 
 /// Returns false if an object of the source in this slot has failed the checks.
 pub(crate) fn is_trusted(slot: usize) -> bool {
-    TABLE.get(slot).is_some_and(|hooked| hooked.trust.load(Ordering::Relaxed) != REFUSED)
+    HOOK_STATES.get(slot).is_some_and(|state| state.trust.load(Ordering::Relaxed) != REFUSED)
 }
 
 /// Original function of this slot's hook. Stored before the vtable points to the hook.
 pub(crate) fn original(slot: usize) -> usize {
-    TABLE[slot].original.load(Ordering::Acquire)
+    HOOK_STATES[slot].original.load(Ordering::Acquire)
 }
 
 /// Sets the function that the hook of this slot forwards to.
 #[cfg(test)]
 pub(crate) fn set_original(slot: usize, function: usize) {
-    TABLE[slot].original.store(function, Ordering::Release);
+    HOOK_STATES[slot].original.store(function, Ordering::Release);
 }
 
 /// A call of `loadObject`.
@@ -276,20 +279,20 @@ pub(crate) enum Observed {
     Refused(&'static str),
 }
 
-/// Evaluates a call with these words that has returned `returned`.
+/// Reads the object that a call of `loadObject` with these words has loaded. `returned` is the call's result.
 pub(crate) fn observe_call(slot: usize, call: [usize; 3], returned: usize) -> Observed {
-    let Some(hooked) = TABLE.get(slot) else { return Observed::Nothing };
-    let was_refused = hooked.trust.load(Ordering::Acquire) == REFUSED;
+    let Some(state) = HOOK_STATES.get(slot) else { return Observed::Nothing };
+    let was_refused = state.trust.load(Ordering::Acquire) == REFUSED;
     if was_refused {
         return Observed::Nothing;
     }
-    match hooked.evaluate(call, returned) {
+    match state.evaluate(call, returned) {
         Ok(Some(bytes)) => {
             facts::count(slot, Count::RuntimeDyld);
             Observed::Object(bytes)
         }
         Ok(None) => Observed::Nothing,
-        Err(reason) if hooked.trust.load(Ordering::Acquire) == REFUSED => Observed::Refused(reason),
+        Err(reason) if state.trust.load(Ordering::Acquire) == REFUSED => Observed::Refused(reason),
         Err(reason) => Observed::Ignored(reason),
     }
 }
@@ -332,7 +335,7 @@ impl HookState {
         }
         match words_of::<5>(&[(first, 1), (second, 4)]) {
             Some([class, binary @ ..]) if class == vtable => {
-                self.in_register.store(true, Ordering::Relaxed);
+                self.returns_in_register.store(true, Ordering::Relaxed);
                 Ok(Call { this: first, info: returned, object: second, binary })
             }
             _ if in_memory.is_none() => Err(UNREADABLE),
@@ -347,25 +350,25 @@ impl HookState {
             return self.check_empty_call();
         }
         // `{ vtable, RuntimeDyldImpl &, map }`
-        let words_of_info = if self.is_verified() {
+        let info_words = if self.is_verified() {
             // SAFETY: an earlier call has shown that this is `loadObject`, which has just returned this address. It is
             // not null.
             Some(unsafe { plain_words_of(&[(info, 2)]) })
         } else {
             words(info)
         };
-        let [vtable, linker] = words_of_info.ok_or(UNREADABLE)?;
+        let [vtable, linker] = info_words.ok_or(UNREADABLE)?;
         if linker != this {
             return Err("what was returned does not refer to its linker");
         }
-        let get_address = self.section_address_function(vtable)?;
+        let address_function = self.section_address_function(vtable)?;
         if !self.is_object_vtable(class) {
             return Err("no object file");
         }
         let Some(mut sections) = Sections::read(data, size)? else { return Ok(None) };
         let trusted = self.trust.load(Ordering::Acquire) == TRUSTED;
         // SAFETY: by the checks above, this linker has returned `info` for an object with these sections.
-        let address = |section: usize| unsafe { section_address(get_address, info, section, object) };
+        let address = |section: usize| unsafe { section_address(address_function, info, section, object) };
         if !trusted && address(data + sections.header_offset(0)) != 0 {
             return Err("the absent section has an address");
         }
@@ -385,11 +388,11 @@ impl HookState {
 
     /// Returns true if an earlier call has shown that this is `loadObject`, and that its result comes in memory.
     fn is_verified(&self) -> bool {
-        self.trust.load(Ordering::Acquire) == TRUSTED && !self.in_register.load(Ordering::Relaxed)
+        self.trust.load(Ordering::Acquire) == TRUSTED && !self.returns_in_register.load(Ordering::Relaxed)
     }
 
-    /// Handles a call without a result. That is a link that failed, or, before the first object, possibly a result
-    /// elsewhere.
+    /// Counts a call without a result: the link failed or, before the first object, the calling convention may be
+    /// unknown.
     fn check_empty_call(&self) -> Result<Option<Vec<u8>>, &'static str> {
         let is_trusted = self.trust.load(Ordering::Acquire) == TRUSTED;
         if !is_trusted && self.empty_calls.fetch_add(1, Ordering::Relaxed) == MAX_EMPTY_CALLS {
@@ -408,8 +411,8 @@ impl HookState {
         self.code.iter().any(|part| part.contains(address))
     }
 
-    /// Returns true if this is the vtable of a class, which begins with two destructors. A product may have LLVM's
-    /// object files in another library (`libLLVMObject.so`).
+    /// Returns true for the vtable of an LLVM object file, which begins with two destructors. A product may have these
+    /// classes in another library (`libLLVMObject.so`).
     fn is_object_vtable(&self, vtable: usize) -> bool {
         if vtable != 0 && vtable == self.object_vtable.load(Ordering::Relaxed) {
             return true;
@@ -439,8 +442,8 @@ impl HookState {
         let slots: [usize; 6] = words(vtable).ok_or("a vtable that cannot be read")?;
         if slots.iter().all(|&slot| self.is_in_code(slot)) {
             // Two threads with different vtables could mix up the addresses, so the first one stays.
-            let first = self.section_address.compare_exchange(0, slots[2], Ordering::Relaxed, Ordering::Relaxed);
-            if first.is_ok() {
+            let stored = self.section_address.compare_exchange(0, slots[2], Ordering::Relaxed, Ordering::Relaxed);
+            if stored.is_ok() {
                 self.info_vtable.store(vtable, Ordering::Release);
             }
             Ok(slots[2])
@@ -450,7 +453,7 @@ impl HookState {
     }
 }
 
-/// Returns true if `address` is in a file mapping that is executable, or not, as `is_code` states.
+/// Returns true if `address` is in a file mapping whose execute permission equals `is_code`.
 fn is_in_file_mapping(address: usize, is_code: bool) -> bool {
     let byte = AddressRange::new(Address(address as u64), 1);
     let mappings = byte.and_then(|byte| mappings_of(byte).ok().flatten()).unwrap_or_default();

@@ -96,7 +96,7 @@ impl PageCopy {
         }
         let copy = PageCopy { page: pointer, size };
         // Memory may differ from the file: a debugger or another tool may have changed the page, as we do.
-        // SAFETY: two distinct pages; the old one is readable, the new one writable.
+        // SAFETY: the two pages are distinct; the old one is readable, the new one writable.
         unsafe { ptr::copy_nonoverlapping(page as *const u8, pointer.cast(), size) };
         Ok(copy)
     }
@@ -118,8 +118,8 @@ impl PageCopy {
     /// Moves the copy to the address `page`, in place of the mapping there.
     fn move_onto(self, page: usize) -> io::Result<()> {
         let flags = libc::MREMAP_MAYMOVE | libc::MREMAP_FIXED;
-        // SAFETY: replaces a page with the same code in one step. The kernel checks that it can before it unmaps
-        // anything; a thread that runs there meanwhile faults and waits.
+        // SAFETY: the copy replaces a page with the same code in one step. The kernel checks that it can before it
+        // unmaps anything; a thread that runs there meanwhile faults and waits.
         let moved = unsafe { libc::mremap(self.page, self.size, self.size, flags, page as *mut libc::c_void) };
         if moved == libc::MAP_FAILED {
             return Err(io::Error::last_os_error());

@@ -78,12 +78,12 @@ pub(crate) unsafe fn detour(function: usize, hook: unsafe extern "C" fn(), calle
     // SAFETY: a byte array accepts every bit pattern.
     let bytes = unsafe { checked_read::copy_struct::<[u8; arch::INSPECTED_BYTES]>(Address(function as u64)) };
     let bytes = bytes.map_err(Refusal::Io)?;
-    let patch_at = arch::empty_function(&bytes).ok_or(Refusal::Unexpected(bytes))?;
-    let in_place = callers == Callers::NoneYet || arch::can_patch_while_running(&bytes, patch_at) || is_alone();
-    let from = function + patch_at;
+    let patch_offset = arch::empty_function(&bytes).ok_or(Refusal::Unexpected(bytes))?;
+    let in_place = callers == Callers::NoneYet || arch::can_patch_while_running(&bytes, patch_offset) || is_alone();
+    let from = function + patch_offset;
     let to = if arch::reaches(from, hook as usize) { hook as usize } else { arch::island(from, hook as usize)? };
-    let write = if in_place { arch::write_jump } else { arch::exchange_jump };
-    write(from, to).map_err(Refusal::Io)
+    let patch = if in_place { arch::write_jump } else { arch::exchange_jump };
+    patch(from, to).map_err(Refusal::Io)
 }
 
 #[cfg(test)]
@@ -97,15 +97,15 @@ mod tests {
     #[cfg_attr(miri, ignore = "miri has no mappings without memory")]
     fn a_function_at_the_end_of_what_may_be_read_is_left_alone() {
         let (page, flags) = (page_size(), libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
-        // SAFETY: a new mapping that nothing else refers to.
+        // SAFETY: the mapping is new, and nothing else refers to it.
         let code = unsafe { libc::mmap(std::ptr::null_mut(), 2 * page, libc::PROT_READ, flags, -1, 0) };
         assert_ne!(code, libc::MAP_FAILED);
-        // SAFETY: the second page of that mapping.
+        // SAFETY: the mapping has a second page.
         unsafe { libc::mprotect(code.wrapping_byte_add(page), page, libc::PROT_NONE) };
         // SAFETY: the function is not called.
         let refusal = unsafe { detour(code as usize + page - 4, hook, Callers::Any) };
         assert!(matches!(refusal, Err(Refusal::Io(_))), "{refusal:?}");
-        // SAFETY: the mapping created above.
+        // SAFETY: the mapping was created above, and nothing else refers to it.
         unsafe { libc::munmap(code, 2 * page) };
     }
 }

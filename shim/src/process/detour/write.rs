@@ -28,7 +28,7 @@ pub(super) fn write_code(address: usize, bytes: &[u8]) -> io::Result<()> {
     Ok(())
 }
 
-/// Writes like a debugger: regardless of the protection, into a private copy of the page.
+/// Writes like a debugger, regardless of the page's protection, into a private copy of the page.
 fn write_through_proc(address: usize, bytes: &[u8]) -> io::Result<()> {
     OpenOptions::new().write(true).open("/proc/self/mem")?.write_all_at(bytes, address as u64)
 }

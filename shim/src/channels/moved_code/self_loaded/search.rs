@@ -5,7 +5,7 @@
 use jitlisten::options::LlvmSource;
 use jitlisten::{AddressRange, log_line};
 
-use crate::channels::moved_code::copies::{MAX_SEARCHED_BYTES, piece, reach, read};
+use crate::channels::moved_code::copies::{MAX_SEARCHED_BYTES, max_reach, read_memory, read_piece};
 use crate::placement::{Around, Pattern, Piece, Placement, certain};
 use crate::process::this_thread;
 use crate::state::{Shim, State};
@@ -16,11 +16,11 @@ const MAX_WRITABLE_BYTES: u64 = 16 << 20;
 const MAX_TOTAL_BYTES: u64 = 256 << 20;
 
 impl Shim {
-    /// Returns true if self-loaded objects are searched for. That requires that both linkers are observed: otherwise
-    /// nothing shows that an object was meant for a linker.
+    /// Returns true if self-loaded objects are searched for. Both linkers must be observed: otherwise an object that is
+    /// meant for the other linker would be mistaken for a self-loaded one.
     pub(crate) fn wants_self_loaded(&self) -> bool {
-        let wanted = self.session.options().llvm;
-        wanted.contains(LlvmSource::RuntimeDyld) && wanted.contains(LlvmSource::JitLink)
+        let enabled_sources = self.session.options().llvm;
+        enabled_sources.contains(LlvmSource::RuntimeDyld) && enabled_sources.contains(LlvmSource::JitLink)
     }
 
     /// Searches for the objects compiled so far before a module is compiled to memory, because nothing may have
@@ -35,8 +35,8 @@ impl Shim {
         self.search_self_loaded_objects(state, &ranges, MAX_WRITABLE_BYTES);
     }
 
-    /// Searches a last time when the process exits. Does not wait for a thread that is inside a hook, or that was
-    /// inside one when this process was created by a fork without handlers.
+    /// Searches writable code a last time when the process exits. Does not wait for a thread that is inside a hook, or
+    /// that was inside a hook of the parent process when this child was forked without handlers.
     pub(crate) fn look_for_self_loaded_once_more(&self) {
         if self.session.is_free_here()
             && let Some(mut state) = self.try_lock()
@@ -47,7 +47,7 @@ impl Shim {
         }
     }
 
-    /// Handles an object that was compiled to memory.
+    /// Starts to search for an object that was compiled to memory.
     pub(crate) fn compiled_to_memory(&self, object: Vec<u8>) {
         let Some(pattern) = Pattern::of(object).filter(|pattern| pattern.texts() > 0) else { return };
         let mut state = self.lock();
@@ -61,7 +61,7 @@ impl Shim {
         }
     }
 
-    /// Searches `range`, which has become executable.
+    /// Searches `range`, which has become executable, for self-loaded objects.
     pub(crate) fn search_for_self_loaded(&self, state: &mut State, range: AddressRange) {
         if self.is_writable(range) {
             state.self_loaded.record_writable(range);
@@ -75,49 +75,50 @@ impl Shim {
         if self.is_writable(range) {
             self.search_self_loaded_objects(state, &[range], MAX_SEARCHED_BYTES);
         }
-        state.self_loaded.forget_doubts(range);
+        state.self_loaded.forget_doubtful(range);
     }
 
-    /// Frees objects whose code was overwritten: writable memory is reused without a call.
+    /// Frees objects whose code was overwritten, because writable memory can be reused without a system call.
     fn free_overwritten(&self, state: &mut State) {
-        for id in state.self_loaded.placed.take_overwritten() {
+        for id in state.self_loaded.located.take_overwritten() {
             self.session.freeing(id);
         }
     }
 
-    /// Searches `ranges`, as long as their total size is at most `max_bytes`.
+    /// Searches `ranges` for self-loaded objects, as long as their total size is at most `max_bytes`.
     fn search_self_loaded_objects(&self, state: &mut State, ranges: &[AddressRange], max_bytes: u64) {
         // Inside `emit`, memory that a thread makes executable belongs to JITLink.
         if state.self_loaded.unlocated.is_empty() || state.emitted.is_in_emit(this_thread()) {
             return;
         }
         state.self_loaded.begin_search();
-        let reach = reach(state.self_loaded.unlocated.iter().map(|compiled| &compiled.pattern));
+        let max_reach = max_reach(state.self_loaded.unlocated.iter().map(|compiled| &compiled.pattern));
         let mut size = 0;
         let fits_limit = |range: &&AddressRange| {
             let fits = size + range.size() <= max_bytes;
             size += if fits { range.size() } else { 0 };
             fits
         };
-        let region = |&range: &AddressRange| Some((piece(range)?, state.memory_around(range, reach)));
+        let region = |&range: &AddressRange| Some((read_piece(range)?, state.memory_around(range, max_reach)));
         let regions: Vec<(Piece, Around)> = ranges.iter().filter(fits_limit).filter_map(region).collect();
         let mut matches: Vec<(usize, Placement)> = Vec::new();
         // Newest first: the object compiled last is usually loaded next.
         let candidates =
             state.self_loaded.unlocated.iter().enumerate().rev().filter(|(_, compiled)| !compiled.is_doubtful);
         for (index, compiled) in candidates.take((MAX_TOTAL_BYTES / size.max(1)) as usize) {
-            let is_free = |range| self.is_free(range) && !state.self_loaded.doubts.overlaps(range);
-            let fits = |(code, around): &(Piece, Around)| compiled.pattern.place(code, around, &read, &is_free, false);
+            let is_free = |range| self.is_free(range) && !state.self_loaded.doubtful_ranges.overlaps(range);
+            let fits =
+                |(code, around): &(Piece, Around)| compiled.pattern.place(code, around, &read_memory, &is_free, false);
             matches.extend(regions.iter().filter_map(fits).map(|placement| (index, placement)));
         }
         if !matches.is_empty() {
-            self.load_located_objects(state, matches);
+            self.register_located_objects(state, matches);
         }
     }
 
-    /// Loads objects that were located. Some may match only in part, or in several places.
-    fn load_located_objects(&self, state: &mut State, matches: Vec<(usize, Placement)>) {
-        let is_best = certain(matches.iter().map(|(_, placement)| placement));
+    /// Registers the located objects with the session. Some may match only in part, or in several places.
+    fn register_located_objects(&self, state: &mut State, matches: Vec<(usize, Placement)>) {
+        let is_best_match = certain(matches.iter().map(|(_, placement)| placement));
         let unlocated = &state.self_loaded.unlocated;
         let is_certain = |position: usize| {
             let (index, placement) = &matches[position];
@@ -126,7 +127,9 @@ impl Shim {
             let is_matched = |other: usize| matches.iter().any(|(index, _)| *index == other);
             let competitors = unlocated.iter().enumerate().filter(|&(other, _)| !is_matched(other));
             let mut competitors = competitors.map(|(_, compiled)| &compiled.pattern).chain(state.emitted.patterns());
-            is_best[position] && is_single && !competitors.any(|other| other.may_also_be_at(placement, &read))
+            is_best_match[position]
+                && is_single
+                && !competitors.any(|other| other.may_also_be_at(placement, &read_memory))
         };
         // All text sections must match: the program has no reason to omit one.
         let is_whole =
@@ -154,7 +157,7 @@ impl Shim {
                 let (id, first) = (loaded.id, placement.text[0]);
                 self.record_loaded(state, loaded);
                 if self.is_writable(first) {
-                    state.self_loaded.placed.add(id, first);
+                    state.self_loaded.located.add(id, first);
                 }
             }
         }

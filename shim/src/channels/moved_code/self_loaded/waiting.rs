@@ -12,7 +12,7 @@ use crate::placement::Pattern;
 
 /// Maximum number of objects to search for; beyond it the oldest are dropped.
 const MAX_OBJECTS: usize = 128;
-/// Maximum total size of their patterns.
+/// Maximum total size of the patterns of all objects, in bytes.
 const MAX_PATTERN_BYTES: usize = 16 << 20;
 /// Maximum searches for each object. An object that is not loaded by then was compiled for another purpose.
 const MAX_SEARCHES: u32 = 256;
@@ -20,7 +20,7 @@ const MAX_SEARCHES: u32 = 256;
 const MAX_RANGES: usize = 64;
 
 /// An object that was compiled to memory.
-pub(super) struct Compiled {
+pub(super) struct CompiledObject {
     pub(super) pattern: Pattern,
     searches: u32,
     /// True if it was located where another object may be, too. It stays unnamed from then on, because the other one
@@ -32,16 +32,16 @@ pub(super) struct Compiled {
 #[derive(Default)]
 pub(crate) struct SelfLoaded {
     /// Objects that were not located yet, oldest first.
-    pub(super) unlocated: VecDeque<Compiled>,
-    /// True once the log has reported that there are such objects.
+    pub(super) unlocated: VecDeque<CompiledObject>,
+    /// True once the log has reported an object compiled to memory.
     pub(super) logged_any: bool,
-    /// True once the log has reported that some have equal code.
+    /// True once the log has reported objects with equal code.
     pub(super) logged_doubtful: bool,
     /// Ranges where doubtful objects may be.
-    pub(super) doubts: Ranges,
+    pub(super) doubtful_ranges: Ranges,
     /// Objects that were located in writable memory.
-    pub(crate) placed: Unregistered,
-    /// Ranges that became executable and writable last, oldest first.
+    pub(crate) located: Unregistered,
+    /// Ranges that most recently became executable and writable, oldest first.
     newest_writable: VecDeque<AddressRange>,
     /// Address from which the other writable ranges are searched next.
     next_search: u64,
@@ -57,20 +57,20 @@ impl SelfLoaded {
             let Some(oldest) = self.unlocated.pop_front() else { return };
             bytes -= oldest.pattern.size();
         }
-        self.unlocated.push_back(Compiled { pattern, searches: 0, is_doubtful });
+        self.unlocated.push_back(CompiledObject { pattern, searches: 0, is_doubtful });
     }
 
     /// Removes an object that one of LLVM's linkers has received, or that is compiled again. Returns true if it was
     /// doubtful.
     pub(crate) fn remove_object(&mut self, object: &[u8]) -> bool {
-        let is_same = |compiled: &Compiled| compiled.pattern.is_object(object);
+        let is_same = |compiled: &CompiledObject| compiled.pattern.is_object(object);
         let index = self.unlocated.iter().position(is_same);
         index.and_then(|index| self.unlocated.remove(index)).is_some_and(|compiled| compiled.is_doubtful)
     }
 
     /// Returns true if there is nothing to search for, and nothing to compare with memory.
     pub(super) fn is_idle(&self) -> bool {
-        self.unlocated.is_empty() && self.placed.is_empty()
+        self.unlocated.is_empty() && self.located.is_empty()
     }
 
     /// Marks an unlocated object as doubtful: it may be at `text`, or another one may be.
@@ -78,12 +78,12 @@ impl SelfLoaded {
         if let Some(compiled) = self.unlocated.get_mut(index) {
             compiled.is_doubtful = true;
         }
-        text.iter().for_each(|&text| self.doubts.insert(text));
+        text.iter().for_each(|&text| self.doubtful_ranges.insert(text));
     }
 
     /// Forgets which objects may be in `range`, whose memory is about to change.
-    pub(super) fn forget_doubts(&mut self, range: AddressRange) {
-        self.doubts.remove(range);
+    pub(super) fn forget_doubtful(&mut self, range: AddressRange) {
+        self.doubtful_ranges.remove(range);
     }
 
     /// Records a range that became executable and writable.
@@ -150,13 +150,13 @@ mod tests {
             self_loaded.record_writable(nth_range(number));
         }
         self_loaded.record_writable(nth_range(1));
-        let mut seen = BTreeSet::new();
+        let mut searched = BTreeSet::new();
         for _ in 0..6 {
             let ranges = self_loaded.next_writable(&ledger);
             assert!(ranges.len() <= MAX_RANGES && ranges[..2] == [nth_range(1), nth_range(3 * MAX_RANGES as u64)]);
             assert_eq!(ranges.iter().copied().collect::<BTreeSet<_>>().len(), ranges.len());
-            seen.extend(ranges);
+            searched.extend(ranges);
         }
-        assert_eq!(seen.len(), 3 * MAX_RANGES);
+        assert_eq!(searched.len(), 3 * MAX_RANGES);
     }
 }
