@@ -21,7 +21,7 @@ use crate::process::next::{self, Function};
 use crate::process::relocation_slot::{MEMORY_IMPORTS, bind_from_the_start};
 use crate::process::slot::KeptSlot;
 
-/// Symbol of LLVM's memory allocator; exported by any library that contains it.
+/// Symbol of LLVM's memory allocator, which any library that contains the allocator may export.
 const LLVM_ALLOCATOR: &str = "_ZN4llvm3sys6Memory20allocateMappedMemoryEmPKNS0_11MemoryBlockEjRSt10error_code";
 
 /// Import slots of libraries without an LLVM.

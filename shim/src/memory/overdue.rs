@@ -18,11 +18,11 @@ const FINALIZE_TIMEOUT_NS: u64 = 1_000_000_000;
 /// Maximum number of pending objects; beyond it the oldest are dropped.
 const MAX_PENDING_OBJECTS: usize = 1 << 16;
 
-/// An object that was not final when it was loaded.
+/// An object that is loaded, but not yet final.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct PendingObject {
     pub(crate) id: ObjectId,
-    /// Time of loading (monotonic clock), in ns.
+    /// Load time (monotonic clock), in ns.
     pub(crate) loaded_at_ns: u64,
     /// Thread that loaded the object.
     pub(crate) thread: u64,
@@ -36,7 +36,7 @@ impl PendingObject {
     }
 }
 
-/// Objects that were not final when they were loaded, oldest first.
+/// Objects that are loaded but not final, oldest first. Some may have become final since.
 #[derive(Default)]
 pub(crate) struct Overdue {
     pending: VecDeque<PendingObject>,

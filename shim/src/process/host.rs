@@ -54,7 +54,7 @@ pub fn duplicate_copy() -> Option<PathBuf> {
 /// Load address of the library that contains this code.
 fn own_base() -> Option<usize> {
     let mut info = std::mem::MaybeUninit::<libc::Dl_info>::zeroed();
-    // SAFETY: `own_base` is an address in our code, and the result is written to our memory. An all-zero result is
+    // SAFETY: `own_base` is an address in our code, and the result is in memory of our own. An all-zero result is
     // valid, too.
     let (status, info) = unsafe { (libc::dladdr(own_base as *const c_void, info.as_mut_ptr()), info.assume_init()) };
     (status != 0).then_some(info.dli_fbase as usize)

@@ -48,7 +48,7 @@ impl<'l> Entry<'l> {
     }
 }
 
-/// A library that was examined.
+/// An examined library.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct KnownLibrary {
     pub(crate) identity: Identity,
@@ -158,7 +158,7 @@ impl KnownLibraries {
         }
     }
 
-    /// Adds a library that was examined. Call in the order of [`Changes::opened`].
+    /// Adds an examined library. Call in the order of [`Changes::opened`].
     pub(crate) fn add(&mut self, library: &NewLibrary<'_>, source: Option<usize>) {
         let known = KnownLibrary { identity: library.entry.identity, source };
         self.0[library.namespace].libraries.push(known);

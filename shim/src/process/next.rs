@@ -88,7 +88,7 @@ macro_rules! define_forwarder {
         /// Same contract as the function of this name.
         pub(crate) unsafe fn $name($($argument: $type),*) -> $result {
             type Function = unsafe extern "C" fn($($type),*) -> $result;
-            // SAFETY: the other tool had stored this address in a slot of the function, so it has the function's type.
+            // SAFETY: another tool has stored this address in a slot of the function, so it has the function's type.
             // The caller upholds the contract.
             let other_tool = |next| unsafe { std::mem::transmute::<usize, Function>(next)($($argument),*) };
             // SAFETY: the caller upholds the contract of the function.
@@ -135,7 +135,7 @@ pub(crate) unsafe fn mremap(
     new_address: *mut c_void,
 ) -> *mut c_void {
     type Mremap = unsafe extern "C" fn(*mut c_void, usize, usize, c_int, ...) -> *mut c_void;
-    // SAFETY: the other tool had stored this address in a slot of `mremap`. The caller upholds the contract.
+    // SAFETY: another tool has stored this address in a slot of `mremap`. The caller upholds the contract.
     let other_tool =
         |next| unsafe { std::mem::transmute::<usize, Mremap>(next)(address, size, new_size, flags, new_address) };
     // SAFETY: the caller upholds the contract of the function.

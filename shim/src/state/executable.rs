@@ -44,7 +44,7 @@ impl Shim {
         self.process_overdue(&mut state);
     }
 
-    /// Examines memory that was moved and may hold code.
+    /// Examines memory after `mremap(2)`, because it may contain code.
     pub(crate) fn examine_moved(&self, range: AddressRange) {
         let mut state = self.lock();
         self.query_executable(&mut state, range);

@@ -54,7 +54,7 @@ pub(crate) struct State {
     counts: Counts,
     /// LLVMs that are observed. The index is the slot, which selects the hooks.
     sources: Vec<Option<Source>>,
-    /// LLVMs that were detected, but are not observed.
+    /// Detected LLVMs that are not observed.
     unheard_llvms: Vec<(Identity, UnheardLlvm)>,
     /// True if llvmlite is loaded.
     has_llvmlite: bool,
@@ -149,7 +149,7 @@ impl Shim {
         facts::publish(&llvms.collect::<Vec<_>>(), &unheard);
     }
 
-    /// Observes the LLVMs that were loaded before us: they are relocated, and may have compiled code already.
+    /// Observes LLVMs loaded before jitlisten: they are relocated, and may have compiled code already.
     fn observe_existing(&self, state: &mut State, mapped: Mapped<'_>) {
         if state.has_llvmlite {
             log_line!(

@@ -27,8 +27,8 @@ impl Shim {
         self.process_delayed(&mut state);
     }
 
-    /// Observes the memory of the LLVM in `slot`, which has called a hook: its library, and those loaded with it, are
-    /// relocated.
+    /// Observes the memory of the LLVM in `slot`. Only its hooks may call this: its library, and those loaded with it,
+    /// are relocated then.
     pub(crate) fn observe_running_source(&self, state: &mut State, slot: usize) {
         self.with_running_source(state, slot, |_, _| {});
         self.process_delayed(state);
@@ -242,13 +242,13 @@ impl Shim {
     }
 }
 
-/// Path of the library with the LLVM in `slot`, or an empty string.
+/// Path of the library that contains the LLVM in `slot`, or an empty string.
 fn library_path(sources: &[Option<Source>], slot: usize) -> String {
     sources.get(slot).and_then(Option::as_ref).map_or_else(String::new, |source| source.path.display().to_string())
 }
 
 impl State {
-    /// Name of the library with the LLVM in `slot`, shared with the session, which keeps it for each object.
+    /// Name of the library that contains the LLVM in `slot`. The session keeps a reference for each object.
     pub(crate) fn library_name(&self, slot: usize) -> Option<Arc<str>> {
         self.sources.get(slot)?.as_ref().map(|source| Arc::clone(&source.name))
     }

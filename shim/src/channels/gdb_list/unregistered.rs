@@ -21,7 +21,7 @@ const MAX_REMEMBERED_BYTES: u64 = 256;
 /// Start of the text of each object, and a copy of its bytes.
 pub(crate) struct Unregistered {
     objects: BTreeMap<ObjectId, (AddressRange, Vec<u8>)>,
-    /// Object that was compared last.
+    /// Object compared last.
     last_compared: Option<ObjectId>,
 }
 
@@ -34,7 +34,7 @@ impl Unregistered {
         true
     }
 
-    /// Forgets an object that was freed.
+    /// Forgets a freed object.
     pub(crate) fn forget(&mut self, id: ObjectId) {
         self.objects.remove(&id);
     }

@@ -1,4 +1,4 @@
-//! JITLink objects that were not located in memory yet.
+//! JITLink objects not yet located in memory.
 
 #![forbid(unsafe_code)]
 
@@ -15,24 +15,24 @@ const MAX_OBJECTS: usize = 256;
 const MAX_PATTERN_BYTES: usize = 64 << 20;
 /// Time after which an object counts as missed, in ns.
 const LOCATE_TIMEOUT_NS: u64 = 1_000_000_000;
-/// Maximum number of searches for one object that are made because another object's `emit` has returned.
+/// Maximum number of searches for one object at the return of other `emit` calls.
 const MAX_SEARCHES_AFTER_EMIT: u8 = 8;
 /// Maximum searches for a missed object when memory becomes executable. An object that is linked for another process is
 /// never located.
 const MAX_LATE_SEARCHES: u8 = 64;
-/// Consecutive fruitless kernel queries at the end of an `emit` before giving up.
+/// Maximum number of consecutive fruitless kernel queries at the return of `emit` calls.
 const MAX_FRUITLESS_QUERIES: u8 = 8;
 
-/// An object that `emit` was called with, and that was not located yet.
+/// An object passed to `emit` and not yet located in memory.
 pub(super) struct Emitted {
-    /// Number of the call of `emit`.
+    /// Number of the `emit` call.
     pub(super) number: u64,
-    /// Slot of the source that the object comes from.
+    /// Slot of the LLVM that links the object.
     pub(super) slot: usize,
     pub(super) pattern: Pattern,
-    /// Time of the call of `emit` (monotonic clock), in ns.
+    /// Time of the `emit` call (monotonic clock), in ns.
     emitted_at_ns: u64,
-    /// Number of searches that were made because an `emit` has returned.
+    /// Number of searches at the return of `emit` calls.
     searches: u8,
     /// True once the object was searched for as overdue.
     is_missed: bool,
@@ -44,10 +44,10 @@ pub(super) struct Emitted {
 pub(crate) struct EmittedObjects {
     /// Unlocated objects, oldest first.
     pub(super) unlocated: VecDeque<Emitted>,
-    /// Calls of `emit` that have not returned, oldest first: thread and number. Includes calls whose object is not
+    /// `emit` calls that have not returned, oldest first: thread and number. Includes calls whose object is not
     /// searched for.
     active_calls: Vec<(u64, u64)>,
-    /// Number of the last call of `emit`.
+    /// Number of the most recent `emit` call.
     last_number: u64,
     /// Consecutive fruitless kernel queries.
     fruitless_queries: u8,
@@ -59,8 +59,8 @@ pub(crate) struct EmittedObjects {
 }
 
 impl EmittedObjects {
-    /// Records that this thread is about to call `emit`. Returns the number of the call, which identifies its object,
-    /// too.
+    /// Records that this thread is about to call `emit`. Returns the number of the call, which also identifies its
+    /// object.
     pub(super) fn begin_call(&mut self) -> u64 {
         self.last_number += 1;
         if self.active_calls.len() == MAX_OBJECTS {
@@ -70,7 +70,7 @@ impl EmittedObjects {
         self.last_number
     }
 
-    /// Records that a call of `emit` has returned.
+    /// Records that an `emit` call has returned.
     pub(super) fn end_call(&mut self, number: u64) {
         self.active_calls.retain(|&(_, active)| active != number);
     }
@@ -95,17 +95,17 @@ impl EmittedObjects {
         });
     }
 
-    /// Drops the objects of a source that was closed.
+    /// Drops the objects of a closed library's LLVM.
     pub(crate) fn forget(&mut self, slot: usize) {
         self.unlocated.retain(|emitted| emitted.slot != slot);
     }
 
-    /// Returns true if the object with this number was not located yet.
+    /// Returns true if the object with this number has not been located yet.
     pub(super) fn is_unlocated(&self, number: u64) -> bool {
         self.unlocated.iter().any(|emitted| emitted.number == number)
     }
 
-    /// Returns true while the call of `emit` with this number runs.
+    /// Returns true while the `emit` call with this number runs.
     pub(super) fn is_active(&self, number: u64) -> bool {
         self.active_calls.iter().any(|&(_, active)| active == number)
     }
@@ -128,7 +128,7 @@ impl EmittedObjects {
         calls.next().is_none().then_some(*number)
     }
 
-    /// Logs once that an object was not located within a second, or was dropped before that.
+    /// Logs once that an object could not be located within a second, or was dropped earlier.
     pub(crate) fn log_missed(&mut self, path: impl Fn(usize) -> String) {
         if self.should_warn() {
             let missed = self.unlocated.iter().find(|emitted| emitted.is_missed).or(self.unlocated.front());
@@ -173,7 +173,7 @@ impl EmittedObjects {
         self.unlocated.iter().filter(may_own_table).map(|emitted| emitted.pattern.extent()).max()
     }
 
-    /// Objects to search for when an `emit` returns: its own, and others that were not searched for often.
+    /// Objects to search for when an `emit` call returns: its own, and others with few searches so far.
     pub(super) fn candidates_at_end(&mut self, number: u64) -> Vec<(usize, bool)> {
         let mut candidates = Vec::new();
         for (index, emitted) in self.unlocated.iter_mut().enumerate() {
@@ -223,7 +223,7 @@ impl EmittedObjects {
 mod tests {
     use super::*;
 
-    fn with_objects(count: usize) -> (EmittedObjects, Vec<u64>) {
+    fn start_emits(count: usize) -> (EmittedObjects, Vec<u64>) {
         let mut emitted = EmittedObjects::default();
         let numbers = (0..count).map(|_| emitted.begin_call()).collect::<Vec<_>>();
         numbers.iter().for_each(|&number| emitted.push(number, 0, Pattern::nothing()));
@@ -231,19 +231,19 @@ mod tests {
     }
 
     /// Number of objects to search for a second from now, and whether a warning is due then.
-    fn after_a_second(emitted: &mut EmittedObjects) -> (usize, bool) {
+    fn check_one_second_later(emitted: &mut EmittedObjects) -> (usize, bool) {
         let now = jitlisten::plumbing::monotonic() + LOCATE_TIMEOUT_NS;
         (emitted.overdue_candidates(now).len(), emitted.should_warn())
     }
 
     #[test]
     fn one_that_is_inside_emit_does_not_hide_another_that_waits() {
-        let (mut emitted, numbers) = with_objects(2);
-        assert_eq!(after_a_second(&mut emitted), (0, false));
+        let (mut emitted, numbers) = start_emits(2);
+        assert_eq!(check_one_second_later(&mut emitted), (0, false));
         emitted.end_call(numbers[1]);
         assert!(!emitted.should_warn(), "it was not looked for");
-        assert_eq!(after_a_second(&mut emitted), (2, true));
-        assert_eq!(after_a_second(&mut emitted), (0, false));
+        assert_eq!(check_one_second_later(&mut emitted), (2, true));
+        assert_eq!(check_one_second_later(&mut emitted), (0, false));
     }
 
     #[test]
@@ -259,10 +259,10 @@ mod tests {
 
     #[test]
     fn memory_is_surely_an_objects_own_only_where_its_thread_links_no_other() {
-        let (mut emitted, numbers) = with_objects(1);
+        let (mut emitted, numbers) = start_emits(1);
         assert_eq!(emitted.candidates(this_thread()), [(0, true)]);
         assert_eq!(emitted.candidates(this_thread() + 1), [(0, false)]);
-        // A nested call of `emit`, whose object is not searched for.
+        // A nested `emit` call, whose object is not searched for.
         let inner = emitted.begin_call();
         assert_eq!(emitted.candidates(this_thread()), [(0, false)]);
         emitted.end_call(inner);
@@ -273,17 +273,17 @@ mod tests {
 
     #[test]
     fn what_is_overdue_is_looked_for_a_few_times_more() {
-        let (mut emitted, numbers) = with_objects(1);
+        let (mut emitted, numbers) = start_emits(1);
         emitted.end_call(numbers[0]);
         (0..MAX_LATE_SEARCHES).for_each(|_| assert_eq!(emitted.candidates(this_thread()).len(), 1));
-        assert_eq!(after_a_second(&mut emitted), (1, true));
+        assert_eq!(check_one_second_later(&mut emitted), (1, true));
         (1..MAX_LATE_SEARCHES).for_each(|_| assert_eq!(emitted.candidates(this_thread()).len(), 1));
         assert_eq!((emitted.candidates(this_thread()).len(), emitted.search_extent(this_thread())), (0, None));
     }
 
     #[test]
     fn what_never_comes_is_not_looked_for_without_end() {
-        let (mut emitted, numbers) = with_objects(2);
+        let (mut emitted, numbers) = start_emits(2);
         for _ in 0..MAX_SEARCHES_AFTER_EMIT {
             assert_eq!(emitted.candidates_at_end(numbers[0]), [(0, false), (1, false)]);
         }

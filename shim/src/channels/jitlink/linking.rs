@@ -44,8 +44,8 @@ impl SearchRegion {
 }
 
 impl Shim {
-    /// Records that the LLVM in `slot` is about to link an object. Returns the number of this call of `emit`. `pattern`
-    /// is `None` if the object is not understood, and `Some(None)` if it cannot be located.
+    /// Records that the LLVM in `slot` is about to link an object. Returns the number of this `emit` call. `pattern` is
+    /// `None` if the object is not understood, and `Some(None)` if it cannot be located.
     pub(crate) fn begin_emit(&self, slot: usize, pattern: Option<Option<Pattern>>) -> u64 {
         let mut state = self.lock();
         if pattern.is_some() {
@@ -83,7 +83,7 @@ impl Shim {
         }
     }
 
-    /// Searches again for objects that were not located within a second.
+    /// Searches again for objects that could not be located within a second.
     pub(crate) fn search_for_overdue_emitted(&self, state: &mut State) {
         let candidates = state.emitted.overdue_candidates(jitlisten::plumbing::monotonic());
         if !candidates.is_empty() {
@@ -163,8 +163,7 @@ impl Shim {
                 regions.iter().filter_map(|region| self.match_pattern(state, index, region, is_certain));
             let (Some(placement), None) = (placements.next(), placements.next()) else { continue };
             let is_whole = placement.text.len() == state.emitted.unlocated[index].pattern.texts();
-            // This thread's own object is there as a whole, so objects that other threads are linking need not be
-            // searched for.
+            // This thread's own object is there as a whole, so there is no need to search for objects of other threads.
             let is_own = is_certain && is_whole && !placement.is_small;
             matches.push((index, is_own, placement));
             if is_own {
@@ -174,7 +173,7 @@ impl Shim {
         let is_best_match = certain(matches.iter().map(|(.., placement)| placement));
         let matched_indices: Vec<usize> = matches.iter().map(|(index, ..)| *index).collect();
         let is_unambiguous = |(index, is_own, placement): &(usize, bool, Placement)| {
-            // An object whose `emit` has returned may be linked by any thread: the one that completes the link it waits
+            // Any thread may link an object whose `emit` has returned, by completing the link that the object waits
             // for.
             let mut competitors = state.emitted.unlocated.iter().enumerate().filter(|&(other, emitted)| {
                 other != *index

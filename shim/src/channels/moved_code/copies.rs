@@ -84,9 +84,8 @@ impl Shim {
         })
     }
 
-    /// Moves objects to the addresses where they were located. Equal objects cannot be distinguished, nor an object
-    /// from an equal pending one that was not searched for. `before_it_ran`: see
-    /// [`Session::moved`](jitlisten::Session::moved).
+    /// Moves located objects to their new addresses. Equal objects cannot be distinguished, nor can an object and an
+    /// equal pending one outside of the search. `before_it_ran`: see [`Session::moved`](jitlisten::Session::moved).
     fn move_located(&self, state: &mut State, matches: Vec<(ObjectId, Pattern, Placement)>, before_it_ran: bool) {
         let certain = certain(matches.iter().map(|(.., placement)| placement));
         if !matches.is_empty() && !certain.contains(&true) {

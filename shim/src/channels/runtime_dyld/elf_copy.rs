@@ -112,7 +112,7 @@ impl Sections {
     }
 }
 
-/// Returns true for a section with code that was loaded.
+/// Returns true for a code section with a load address.
 fn is_loaded_text(header: &SectionHeader) -> bool {
     header.sh_type.get(LE) == SHT_PROGBITS
         && header.sh_flags.get(LE).0 & SHF_EXECINSTR.0 != 0

@@ -305,7 +305,7 @@ impl HookState {
             // Nothing was loaded, so nothing was tested.
             Ok(None) => {}
             Ok(Some(_)) => self.trust.store(TRUSTED, Ordering::Release),
-            // After a valid object, an odd one does not affect the trust.
+            // A malformed object does not affect the trust that an earlier object has established.
             Err(_) if self.trust.load(Ordering::Acquire) == TRUSTED => {}
             Err(_) => self.trust.store(REFUSED, Ordering::Release),
         }
@@ -386,7 +386,7 @@ impl HookState {
         Ok(Some(sections.into_bytes()))
     }
 
-    /// Returns true if an earlier call has shown that this is `loadObject`, and that its result comes in memory.
+    /// Returns true if an earlier call has shown that this is `loadObject`, and that it returns its result in memory.
     fn is_verified(&self) -> bool {
         self.trust.load(Ordering::Acquire) == TRUSTED && !self.returns_in_register.load(Ordering::Relaxed)
     }
@@ -441,7 +441,7 @@ impl HookState {
         }
         let slots: [usize; 6] = words(vtable).ok_or("a vtable that cannot be read")?;
         if slots.iter().all(|&slot| self.is_in_code(slot)) {
-            // Two threads with different vtables could mix up the addresses, so the first one stays.
+            // Keep the first address: two threads with different vtables could otherwise mix up the addresses.
             let stored = self.section_address.compare_exchange(0, slots[2], Ordering::Relaxed, Ordering::Relaxed);
             if stored.is_ok() {
                 self.info_vtable.store(vtable, Ordering::Release);

@@ -47,7 +47,7 @@ impl Shim {
         }
     }
 
-    /// Starts to search for an object that was compiled to memory.
+    /// Starts to search for an object compiled to memory.
     pub(crate) fn compiled_to_memory(&self, object: Vec<u8>) {
         let Some(pattern) = Pattern::of(object).filter(|pattern| pattern.texts() > 0) else { return };
         let mut state = self.lock();

@@ -1,4 +1,4 @@
-//! Objects compiled to memory that were not located yet.
+//! Objects compiled to memory and not yet located.
 
 #![forbid(unsafe_code)]
 
@@ -19,19 +19,19 @@ const MAX_SEARCHES: u32 = 256;
 /// Maximum number of writable ranges searched when a module is compiled. Half of them are the newest.
 const MAX_RANGES: usize = 64;
 
-/// An object that was compiled to memory.
+/// An object compiled to memory.
 pub(super) struct CompiledObject {
     pub(super) pattern: Pattern,
     searches: u32,
-    /// True if it was located where another object may be, too. It stays unnamed from then on, because the other one
-    /// may be dropped first.
+    /// True if another object may be at the same location. A doubtful object stays unnamed for good, because the other
+    /// one may be dropped first.
     pub(super) is_doubtful: bool,
 }
 
 /// Objects that the program may load itself.
 #[derive(Default)]
 pub(crate) struct SelfLoaded {
-    /// Objects that were not located yet, oldest first.
+    /// Objects not yet located, oldest first.
     pub(super) unlocated: VecDeque<CompiledObject>,
     /// True once the log has reported an object compiled to memory.
     pub(super) logged_any: bool,
@@ -39,7 +39,7 @@ pub(crate) struct SelfLoaded {
     pub(super) logged_doubtful: bool,
     /// Ranges where doubtful objects may be.
     pub(super) doubtful_ranges: Ranges,
-    /// Objects that were located in writable memory.
+    /// Objects located in writable memory.
     pub(crate) located: Unregistered,
     /// Ranges that most recently became executable and writable, oldest first.
     newest_writable: VecDeque<AddressRange>,
@@ -50,7 +50,7 @@ pub(crate) struct SelfLoaded {
 impl SelfLoaded {
     /// Adds an object to search for. Drops the oldest objects if there are too many.
     pub(super) fn push(&mut self, pattern: Pattern) {
-        // The same object may have been compiled before.
+        // The program may have compiled the same object before.
         let is_doubtful = self.remove_object(pattern.object());
         let mut bytes = pattern.size() + self.unlocated.iter().map(|compiled| compiled.pattern.size()).sum::<usize>();
         while self.unlocated.len() >= MAX_OBJECTS || bytes > MAX_PATTERN_BYTES {
@@ -107,7 +107,7 @@ impl SelfLoaded {
         ranges
     }
 
-    /// Counts a search for each object, and drops the objects that were searched for too often.
+    /// Counts a search for each object, and drops objects that have reached the maximum.
     pub(super) fn begin_search(&mut self) {
         self.unlocated.retain_mut(|compiled| {
             compiled.searches += 1;
