@@ -35,8 +35,8 @@ impl JitInterface {
         Some(JitInterface { descriptor: address(DESCRIPTOR)?, function: address(REGISTER_FUNCTION)? })
     }
 
-    /// Hooks the function that LLVM calls after each change. Logs a failure and returns false; the message is only a
-    /// warning if the linker is not observed either.
+    /// Hooks the function that LLVM calls after each change. Returns false on failure, and logs it: as a warning unless
+    /// the linker is observed.
     pub(crate) fn detour(
         &self,
         library: &Library<'_>,

@@ -17,7 +17,7 @@ const MAX_TOTAL_BYTES: u64 = 256 << 20;
 
 impl Shim {
     /// Returns true if self-loaded objects are searched for. Both linkers must be observed: otherwise an object that is
-    /// meant for the other linker would be mistaken for a self-loaded one.
+    /// meant for the unobserved linker would be mistaken for a self-loaded one.
     pub(crate) fn wants_self_loaded(&self) -> bool {
         let enabled_sources = self.session.options().llvm;
         enabled_sources.contains(LlvmSource::RuntimeDyld) && enabled_sources.contains(LlvmSource::JitLink)
