@@ -103,7 +103,9 @@ def bill_of_materials(version):
         }
         for crate in linked_crates()
     ]
-    component = {"type": "application", "name": "jitlisten", "version": version, "purl": f"pkg:pypi/jitlisten@{version}"}
+    component = {
+        "type": "application", "name": "jitlisten", "version": version, "purl": f"pkg:pypi/jitlisten@{version}"
+    }
     return json.dumps(
         {
             "bomFormat": "CycloneDX", "specVersion": "1.5", "version": 1, "metadata": {"component": component},

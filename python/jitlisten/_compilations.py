@@ -108,7 +108,6 @@ def _recording() -> Optional[str]:
 
 
 # Hooks in Numba
-# -------------------------------------------------------------------------------------------------------------------
 
 
 def _patch_compiler(module: Any) -> None:
@@ -198,7 +197,6 @@ def code_size(image: bytes) -> int:
 
 
 # Rows of the log
-# --------------------------------------------------------------------------------------------------------------------
 
 
 def _begin_compilation(state: Any) -> Optional[Dict[str, Any]]:

@@ -132,10 +132,10 @@ def _run_magic(shell: Any, line: str, cell: Optional[str]) -> Any:
 def _parse_options(line: str) -> Tuple[Dict[str, str], str]:
     """Splits a line into its options and the statement after them."""
     options: Dict[str, str] = {}
-    rest = line.strip()
-    while rest.startswith("-"):
-        word, _, rest = rest.partition(" ")
-        rest = rest.lstrip()
+    remainder = line.strip()
+    while remainder.startswith("-"):
+        word, _, remainder = remainder.partition(" ")
+        remainder = remainder.lstrip()
         if word == "--":
             break
         word, equals, value = word.partition("=")
@@ -143,13 +143,13 @@ def _parse_options(line: str) -> Tuple[Dict[str, str], str]:
             raise Error(f"no option is called {word!r}\n\n{_USAGE}")
         name, has_value = _OPTIONS[word]
         if has_value and not equals:
-            value, rest = _first_word(rest)
+            value, remainder = _first_word(remainder)
             if not value:
                 raise Error(f"{word} needs a value")
         elif equals and not has_value:
             raise Error(f"{word} takes no value")
         options[name] = value
-    return options, rest
+    return options, remainder
 
 
 def _first_word(text: str) -> Tuple[str, str]:
@@ -176,14 +176,14 @@ def _execute(shell: Any, text: str, lines_above: int) -> Any:
     counts = getattr(shell.compile, "_filename_map", {}).values()
     name = shell.compile.cache(text, max(counts, default=0))
     tree = shell.compile.ast_parse(text, filename=name)
-    last = tree.body[-1] if tree.body else None
+    last_statement = tree.body[-1] if tree.body else None
     namespace = shell.user_ns
-    if not isinstance(last, ast.Expr):
+    if not isinstance(last_statement, ast.Expr):
         exec(shell.compile(tree, name, "exec"), namespace)
         return None
     tree.body.pop()
     exec(shell.compile(tree, name, "exec"), namespace)
-    value = eval(shell.compile(ast.Expression(last.value), name, "eval"), namespace)
+    value = eval(shell.compile(ast.Expression(last_statement.value), name, "eval"), namespace)
     # A semicolon at the end of a cell suppresses its value.
     return None if text.rstrip().endswith(";") else value
 

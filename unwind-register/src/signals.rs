@@ -1,4 +1,4 @@
-//! Blocks signals for a while, except those raised by the current instruction or by `abort`.
+//! Temporary signal mask: blocks all signals except those raised by the current instruction or by `abort`.
 //!
 //! jitlisten's `process/host_state.rs` has a similar list, and also blocks cancellation and exempts the sampler's
 //! signal. This crate can be used alone, so it has its own.

@@ -96,14 +96,14 @@ class SourceGraph:
             )
 
     def lines(self, lines: Set[int]) -> Set[int]:
-        """Returns all lines that have run, given that these lines have run."""
+        """Infers all executed lines from some executed lines."""
         executed = set(self._parser.translate_lines(lines))
         for line in list(executed):
             executed |= self._dominators.get(line, set())
         return executed
 
     def arcs(self, known_arcs: Set[Arc], lines: Set[int], lines_with_code: Set[int]) -> Set[Arc]:
-        """Returns all executed arcs, given some executed arcs and the executed lines."""
+        """Infers all executed arcs from some executed arcs and the executed lines."""
         arcs = {(self._parser.first_line(source), self._parser.first_line(target)) for source, target in known_arcs}
         marked_lines = {self._parser.first_line(line) for line in lines_with_code}
         for source, target in list(arcs):

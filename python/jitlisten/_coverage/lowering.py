@@ -250,7 +250,7 @@ def _measured_function(lowerer: Any) -> Optional[Function]:
     positions = getattr(func_ir, PART, None)
     if positions is not None:
         function.is_part = True
-        function.before, function.after_return = positions
+        function.position_before, function.position_after_return = positions
     return function
 
 

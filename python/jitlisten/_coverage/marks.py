@@ -47,8 +47,7 @@ class Stale(Exception):
     """Cached code was compiled from a different source."""
 
 
-# --- names
-# ----------------------------------------------------------------------------------------------------------------
+# Symbols of tables
 
 _digests: Dict[str, Tuple[Tuple[int, int], str]] = {}
 
@@ -92,8 +91,7 @@ def parse_symbol(name: str) -> List[Mark]:
     return marks
 
 
-# --- memory
-# ---------------------------------------------------------------------------------------------------------------
+# Memory of marks
 
 
 class _Region:

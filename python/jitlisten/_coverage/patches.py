@@ -49,7 +49,7 @@ _state = _State()
 
 
 def install() -> None:
-    """Starts to measure now, or when Numba is imported. There is no way back."""
+    """Starts to measure now, or when Numba is imported. Cannot be undone."""
     if _state.watch is None:
         # Line tables patch the same modules, and their lines would describe different code.
         _lines.remove()
@@ -101,13 +101,12 @@ def _patch(patch: Callable[[ModuleType], None], module: ModuleType) -> None:
         unmeasured.add_all("No compiled code is measured: " + _state.inactive_reason)
 
 
-def _replace(owner: Any, name: str, make: Callable[[Any], Any]) -> None:
+def _replace(owner: Any, name: str, make_wrapper: Callable[[Any], Any]) -> None:
     original = owner.__dict__[name]
-    setattr(owner, name, functools.wraps(original)(make(original)))
+    setattr(owner, name, functools.wraps(original)(make_wrapper(original)))
 
 
-# --- stores
-# ---------------------------------------------------------------------------------------------------------------
+# Stores
 
 
 def _patch_lowering(module: Any) -> None:
@@ -160,8 +159,7 @@ def _patch_pylowering(module: Any) -> None:
     _replace(module.PyLower, "lower_inst", _make_lower_inst)
 
 
-# --- code in Numba's cache
-# ------------------------------------------------------------------------------------------------
+# Code in Numba's cache
 
 
 def _patch_codegen(module: Any) -> None:
@@ -212,12 +210,11 @@ def _patch_caching(module: Any) -> None:
     _replace(module.Cache, "save_overload", _cache_key.wrap_save)
 
 
-# --- lines that did not run
-# -----------------------------------------------------------------------------------------------
+# Lines that did not run
 
 
 def _patch_typed_passes(module: Any) -> None:
-    def make(original: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
+    def make_wrapper(original: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
         def _strip_phi_nodes(self: Any, func_ir: Any) -> Any:
             original_statements = {id(statement) for block in func_ir.blocks.values() for statement in block.body}
             stripped = original(self, func_ir)
@@ -229,7 +226,7 @@ def _patch_typed_passes(module: Any) -> None:
 
         return _strip_phi_nodes
 
-    _replace(module.PreLowerStripPhis, "_strip_phi_nodes", make)
+    _replace(module.PreLowerStripPhis, "_strip_phi_nodes", make_wrapper)
 
 
 def _patch_parfor_lowering(module: Any) -> None:
@@ -260,7 +257,7 @@ def _patch_parfor(module: Any) -> None:
     def is_loop(parfor: Any) -> bool:
         return any(pattern[0] == "prange" for pattern in parfor.patterns)
 
-    def make(original: Callable[..., Any]) -> Callable[..., Any]:
+    def make_wrapper(original: Callable[..., Any]) -> Callable[..., Any]:
         def try_fuse(equiv_set: Any, parfor1: Any, parfor2: Any, *args: Any, **kwargs: Any) -> Any:
             if is_loop(parfor1) or is_loop(parfor2):
                 return None, None
@@ -268,11 +265,10 @@ def _patch_parfor(module: Any) -> None:
 
         return try_fuse
 
-    _replace(module, "try_fuse", make)
+    _replace(module, "try_fuse", make_wrapper)
 
 
-# --- whose statements they are
-# --------------------------------------------------------------------------------------------
+# Origin of statements
 
 
 def _patch_inlining(module: Any) -> None:
@@ -309,7 +305,7 @@ def _patch_inlining(module: Any) -> None:
 
 
 def _patch_dispatcher(module: Any) -> None:
-    def make(original: Callable[..., None]) -> Callable[..., None]:
+    def make_wrapper(original: Callable[..., None]) -> Callable[..., None]:
         def __init__(self: Any, func_ir: Any, *args: Any, **kwargs: Any) -> None:
             from . import plan
 
@@ -318,24 +314,24 @@ def _patch_dispatcher(module: Any) -> None:
 
         return __init__
 
-    _replace(module.LiftedCode, "__init__", make)
+    _replace(module.LiftedCode, "__init__", make_wrapper)
 
 
 def _patch_stencils(module: Any) -> None:
-    def make(original: Callable[..., None]) -> Callable[..., None]:
+    def make_wrapper(original: Callable[..., None]) -> Callable[..., None]:
         def __init__(self: Any, kernel_ir: Any, *args: Any, **kwargs: Any) -> None:
             original(self, kernel_ir, *args, **kwargs)
             STENCILS[str(self.id)] = kernel_ir.func_id
 
         return __init__
 
-    _replace(module.StencilFunc, "__init__", make)
+    _replace(module.StencilFunc, "__init__", make_wrapper)
 
 
 def _patch_parallel_stencils(module: Any) -> None:
     from .._lines import inlined, locations
 
-    def make(original: Callable[..., Any]) -> Callable[..., Any]:
+    def make_wrapper(original: Callable[..., Any]) -> Callable[..., Any]:
         def _mk_stencil_parfor(self: Any, label: int, in_args: Any, out_arr: Any, stencil_ir: Any, *rest: Any) -> Any:
             from numba.core import ir
             from numba.parfors.parfor import Parfor
@@ -358,7 +354,7 @@ def _patch_parallel_stencils(module: Any) -> None:
 
         return _mk_stencil_parfor
 
-    _replace(module.StencilPass, "_mk_stencil_parfor", make)
+    _replace(module.StencilPass, "_mk_stencil_parfor", make_wrapper)
 
 
 _PATCHES: Dict[str, Callable[[Any], None]] = {

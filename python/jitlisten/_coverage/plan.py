@@ -61,11 +61,11 @@ class BlockInfo:
         self.resumes_after_part = False
 
     @property
-    def last(self) -> Position:
+    def last_position(self) -> Position:
         return self.positions[-1][1]
 
     @property
-    def last_but_jump(self) -> Optional[Position]:
+    def last_before_jump(self) -> Optional[Position]:
         """Returns the last position before the final jump: a jump to the next block has the line of that block."""
         return next((position for index, position in reversed(self.positions) if index < self.end), None)
 
@@ -96,8 +96,8 @@ class Plan:
 
     def _find_positions(self, info: BlockInfo, block: Any) -> None:
         if self._function.is_part and isinstance(block.body[-1], ir.Return):
-            if self._function.after_return is not None:
-                info.positions.append((0, self._function.after_return))
+            if self._function.position_after_return is not None:
+                info.positions.append((0, self._function.position_after_return))
             return
         try_statements = _find_try_statements(block)
         for index, statement in enumerate(block.body):
@@ -138,8 +138,8 @@ class Plan:
             ):
                 while info.positions and info.positions[0][1] == first_position:
                     info.positions.pop(0)
-                if info.exits and not info.positions and self._function.after_return is not None:
-                    info.positions.append((info.end, self._function.after_return))
+                if info.exits and not info.positions and self._function.position_after_return is not None:
+                    info.positions.append((info.end, self._function.position_after_return))
             if ends_try and not info.positions:
                 # No statement of the block can raise an exception.
                 self._blocks[terminator.truebr].predecessors.remove(label)
@@ -152,7 +152,7 @@ class Plan:
         return (
             position.frame is None
             and position.line in self._function.midway_lines
-            and any(self._blocks[source].last_but_jump != position for source in sources if source < label)
+            and any(self._blocks[source].last_before_jump != position for source in sources if source < label)
         )
 
     def _find_parts(self, info: BlockInfo, block: Any) -> None:
@@ -161,33 +161,33 @@ class Plan:
         part = next(filter(None, map(_find_part, block.body)), None)
         if part is None or not info.positions:
             return
-        before: Position = info.last
-        after: Optional[Position] = before
+        position_before: Position = info.last_position
+        position_after: Optional[Position] = position_before
         if not hasattr(part, "output_types") or sys.version_info < (3, 10):
             # The program does not return to the line of the loop, but continues with the next statement.
             info.resumes_after_part = True
             if hasattr(part, "output_types"):
                 self._drop_end_of_with(info, part.func_ir.blocks)
-            after = self._find_resume_position(info)
-        setattr(part.func_ir, PART, (before, after))
+            position_after = self._find_resume_position(info)
+        setattr(part.func_ir, PART, (position_before, position_after))
 
     def _drop_end_of_with(self, info: BlockInfo, body: Dict[int, Any]) -> None:
         """Drops the position of the end of a `with`: before Python 3.10 it has the last line of the body."""
         lines = {statement.loc.line for block in body.values() for statement in block.body}
         for label in info.successors:
-            after = self._blocks[label].positions
-            while after and after[0][1].line in lines - {info.last.line}:
-                after.pop(0)
+            positions = self._blocks[label].positions
+            while positions and positions[0][1].line in lines - {info.last_position.line}:
+                positions.pop(0)
 
     def _find_resume_position(self, block: BlockInfo) -> Optional[Position]:
         """Returns the position at which the program continues after a part, if it is unique. In the blocks between,
         Numba determines the exit by which the program left a loop."""
-        last_position, worklist, seen, resume_positions = block.last, list(block.successors), set(), set()
+        last_position, worklist, visited, resume_positions = block.last_position, list(block.successors), set(), set()
         while worklist:
             label = worklist.pop()
-            if label in seen:
+            if label in visited:
                 continue
-            seen.add(label)
+            visited.add(label)
             info = self._blocks[label]
             if info.positions and info.positions[0][1] != last_position:
                 resume_positions.add(info.positions[0][1])
@@ -204,7 +204,11 @@ class Plan:
                 self._add_marks(block.body[index], self._marks_of_step(previous, position))
             previous = position
         if info.exits and previous is not None:
-            target = self._function.after_return if isinstance(block.body[-1], ir.Return) else self._function.outside
+            target = (
+                self._function.position_after_return
+                if isinstance(block.body[-1], ir.Return)
+                else self._function.outside
+            )
             if target is not None:
                 self._add_marks(block.body[-1], self._marks_of_step(previous, target))
 
@@ -214,7 +218,7 @@ class Plan:
         index, position = info.positions[0]
         entry_marks: List[Mark] = []
         if is_first:
-            entry_marks += self._marks_of_step(self._function.before, position)
+            entry_marks += self._marks_of_step(self._function.position_before, position)
         paths = list(self._paths_to(info))
         for previous, edge in paths:
             steps = self._marks_of_step(previous, position)
@@ -231,31 +235,35 @@ class Plan:
     def _paths_to(self, block: BlockInfo) -> Iterator[Tuple[Optional[Position], Optional[Tuple[int, int]]]]:
         """Yields the last positions before a block, each with the edge on which the program leaves it. Skips blocks
         without positions."""
-        seen: Set[int] = set()
-        worklist = [(before, block.label, True) for before in block.predecessors]
+        visited: Set[int] = set()
+        worklist = [(predecessor, block.label, True) for predecessor in block.predecessors]
         while worklist:
-            before, after, is_certain = worklist.pop()
-            info = self._blocks[before]
+            predecessor, successor, is_certain = worklist.pop()
+            info = self._blocks[predecessor]
             if info.positions:
                 # If a skipped block has several successors, the edge does not determine the target.
-                yield (info.last, (before, after)) if is_certain and not info.resumes_after_part else (None, None)
-            elif before not in seen:
-                seen.add(before)
+                yield (
+                    (info.last_position, (predecessor, successor))
+                    if is_certain and not info.resumes_after_part
+                    else (None, None)
+                )
+            elif predecessor not in visited:
+                visited.add(predecessor)
                 is_certain = is_certain and len(set(info.successors)) == 1
                 if not info.predecessors:
-                    yield self._function.before, None
-                worklist += [(earlier, before, is_certain) for earlier in info.predecessors]
+                    yield self._function.position_before, None
+                worklist += [(earlier, predecessor, is_certain) for earlier in info.predecessors]
 
-    def _marks_of_step(self, before: Optional[Position], after: Position) -> List[Mark]:
+    def _marks_of_step(self, origin: Optional[Position], target: Position) -> List[Mark]:
         code = self._function.code
-        if before is None:
-            return self._make_marks([(self._code_of(after.frame), 0, after.line)])
-        left_calls, entered_calls = _inlined_calls(before.frame), _inlined_calls(after.frame)
+        if origin is None:
+            return self._make_marks([(self._code_of(target.frame), 0, target.line)])
+        left_calls, entered_calls = _inlined_calls(origin.frame), _inlined_calls(target.frame)
         shared = 0
         while shared < min(len(left_calls), len(entered_calls)) and left_calls[shared] is entered_calls[shared]:
             shared += 1
         arcs = []
-        line = before.line
+        line = origin.line
         for frame in reversed(left_calls[shared:]):
             arcs.append((self._code_of(frame), line, -frame.first))
             line = frame.call.line
@@ -263,7 +271,7 @@ class Plan:
         for frame in entered_calls[shared:]:
             arcs.append((owner, line, frame.call.line))
             owner, line = self._code_of(frame), -frame.first
-        arcs.append((owner, line, after.line))
+        arcs.append((owner, line, target.line))
         return self._make_marks(arcs)
 
     def _code_of(self, frame: Optional[Inlined]) -> Code:
@@ -271,11 +279,11 @@ class Plan:
 
     def _make_marks(self, arcs: List[Tuple[Code, int, int]]) -> List[Mark]:
         marks = []
-        for code, before, after in arcs:
+        for code, from_line, to_line in arcs:
             path = self._function.measured(code.path)
-            if path is None or before == after:
+            if path is None or from_line == to_line:
                 continue
-            marks.append(Mark(path, before, after))
+            marks.append(Mark(path, from_line, to_line))
         return marks
 
     def _add_marks(self, statement: Any, marks: List[Mark]) -> None:
@@ -353,8 +361,8 @@ class Function:
         self.midway_lines: FrozenSet[int] = frozenset()
         # Position of generated statements.
         self._generated = generated
-        self.before: Optional[Position] = generated or self.outside
-        self.after_return: Optional[Position] = generated or self.outside
+        self.position_before: Optional[Position] = generated or self.outside
+        self.position_after_return: Optional[Position] = generated or self.outside
 
     def position(self, loc: Any) -> Optional[Position]:
         """Returns the position of a statement; `None` if its line does not run there."""

@@ -61,7 +61,6 @@ def within_loop(lowerer: Any, parfor: Any) -> Iterator[None]:
     _current.loops.append(loop)
     # Numba lowers a loop without calling `mark_location`: the code that starts the threads would have the line of the
     # previous statement.
-    # statement before.
     if isinstance(lowerer.debuginfo, LineBuilder):
         lowerer.debuginfo.mark_location(lowerer.builder, lowerer.loc.line)
     try:

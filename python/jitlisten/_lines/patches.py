@@ -123,9 +123,9 @@ def _patch(patch: Callable[[ModuleType], None], module: ModuleType) -> None:
         log.warn("no lines: " + _state.failure)
 
 
-def _replace(owner: Any, name: str, make: Callable[[Any], Any]) -> None:
+def _replace(owner: Any, name: str, make_wrapper: Callable[[Any], Any]) -> None:
     original = owner.__dict__[name]
-    setattr(owner, name, functools.wraps(original)(make(original)))
+    setattr(owner, name, functools.wraps(original)(make_wrapper(original)))
 
 
 def _add(owner: Any, name: str, method: Callable[..., Any]) -> None:
@@ -147,7 +147,7 @@ def _patch_lowering(module: Any) -> None:
     # Modules that import Numba and llvmlite are imported when those are.
     from . import builder
 
-    def make(original: Callable[..., None]) -> Callable[..., None]:
+    def make_wrapper(original: Callable[..., None]) -> Callable[..., None]:
         def __init__(self: Any, *args: Any, **kwargs: Any) -> None:
             original(self, *args, **kwargs)
             if _cache_key.was_on_for(self.library):
@@ -155,13 +155,13 @@ def _patch_lowering(module: Any) -> None:
 
         return __init__
 
-    _replace(module.BaseLower, "__init__", make)
+    _replace(module.BaseLower, "__init__", make_wrapper)
 
 
 def _patch_pylowering(module: Any) -> None:
     from . import builder
 
-    def make(original: Callable[[Any, Any], None]) -> Callable[[Any, Any], None]:
+    def make_wrapper(original: Callable[[Any, Any], None]) -> Callable[[Any, Any], None]:
         def lower_inst(self: Any, inst: Any) -> None:
             if isinstance(self.debuginfo, builder.LineBuilder):
                 self.debuginfo.mark_location(self.builder, self.loc.line)
@@ -169,7 +169,7 @@ def _patch_pylowering(module: Any) -> None:
 
         return lower_inst
 
-    _replace(module.PyLower, "lower_inst", make)
+    _replace(module.PyLower, "lower_inst", make_wrapper)
 
 
 def _patch_pythonapi(module: Any) -> None:
@@ -182,7 +182,7 @@ def _patch_pythonapi(module: Any) -> None:
             return any(map(holds_values, constant))
         return isinstance(constant, ir.Value)
 
-    def make(original: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
+    def make_wrapper(original: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
         def serialize_object(self: Any, obj: Any) -> Any:
             if metadata.lines_of(self.module) is None or not holds_values(obj):
                 return original(self, obj)
@@ -191,7 +191,7 @@ def _patch_pythonapi(module: Any) -> None:
 
         return serialize_object
 
-    _replace(module.PythonAPI, "serialize_object", make)
+    _replace(module.PythonAPI, "serialize_object", make_wrapper)
 
 
 def _patch_debuginfo(module: Any) -> None:
@@ -201,7 +201,7 @@ def _patch_debuginfo(module: Any) -> None:
 
     no_suspension = nullcontext()
 
-    def make(original: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    def make_wrapper(original: Callable[[Any], Any]) -> Callable[[Any], Any]:
         def suspend_emission(llvm_builder: Any) -> Any:
             location = llvm_builder.debug_metadata
             return (
@@ -212,13 +212,13 @@ def _patch_debuginfo(module: Any) -> None:
 
         return suspend_emission
 
-    _replace(module, "suspend_emission", make)
+    _replace(module, "suspend_emission", make_wrapper)
 
 
 def _patch_typed_passes(module: Any) -> None:
     from . import phis
 
-    def make(original: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
+    def make_wrapper(original: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
         def _strip_phi_nodes(self: Any, func_ir: Any) -> Any:
             joins = _run_safely("copies at joins have other lines", phis.find_joins, func_ir) if _is_active() else None
             result = original(self, func_ir)
@@ -228,26 +228,26 @@ def _patch_typed_passes(module: Any) -> None:
 
         return _strip_phi_nodes
 
-    _replace(module.PreLowerStripPhis, "_strip_phi_nodes", make)
+    _replace(module.PreLowerStripPhis, "_strip_phi_nodes", make_wrapper)
 
 
 def _patch_parfor_lowering(module: Any) -> None:
     from . import builder
 
-    def make(original: Callable[..., Any]) -> Callable[..., Any]:
+    def make_wrapper(original: Callable[..., Any]) -> Callable[..., Any]:
         def _create_gufunc_for_parfor_body(lowerer: Any, parfor: Any, *args: Any, **kwargs: Any) -> Any:
             with builder.within_loop(lowerer, parfor):
                 return original(lowerer, parfor, *args, **kwargs)
 
         return _create_gufunc_for_parfor_body
 
-    _replace(module, "_create_gufunc_for_parfor_body", make)
+    _replace(module, "_create_gufunc_for_parfor_body", make_wrapper)
 
 
 def _patch_stencilparfor(module: Any) -> None:
     from . import stencils
 
-    def make(original: Callable[..., Any]) -> Callable[..., Any]:
+    def make_wrapper(original: Callable[..., Any]) -> Callable[..., Any]:
         def _mk_stencil_parfor(
             self: Any, label: Any, in_args: Any, out_arr: Any, ir: Any, offsets: Any, target: Any, *args: Any
         ) -> Any:
@@ -258,7 +258,7 @@ def _patch_stencilparfor(module: Any) -> None:
 
         return _mk_stencil_parfor
 
-    _replace(module.StencilPass, "_mk_stencil_parfor", make)
+    _replace(module.StencilPass, "_mk_stencil_parfor", make_wrapper)
 
 
 def _patch_inlining(module: Any) -> None:

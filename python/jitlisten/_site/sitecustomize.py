@@ -72,7 +72,7 @@ class _NumbaFinder(object):
             return None
         try:
             sys.meta_path.remove(self)
-        except ValueError:  # another thread was faster
+        except ValueError:  # another thread has already removed it
             return None
         self.start()
         # Finders that wait for Numba's modules are first in the list now.

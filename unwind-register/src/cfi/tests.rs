@@ -20,7 +20,7 @@ fn resolve(pointer: Option<Pointer>) -> u64 {
     }
 }
 
-/// Parses all FDEs that have an address with gimli.
+/// Uses gimli to parse all FDEs that have an address.
 fn parse_with_gimli<'a>(
     section: &EhFrame<gimli::EndianSlice<'a, LittleEndian>>,
     bases: &BaseAddresses,
@@ -71,7 +71,7 @@ fn this_program_read_and_written_means_the_same() {
     let file = object::File::parse(&*file).expect("an ELF file");
     let section = file.section_by_name(".eh_frame").expect("Rust programs have one");
     let (bytes, address) = (section.data().expect("data"), section.address());
-    let (cies, fdes) = parse(bytes, address, &|at| Some(read_slot(at))).expect("a good section");
+    let (cies, fdes) = parse(bytes, address, &|address| Some(read_slot(address))).expect("a good section");
 
     let bases = BaseAddresses::default().set_eh_frame(address);
     let original = EhFrame::new(bytes, LittleEndian);

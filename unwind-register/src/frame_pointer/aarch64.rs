@@ -180,8 +180,8 @@ pub fn prologue(code: &[u8]) -> Option<Prologue> {
                 saved_at = Some(depth - at);
             }
             Word::MoveSp(delta) => depth -= delta,
-            Word::SetFrame(at) => {
-                let frame = depth - at;
+            Word::SetFrame(offset_from_sp) => {
+                let frame = depth - offset_from_sp;
                 return (saved_at == Some(frame)).then_some(Prologue { end: offset + 4, frame });
             }
             // A branch before the frame setup: one path has no frame (shrink wrapping).

@@ -65,18 +65,18 @@ pub struct DynamicSection {
 }
 
 impl DynamicSection {
-    /// Reads the section at `at`. The tables it points to stay valid while the library is mapped.
+    /// Reads the section at `section_address`. The tables it points to stay valid while the library is mapped.
     ///
     /// # Safety
     ///
-    /// `bias` and `at` describe a mapped library, which stays mapped while the result is used.
-    pub unsafe fn read(bias: usize, at: usize) -> DynamicSection {
+    /// `bias` and `section_address` describe a mapped library, which stays mapped while the result is used.
+    pub unsafe fn read(bias: usize, section_address: usize) -> DynamicSection {
         let mut section = DynamicSection { bias, ..DynamicSection::default() };
-        let mut at = at as *const [i64; 2];
+        let mut entry = section_address as *const [i64; 2];
         loop {
             // SAFETY: the caller guarantees that the section is mapped, and its last entry, DT_NULL, has not been
             // reached.
-            let [tag, value] = unsafe { at.read_unaligned() };
+            let [tag, value] = unsafe { entry.read_unaligned() };
             let value = value as usize;
             // glibc has added the bias in place, except in a read-only section (the vDSO); musl has not. A vDSO may be
             // linked at a kernel address, 0xffffffffff700000 (gVisor, WSL 1, older kernels).
@@ -99,7 +99,7 @@ impl DynamicSection {
                 DT_DEBUG => section.debug = value,
                 _ => {}
             }
-            at = at.wrapping_add(1);
+            entry = entry.wrapping_add(1);
         }
     }
 

@@ -27,10 +27,10 @@ impl<'a> Library<'a> {
     /// Returns the exported symbols, if the library has a readable dynamic section.
     pub(crate) fn exports(&self) -> Option<Exports> {
         let dynamic = self.headers.iter().find(|header| header.p_type == libc::PT_DYNAMIC)?;
-        let at = self.base.wrapping_add(dynamic.p_vaddr as usize);
+        let section_address = self.base.wrapping_add(dynamic.p_vaddr as usize);
         // SAFETY: the loader shows mapped libraries, and keeps them mapped during the callback, which this value does
         // not outlive.
-        let section = unsafe { DynamicSection::read(self.base, at) };
+        let section = unsafe { DynamicSection::read(self.base, section_address) };
         section.has_symbols().then_some(Exports(section))
     }
 }

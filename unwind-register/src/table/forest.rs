@@ -203,8 +203,8 @@ impl Forest {
         let functions: Vec<Function> = leaf.slots.iter().collect();
         slots.fill(&functions, (address - leaf.info.start) as u32, expected);
         publish.table(leaf.id, slots.cells());
-        let old = std::mem::replace(&mut leaf.slots, slots);
-        self.retired.push_back((now, old));
+        let old_table = std::mem::replace(&mut leaf.slots, slots);
+        self.retired.push_back((now, old_table));
     }
 
     /// Splits the leaf at `address`. If its functions all lie on one side of `address`, a new leaf takes the other
@@ -215,16 +215,16 @@ impl Forest {
         let functions: Vec<Function> = leaf.slots.iter().collect();
         let offset = (address - base) as u32;
         let (first, last) = (functions[0], functions[functions.len() - 1]);
-        let mut old = expect_leaf(self.leaves.remove(&visible.start));
+        let mut old_leaf = expect_leaf(self.leaves.remove(&visible.start));
         if offset >= last.end {
-            old.visible.end = address;
-            self.leaves.insert(visible.start, old);
+            old_leaf.visible.end = address;
+            self.leaves.insert(visible.start, old_leaf);
             let slots = self.take_empty_table(now);
             self.add(address..visible.end, slots, publish);
         } else if offset < first.start {
             let boundary = base + u64::from(first.start);
-            old.visible.start = boundary;
-            self.leaves.insert(boundary, old);
+            old_leaf.visible.start = boundary;
+            self.leaves.insert(boundary, old_leaf);
             let slots = self.take_empty_table(now);
             self.add(visible.start..boundary, slots, publish);
         } else {
@@ -238,7 +238,7 @@ impl Forest {
                 self.add(range, slots, publish);
             }
             // Keep the old leaf's table: a search that has already passed the head of the list may still reach it.
-            self.hidden.push_back((now, old));
+            self.hidden.push_back((now, old_leaf));
         }
     }
 

@@ -41,10 +41,11 @@ pub(crate) struct Slots {
     first_written: usize,
 }
 
-/// Gap slots `left..right` between two functions (or at an end of the table), and the start values that enclose them.
+/// Gap slots `start_slot..end_slot` between two functions (or at an end of the table), and the start values that
+/// enclose them.
 struct Gap {
-    left: usize,
-    right: usize,
+    start_slot: usize,
+    end_slot: usize,
     low: u32,
     high: u32,
     /// False if the run contains more than [`MAX_GAP_VALUES`] distinct values.
@@ -118,21 +119,21 @@ impl Slots {
 
     /// Returns the run of gap slots around slot `boundary`.
     fn gap(&self, boundary: usize) -> Gap {
-        let (mut left, mut right, mut values) = (boundary, boundary, 0);
-        while left > 0 && self.fde(left - 1) == 0 {
-            let value = self.start(left - 1);
-            left = self.cells[..left].partition_point(|cell| (cell.load(Relaxed) as u32) < value);
+        let (mut start_slot, mut end_slot, mut values) = (boundary, boundary, 0);
+        while start_slot > 0 && self.fde(start_slot - 1) == 0 {
+            let value = self.start(start_slot - 1);
+            start_slot = self.cells[..start_slot].partition_point(|cell| (cell.load(Relaxed) as u32) < value);
             values += 1;
         }
-        while right < SLOTS && self.fde(right) == 0 {
+        while end_slot < SLOTS && self.fde(end_slot) == 0 {
             // Of several equal starts only the last can be a function; the others are gaps of length 0.
-            let last = self.count_up_to(self.start(right)) - 1;
-            right = if self.fde(last) == 0 { last + 1 } else { last };
+            let last = self.count_up_to(self.start(end_slot)) - 1;
+            end_slot = if self.fde(last) == 0 { last + 1 } else { last };
             values += 1;
         }
-        let low = if left == 0 || left == right { 0 } else { self.start(left) };
-        let high = if right == SLOTS { MAX_START } else { self.start(right) };
-        Gap { left, right, low, high, is_tidy: values <= MAX_GAP_VALUES }
+        let low = if start_slot == 0 || start_slot == end_slot { 0 } else { self.start(start_slot) };
+        let high = if end_slot == SLOTS { MAX_START } else { self.start(end_slot) };
+        Gap { start_slot, end_slot, low, high, is_tidy: values <= MAX_GAP_VALUES }
     }
 
     /// Adds a function that overlaps no other. `expected` is the number of functions that will follow above it,
@@ -143,19 +144,19 @@ impl Slots {
         let gap = self.gap(boundary);
         let slot = self.choose_slot(&gap, start, end, expected).ok_or(NoSpace)?;
         // Left of the function: gap slots with a greater start would violate the order.
-        let left_start = if gap.is_tidy { boundary.min(slot) } else { gap.left };
-        let value = if left_start > gap.left { self.start(left_start - 1) } else { gap.low };
+        let left_start = if gap.is_tidy { boundary.min(slot) } else { gap.start_slot };
+        let value = if left_start > gap.start_slot { self.start(left_start - 1) } else { gap.low };
         self.set_all(left_start..slot, value);
         // Right of the function: gap slots with a start below its end.
         let right_start = slot + 1;
         let right_end = if gap.is_tidy {
-            self.count_up_to(end - 1).clamp(right_start, gap.right.max(right_start))
+            self.count_up_to(end - 1).clamp(right_start, gap.end_slot.max(right_start))
         } else {
-            gap.right.max(right_start)
+            gap.end_slot.max(right_start)
         };
-        let value = if right_end < gap.right { self.start(right_end) } else { gap.high };
+        let value = if right_end < gap.end_slot { self.start(right_end) } else { gap.high };
         self.set_all(right_start..right_end, value);
-        if right_start < gap.right {
+        if right_start < gap.end_slot {
             self.set(right_start, end, 0);
         }
         self.set(slot, start, fde);
@@ -167,21 +168,21 @@ impl Slots {
     /// right of the function. Code placed upwards, downwards or anywhere then finds spare slots where the next function
     /// is likely to be.
     fn choose_slot(&self, gap: &Gap, start: u32, end: u32, expected: usize) -> Option<usize> {
-        let slots = gap.right - gap.left;
+        let slots = gap.end_slot - gap.start_slot;
         // Keep a slot after every function, even if the next one follows directly: when one of them is removed, a
         // shorter function and its end slot fit.
-        let left_end = usize::from(gap.left > 0 && (gap.low < start || slots >= 3));
+        let left_end = usize::from(gap.start_slot > 0 && (gap.low < start || slots >= 3));
         let own_end = usize::from(end < gap.high || slots >= 3);
         let spare = slots.checked_sub(left_end + 1 + own_end)?;
         let below = u64::from(start - gap.low);
         let above = u64::from(gap.high.saturating_sub(end));
         let mut spare_below = (spare as u64 * below / (below + above).max(1)) as usize;
-        if gap.left == 0 {
+        if gap.start_slot == 0 {
             // The front of the table is untouched: do not write all of it for the first function.
             spare_below = spare_below.max(spare.saturating_sub(self.functions.max(16)));
         }
         spare_below = spare_below.min(spare - spare.min(2 * (expected.max(1) - 1)));
-        Some(gap.left + left_end + spare_below)
+        Some(gap.start_slot + left_end + spare_below)
     }
 
     /// Removes the function that starts at `start` with this FDE. Returns false, without a change, if there is no such

@@ -3,7 +3,7 @@
 use super::{Function, SLOTS, Slots, search};
 use std::collections::BTreeMap;
 
-/// A table and the expected content. It is refilled when it has no space, as the table of a leaf is.
+/// A table with its expected content. Like the table of a leaf, it is refilled when it runs out of space.
 struct CheckedTable {
     slots: Slots,
     expected: BTreeMap<u32, Function>,

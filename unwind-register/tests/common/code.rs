@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!   alpha, beta:  sub rsp, 24 + pad; call next; add rsp, 24 + pad; ret      (no frame pointer: the rules unwind it)
-//!   gamma:        sub rsp, 8 + pad; call rdi; add rsp, 8 + pad; ret      (calls its argument)
+//!   gamma:        sub rsp, 8 + pad; call rdi; add rsp, 8 + pad; ret         (calls its argument)
 //! ```
 
 use std::ops::Range;
