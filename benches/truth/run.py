@@ -3,10 +3,10 @@
 
     run.py [--recorder ours,perf] [--seconds S] [--seed N] [--rate HZ] [--write FILE] [PROGRAM...]
 
-Programs (`programs/`) time their own phases while they are recorded (`phases.py`). For each phase, the judge adds up the
-periods of the samples whose stack has a line of the phase. The sum must be within 10 % of the measured time plus three
-standard errors. At most 3 % of the samples in compiled code may have no line. The programs run with the Numba of the
-current Python. Needs `cargo build --release`, and perf for the second recorder.
+Programs (`programs/`) time their own phases while they are recorded (`phases.py`). For each phase, the judge adds up
+the periods of the samples whose stack has a line of the phase. The sum must be within 10 % of the measured time plus
+three standard errors. At most 3 % of the samples in compiled code may have no line. The programs run with the Numba of
+the current Python. Needs `cargo build --release`, and perf for the second recorder.
 """
 
 import argparse
@@ -28,7 +28,8 @@ COMMAND = os.environ.get("JITLISTEN_COMMAND", str(ROOT / "target" / "release" / 
 TOLERANCE = 0.10
 SIGMAS = 3
 LINE_ZERO = 3.0
-#: Phases that perf cannot measure: OpenBLAS's assembly has no unwind tables, which hides its callers; Python has no lines.
+#: Phases that perf cannot measure: OpenBLAS's assembly has no unwind tables, which hides its callers; Python has no
+#: lines.
 UNMEASURABLE = {
     ("perf", "linear_algebra", "norm"), ("perf", "ahead_of_time", "divided"), ("perf", "ahead_of_time", "hypotenuse")
 }

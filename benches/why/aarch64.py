@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""Writes report/src/loops/aarch64.txt: machine code of kernels.py for aarch64, compiled with this machine's Numba. The unit
-tests of `loops` check facts about it.
+"""Writes report/src/loops/aarch64.txt: machine code of kernels.py for aarch64, compiled with this machine's Numba. The
+unit tests of `loops` check facts about it.
 
     python benches/why/aarch64.py       the llvmlite of this Python must have the aarch64 target, as in wheels
 """

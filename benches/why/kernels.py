@@ -1101,7 +1101,7 @@ EXCEPTIONS = {
 }
 
 
-def make_dictionary():
+def make_dict():
     d = Dict.empty(types.int64, types.float64)
     for key in range(1000):
         d[key] = 0.5 * key
@@ -1116,7 +1116,7 @@ def arguments():
     return {
         "a": a, "b": random.random(N) + 0.5, "out": np.zeros(N), "a32": a.astype(np.float32),
         "out32": np.zeros(N, np.float32), "x": x, "ints": np.zeros(N, np.int64), "index": random.integers(0, N, N),
-        "keys": x % 1000, "d": make_dictionary, "divisor": 7, "power": 256, "c": 3.0, "step": 2, "wanted": -1, "start": 0.5,
+        "keys": x % 1000, "d": make_dict, "divisor": 7, "power": 256, "c": 3.0, "step": 2, "wanted": -1, "start": 0.5,
         "small_number": 2000, "gaps": np.where(a < 0.6, np.nan, a), "line": a.copy(), "one": np.zeros(1),
         "partial": np.zeros(2), "z": a + 1j * a, "z_out": np.zeros(N, complex), "points": (a - 1.0) + 0.5j * (a - 1.0),
         "m": m, "grid": np.zeros((512, 512)), "plate": m.copy(), "norms": random.random(512) + 0.5,
@@ -1175,16 +1175,24 @@ def compare(names):
         slow, changed = globals()[name], globals().get(f"{name}_changed")
         if changed is None:
             continue
-        values, changed_values = kernel_arguments(name), kernel_arguments(f"{name}_changed" if f"{name}_changed" in FUNCTIONS else name)
+        values, changed_values = (
+            kernel_arguments(name),
+            kernel_arguments(f"{name}_changed" if f"{name}_changed" in FUNCTIONS else name),
+        )
         slow(*values), changed(*changed_values)
         repetitions = max(1, int(0.004 / measure_seconds(slow, values, 1)))
-        pairs = [(measure_seconds(slow, values, repetitions), measure_seconds(changed, changed_values, repetitions)) for _ in range(30)][1:]
+        pairs = [
+            (measure_seconds(slow, values, repetitions), measure_seconds(changed, changed_values, repetitions))
+            for _ in range(30)
+        ][1:]
         ratio = min(pair[0] for pair in pairs) / min(pair[1] for pair in pairs)
         print(expected_rule(name), name, f"{ratio:.1f}", __version__, time.strftime("%Y-%m-%d"), sep="\t", flush=True)
 
 
 def main(command, *arguments):
-    names = {"quick": RULES, "all": ALL}.get(arguments[-1] if arguments else "all", arguments[1 if command == "run" else 0 :])
+    names = {"quick": RULES, "all": ALL}.get(
+        arguments[-1] if arguments else "all", arguments[1 if command == "run" else 0 :]
+    )
     if command == "run":
         run(float(arguments[0]), names)
     elif command == "compare":

@@ -27,7 +27,7 @@ SECONDS = "0.5"
 
 
 def read_kernels():
-    """Returns the source of each function, including variants made from other functions, and the rule of each kernel."""
+    """Returns the source of each function, including variants of other functions, and the rule of each kernel."""
     texts, rules, lines = {}, {}, SOURCE.splitlines()
     for node in ast.parse(SOURCE).body:
         if isinstance(node, ast.FunctionDef) and node.decorator_list:

@@ -29,8 +29,13 @@ def rules(command, data, names):
         name: [loop for loop in loops if loop["first"] <= last and first <= loop["last"]]
         for name, (first, last) in names.items()
     }
-    rules_by_kernel = {name: {advice["rule"] for loop in loops_by_kernel[name] for advice in loop["advice"]} for name in names}
-    return {name: ", ".join(sorted(rules_by_kernel[name])) or ("-" if loops_by_kernel[name] else "no loop") for name in names}
+    rules_by_kernel = {
+        name: {advice["rule"] for loop in loops_by_kernel[name] for advice in loop["advice"]} for name in names
+    }
+    return {
+        name: ", ".join(sorted(rules_by_kernel[name])) or ("-" if loops_by_kernel[name] else "no loop")
+        for name in names
+    }
 
 
 def column(command, python, processor, kernels, directory):

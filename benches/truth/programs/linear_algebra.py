@@ -1,7 +1,7 @@
 """np.dot and np.linalg.
 
-`norm` spends its time in an assembly function of OpenBLAS without unwind tables, so perf loses its callers. Our recorder
-did, too (0.80 of the time), before it searched the top of the stack for the return address.
+`norm` spends its time in an assembly function of OpenBLAS without unwind tables, so perf loses its callers. Our
+recorder did, too (0.80 of the time), before it searched the top of the stack for the return address.
 """
 import numpy as np
 from numba import njit
