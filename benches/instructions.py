@@ -43,10 +43,10 @@ def build(llvm, source, directory):
         [f"llvm-config-{llvm}", "--libdir"], check=True, capture_output=True, text=True
     ).stdout.strip()
     name = f"-lLLVM-{llvm}"
-    old = ["-DOLD_CONTEXTS"] if llvm < 21 else []
+    definitions = ["-DOLD_CONTEXTS"] if llvm < 21 else []
     subprocess.run(
         [
-            "cc", "-O1", *old, source, "-o", program, f"-L{libraries}", f"-Wl,-rpath,{libraries}", name, "-pthread",
+            "cc", "-O1", *definitions, source, "-o", program, f"-L{libraries}", f"-Wl,-rpath,{libraries}", name, "-pthread",
             "-ldl",
         ],
         check=True,

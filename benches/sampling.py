@@ -207,7 +207,7 @@ jitlisten.enable("unwind", lines=False)
 work = lambda: waves(np.arange(64.0), 60_000)
 work()
 def timed():
-    # More than a second of processor time: what a recording takes to begin is not its cost.
+    # Longer than a second of processor time, so that the start of a recording hardly counts.
     began, clock = time.process_time(), time.perf_counter()
     for _ in range(40):
         work()

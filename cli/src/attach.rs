@@ -59,8 +59,8 @@ impl Attach {
         let refusal = match self.no_inject {
             true => None,
             false => match self.inject(&process, &signals) {
-                Ok(done) => {
-                    let _ = writeln!(std::io::stdout(), "{done}");
+                Ok(reply) => {
+                    let _ = writeln!(std::io::stdout(), "{reply}");
                     return Ok(ExitCode::SUCCESS);
                 }
                 Err(_) if !process.is_alive() => return Err(process.ended_problem()),

@@ -300,9 +300,9 @@ mod tests {
         assert!(!ours.exists() && !folder.join("root/usr").exists() && !folder.join("perf.data.12").exists());
         assert!(notes.exists() && folder.join(ROOT).is_dir());
         // A foreign file below the root makes the command refuse.
-        let other = directory.write("folder/root/usr/notes", "notes");
+        let foreign_file = directory.write("folder/root/usr/notes", "notes");
         assert!(refusal(&folder).contains("has other files in it"));
-        assert!(other.exists() && notes.exists());
+        assert!(foreign_file.exists() && notes.exists());
     }
 
     #[test]

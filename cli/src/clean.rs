@@ -287,8 +287,8 @@ mod tests {
             let line = format!("0 0 jitlisten 12 345 4026531836 {state}\n");
             assert!(parse_first_line(&line).is_some_and(|first_line| first_line.is_ended), "{state}");
         }
-        for other in ["7f00 10 f", "0 0 jitlisten", "0 0 jitlisten 12 345", ""] {
-            assert_eq!(parse_first_line(other), None, "{other}");
+        for line in ["7f00 10 f", "0 0 jitlisten", "0 0 jitlisten 12 345", ""] {
+            assert_eq!(parse_first_line(line), None, "{line}");
         }
     }
 

@@ -196,7 +196,7 @@ pub(crate) fn is_static(path: &Path) -> bool {
 /// Searches the program headers for a loader; `None` if `head` does not contain them, or is not a 64-bit program.
 fn has_no_loader(first_bytes: &[u8]) -> Option<bool> {
     const PT_INTERP: u32 = 3;
-    let word = |at: usize| Some(u16::from_le_bytes(first_bytes.get(at..at + 2)?.try_into().ok()?));
+    let word = |offset: usize| Some(u16::from_le_bytes(first_bytes.get(offset..offset + 2)?.try_into().ok()?));
     let is_program = first_bytes.starts_with(b"\x7fELF\x02\x01") && matches!(word(16)?, 2 | 3);
     let table = usize::try_from(u64::from_le_bytes(first_bytes.get(32..40)?.try_into().ok()?)).ok()?;
     let (size, count) = (usize::from(word(54)?), usize::from(word(56)?));

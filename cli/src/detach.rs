@@ -36,14 +36,14 @@ impl Detach {
             return Err(Problem::new(format!("process {} does not have jitlisten: nothing to turn off", self.pid)));
         }
         let timeout = Duration::from_secs(self.timeout);
-        let done = inject::inject(
+        let reply = inject::inject(
             &process,
             &Installation::find()?,
             &Request::Disable,
             timeout,
             &BlockedSignals::termination(),
         )?;
-        let _ = writeln!(std::io::stdout(), "{done}");
+        let _ = writeln!(std::io::stdout(), "{reply}");
         Ok(ExitCode::SUCCESS)
     }
 }

@@ -62,13 +62,13 @@ impl Export {
         let recordings = self.input.recordings(None, &mut self.reading.event)?;
         recordings.show(|recordings| {
             let report = self.reading.open(&recordings.files, false, true)?;
-            let (text, known) = match format {
+            let (text, recognition) = match format {
                 Format::Firefox => (to_firefox(&report).to_string(), Recognition::ByMark),
                 Format::Speedscope => (to_speedscope(&report).to_string(), Recognition::ByMark),
                 Format::Collapsed => (to_collapsed(&report), Recognition::ByFormat(is_collapsed)),
                 Format::Callgrind => (to_callgrind(&report), Recognition::ByMark),
             };
-            recording::write(self.output.as_deref(), text.as_bytes(), known)?;
+            recording::write(self.output.as_deref(), text.as_bytes(), recognition)?;
             recordings.announce_kept();
             Ok(())
         })
@@ -96,7 +96,7 @@ mod tests {
     #[test]
     fn collapsed_stacks_are_known_by_every_line() {
         assert!(is_collapsed(b"python;f (a.py) 12\npython;g 3\n") && is_collapsed(b";f 1\nmain 2\n"));
-        for other in [
+        for text in [
             "see also chapter 12\nprecious\n",
             "main 3\n",
             "a;b 1\nprecious\n",
@@ -107,7 +107,7 @@ mod tests {
             "a;b x\n",
             "",
         ] {
-            assert!(!is_collapsed(other.as_bytes()), "{other:?}");
+            assert!(!is_collapsed(text.as_bytes()), "{text:?}");
         }
     }
 }

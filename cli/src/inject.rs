@@ -505,7 +505,7 @@ impl Memory<'_> {
         Some(state)
     }
 
-    /// The result that the process has written, once it is complete.
+    /// Result written by the process; `None` until it is complete.
     fn result(&self) -> Option<String> {
         let bytes = memory::read(self.process.pid, self.address, PAGE_BYTES).ok()?;
         let [state, length] = words(&bytes);
@@ -590,7 +590,7 @@ fn inject_script(process: &Process, package: &Path, request: &Request, address: 
 /// The probable reason why the kernel refused ptrace.
 fn ptrace_permission_problem() -> Problem {
     let scope = fs::read_to_string("/proc/sys/kernel/yama/ptrace_scope").unwrap_or_default();
-    let problem = |why: &str| Problem::new(format!("ptrace is not permitted ({why})"));
+    let problem = |reason: &str| Problem::new(format!("ptrace is not permitted ({reason})"));
     match scope.trim() {
         "" | "0" => problem("a seccomp filter, or privileges of the process"),
         "3" => problem("kernel.yama.ptrace_scope is 3").help("start the program with `jitlisten run`"),

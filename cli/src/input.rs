@@ -109,12 +109,12 @@ impl Recordings {
 
     /// Prints the path of the recording and other commands that show it.
     pub(crate) fn announce_kept(&self) {
-        let Some(kept) = &self.kept_path else { return };
-        let name = if kept == Path::new(DEFAULT_OUTPUT) { String::new() } else { format!(" {}", kept.display()) };
+        let Some(path) = &self.kept_path else { return };
+        let name = if path == Path::new(DEFAULT_OUTPUT) { String::new() } else { format!(" {}", path.display()) };
         let _ = writeln!(
             std::io::stderr(),
             "jitlisten: kept in {}: jitlisten lines --html page.html{name}, flamegraph{name}, compiles{name}",
-            kept.display()
+            path.display()
         );
     }
 }

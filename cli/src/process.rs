@@ -238,7 +238,7 @@ impl Process {
         })
     }
 
-    /// Returns true if the process has any memory; an exiting process has none.
+    /// Returns true if the process has any mappings; an exiting process loses them.
     pub(crate) fn has_memory(&self) -> bool {
         mappings(self.pid).is_ok_and(|mappings| !mappings.is_empty())
     }

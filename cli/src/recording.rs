@@ -245,8 +245,8 @@ const MAX_FORM_BYTES: u64 = 1 << 30;
 /// The start of an output up to and including its mark; empty without one.
 fn marked_start(content: &[u8]) -> &[u8] {
     let start = &content[..content.len().min(MAX_MARKED_BYTES)];
-    let at = start.windows(MARK.len()).position(|window| window == MARK);
-    at.map_or(&[], |at| &start[..at + MARK.len()])
+    let offset = start.windows(MARK.len()).position(|window| window == MARK);
+    offset.map_or(&[], |offset| &start[..offset + MARK.len()])
 }
 
 const PROGRESS_DELAY: Duration = Duration::from_secs(1);
@@ -267,7 +267,7 @@ impl Progress {
     }
 
     fn show_after(text: String, delay: Duration, mut out: impl Write + Send + 'static) -> Option<Progress> {
-        let (done, finished) = mpsc::channel::<()>();
+        let (done_sender, finished) = mpsc::channel::<()>();
         let show = move || {
             if finished.recv_timeout(delay) == Err(mpsc::RecvTimeoutError::Timeout) {
                 let _ = write!(out, "{text}").and_then(|()| out.flush());
@@ -276,7 +276,7 @@ impl Progress {
             }
         };
         let thread = std::thread::Builder::new().spawn(show).ok()?;
-        Some(Progress { done, thread: Some(thread) })
+        Some(Progress { done: done_sender, thread: Some(thread) })
     }
 }
 

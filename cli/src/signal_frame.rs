@@ -114,8 +114,9 @@ impl Frame {
 
 /// Vector registers in the format of a signal frame: with a magic number after the last component in use.
 fn signal_vectors(vectors: &[u8]) -> Vec<u8> {
-    let word =
-        |at: usize| vectors.get(at..at + 8).map_or(0, |bytes| u64::from_le_bytes(bytes.try_into().unwrap_or_default()));
+    let word = |offset: usize| {
+        vectors.get(offset..offset + 8).map_or(0, |bytes| u64::from_le_bytes(bytes.try_into().unwrap_or_default()))
+    };
     let features = word(FEATURES_OFFSET) | X87_AND_SSE | word(SOFTWARE_OFFSET) & PKRU;
     let size =
         (2..63).filter(|bit| features >> bit & 1 == 1).map(feature_end).fold(HEADER_END, usize::max).min(vectors.len());
@@ -161,12 +162,13 @@ pub(crate) fn find_restorers(process: &Process, range: &Range<u64>) -> Vec<u64> 
 /// handler. Stacks also contain such addresses from handlers that returned long ago, in locals that were never
 /// initialised; their frames are partly overwritten.
 pub(crate) fn is_signal_frame(frame: &[u8]) -> bool {
-    let word =
-        |at: usize| frame.get(at * 8..at * 8 + 8).and_then(|bytes| Some(u64::from_le_bytes(bytes.try_into().ok()?)));
+    let word = |offset: usize| {
+        frame.get(offset * 8..offset * 8 + 8).and_then(|bytes| Some(u64::from_le_bytes(bytes.try_into().ok()?)))
+    };
     let (flags, link, segments) = (word(1), word(2), word(24));
     flags.is_some_and(|flags| flags <= UC_FLAGS)
         && link == Some(0)
-        && segments.is_some_and(|all| all & 0xffff == USER_CODE_SEGMENT)
+        && segments.is_some_and(|selectors| selectors & 0xffff == USER_CODE_SEGMENT)
 }
 
 /// A copy of a range of a process's code.
@@ -182,6 +184,6 @@ impl Code {
     }
 
     fn find_all(&self, code: &[u8]) -> Vec<u64> {
-        memchr::memmem::find_iter(&self.bytes, code).map(|at| self.start + at as u64).collect()
+        memchr::memmem::find_iter(&self.bytes, code).map(|offset| self.start + offset as u64).collect()
     }
 }

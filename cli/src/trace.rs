@@ -4,7 +4,7 @@
 //!   seize, interrupt     the thread stops, inside a system call or elsewhere
 //!   save                 all registers, including floating-point and vector registers, and the signal mask
 //!   call                 with signals blocked, on a given stack, below a signal frame that holds the saved state
-//!                        (`signal_frame.rs`): the function returns into `rt_sigreturn`, where the tracer stops the thread
+//!                        (`signal_frame.rs`): the function returns into `rt_sigreturn`, where the tracer stops it
 //!   restore, detach      the thread continues as before: the kernel restarts an interrupted system call
 //! ```
 //! Signals that cannot be blocked and arrive during a call are sent again after the thread is restored.

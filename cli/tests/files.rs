@@ -109,18 +109,18 @@ fn clean_removes_nothing_by_way_of_a_link() {
 fn man_pages_replace_files_and_nothing_is_left_beside_them() {
     use std::os::unix::fs::PermissionsExt as _;
     let directory = TestDirectory::new("replace");
-    let old = directory.write("man/jitlisten-lines.1", "old");
-    fs::set_permissions(&old, fs::Permissions::from_mode(0o604)).expect("ours");
-    let elsewhere = directory.write("elsewhere/page", "old");
-    std::os::unix::fs::symlink(&elsewhere, directory.0.join("man/jitlisten-why.1")).expect("linked");
+    let old_page = directory.write("man/jitlisten-lines.1", "old");
+    fs::set_permissions(&old_page, fs::Permissions::from_mode(0o604)).expect("ours");
+    let linked_page = directory.write("elsewhere/page", "old");
+    std::os::unix::fs::symlink(&linked_page, directory.0.join("man/jitlisten-why.1")).expect("linked");
     std::os::unix::fs::symlink("/dev/null", directory.0.join("man/jitlisten-top.1")).expect("linked");
-    let opened = fs::File::open(&old).expect("there");
+    let opened_page = fs::File::open(&old_page).expect("there");
     assert!(directory.run_jitlisten(&["man-pages", "man"]).status.success());
-    assert_eq!(std::io::read_to_string(opened).expect("readable"), "old", "the old file is whole");
-    for page in [&old, &elsewhere] {
+    assert_eq!(std::io::read_to_string(opened_page).expect("readable"), "old", "the old file is whole");
+    for page in [&old_page, &linked_page] {
         assert!(fs::read_to_string(page).expect("written").contains(".TH"), "{}", page.display());
     }
-    assert_eq!(fs::metadata(&old).expect("there").permissions().mode() & 0o777, 0o604);
+    assert_eq!(fs::metadata(&old_page).expect("there").permissions().mode() & 0o777, 0o604);
     assert!(
         directory.0.join("man/jitlisten-why.1").is_symlink() && directory.0.join("man/jitlisten-top.1").is_symlink()
     );

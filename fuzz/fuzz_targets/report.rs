@@ -77,9 +77,9 @@ fuzz_target!(|data: &[u8]| {
     set_files(scene, matches!(kind, 1..=3).then(|| (usize::from(kind) - 1, bytes)));
     let recording = match kind {
         0 => read(scene, bytes),
-        4 => read(scene, bytes).and_then(|other| {
+        4 => read(scene, bytes).and_then(|second| {
             let fixture_recording = read(scene, &scene.recording).expect("the good one is read");
-            Recording::merged(vec![fixture_recording, other]).ok()
+            Recording::merged(vec![fixture_recording, second]).ok()
         }),
         _ => read(scene, &scene.recording),
     };

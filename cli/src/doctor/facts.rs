@@ -205,9 +205,9 @@ mod tests {
         assert!(matches!(read_facts(&memory(3, JSON)), Reading::Changing));
         let mut bytes = memory(2, JSON);
         for (offset, byte) in [(0, b'X'), (8, 2), (20, 1), (33, 0xff)] {
-            let old = std::mem::replace(&mut bytes[offset], byte);
+            let old_byte = std::mem::replace(&mut bytes[offset], byte);
             assert!(matches!(read_facts(&bytes), Reading::Nothing), "{offset}");
-            bytes[offset] = old;
+            bytes[offset] = old_byte;
         }
         assert!(matches!(read_facts(&bytes), Reading::Good(_)));
         assert!(matches!(read_facts(&memory(2, "{\"llvms\": [")), Reading::Nothing));

@@ -15,7 +15,7 @@ const UNOBSERVED_WARNINGS: [&str; 3] = [
     ": this LLVM reported no object, ",
 ];
 
-/// Returns a finding for each LLVM in the log (`JITLISTEN_LOG=info:FILE`), observed or not. Skips the LLVMs in `shown`:
+/// Returns a finding for each LLVM in the log (`JITLISTEN_LOG=info:FILE`), observed or not. Skips `known_libraries`:
 /// the library's facts already provide findings for these.
 pub(super) fn findings(log: &str, known_libraries: &[String]) -> Vec<Finding> {
     let mut all_findings = Vec::new();
@@ -59,7 +59,7 @@ fn attached_finding(log: &str, library: &str) -> Finding {
 
 /// Removes the prefix of a log line.
 fn strip_log_prefix(line: &str) -> &str {
-    line.find(" warn: ").map_or(line, |at| &line[at + " warn: ".len()..])
+    line.find(" warn: ").map_or(line, |offset| &line[offset + " warn: ".len()..])
 }
 
 #[cfg(test)]

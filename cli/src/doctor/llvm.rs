@@ -87,36 +87,36 @@ pub(super) struct Compiled {
 
 impl Llvm {
     /// Finds all LLVMs of a process.
-    pub(super) fn all(process: &Process, facts: Option<Facts>) -> Vec<Llvm> {
+    pub(super) fn find_all(process: &Process, facts: Option<Facts>) -> Vec<Llvm> {
         let lists = jit_list::find_lists(process);
         let has_facts = facts.is_some();
         let facts = facts.unwrap_or_default();
-        let mut all: Vec<Llvm> = Vec::new();
+        let mut llvms: Vec<Llvm> = Vec::new();
         for observed in facts.llvms {
-            all.push(Llvm::from_library(process, &observed.library(process), Observation::Observed(observed)));
+            llvms.push(Llvm::from_library(process, &observed.library(process), Observation::Observed(observed)));
         }
         for unobserved in facts.unobserved {
-            all.push(Llvm::from_library(process, &unobserved.library(process), Observation::Unobserved(unobserved)));
+            llvms.push(Llvm::from_library(process, &unobserved.library(process), Observation::Unobserved(unobserved)));
         }
         for list in &lists {
-            let index = all.iter().position(|llvm| llvm.library == list.library).unwrap_or_else(|| {
-                all.push(Llvm::from_library(
+            let index = llvms.iter().position(|llvm| llvm.library == list.library).unwrap_or_else(|| {
+                llvms.push(Llvm::from_library(
                     process,
                     &list.library,
                     Observation::without_facts(process, &list.library, has_facts),
                 ));
-                all.len() - 1
+                llvms.len() - 1
             });
-            all[index].list = count_compiled(process, list).map_or(List::Unreadable, List::Of);
+            llvms[index].list = count_compiled(process, list).map_or(List::Unreadable, List::Of);
         }
         // Facts omit LLVMs that were switched off and, without a log, those that only their messages reveal.
         let deadline = Instant::now() + jit_list::READ_TIMEOUT;
         let libraries = process.libraries().into_iter().take_while(|_| Instant::now() < deadline);
         let candidates = libraries.filter(|library| may_have_llvm(process, library));
         let candidates: Vec<&Path> =
-            candidates.filter(|library| !all.iter().any(|llvm| llvm.library == **library)).collect();
-        all.extend(candidates.into_iter().filter_map(|library| Llvm::by_types(process, library, has_facts)));
-        all
+            candidates.filter(|library| !llvms.iter().any(|llvm| llvm.library == **library)).collect();
+        llvms.extend(candidates.into_iter().filter_map(|library| Llvm::by_types(process, library, has_facts)));
+        llvms
     }
 
     fn from_library(process: &Process, library: &Path, observation: Observation) -> Llvm {
@@ -157,9 +157,9 @@ impl Llvm {
 
     /// Reason why the code of this LLVM has no frame pointers, if the library knows it.
     pub(super) fn without_frame_pointers(&self) -> Option<String> {
-        let Observation::Observed(heard) = &self.observation else { return None };
-        let why = heard.missing.iter().find_map(|missing| missing.strip_prefix("frame pointers: "))?;
-        Some(format!("code of {}: {why}", self.library.file_name()?.display()))
+        let Observation::Observed(observed) = &self.observation else { return None };
+        let reason = observed.missing.iter().find_map(|missing| missing.strip_prefix("frame pointers: "))?;
+        Some(format!("code of {}: {reason}", self.library.file_name()?.display()))
     }
 
     pub(super) fn compiled(&self) -> Option<&Compiled> {
@@ -169,8 +169,8 @@ impl Llvm {
     /// Path of the library, as our library names it in its log.
     pub(super) fn name_in_log(&self) -> Option<&str> {
         match &self.observation {
-            Observation::Observed(heard) => Some(&heard.file),
-            Observation::Unobserved(unheard) => Some(&unheard.file),
+            Observation::Observed(observed) => Some(&observed.file),
+            Observation::Unobserved(unobserved) => Some(&unobserved.file),
             Observation::Unknown | Observation::NoFacts { .. } => None,
         }
     }
@@ -189,23 +189,23 @@ impl Llvm {
             List::None => None,
         });
         match &self.observation {
-            Observation::Observed(heard) => {
-                words.extend(heard.describe_hooks());
-                words.extend(heard.missing_parts().map(|part| format!("missing: {part}")));
-                if heard.is_silent() {
+            Observation::Observed(observed) => {
+                words.extend(observed.describe_hooks());
+                words.extend(observed.missing_parts().map(|part| format!("missing: {part}")));
+                if observed.is_silent() {
                     return Finding::no("LLVM", words.join("; "), NAMES_ADVICE);
                 }
-                if heard.missing.iter().any(|missing| missing.contains(NAMELESS)) {
+                if observed.missing.iter().any(|missing| missing.contains(NAMELESS)) {
                     return Finding::note("LLVM", words.join("; "), NAMES_ADVICE);
                 }
-                let missing_objects = heard.counts.for_jitlink.saturating_sub(heard.counts.jitlink);
+                let missing_objects = observed.counts.for_jitlink.saturating_sub(observed.counts.jitlink);
                 if missing_objects > 0 {
                     let problem = format!("{missing_objects} objects of JITLink not found in memory (yet)");
                     return Finding::note("LLVM", format!("{}; {problem}", words.join("; ")), NAMES_ADVICE);
                 }
             }
-            Observation::Unobserved(unheard) => {
-                words.push(format!("not observed: {}", unheard.why));
+            Observation::Unobserved(unobserved) => {
+                words.push(format!("not observed: {}", unobserved.why));
                 return Finding::no("LLVM", words.join("; "), NAMES_ADVICE);
             }
             // An LLVM that was switched off has names for its linkers.
@@ -267,7 +267,7 @@ impl ObservedLlvm {
         }
     }
 
-    /// Missing parts, without those that do not matter: a linker that the library does not contain, and an unused list.
+    /// Missing hooks that matter. A linker that the library does not contain does not, nor does an unused list.
     fn missing_parts(&self) -> impl Iterator<Item = &str> {
         let has_linker = self.heard_by.iter().any(|hook| hook == "runtimedyld" || hook == "jitlink");
         let is_irrelevant = move |missing: &&str| {

@@ -59,7 +59,8 @@ impl LlvmFile {
                 *is_present = *is_present || has_type(&bytes, name);
             }
             if result.version.is_none() {
-                result.version = memmem::find_iter(&bytes, b"\0LLVM").find_map(|at| parse_version(&bytes[at + 1..]));
+                result.version =
+                    memmem::find_iter(&bytes, b"\0LLVM").find_map(|offset| parse_version(&bytes[offset + 1..]));
             }
         }
     }
@@ -68,10 +69,10 @@ impl LlvmFile {
 /// Returns true if the name of a type occurs by itself. The end of a longer symbol does not count, such as `_ZTV` plus
 /// the name in a library that imports it. Code may precede the name.
 fn has_type(bytes: &[u8], name: &Finder<'_>) -> bool {
-    let is_separate = |at: usize| {
-        let before = at.checked_sub(1).map(|at| bytes[at]);
-        before.is_none_or(|byte| !byte.is_ascii_alphanumeric() && byte != b'_')
-            && bytes.get(at + name.needle().len()) == Some(&0)
+    let is_separate = |offset: usize| {
+        let preceding_byte = offset.checked_sub(1).map(|offset| bytes[offset]);
+        preceding_byte.is_none_or(|byte| !byte.is_ascii_alphanumeric() && byte != b'_')
+            && bytes.get(offset + name.needle().len()) == Some(&0)
     };
     name.find_iter(bytes).any(is_separate)
 }
@@ -97,9 +98,8 @@ mod tests {
     fn the_version_is_a_string_of_its_own() {
         assert_eq!(parse_version(b"LLVM22.1.0\0").as_deref(), Some("22.1.0"));
         assert_eq!(parse_version(b"LLVM20.0.0git\0and more").as_deref(), Some("20.0.0git"));
-        for other in ["LLVM\0", "LLVM22\0", "LLVM22.1.x\0", "LLVM22.1.0", "xLLVM22.1.0\0", "LLVM..\0", "LLVM1.2.3 x\0"]
-        {
-            assert_eq!(parse_version(other.as_bytes()), None, "{other}");
+        for text in ["LLVM\0", "LLVM22\0", "LLVM22.1.x\0", "LLVM22.1.0", "xLLVM22.1.0\0", "LLVM..\0", "LLVM1.2.3 x\0"] {
+            assert_eq!(parse_version(text.as_bytes()), None, "{text}");
         }
     }
 
@@ -114,8 +114,8 @@ mod tests {
             assert!(file_facts.has_linker, "{border}");
         }
         assert_eq!(LlvmFile::read(&b""[..], &[]).unwrap(), LlvmFile::default());
-        for near in ["\0_ZTVN4llvm14RuntimeDyldELFE\0", "\0N4llvm14RuntimeDyldELFEx\0", "N4llvm14RuntimeDyldELFE"] {
-            assert!(!LlvmFile::read(near.as_bytes(), &[]).unwrap().has_linker, "{near}");
+        for text in ["\0_ZTVN4llvm14RuntimeDyldELFE\0", "\0N4llvm14RuntimeDyldELFEx\0", "N4llvm14RuntimeDyldELFE"] {
+            assert!(!LlvmFile::read(text.as_bytes(), &[]).unwrap().has_linker, "{text}");
         }
         let nameless = LlvmFile::read(MESSAGES[1].as_bytes(), &[]).unwrap();
         assert_eq!((nameless.has_linker, nameless.names_linker), (true, false));

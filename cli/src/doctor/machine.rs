@@ -193,7 +193,7 @@ fn examine_image_directory() -> (Finding, bool) {
     }
 }
 
-/// Examines a directory for images. `may_be_made` is true for the default one, which is created on demand.
+/// Examines a directory for images. `can_be_created` is true for the default one, which is created on demand.
 fn examine_directory(directory: &Path, can_be_created: bool) -> (Finding, bool) {
     let exists = directory.is_dir() || !can_be_created;
     let existing_directory = if exists { directory } else { directory.parent().unwrap_or(Path::new("/")) };

@@ -86,7 +86,7 @@ impl Program {
         }
     }
 
-    /// Properties of a program that `jitlisten run` would start.
+    /// Expected properties of a program that `jitlisten run` would start.
     pub(super) fn expected(run_environment: &RunEnvironment) -> Program {
         let sinks = run_environment.sinks.clone().unwrap_or_default().to_string();
         let mut program = Program::with_sinks(&sinks);
@@ -272,7 +272,7 @@ impl Program {
         if let Some(omitted) = facts.as_ref().map(|facts| facts.left_out).filter(|omitted| *omitted > 0) {
             self.findings.push(Finding::note("LLVM", format!("{omitted} more than the library shows"), "see its log"));
         }
-        let llvms = Llvm::all(process, facts);
+        let llvms = Llvm::find_all(process, facts);
         let mut list_counts = Compiled::default();
         for llvm in &llvms {
             if let Some(compiled) = llvm.compiled() {

@@ -231,7 +231,8 @@ impl Run<'_> {
     }
 }
 
-/// Calls `get_statistics` with structures of other sizes. The library must fill only the fields that both sides know.
+/// Calls `jitlisten_get_statistics` with structures of other sizes. The library must fill only the fields that both sides
+/// know.
 fn check_statistics_size(input: &mut Input<'_>) {
     let mut words = [u64::MAX; 40];
     let size = usize::from(input.u16()) % (size_of_val(&words) + 1);

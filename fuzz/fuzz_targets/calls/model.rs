@@ -54,8 +54,8 @@ impl Model {
 
     fn record_object(&mut self, id: u64, object: LoadedObject) {
         assert_ne!(id, 0);
-        if let Some(known) = self.objects.iter().find(|object| object.id == id) {
-            assert!(known.alive && known.object == object, "another object has this number");
+        if let Some(reported) = self.objects.iter().find(|object| object.id == id) {
+            assert!(reported.alive && reported.object == object, "another object has this number");
             return;
         }
         assert!(id > self.largest_id, "a number is used again");
@@ -64,7 +64,7 @@ impl Model {
             // With several objects at one address, only the latest counts.
             let mut owners = self.text_owners.iter().filter(|owner| owner.0 == first).map(|owner| owner.1);
             let sole_owner = owners.next().filter(|sole_owner| owners.all(|other| other == *sole_owner));
-            let sole_owner = self.objects.iter().find(|known| known.alive && Some(known.id) == sole_owner);
+            let sole_owner = self.objects.iter().find(|reported| reported.alive && Some(reported.id) == sole_owner);
             assert!(sole_owner.is_none_or(|sole_owner| sole_owner.object != object), "reported twice, and two objects");
         }
         self.text_owners.extend(starts().map(|start| (start, id)));
@@ -88,8 +88,9 @@ impl Model {
         let object = self.objects[index].object.clone();
         self.expected.objects_finalized += 1;
         self.expected.functions += object.functions().len() as u64;
-        let other_objects = self.objects.iter_mut().filter(|known| known.id != id && known.alive && known.finalized);
-        for replaced in other_objects.filter(|known| known.overlaps(&object)) {
+        let other_objects =
+            self.objects.iter_mut().filter(|reported| reported.id != id && reported.alive && reported.finalized);
+        for replaced in other_objects.filter(|reported| reported.overlaps(&object)) {
             replaced.alive = false;
             self.expected.objects_freed += 1;
         }

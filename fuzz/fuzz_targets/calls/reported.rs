@@ -51,7 +51,7 @@ enum Mistake {
 impl Mistake {
     /// Chooses a mistake, mostly none.
     fn read(input: &mut Input<'_>) -> Mistake {
-        let all = [
+        let mistakes = [
             Mistake::None,
             Mistake::NullStructure,
             Mistake::MisalignedStructure,
@@ -65,7 +65,7 @@ impl Mistake {
             Mistake::EhFrameNull,
             Mistake::EhFrameWraps,
         ];
-        all.get(usize::from(input.u8())).copied().unwrap_or(Mistake::None)
+        mistakes.get(usize::from(input.u8())).copied().unwrap_or(Mistake::None)
     }
 
     /// Pointer for the output.
@@ -165,8 +165,8 @@ fn read_lines(input: &mut Input<'_>, functions: &[api::Function]) -> (Vec<Text>,
     let mut lines = Vec::new();
     for _ in 0..count {
         let file = Text::name(input);
-        let near = functions.get(usize::from(input.u8()) % 9).map(|function| function.address);
-        let address = match near {
+        let function_address = functions.get(usize::from(input.u8()) % 9).map(|function| function.address);
+        let address = match function_address {
             Some(address) => address.wrapping_add(u64::from(input.u8())),
             None => memory::address(input),
         };
