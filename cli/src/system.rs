@@ -79,7 +79,7 @@ impl BlockedSignals {
 
     fn from_numbers(signals: impl Iterator<Item = i32>) -> BlockedSignals {
         let mut set = MaybeUninit::uninit();
-        // SAFETY: writes the set.
+        // SAFETY: initialises the set.
         unsafe { libc::sigemptyset(set.as_mut_ptr()) };
         // An ignored signal (`nohup`, `&` in a script) is not a request. While blocked, it would be delivered here
         // nevertheless.

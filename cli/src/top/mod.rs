@@ -117,7 +117,7 @@ impl Top {
     }
 }
 
-/// A recording that grows, and the table made from it so far.
+/// A growing recording, and the table made from it so far.
 struct Live {
     follower: Option<Follower>,
     cache: SymbolCache,
