@@ -3,8 +3,8 @@
 //! A subcommand is one file: a `clap::Args` struct with a method `execute`. To add one, write the file, name it below
 //! with `mod`, add a variant to [`Command`] and a line to [`Command::execute`].
 //!
-//! A failure is a few short lines on standard error and exit status 2. Standard output contains only the requested
-//! output.
+//! A failure prints a few short lines on standard error and exits with status 2. Standard output carries the requested
+//! output and nothing else.
 
 mod attach;
 mod bundle;
