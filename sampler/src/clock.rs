@@ -4,7 +4,7 @@ use crate::vdso;
 
 /// `CLOCK_MONOTONIC` in nanoseconds, not by libc, which libfaketime and its kin stand in for. Safe in a signal handler.
 pub(crate) fn monotonic() -> u64 {
-    vdso::read(libc::CLOCK_MONOTONIC).unwrap_or_else(jitlisten::plumbing::monotonic)
+    vdso::read_clock(libc::CLOCK_MONOTONIC).unwrap_or_else(jitlisten::plumbing::monotonic)
 }
 
 /// The time that a thread of this process has spent on a processor; 0 for one that is gone.

@@ -18,9 +18,9 @@ use crate::event_name::Counter;
 use crate::output;
 
 /// `PERF_EVENT_IOC_*` of `linux/perf_event.h`
-const DISABLE: libc::c_ulong = 0x2401;
-const REFRESH: libc::c_ulong = 0x2402;
-const ID: libc::c_ulong = 0x8008_2407;
+const IOC_DISABLE: libc::c_ulong = 0x2401;
+const IOC_REFRESH: libc::c_ulong = 0x2402;
+const IOC_ID: libc::c_ulong = 0x8008_2407;
 /// `F_SETSIG`, `F_SETOWN_EX` and `F_OWNER_TID` of `linux/fcntl.h`
 const F_SETSIG: c_int = 10;
 const F_SETOWN_EX: c_int = 15;
@@ -32,7 +32,7 @@ const POLL_IN: c_int = 1;
 const POLL_HUP: c_int = 6;
 
 /// `POLL_IN` to `POLL_HUP`: the signal is of a descriptor for which it was chosen (`F_SETSIG`).
-pub(crate) const CODES: std::ops::RangeInclusive<c_int> = POLL_IN..=POLL_HUP;
+pub(crate) const SIGNAL_CODES: std::ops::RangeInclusive<c_int> = POLL_IN..=POLL_HUP;
 
 /// `struct perf_event_attr`, its first version (`PERF_ATTR_SIZE_VER0`).
 #[repr(C)]
@@ -52,17 +52,17 @@ struct Attributes {
 const _: () = assert!(size_of::<Attributes>() == 64);
 
 #[repr(C)]
-struct Owner {
+struct SignalTarget {
     kind: c_int,
     tid: c_int,
 }
 
 /// The slot of each descriptor, and one: a signal carries the descriptor.
-static SLOT_OF: [AtomicU32; output::MOST_DESCRIPTORS] = [const { AtomicU32::new(0) }; output::MOST_DESCRIPTORS];
+static SLOT_BY_DESCRIPTOR: [AtomicU32; output::MAX_DESCRIPTORS] = [const { AtomicU32::new(0) }; output::MAX_DESCRIPTORS];
 
 /// A counter of a thread: its descriptor and its number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Running {
+pub(crate) struct OpenCounter {
     pub(crate) descriptor: c_int,
     pub(crate) id: u64,
 }
@@ -79,7 +79,7 @@ impl Counter {
                 Ok(self)
             }
             Err(error) if error.kind() == io::ErrorKind::PermissionDenied && !self.user_only => {
-                self.of_the_user().permitted(hz)
+                self.excluding_kernel().permitted(hz)
             }
             Err(error) => Err(error),
         }
@@ -119,12 +119,12 @@ impl Counter {
         if made < 0 {
             Err(io::Error::last_os_error())
         } else {
-            Ok(output::moved_out_of_the_way(made as c_int, output::MOST_DESCRIPTORS))
+            Ok(output::move_to_high_descriptor(made as c_int, output::MAX_DESCRIPTORS))
         }
     }
 
-    /// A counter for a thread, whose samples are those of slot `index`. It counts from [`Running::go_on`] on.
-    pub(crate) fn prepare(&self, tid: u32, signal: c_int, index: usize, hz: u32) -> io::Result<Running> {
+    /// A counter for a thread, whose samples are those of slot `index`. It counts from [`OpenCounter::go_on`] on.
+    pub(crate) fn prepare(&self, tid: u32, signal: c_int, index: usize, hz: u32) -> io::Result<OpenCounter> {
         let descriptor = self.open(tid, hz)?;
         let prepared = prepare(descriptor, tid, signal, index);
         if prepared.is_err() {
@@ -134,83 +134,83 @@ impl Counter {
     }
 }
 
-fn prepare(descriptor: c_int, tid: u32, signal: c_int, index: usize) -> io::Result<Running> {
-    let slot = SLOT_OF.get(descriptor as usize).ok_or_else(|| io::Error::from_raw_os_error(libc::EMFILE))?;
+fn prepare(descriptor: c_int, tid: u32, signal: c_int, index: usize) -> io::Result<OpenCounter> {
+    let slot = SLOT_BY_DESCRIPTOR.get(descriptor as usize).ok_or_else(|| io::Error::from_raw_os_error(libc::EMFILE))?;
     // SAFETY: passes a number.
-    let signalled = is_sent_to(descriptor, tid) && unsafe { libc::fcntl(descriptor, F_SETSIG, signal) } == 0;
+    let signalled = set_signal_target(descriptor, tid) && unsafe { libc::fcntl(descriptor, F_SETSIG, signal) } == 0;
     // SAFETY: passes flags.
     if !signalled || unsafe { libc::fcntl(descriptor, libc::F_SETFL, libc::O_ASYNC | libc::O_NONBLOCK) } != 0 {
         return Err(io::Error::last_os_error());
     }
-    let id = id(descriptor).ok_or_else(io::Error::last_os_error)?;
+    let id = read_id(descriptor).ok_or_else(io::Error::last_os_error)?;
     slot.store(index as u32 + 1, Ordering::Release);
-    Ok(Running { descriptor, id })
+    Ok(OpenCounter { descriptor, id })
 }
 
 /// Sets the thread that gets the signals of a descriptor; 0: none. The kernel holds the owner's lock while it queues
 /// one, so afterwards the owner before gets no more.
-fn is_sent_to(descriptor: c_int, tid: u32) -> bool {
-    let owner = Owner { kind: F_OWNER_TID, tid: tid as c_int };
+fn set_signal_target(descriptor: c_int, tid: u32) -> bool {
+    let owner = SignalTarget { kind: F_OWNER_TID, tid: tid as c_int };
     // SAFETY: reads the owner.
     unsafe { libc::fcntl(descriptor, F_SETOWN_EX, &raw const owner) == 0 }
 }
 
 /// The slot whose counter has sent this signal.
-pub(crate) fn slot_of(code: c_int, descriptor: c_int) -> Option<usize> {
+pub(crate) fn find_slot(code: c_int, descriptor: c_int) -> Option<usize> {
     let sent = matches!(code, POLL_IN | POLL_HUP);
-    let slot = SLOT_OF.get(usize::try_from(descriptor).ok()?).filter(|_| sent)?;
+    let slot = SLOT_BY_DESCRIPTOR.get(usize::try_from(descriptor).ok()?).filter(|_| sent)?;
     (slot.load(Ordering::Acquire) as usize).checked_sub(1)
 }
 
-fn id(descriptor: c_int) -> Option<u64> {
+fn read_id(descriptor: c_int) -> Option<u64> {
     let mut id = 0_u64;
     // SAFETY: a counter writes its number; other files refuse.
-    let asked = unsafe { libc::ioctl(descriptor, ID, &raw mut id) };
+    let asked = unsafe { libc::ioctl(descriptor, IOC_ID, &raw mut id) };
     (asked == 0).then_some(id)
 }
 
-impl Running {
-    fn is_there(self) -> bool {
-        id(self.descriptor) == Some(self.id)
+impl OpenCounter {
+    fn is_open(self) -> bool {
+        read_id(self.descriptor) == Some(self.id)
     }
 
     /// Counts until the next overflow.
-    pub(crate) fn go_on(self) -> bool {
+    pub(crate) fn resume(self) -> bool {
         // SAFETY: a number only; whatever else the descriptor means refuses it.
-        self.is_there() && unsafe { libc::ioctl(self.descriptor, REFRESH, 1) } == 0
+        self.is_open() && unsafe { libc::ioctl(self.descriptor, IOC_REFRESH, 1) } == 0
     }
 
     /// All that it has counted.
-    pub(crate) fn count(self) -> Option<u64> {
+    pub(crate) fn read_count(self) -> Option<u64> {
         let mut count = 0_u64;
         // SAFETY: writes eight bytes at most, of a counter.
-        let read = self.is_there().then(|| unsafe { libc::read(self.descriptor, (&raw mut count).cast(), 8) });
+        let read = self.is_open().then(|| unsafe { libc::read(self.descriptor, (&raw mut count).cast(), 8) });
         (read == Some(8)).then_some(count)
     }
 
     /// Counts, and sends no signal from now on. One that was sent before may wait in the thread.
     pub(crate) fn mute(self) {
-        let _ = self.is_there() && is_sent_to(self.descriptor, 0);
+        let _ = self.is_open() && set_signal_target(self.descriptor, 0);
     }
 
-    /// Undoes [`Running::mute`].
+    /// Undoes [`OpenCounter::mute`].
     pub(crate) fn unmute(self, tid: u32) {
-        let _ = self.is_there() && is_sent_to(self.descriptor, tid) && self.go_on();
+        let _ = self.is_open() && set_signal_target(self.descriptor, tid) && self.resume();
     }
 
     /// Sends no more signals.
     pub(crate) fn stop(self) {
         self.mute();
-        if self.is_there() {
+        if self.is_open() {
             // SAFETY: a number only; whatever else the descriptor means refuses it.
-            unsafe { libc::ioctl(self.descriptor, DISABLE, 0) };
+            unsafe { libc::ioctl(self.descriptor, IOC_DISABLE, 0) };
         }
     }
 
     /// Gives the descriptor back, if it is ours still. No handler may be using it.
     pub(crate) fn close(self) {
-        if self.is_there() {
-            if let Some(slot) = SLOT_OF.get(self.descriptor as usize) {
+        if self.is_open() {
+            if let Some(slot) = SLOT_BY_DESCRIPTOR.get(self.descriptor as usize) {
                 slot.store(0, Ordering::Release);
             }
             close(self.descriptor);

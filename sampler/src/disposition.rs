@@ -6,41 +6,41 @@ use std::mem;
 use std::ptr;
 use std::sync::atomic::{AtomicI32, AtomicPtr, AtomicU64, AtomicUsize, Ordering};
 
-pub(crate) type Set = libc::sigset_t;
-pub(crate) type Info = libc::siginfo_t;
+pub(crate) type SignalSet = libc::sigset_t;
+pub(crate) type SignalInfo = libc::siginfo_t;
 
 /// The signal of all timers; 0 before the first recording.
-pub(crate) static SIGNAL: AtomicI32 = AtomicI32::new(0);
+pub(crate) static SAMPLING_SIGNAL: AtomicI32 = AtomicI32::new(0);
 
 /// What the program wants to be done for the signal.
-pub(crate) static WANTED: AtomicUsize = AtomicUsize::new(libc::SIG_DFL);
-pub(crate) static FLAGS: AtomicI32 = AtomicI32::new(0);
+pub(crate) static PROGRAM_HANDLER: AtomicUsize = AtomicUsize::new(libc::SIG_DFL);
+pub(crate) static PROGRAM_FLAGS: AtomicI32 = AtomicI32::new(0);
 /// The kernel's part of `sa_mask`: signals 1 to 64.
-pub(crate) static MASK: AtomicU64 = AtomicU64::new(0);
+pub(crate) static PROGRAM_MASK: AtomicU64 = AtomicU64::new(0);
 
 /// A function of libc's behind this library.
-pub(crate) struct Next {
+pub(crate) struct NextFunction {
     name: &'static std::ffi::CStr,
-    found: AtomicPtr<c_void>,
+    cached: AtomicPtr<c_void>,
 }
 
-impl Next {
-    pub(crate) const fn of(name: &'static std::ffi::CStr) -> Next {
-        Next { name, found: AtomicPtr::new(ptr::null_mut()) }
+impl NextFunction {
+    pub(crate) const fn new(name: &'static std::ffi::CStr) -> NextFunction {
+        NextFunction { name, cached: AtomicPtr::new(ptr::null_mut()) }
     }
 
     /// Its address, if it was looked up before; else null.
-    pub(crate) fn known(&self) -> *mut c_void {
-        self.found.load(Ordering::Acquire)
+    pub(crate) fn cached_address(&self) -> *mut c_void {
+        self.cached.load(Ordering::Acquire)
     }
 
     /// Its address; null if there is none, which no libc lacks.
     pub(crate) fn address(&self) -> *mut c_void {
-        let mut found = self.known();
+        let mut found = self.cached_address();
         if found.is_null() {
             // SAFETY: a terminated name.
             found = unsafe { libc::dlsym(libc::RTLD_NEXT, self.name.as_ptr()) };
-            self.found.store(found, Ordering::Release);
+            self.cached.store(found, Ordering::Release);
         }
         found
     }
@@ -49,7 +49,7 @@ impl Next {
 /// Calls the next function of that name and type; `-1` with `ENOSYS` where there is none.
 macro_rules! next {
     ($name:literal, fn($($type:ty),*) -> $result:ty, $missing:expr, $($argument:expr),*) => {{
-        static NEXT: $crate::disposition::Next = $crate::disposition::Next::of($name);
+        static NEXT: $crate::disposition::NextFunction = $crate::disposition::NextFunction::new($name);
         $crate::disposition::next!(NEXT, fn($($type),*) -> $result, $missing, $($argument),*)
     }};
     ($next:ident, fn($($type:ty),*) -> $result:ty, $missing:expr, $($argument:expr),*) => {{
@@ -80,12 +80,12 @@ pub(crate) fn errno() -> c_int {
 
 pub(crate) use next;
 
-fn bit(signal: c_int) -> u64 {
+fn signal_bit(signal: c_int) -> u64 {
     1 << (signal - 1)
 }
 
 /// The word of a set that the kernel reads.
-pub(crate) fn word(set: *const Set) -> *mut u64 {
+pub(crate) fn kernel_mask_word(set: *const SignalSet) -> *mut u64 {
     set.cast_mut().cast()
 }
 
@@ -93,7 +93,7 @@ pub(crate) fn word(set: *const Set) -> *mut u64 {
 ///
 /// # Safety
 /// As `sigaction(2)`.
-pub(crate) unsafe fn kernels_sigaction(
+pub(crate) unsafe fn next_sigaction(
     signal: c_int,
     action: *const libc::sigaction,
     old: *mut libc::sigaction,
@@ -103,36 +103,36 @@ pub(crate) unsafe fn kernels_sigaction(
 
 /// Leaves a signal to the program, which gets the disposition that it wants. No timer and no counter sends it any more;
 /// one of ours that still waits in some thread is dropped, because the kernel drops what is ignored.
-pub(crate) fn give_back(signal: c_int) {
+pub(crate) fn return_to_program(signal: c_int) {
     // SAFETY: all zeros is a valid disposition.
     let mut action: libc::sigaction = unsafe { mem::zeroed() };
     action.sa_sigaction = libc::SIG_IGN;
     // SAFETY: no function is called for it.
-    unsafe { kernels_sigaction(signal, &raw const action, ptr::null_mut()) };
-    action.sa_sigaction = WANTED.swap(libc::SIG_DFL, Ordering::AcqRel);
-    action.sa_flags = FLAGS.swap(0, Ordering::Relaxed);
+    unsafe { next_sigaction(signal, &raw const action, ptr::null_mut()) };
+    action.sa_sigaction = PROGRAM_HANDLER.swap(libc::SIG_DFL, Ordering::AcqRel);
+    action.sa_flags = PROGRAM_FLAGS.swap(0, Ordering::Relaxed);
     // SAFETY: the set begins with the word that the kernel reads.
-    unsafe { word(&raw const action.sa_mask).write(MASK.swap(0, Ordering::Relaxed)) };
+    unsafe { kernel_mask_word(&raw const action.sa_mask).write(PROGRAM_MASK.swap(0, Ordering::Relaxed)) };
     // SAFETY: the program's own disposition.
-    unsafe { kernels_sigaction(signal, &raw const action, ptr::null_mut()) };
+    unsafe { next_sigaction(signal, &raw const action, ptr::null_mut()) };
 }
 
 /// The signal came from elsewhere: what the program wants is done. From the handler, in the thread that it has
 /// interrupted.
-pub(crate) fn forward(signal: c_int, info: *mut Info, context: *mut libc::ucontext_t) {
-    let wanted = WANTED.load(Ordering::Acquire);
-    let flags = FLAGS.load(Ordering::Relaxed);
+pub(crate) fn forward_signal(signal: c_int, info: *mut SignalInfo, context: *mut libc::ucontext_t) {
+    let wanted = PROGRAM_HANDLER.load(Ordering::Acquire);
+    let flags = PROGRAM_FLAGS.load(Ordering::Relaxed);
     match wanted {
         libc::SIG_IGN => {}
         libc::SIG_DFL => end_process(signal),
         handler => {
             if flags & libc::SA_RESETHAND != 0 {
-                WANTED.store(libc::SIG_DFL, Ordering::Release);
+                PROGRAM_HANDLER.store(libc::SIG_DFL, Ordering::Release);
             }
-            let own = if flags & libc::SA_NODEFER == 0 { bit(signal) } else { 0 };
+            let own = if flags & libc::SA_NODEFER == 0 { signal_bit(signal) } else { 0 };
             // SAFETY: the kernel's, which puts this mask back when the handler returns.
-            let before = unsafe { word(&raw const (*context).uc_sigmask).read() };
-            let mask = before | MASK.load(Ordering::Relaxed) | own;
+            let before = unsafe { kernel_mask_word(&raw const (*context).uc_sigmask).read() };
+            let mask = before | PROGRAM_MASK.load(Ordering::Relaxed) | own;
             let none: *mut u64 = ptr::null_mut();
             // SAFETY: reads a word.
             unsafe {
@@ -140,7 +140,7 @@ pub(crate) fn forward(signal: c_int, info: *mut Info, context: *mut libc::uconte
             }
             // SAFETY: the program's handler; without SA_SIGINFO it takes the first argument only.
             let handler =
-                unsafe { mem::transmute::<usize, extern "C-unwind" fn(c_int, *mut Info, *mut c_void)>(handler) };
+                unsafe { mem::transmute::<usize, extern "C-unwind" fn(c_int, *mut SignalInfo, *mut c_void)>(handler) };
             handler(signal, info, context.cast());
         }
     }
@@ -164,12 +164,12 @@ pub(crate) fn end_process(signal: c_int) {
 
 /// Whether the program has a signal that comes when `mask` is in force.
 #[cfg(target_arch = "x86_64")]
-pub(crate) fn is_signal_waiting(mask: *const Set) -> bool {
+pub(crate) fn is_signal_pending(mask: *const SignalSet) -> bool {
     let mut pending = 0_u64;
     // SAFETY: writes a word.
     unsafe { libc::syscall(libc::SYS_rt_sigpending, &raw mut pending, size_of::<u64>()) };
     // SAFETY: the set begins with the word that the kernel reads.
-    let blocked = unsafe { word(mask).read() };
-    let own = 1 << (SIGNAL.load(Ordering::Relaxed) - 1).clamp(0, 63);
+    let blocked = unsafe { kernel_mask_word(mask).read() };
+    let own = 1 << (SAMPLING_SIGNAL.load(Ordering::Relaxed) - 1).clamp(0, 63);
     pending & !blocked & !own != 0
 }

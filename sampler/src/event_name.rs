@@ -21,7 +21,7 @@ pub struct Counter {
     pub(crate) user_only: bool,
 }
 
-const NAMES: [(&str, u32, u64); 24] = [
+const EVENTS: [(&str, u32, u64); 24] = [
     ("cycles", HARDWARE, 0),
     ("cpu-cycles", HARDWARE, 0),
     ("instructions", HARDWARE, 1),
@@ -66,7 +66,7 @@ impl Counter {
                 return Err(format!("event {name:?}: unknown modifier :{modifier} (only :u is supported)"));
             }
         };
-        let (kind, config) = number(bare).ok_or_else(|| {
+        let (kind, config) = parse_event(bare).ok_or_else(|| {
             format!(
                 "unknown event {name:?}: use one of `perf list`, such as cycles, cache-misses, page-faults or r01c2"
             )
@@ -75,12 +75,12 @@ impl Counter {
     }
 
     /// One that was named before.
-    pub(crate) fn of(kind: u32, config: u64, user_only: bool) -> Self {
+    pub(crate) fn from_config(kind: u32, config: u64, user_only: bool) -> Self {
         Counter { name: String::new(), kind, config, user_only }
     }
 
     /// The same without what the kernel does.
-    pub(crate) fn of_the_user(self) -> Self {
+    pub(crate) fn excluding_kernel(self) -> Self {
         Counter { user_only: true, ..self }
     }
 
@@ -91,8 +91,8 @@ impl Counter {
     }
 }
 
-fn number(name: &str) -> Option<(u32, u64)> {
-    if let Some((_, kind, config)) = NAMES.iter().find(|(known, ..)| *known == name) {
+fn parse_event(name: &str) -> Option<(u32, u64)> {
+    if let Some((_, kind, config)) = EVENTS.iter().find(|(known, ..)| *known == name) {
         return Some((*kind, *config));
     }
     if let Some(digits) = name.strip_prefix('r').filter(|digits| digits.chars().all(|digit| digit.is_ascii_hexdigit()))

@@ -9,12 +9,12 @@ use std::mem::MaybeUninit;
 use std::ptr;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use crate::disposition::{end_process, kernels_sigaction, restore_default};
-use crate::process::{self, object_of};
+use crate::disposition::{end_process, next_sigaction, restore_default};
+use crate::process::{self, object_base};
 use crate::{clock, leaving};
 
 /// What programs die of. Nothing can be done before `SIGKILL`.
-const FATAL: [c_int; 11] = [
+const FATAL_SIGNALS: [c_int; 11] = [
     libc::SIGABRT,
     libc::SIGALRM,
     libc::SIGBUS,
@@ -29,34 +29,34 @@ const FATAL: [c_int; 11] = [
 ];
 
 /// Whether the program's calls of `sigaction` come to `signals.rs`.
-static IS_IN_FRONT: AtomicBool = AtomicBool::new(false);
+static IS_INTERPOSED: AtomicBool = AtomicBool::new(false);
 
 /// Asks the loader: not under locks, nor in the child of a fork.
-pub(crate) fn look() {
-    let is_ours = process::owner_of(c"sigaction").is_some_and(|owner| object_of(look as *const c_void) == Some(owner));
+pub(crate) fn detect_interposition() {
+    let is_ours = process::symbol_object_base(c"sigaction").is_some_and(|owner| object_base(detect_interposition as *const c_void) == Some(owner));
     // The default does not end the first process of a PID namespace.
-    IS_IN_FRONT.store(is_ours && std::process::id() != 1, Ordering::Relaxed);
+    IS_INTERPOSED.store(is_ours && std::process::id() != 1, Ordering::Relaxed);
 }
 
 /// All that the program lets end it.
-pub(crate) fn handle_all() {
-    FATAL.into_iter().for_each(handle);
+pub(crate) fn install_handlers() {
+    FATAL_SIGNALS.into_iter().for_each(install_handler);
 }
 
 /// Whether such a signal may have the handler, now or from an earlier recording on.
-pub(crate) fn is_watched(signal: c_int) -> bool {
-    IS_IN_FRONT.load(Ordering::Relaxed) && FATAL.contains(&signal)
+pub(crate) fn may_have_handler(signal: c_int) -> bool {
+    IS_INTERPOSED.load(Ordering::Relaxed) && FATAL_SIGNALS.contains(&signal)
 }
 
 /// The disposition of a signal may be the default now.
-pub(crate) fn handle(signal: c_int) {
-    if !is_watched(signal) || !leaving::is_recorded() {
+pub(crate) fn install_handler(signal: c_int) {
+    if !may_have_handler(signal) || !leaving::is_recorded() {
         return;
     }
     // SAFETY: all zeros is a valid disposition, the default.
     let mut action: libc::sigaction = unsafe { MaybeUninit::zeroed().assume_init() };
     // SAFETY: reads the disposition.
-    let read = unsafe { kernels_sigaction(signal, ptr::null(), &raw mut action) };
+    let read = unsafe { next_sigaction(signal, ptr::null(), &raw mut action) };
     if read != 0 || action.sa_sigaction != libc::SIG_DFL {
         return;
     }
@@ -65,24 +65,24 @@ pub(crate) fn handle(signal: c_int) {
     // SAFETY: writes the set.
     unsafe { libc::sigfillset(&raw mut action.sa_mask) };
     // SAFETY: a handler of this library, which is never unloaded, and safe in every thread.
-    unsafe { kernels_sigaction(signal, &raw const action, ptr::null_mut()) };
+    unsafe { next_sigaction(signal, &raw const action, ptr::null_mut()) };
 }
 
 /// Undoes [`handle_all`].
-pub(crate) fn restore_all() {
-    for signal in FATAL {
+pub(crate) fn restore_defaults() {
+    for signal in FATAL_SIGNALS {
         // SAFETY: all zeros is a valid disposition, the default.
         let mut action: libc::sigaction = unsafe { MaybeUninit::zeroed().assume_init() };
         // SAFETY: reads the disposition.
-        let read = unsafe { kernels_sigaction(signal, ptr::null(), &raw mut action) };
-        if read == 0 && seen(action.sa_sigaction) != action.sa_sigaction {
+        let read = unsafe { next_sigaction(signal, ptr::null(), &raw mut action) };
+        if read == 0 && visible_handler(action.sa_sigaction) != action.sa_sigaction {
             restore_default(signal);
         }
     }
 }
 
 /// A disposition as the program has to see it.
-pub(crate) fn seen(disposition: libc::sighandler_t) -> libc::sighandler_t {
+pub(crate) fn visible_handler(disposition: libc::sighandler_t) -> libc::sighandler_t {
     if disposition == handler as *const () as libc::sighandler_t { libc::SIG_DFL } else { disposition }
 }
 

@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicPtr, AtomicU32, Ordering};
 
 use jitlisten::plumbing::HostStateGuard;
 
-use crate::slot::{SIGNAL_STACK, Slot};
+use crate::slot::{SIGNAL_STACK_BYTES, Slot};
 use crate::threads::{self, ACTIVE};
 use crate::{clock, leaving, sanitizer};
 
@@ -19,24 +19,24 @@ use crate::{clock, leaving, sanitizer};
 pub type Start = extern "C-unwind" fn(*mut c_void) -> *mut c_void;
 type Create = unsafe extern "C" fn(*mut libc::pthread_t, *const libc::pthread_attr_t, Start, *mut c_void) -> c_int;
 
-static REAL: AtomicPtr<c_void> = AtomicPtr::new(ptr::null_mut());
+static NEXT_CREATE: AtomicPtr<c_void> = AtomicPtr::new(ptr::null_mut());
 /// 0: not made; 1: being made; key + 2.
-static KEY: AtomicU32 = AtomicU32::new(0);
+static EXIT_KEY: AtomicU32 = AtomicU32::new(0);
 
 /// What the new thread is to do, in memory of `malloc`: it is freed in another thread, or never.
-struct Work {
+struct ThreadStart {
     start: Start,
     argument: *mut c_void,
     stack_size: usize,
 }
 
 /// The next `pthread_create` behind this library's.
-fn real() -> Option<Create> {
-    let mut found = REAL.load(Ordering::Acquire);
+fn next_create() -> Option<Create> {
+    let mut found = NEXT_CREATE.load(Ordering::Acquire);
     if found.is_null() {
         // SAFETY: a terminated name.
         found = unsafe { libc::dlsym(libc::RTLD_NEXT, c"pthread_create".as_ptr()) };
-        REAL.store(found, Ordering::Release);
+        NEXT_CREATE.store(found, Ordering::Release);
     }
     if found.is_null() {
         return None;
@@ -55,17 +55,17 @@ pub unsafe fn create(
     start: Start,
     argument: *mut c_void,
 ) -> c_int {
-    let Some(real) = real() else { return libc::ENOSYS };
+    let Some(real) = next_create() else { return libc::ENOSYS };
     if !ACTIVE.load(Ordering::Relaxed) {
         // SAFETY: the caller's arguments.
         return unsafe { real(thread, attributes, start, argument) };
     }
-    let Some(work) = boxed(Work { start, argument, stack_size: stack_size(attributes) }) else {
+    let Some(work) = allocate_start(ThreadStart { start, argument, stack_size: stack_size(attributes) }) else {
         // SAFETY: the caller's arguments.
         return unsafe { real(thread, attributes, start, argument) };
     };
     // SAFETY: the caller's arguments, but for the function: `begin` takes the `Work` and calls the caller's function.
-    let failure = unsafe { real(thread, attributes, begin, work.cast()) };
+    let failure = unsafe { real(thread, attributes, run_sampled, work.cast()) };
     if failure != 0 {
         // SAFETY: no thread has got it.
         unsafe { libc::free(work.cast()) };
@@ -76,7 +76,7 @@ pub unsafe fn create(
 /// The real one, for a thread of our own.
 pub(crate) unsafe fn create_unsampled(thread: *mut libc::pthread_t, start: Start, argument: *mut c_void) -> c_int {
     // SAFETY: the caller's arguments.
-    real().map_or(libc::ENOSYS, |real| unsafe { real(thread, ptr::null(), start, argument) })
+    next_create().map_or(libc::ENOSYS, |real| unsafe { real(thread, ptr::null(), start, argument) })
 }
 
 /// Bytes of the stack of a thread with these attributes; 0 if that is not known.
@@ -95,9 +95,9 @@ fn stack_size(attributes: *const libc::pthread_attr_t) -> usize {
     if unsafe { libc::pthread_attr_getstacksize(attributes, &raw mut size) } == 0 { size } else { 0 }
 }
 
-fn boxed(work: Work) -> Option<*mut Work> {
+fn allocate_start(work: ThreadStart) -> Option<*mut ThreadStart> {
     // SAFETY: has no precondition.
-    let memory = unsafe { libc::malloc(size_of::<Work>()) }.cast::<Work>();
+    let memory = unsafe { libc::malloc(size_of::<ThreadStart>()) }.cast::<ThreadStart>();
     if memory.is_null() {
         return None;
     }
@@ -108,9 +108,9 @@ fn boxed(work: Work) -> Option<*mut Work> {
 
 /// Where a sampled thread begins. Nothing in this frame has a destructor: `pthread_exit` and cancellation unwind
 /// through it.
-extern "C-unwind" fn begin(work: *mut c_void) -> *mut c_void {
+extern "C-unwind" fn run_sampled(work: *mut c_void) -> *mut c_void {
     // SAFETY: made by `create` for this thread alone.
-    let Work { start, argument, stack_size } = unsafe { work.cast::<Work>().read() };
+    let ThreadStart { start, argument, stack_size } = unsafe { work.cast::<ThreadStart>().read() };
     // SAFETY: from `malloc`, and read above.
     unsafe { libc::free(work) };
     let _ = std::panic::catch_unwind(|| adopt_this_thread(start as usize as u64, stack_size));
@@ -125,15 +125,15 @@ pub(crate) fn adopt_this_thread(start: u64, stack_size: usize) {
     let _host_state = HostStateGuard::enter();
     let tid = clock::own_tid();
     // On a busy machine the scan has found it before it ran.
-    if let Some(slot) = threads::arm(tid).or_else(|| threads::armed(tid)) {
+    if let Some(slot) = threads::arm(tid).or_else(|| threads::find_armed(tid)) {
         // The recording may have ended meanwhile, and what ended it have seen no timer here.
         if !ACTIVE.load(Ordering::SeqCst) {
             threads::disarm(slot);
         }
-        slot.start.store(start, Ordering::Relaxed);
-        know_stack(slot, stack_size as u64);
-        give_signal_stack(slot);
-        if let Some(key) = key() {
+        slot.thread_function.store(start, Ordering::Relaxed);
+        record_stack_bounds(slot, stack_size as u64);
+        install_signal_stack(slot);
+        if let Some(key) = exit_key() {
             // SAFETY: a key that is never deleted; the slot lives for ever.
             unsafe { libc::pthread_setspecific(key, ptr::from_ref(slot).cast()) };
         }
@@ -141,7 +141,7 @@ pub(crate) fn adopt_this_thread(start: u64, stack_size: usize) {
 }
 
 /// glibc has the thread's block (`pthread_self`) right above its frames, on the same mapping.
-fn know_stack(slot: &Slot, size: u64) {
+fn record_stack_bounds(slot: &Slot, size: u64) {
     const PAGE: u64 = 4096;
     // SAFETY: has no precondition.
     let block = unsafe { libc::pthread_self() } as u64;
@@ -154,9 +154,9 @@ fn know_stack(slot: &Slot, size: u64) {
 }
 
 /// A signal stack for a thread that has none: the thread may be about to use up its own one.
-fn give_signal_stack(slot: &Slot) {
+fn install_signal_stack(slot: &Slot) {
     if sanitizer::may_give_signal_stack() && signal_stack().is_null() {
-        let stack = libc::stack_t { ss_sp: slot.signal_stack().cast(), ss_flags: 0, ss_size: SIGNAL_STACK };
+        let stack = libc::stack_t { ss_sp: slot.signal_stack().cast(), ss_flags: 0, ss_size: SIGNAL_STACK_BYTES };
         // SAFETY: memory that is never unmapped, and of no other thread until this one is gone.
         unsafe { libc::sigaltstack(&raw const stack, ptr::null_mut()) };
     }
@@ -175,26 +175,26 @@ pub(crate) fn signal_stack() -> *mut c_void {
 }
 
 /// What the key has may be of before a fork: then the slot is another thread's, or none's.
-unsafe extern "C" fn thread_ends(slot: *mut c_void) {
+unsafe extern "C" fn handle_thread_exit(slot: *mut c_void) {
     let _host_state = HostStateGuard::enter();
     // SAFETY: set by `adopt_this_thread`; slots live for ever.
     let slot = unsafe { &*slot.cast::<Slot>() };
     if slot.tid.load(Ordering::Acquire) == clock::own_tid() {
-        threads::this_thread_ends(slot);
+        threads::retire_slot(slot);
         let _ = std::panic::catch_unwind(leaving::end_before_last_thread);
     }
 }
 
 /// The key whose destructor says that a thread ends, however it does.
-fn key() -> Option<libc::pthread_key_t> {
-    match KEY.load(Ordering::Acquire) {
-        0 if KEY.compare_exchange(0, 1, Ordering::AcqRel, Ordering::Relaxed).is_ok() => {
+fn exit_key() -> Option<libc::pthread_key_t> {
+    match EXIT_KEY.load(Ordering::Acquire) {
+        0 if EXIT_KEY.compare_exchange(0, 1, Ordering::AcqRel, Ordering::Relaxed).is_ok() => {
             let mut key = 0;
             // SAFETY: the destructor is a function of this library, which is never unloaded.
-            if unsafe { libc::pthread_key_create(&raw mut key, Some(thread_ends)) } != 0 {
+            if unsafe { libc::pthread_key_create(&raw mut key, Some(handle_thread_exit)) } != 0 {
                 return None;
             }
-            KEY.store(key + 2, Ordering::Release);
+            EXIT_KEY.store(key + 2, Ordering::Release);
             Some(key)
         }
         // No keys left, or another thread makes it just now: the scan will see the end of this one.
@@ -211,13 +211,13 @@ mod tests {
     /// In the child of a fork, where the slot is another thread's by now.
     #[test]
     fn a_thread_that_ends_leaves_the_slots_of_others_alone() {
-        let _alone = slot::alone();
+        let _lock = slot::lock_for_test();
         for (tid, state) in [(clock::own_tid() + 1, slot::ARMED), (clock::own_tid(), slot::ENDED)] {
             let slot = slot::claim(tid).unwrap().1;
             slot.timer.store(-1, Ordering::Relaxed);
             slot.state.store(slot::ARMED, Ordering::Release);
             // SAFETY: a slot.
-            unsafe { thread_ends(ptr::from_ref(slot).cast_mut().cast()) };
+            unsafe { handle_thread_exit(ptr::from_ref(slot).cast_mut().cast()) };
             assert_eq!(slot.state.swap(slot::FREE, Ordering::AcqRel), state);
         }
     }

@@ -13,25 +13,25 @@ use std::sync::atomic::Ordering;
 
 use jitlisten::plumbing::HostStateGuard;
 
-use crate::disposition::{Next, errno, set_errno};
-use crate::slot::PROCESS;
+use crate::disposition::{NextFunction, errno, set_errno};
+use crate::slot::RECORDED_PID;
 use crate::threads::ACTIVE;
-use crate::writer::{STOP, WRITTEN};
+use crate::writer::{STOP_REQUESTED, RECORDING_WRITTEN};
 use crate::{handler, threads, wake};
 
 /// The longest wait for the writer, in nanoseconds. It needs one or two milliseconds, unless the caller's thread holds
 /// a lock of `malloc`.
-pub(crate) const PATIENCE: u64 = 250_000_000;
+pub(crate) const WRITER_TIMEOUT_NS: u64 = 250_000_000;
 
-static LEAVE: Next = Next::of(c"_exit");
-static LEAVE_C: Next = Next::of(c"_Exit");
-static LEAVE_QUICKLY: Next = Next::of(c"quick_exit");
-static EXECUTE: Next = Next::of(c"execv");
-static EXECUTE_IN: Next = Next::of(c"execve");
-static EXECUTE_FOUND: Next = Next::of(c"execvp");
-static EXECUTE_FOUND_IN: Next = Next::of(c"execvpe");
-static EXECUTE_OPEN: Next = Next::of(c"fexecve");
-static EXECUTE_AT: Next = Next::of(c"execveat");
+static EXIT: NextFunction = NextFunction::new(c"_exit");
+static EXIT_C: NextFunction = NextFunction::new(c"_Exit");
+static QUICK_EXIT: NextFunction = NextFunction::new(c"quick_exit");
+static EXECUTE: NextFunction = NextFunction::new(c"execv");
+static EXECUTE_IN: NextFunction = NextFunction::new(c"execve");
+static EXECUTE_FOUND: NextFunction = NextFunction::new(c"execvp");
+static EXECUTE_FOUND_IN: NextFunction = NextFunction::new(c"execvpe");
+static EXECUTE_OPEN: NextFunction = NextFunction::new(c"fexecve");
+static EXECUTE_AT: NextFunction = NextFunction::new(c"execveat");
 
 /// Arguments or an environment, as `execve(2)` takes them.
 pub type Strings = *const *const c_char;
@@ -39,15 +39,15 @@ pub type Strings = *const *const c_char;
 /// Looks up libc's functions, for a constructor.
 pub fn find_exits() {
     let executing = [&EXECUTE, &EXECUTE_IN, &EXECUTE_FOUND, &EXECUTE_FOUND_IN, &EXECUTE_OPEN, &EXECUTE_AT];
-    for next in [&LEAVE, &LEAVE_C, &LEAVE_QUICKLY].into_iter().chain(executing) {
+    for next in [&EXIT, &EXIT_C, &QUICK_EXIT].into_iter().chain(executing) {
         next.address();
     }
-    wake::find_join();
+    wake::resolve_join_functions();
 }
 
 /// The child of a vfork has its parent's memory, and another number.
 pub(crate) fn is_recorded() -> bool {
-    ACTIVE.load(Ordering::Acquire) && PROCESS.load(Ordering::Acquire) == std::process::id()
+    ACTIVE.load(Ordering::Acquire) && RECORDED_PID.load(Ordering::Acquire) == std::process::id()
 }
 
 /// Ends the recording of this process, if there is one.
@@ -57,10 +57,10 @@ pub(crate) fn end_recording() {
     }
     let _host_state = HostStateGuard::enter();
     let _ = std::panic::catch_unwind(|| {
-        threads::caller_ends();
-        STOP.store(true, Ordering::Release);
-        wake::writer();
-        wake::wait_until(|| WRITTEN.load(Ordering::Acquire), PATIENCE);
+        threads::retire_caller();
+        STOP_REQUESTED.store(true, Ordering::Release);
+        wake::notify_writer();
+        wake::wait_until(|| RECORDING_WRITTEN.load(Ordering::Acquire), WRITER_TIMEOUT_NS);
     });
 }
 
@@ -71,7 +71,7 @@ pub(crate) fn end_thread() {
     }
     let _host_state = HostStateGuard::enter();
     let _ = std::panic::catch_unwind(|| {
-        threads::caller_ends();
+        threads::retire_caller();
         end_before_last_thread();
     });
 }
@@ -80,7 +80,7 @@ pub(crate) fn end_thread() {
 /// the writer would be the last thread of the process, which decides the exit status and runs the handlers of
 /// `exit(3)`.
 pub(crate) fn end_before_last_thread() {
-    if is_recorded() && threads::only_writer_is_left() {
+    if is_recorded() && threads::is_last_program_thread() {
         end_recording_and_writer();
     }
 }
@@ -88,8 +88,8 @@ pub(crate) fn end_before_last_thread() {
 /// Ends the recording of this process, and waits until the writer's thread has ended.
 pub(crate) fn end_recording_and_writer() {
     end_recording();
-    if WRITTEN.load(Ordering::Acquire) {
-        wake::join_writer_within(PATIENCE);
+    if RECORDING_WRITTEN.load(Ordering::Acquire) {
+        wake::join_writer_with_timeout(WRITER_TIMEOUT_NS);
     }
 }
 
@@ -102,26 +102,26 @@ fn may_be_executed(file: *const c_char, is_searched: bool) -> bool {
 }
 
 /// Has all samples written, if the program may be executed, and lets no signal of ours come to it.
-pub(crate) fn before_execution(may_be_executed: impl FnOnce() -> bool) {
+pub(crate) fn prepare_exec(may_be_executed: impl FnOnce() -> bool) {
     let before = errno();
     let host_state = HostStateGuard::enter();
     let _ = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
         if is_recorded() {
             threads::mute_caller();
             if may_be_executed() {
-                threads::caller_may_end();
-                let ticket = wake::writer_to_write();
-                wake::wait_until(|| WRITTEN.load(Ordering::Acquire) || wake::has_written(ticket), PATIENCE);
+                threads::flush_caller();
+                let ticket = wake::request_write();
+                wake::wait_until(|| RECORDING_WRITTEN.load(Ordering::Acquire) || wake::is_write_done(ticket), WRITER_TIMEOUT_NS);
             }
         }
-        handler::take_ours();
+        handler::drain_pending_ticks();
     }));
     drop(host_state);
     set_errno(before);
 }
 
 /// The call has failed, and the program goes on.
-pub(crate) fn after_execution() {
+pub(crate) fn resume_after_failed_exec() {
     let before = errno();
     if is_recorded() {
         threads::unmute_caller();
@@ -130,15 +130,15 @@ pub(crate) fn after_execution() {
 }
 
 /// Defines functions that stand in for those of libc's that execute another program.
-macro_rules! executes {
+macro_rules! define_exec_functions {
     ($($ours:ident($($argument:ident: $type:ty),*), $name:literal, $next:ident, $may_be_executed:expr;)*) => {$(
         #[doc = concat!("Stands in for `", $name, "`.")]
         ///
         /// # Safety
         /// As that.
         pub unsafe fn $ours($($argument: $type),*) -> c_int {
-            before_execution(|| $may_be_executed);
-            let found = $next.known();
+            prepare_exec(|| $may_be_executed);
+            let found = $next.cached_address();
             if found.is_null() {
                 set_errno(libc::ENOSYS);
                 return -1;
@@ -149,29 +149,29 @@ macro_rules! executes {
             };
             // SAFETY: the caller's arguments.
             let result = unsafe { found($($argument),*) };
-            after_execution();
+            resume_after_failed_exec();
             result
         }
     )*};
 }
 
-type File = *const c_char;
+type FilePath = *const c_char;
 
-executes! {
-    execute(file: File, arguments: Strings), "execv(3)", EXECUTE, may_be_executed(file, false);
-    execute_in(file: File, arguments: Strings, environment: Strings), "execve(2)", EXECUTE_IN,
+define_exec_functions! {
+    execute(file: FilePath, arguments: Strings), "execv(3)", EXECUTE, may_be_executed(file, false);
+    execute_in(file: FilePath, arguments: Strings, environment: Strings), "execve(2)", EXECUTE_IN,
         may_be_executed(file, false);
-    execute_found(file: File, arguments: Strings), "execvp(3)", EXECUTE_FOUND, may_be_executed(file, true);
-    execute_found_in(file: File, arguments: Strings, environment: Strings), "execvpe(3)", EXECUTE_FOUND_IN,
+    execute_found(file: FilePath, arguments: Strings), "execvp(3)", EXECUTE_FOUND, may_be_executed(file, true);
+    execute_found_in(file: FilePath, arguments: Strings, environment: Strings), "execvpe(3)", EXECUTE_FOUND_IN,
         may_be_executed(file, true);
     execute_open(file: c_int, arguments: Strings, environment: Strings), "fexecve(3)", EXECUTE_OPEN, true;
-    execute_at(directory: c_int, file: File, arguments: Strings, environment: Strings, flags: c_int), "execveat(2)",
+    execute_at(directory: c_int, file: FilePath, arguments: Strings, environment: Strings, flags: c_int), "execveat(2)",
         EXECUTE_AT, true;
 }
 
-fn leave(next: &Next, status: c_int) -> ! {
+fn exit_by(next: &NextFunction, status: c_int) -> ! {
     end_recording();
-    let found = next.known();
+    let found = next.cached_address();
     if !found.is_null() {
         // SAFETY: functions of these names have this type.
         let found = unsafe { mem::transmute::<*mut c_void, unsafe extern "C" fn(c_int) -> !>(found) };
@@ -186,16 +186,16 @@ fn leave(next: &Next, status: c_int) -> ! {
 
 /// Stands in for `_exit(2)`.
 pub fn exit_now(status: c_int) -> ! {
-    leave(&LEAVE, status)
+    exit_by(&EXIT, status)
 }
 
 /// Stands in for `_Exit(3)`.
 pub fn exit_now_c(status: c_int) -> ! {
-    leave(&LEAVE_C, status)
+    exit_by(&EXIT_C, status)
 }
 
 /// Stands in for `quick_exit(3)`. What its handlers do is not recorded.
 pub fn exit_quickly(status: c_int) -> ! {
-    LEAVE_QUICKLY.address();
-    leave(&LEAVE_QUICKLY, status)
+    QUICK_EXIT.address();
+    exit_by(&QUICK_EXIT, status)
 }

@@ -8,41 +8,41 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 
 /// The handler may have this part of the time.
-const PART: u64 = 20;
+const HANDLER_TIME_DIVISOR: u64 = 20;
 
 /// Of one thread, for its handler. All zeros before the first sample.
 #[derive(Debug)]
 pub(crate) struct Pace {
     /// Nanoseconds of the last sample.
-    cost: AtomicU64,
+    last_cost_ns: AtomicU64,
     /// Intervals for which there is no sample.
-    rest: AtomicU64,
+    intervals_to_skip: AtomicU64,
 }
 
 impl Pace {
     pub(crate) fn reset(&self) {
-        self.cost.store(0, Ordering::Relaxed);
-        self.rest.store(0, Ordering::Relaxed);
+        self.last_cost_ns.store(0, Ordering::Relaxed);
+        self.intervals_to_skip.store(0, Ordering::Relaxed);
     }
 
     /// Whether to skip a signal whose period is so many intervals.
-    pub(crate) fn is_too_early(&self, intervals: u64) -> bool {
-        let rest = self.rest.load(Ordering::Relaxed);
-        self.rest.store(rest.saturating_sub(intervals), Ordering::Relaxed);
+    pub(crate) fn take_skip(&self, intervals: u64) -> bool {
+        let rest = self.intervals_to_skip.load(Ordering::Relaxed);
+        self.intervals_to_skip.store(rest.saturating_sub(intervals), Ordering::Relaxed);
         rest > 0
     }
 
     /// Nanoseconds of the last sample.
-    pub(crate) fn last_cost(&self) -> u64 {
-        self.cost.load(Ordering::Relaxed)
+    pub(crate) fn last_cost_ns(&self) -> u64 {
+        self.last_cost_ns.load(Ordering::Relaxed)
     }
 
     /// A sample took `cost` nanoseconds of an interval. One that took long once may have been put aside by the kernel:
     /// two in a row count, the cheaper one of them.
-    pub(crate) fn took(&self, cost: u64, interval: u64) {
-        let usual = cost.min(self.cost.swap(cost, Ordering::Relaxed));
-        let due = usual.saturating_mul(PART);
-        self.rest.store(if due > interval { due / interval.max(1) } else { 0 }, Ordering::Relaxed);
+    pub(crate) fn record_cost(&self, cost: u64, interval: u64) {
+        let usual = cost.min(self.last_cost_ns.swap(cost, Ordering::Relaxed));
+        let due = usual.saturating_mul(HANDLER_TIME_DIVISOR);
+        self.intervals_to_skip.store(if due > interval { due / interval.max(1) } else { 0 }, Ordering::Relaxed);
     }
 }
 
@@ -52,15 +52,15 @@ mod tests {
 
     /// Samples, skipped signals, and nanoseconds of handlers, of so many intervals.
     fn run(intervals: u64, interval: u64, cost: impl Fn(u64) -> u64) -> (u64, u64, u64) {
-        let pace = Pace { cost: AtomicU64::new(0), rest: AtomicU64::new(0) };
+        let pace = Pace { last_cost_ns: AtomicU64::new(0), intervals_to_skip: AtomicU64::new(0) };
         let (mut samples, mut skipped, mut time) = (0, 0, 0);
         for number in 0..intervals {
-            if pace.is_too_early(1) {
+            if pace.take_skip(1) {
                 skipped += 1;
             } else {
                 samples += 1;
                 time += cost(number);
-                pace.took(cost(number), interval);
+                pace.record_cost(cost(number), interval);
             }
         }
         (samples, skipped, time)
@@ -71,7 +71,7 @@ mod tests {
         for cost in [60, 300, 1_000, 10_000] {
             let (samples, skipped, time) = run(100_000, 1_000, |_| cost);
             assert!(samples > 100 && skipped > samples / 2, "{cost}: {samples} samples, {skipped} skipped");
-            assert!(time < 100_000 * 1_000 / PART + 20 * cost, "{cost}: {time} ns");
+            assert!(time < 100_000 * 1_000 / HANDLER_TIME_DIVISOR + 20 * cost, "{cost}: {time} ns");
         }
     }
 

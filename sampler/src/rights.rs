@@ -12,8 +12,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use jitlisten::plumbing::{HostStateGuard, checked_read};
 use jitlisten::{Address, log_line};
 
-use crate::disposition::{Next, next};
-use crate::writer::{HAS_NO_FILE, MAKE_FILE, WRITTEN};
+use crate::disposition::{NextFunction, next};
+use crate::writer::{FILE_PENDING, FILE_REQUESTED, RECORDING_WRITTEN};
 use crate::{fatal, leaving, recorder, wake};
 
 /// The program has a filter that may end it for a system call of ours.
@@ -64,13 +64,13 @@ fn may_end_process(filter: u64) -> bool {
 }
 
 /// Before `prctl(PR_SET_SECCOMP, mode, filter)`.
-pub(crate) fn before_seccomp(mode: c_long, filter: u64) {
+pub(crate) fn prepare_seccomp(mode: c_long, filter: u64) {
     let _host_state = HostStateGuard::enter();
     let _ = std::panic::catch_unwind(|| {
         if leaving::is_recorded() {
             log_line!(Error, "the recording of this process ends: it installs a seccomp filter");
             leaving::end_recording_and_writer();
-            fatal::restore_all();
+            fatal::restore_defaults();
         }
         if mode == libc::SECCOMP_MODE_STRICT.into() || may_end_process(filter) {
             IS_CONFINED.store(true, Ordering::Release);
@@ -79,34 +79,34 @@ pub(crate) fn before_seccomp(mode: c_long, filter: u64) {
 }
 
 /// Before `seccomp(operation, flags, filter)`.
-pub(crate) fn before_seccomp_call(operation: c_long, filter: u64) {
+pub(crate) fn prepare_seccomp_call(operation: c_long, filter: u64) {
     match operation as u32 {
-        libc::SECCOMP_SET_MODE_STRICT => before_seccomp(libc::SECCOMP_MODE_STRICT.into(), 0),
-        libc::SECCOMP_SET_MODE_FILTER => before_seccomp(libc::SECCOMP_MODE_FILTER.into(), filter),
+        libc::SECCOMP_SET_MODE_STRICT => prepare_seccomp(libc::SECCOMP_MODE_STRICT.into(), 0),
+        libc::SECCOMP_SET_MODE_FILTER => prepare_seccomp(libc::SECCOMP_MODE_FILTER.into(), filter),
         _ => {}
     }
 }
 
 /// Before the process becomes another user or gets another root: afterwards it may not be able to make its file.
-pub(crate) fn before_loss() {
-    if !HAS_NO_FILE.load(Ordering::Acquire) || !leaving::is_recorded() {
+pub(crate) fn create_pending_file() {
+    if !FILE_PENDING.load(Ordering::Acquire) || !leaving::is_recorded() {
         return;
     }
     let _host_state = HostStateGuard::enter();
     let _ = std::panic::catch_unwind(|| {
-        MAKE_FILE.store(true, Ordering::Release);
-        let ticket = wake::writer_to_write();
-        wake::wait_until(|| WRITTEN.load(Ordering::Acquire) || wake::has_written(ticket), leaving::PATIENCE);
+        FILE_REQUESTED.store(true, Ordering::Release);
+        let ticket = wake::request_write();
+        wake::wait_until(|| RECORDING_WRITTEN.load(Ordering::Acquire) || wake::is_write_done(ticket), leaving::WRITER_TIMEOUT_NS);
     });
 }
 
-static CONTROL: Next = Next::of(c"prctl");
-static CALL_SYSTEM: Next = Next::of(c"syscall");
+static PRCTL: NextFunction = NextFunction::new(c"prctl");
+static SYSCALL: NextFunction = NextFunction::new(c"syscall");
 
 /// Looks up libc's functions, for a constructor.
 pub fn find_calls() {
-    CONTROL.address();
-    CALL_SYSTEM.address();
+    PRCTL.address();
+    SYSCALL.address();
 }
 
 /// Stands in for `syscall(2)`.
@@ -125,16 +125,16 @@ pub unsafe fn call_system(
     match number {
         libc::SYS_exit => leaving::end_thread(),
         libc::SYS_exit_group => leaving::end_recording(),
-        libc::SYS_prctl if first == libc::PR_SET_SECCOMP.into() => before_seccomp(second, third as u64),
-        libc::SYS_seccomp => before_seccomp_call(first, third as u64),
-        libc::SYS_setuid | libc::SYS_setreuid | libc::SYS_setresuid | libc::SYS_chroot => before_loss(),
-        libc::SYS_execve | libc::SYS_execveat => leaving::before_execution(|| true),
+        libc::SYS_prctl if first == libc::PR_SET_SECCOMP.into() => prepare_seccomp(second, third as u64),
+        libc::SYS_seccomp => prepare_seccomp_call(first, third as u64),
+        libc::SYS_setuid | libc::SYS_setreuid | libc::SYS_setresuid | libc::SYS_chroot => create_pending_file(),
+        libc::SYS_execve | libc::SYS_execveat => leaving::prepare_exec(|| true),
         _ => {}
     }
     type Word = c_long;
     let call = || {
         next!(
-            CALL_SYSTEM,
+            SYSCALL,
             fn(Word, Word, Word, Word, Word, Word, Word) -> Word,
             -1,
             number,
@@ -152,7 +152,7 @@ pub unsafe fn call_system(
         _ => call(),
     };
     if matches!(number, libc::SYS_execve | libc::SYS_execveat) {
-        leaving::after_execution();
+        leaving::resume_after_failed_exec();
     }
     result
 }
@@ -163,10 +163,10 @@ pub unsafe fn call_system(
 /// As that.
 pub unsafe fn control(option: c_int, arguments: [c_ulong; 4]) -> c_int {
     if option == libc::PR_SET_SECCOMP {
-        before_seccomp(arguments[0] as c_long, arguments[1]);
+        prepare_seccomp(arguments[0] as c_long, arguments[1]);
     }
     let [first, second, third, fourth] = arguments;
-    next!(CONTROL, fn(c_int, c_ulong, c_ulong, c_ulong, c_ulong) -> c_int, -1, option, first, second, third, fourth)
+    next!(PRCTL, fn(c_int, c_ulong, c_ulong, c_ulong, c_ulong) -> c_int, -1, option, first, second, third, fourth)
 }
 
 /// Returns whether the kernel refuses `unshare(flags)` to a process with several threads.
@@ -192,7 +192,7 @@ pub unsafe fn join_namespace(descriptor: c_int, kind: c_int) -> c_int {
 }
 
 /// Defines functions that stand in for those of libc's that take rights.
-macro_rules! loses {
+macro_rules! define_privilege_calls {
     ($($ours:ident($($argument:ident: $type:ty),*) = $name:literal;)*) => {$(
         #[doc = concat!("Stands in for `", $name, "(2)`.")]
         ///
@@ -204,14 +204,14 @@ macro_rules! loses {
                     Ok(name) => name,
                     Err(_) => c"",
                 };
-            static NEXT: Next = Next::of(NAME);
-            before_loss();
+            static NEXT: NextFunction = NextFunction::new(NAME);
+            create_pending_file();
             next!(NEXT, fn($($type),*) -> c_int, -1, $($argument),*)
         }
     )*};
 }
 
-loses! {
+define_privilege_calls! {
     set_user(user: libc::uid_t) = "setuid";
     set_effective_user(user: libc::uid_t) = "seteuid";
     set_users(real: libc::uid_t, effective: libc::uid_t) = "setreuid";

@@ -3,32 +3,32 @@
 use std::ffi::c_void;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use crate::process::{self, object_of};
+use crate::process::{self, object_base};
 
 /// True if another library's `pthread_create`, or the program's, is called before ours.
-static IS_BEHIND: AtomicBool = AtomicBool::new(false);
+static IS_PRECEDED: AtomicBool = AtomicBool::new(false);
 
 /// Returns whether the runtime of ThreadSanitizer is in this process. It does not see our synchronisation, delays
 /// signals, and crashes in threads that begin with our function. Asks the loader: not under locks, nor in the child of
 /// a fork.
-pub(crate) fn look() -> bool {
-    let first = process::owner_of(c"pthread_create");
-    let is_behind = first.is_some() && first != object_of(look as *const c_void);
-    IS_BEHIND.store(is_behind, Ordering::Relaxed);
+pub(crate) fn detect() -> bool {
+    let first = process::symbol_object_base(c"pthread_create");
+    let is_preceded = first.is_some() && first != object_base(detect as *const c_void);
+    IS_PRECEDED.store(is_preceded, Ordering::Relaxed);
     // SAFETY: a terminated name.
     let is_shared = !unsafe { libc::dlsym(libc::RTLD_DEFAULT, c"__tsan_init".as_ptr()) }.is_null();
-    is_shared || is_behind && first.is_some_and(|object| has_text(object, b"TSAN_OPTIONS"))
+    is_shared || is_preceded && first.is_some_and(|object| contains_text(object, b"TSAN_OPTIONS"))
 }
 
 /// Returns whether a new thread may get a signal stack. A sanitizer's thread that begins with our function takes the
 /// stack for its own, and unmaps it at the end.
 pub(crate) fn may_give_signal_stack() -> bool {
-    !IS_BEHIND.load(Ordering::Relaxed)
+    !IS_PRECEDED.load(Ordering::Relaxed)
 }
 
 /// Returns whether the constants of a program or library have this text. gcc exports no name of a runtime that is
 /// linked statically.
-fn has_text(object: *const u8, text: &[u8]) -> bool {
+fn contains_text(object: *const u8, text: &[u8]) -> bool {
     const PT_LOAD: u32 = 1;
     const PF_W: u32 = 2;
     // SAFETY: the loader has mapped the object's headers there, and nothing unmaps an object that is in use.

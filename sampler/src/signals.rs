@@ -18,18 +18,18 @@ use std::sync::atomic::Ordering;
 
 use jitlisten::plumbing::HostStateGuard;
 
-use crate::disposition::{FLAGS, Info, MASK, SIGNAL, Set, WANTED, errno, kernels_sigaction, next, set_errno, word};
+use crate::disposition::{PROGRAM_FLAGS, SignalInfo, PROGRAM_MASK, SAMPLING_SIGNAL, SignalSet, PROGRAM_HANDLER, errno, next_sigaction, next, set_errno, kernel_mask_word};
 use crate::handler;
 use crate::threads::ACTIVE;
 use crate::{fatal, threads};
 
 /// Whether the sampler has taken that signal.
 fn is_taken(signal: c_int) -> bool {
-    signal != 0 && signal == SIGNAL.load(Ordering::Acquire)
+    signal != 0 && signal == SAMPLING_SIGNAL.load(Ordering::Acquire)
 }
 
 /// A copy of `set` with the signal, or without it.
-fn changed(set: *const Set, signal: c_int, has: bool) -> Set {
+fn changed(set: *const SignalSet, signal: c_int, has: bool) -> SignalSet {
     // SAFETY: the caller's set.
     let mut copy = unsafe { set.read() };
     if has {
@@ -42,7 +42,7 @@ fn changed(set: *const Set, signal: c_int, has: bool) -> Set {
     copy
 }
 
-fn has(set: *const Set, signal: c_int) -> bool {
+fn has(set: *const SignalSet, signal: c_int) -> bool {
     // SAFETY: the caller's set.
     !set.is_null() && unsafe { libc::sigismember(set, signal) } == 1
 }
@@ -57,22 +57,22 @@ pub unsafe extern "C-unwind" fn sigaction(
     old: *mut libc::sigaction,
 ) -> c_int {
     if !is_taken(signal) {
-        if !fatal::is_watched(signal) {
+        if !fatal::may_have_handler(signal) {
             // SAFETY: the caller's arguments.
-            return unsafe { kernels_sigaction(signal, action, old) };
+            return unsafe { next_sigaction(signal, action, old) };
         }
         // SAFETY: the caller's, read before `old`, which may be the same, is written.
         let becomes_default = unsafe { action.as_ref() }.is_some_and(|action| action.sa_sigaction == libc::SIG_DFL);
         // SAFETY: the caller's arguments.
-        let result = unsafe { kernels_sigaction(signal, action, old) };
+        let result = unsafe { next_sigaction(signal, action, old) };
         if result == 0 {
             // SAFETY: the caller's, and written by the call.
-            if let Some(old) = unsafe { old.as_mut() }.filter(|old| fatal::seen(old.sa_sigaction) != old.sa_sigaction) {
+            if let Some(old) = unsafe { old.as_mut() }.filter(|old| fatal::visible_handler(old.sa_sigaction) != old.sa_sigaction) {
                 // SAFETY: all zeros is a valid disposition, the default.
                 *old = unsafe { MaybeUninit::zeroed().assume_init() };
             }
             if becomes_default {
-                fatal::handle(signal);
+                fatal::install_handler(signal);
             }
         }
         return result;
@@ -82,18 +82,18 @@ pub unsafe extern "C-unwind" fn sigaction(
     if !old.is_null() {
         // SAFETY: all zeros is a valid disposition.
         let mut before: libc::sigaction = unsafe { MaybeUninit::zeroed().assume_init() };
-        before.sa_sigaction = WANTED.load(Ordering::Acquire);
-        before.sa_flags = FLAGS.load(Ordering::Relaxed);
+        before.sa_sigaction = PROGRAM_HANDLER.load(Ordering::Acquire);
+        before.sa_flags = PROGRAM_FLAGS.load(Ordering::Relaxed);
         // SAFETY: the set begins with the word that the kernel reads.
-        unsafe { word(&raw const before.sa_mask).write(MASK.load(Ordering::Relaxed)) };
+        unsafe { kernel_mask_word(&raw const before.sa_mask).write(PROGRAM_MASK.load(Ordering::Relaxed)) };
         // SAFETY: the caller's.
         unsafe { old.write(before) };
     }
     if let Some(wanted) = wanted {
-        FLAGS.store(wanted.sa_flags, Ordering::Relaxed);
+        PROGRAM_FLAGS.store(wanted.sa_flags, Ordering::Relaxed);
         // SAFETY: the set begins with the word that the kernel reads.
-        MASK.store(unsafe { word(&raw const wanted.sa_mask).read() }, Ordering::Relaxed);
-        WANTED.store(wanted.sa_sigaction, Ordering::Release);
+        PROGRAM_MASK.store(unsafe { kernel_mask_word(&raw const wanted.sa_mask).read() }, Ordering::Relaxed);
+        PROGRAM_HANDLER.store(wanted.sa_sigaction, Ordering::Release);
     }
     0
 }
@@ -104,18 +104,18 @@ pub unsafe extern "C-unwind" fn sigaction(
 /// As that.
 pub unsafe extern "C-unwind" fn signal(signal: c_int, wanted: libc::sighandler_t) -> libc::sighandler_t {
     if !is_taken(signal) {
-        if !fatal::is_watched(signal) {
+        if !fatal::may_have_handler(signal) {
             return next_signal(signal, wanted);
         }
         let old = next_signal(signal, wanted);
         if wanted == libc::SIG_DFL && old != libc::SIG_ERR {
-            fatal::handle(signal);
+            fatal::install_handler(signal);
         }
-        return fatal::seen(old);
+        return fatal::visible_handler(old);
     }
-    FLAGS.store(libc::SA_RESTART, Ordering::Relaxed);
-    MASK.store(0, Ordering::Relaxed);
-    WANTED.swap(wanted, Ordering::AcqRel)
+    PROGRAM_FLAGS.store(libc::SA_RESTART, Ordering::Relaxed);
+    PROGRAM_MASK.store(0, Ordering::Relaxed);
+    PROGRAM_HANDLER.swap(wanted, Ordering::AcqRel)
 }
 
 fn next_signal(signal: c_int, wanted: libc::sighandler_t) -> libc::sighandler_t {
@@ -126,7 +126,7 @@ fn next_signal(signal: c_int, wanted: libc::sighandler_t) -> libc::sighandler_t 
 ///
 /// # Safety
 /// As that.
-pub unsafe extern "C-unwind" fn sigtimedwait(set: *const Set, info: *mut Info, time: *const libc::timespec) -> c_int {
+pub unsafe extern "C-unwind" fn sigtimedwait(set: *const SignalSet, info: *mut SignalInfo, time: *const libc::timespec) -> c_int {
     let deadline = if time.is_null() {
         None
     } else {
@@ -138,10 +138,10 @@ pub unsafe extern "C-unwind" fn sigtimedwait(set: *const Set, info: *mut Info, t
     let mut rest = libc::timespec { tv_sec: 0, tv_nsec: 0 };
     let mut time = time;
     loop {
-        let mut came = MaybeUninit::<Info>::zeroed();
+        let mut came = MaybeUninit::<SignalInfo>::zeroed();
         let signal = next!(
             c"sigtimedwait",
-            fn(*const Set, *mut Info, *const libc::timespec) -> c_int,
+            fn(*const SignalSet, *mut SignalInfo, *const libc::timespec) -> c_int,
             -1,
             set,
             came.as_mut_ptr(),
@@ -149,7 +149,7 @@ pub unsafe extern "C-unwind" fn sigtimedwait(set: *const Set, info: *mut Info, t
         );
         // SAFETY: zeros, or what the call has written.
         let came = unsafe { came.assume_init() };
-        if is_taken(signal) && handler::pass_over(&came) {
+        if is_taken(signal) && handler::discard_tick(&came) {
             if let Some(deadline) = deadline {
                 let left = deadline.saturating_sub(crate::clock::monotonic());
                 rest.tv_sec = (left / 1_000_000_000) as libc::time_t;
@@ -170,7 +170,7 @@ pub unsafe extern "C-unwind" fn sigtimedwait(set: *const Set, info: *mut Info, t
 ///
 /// # Safety
 /// As that.
-pub unsafe extern "C-unwind" fn sigwaitinfo(set: *const Set, info: *mut Info) -> c_int {
+pub unsafe extern "C-unwind" fn sigwaitinfo(set: *const SignalSet, info: *mut SignalInfo) -> c_int {
     // SAFETY: the caller's.
     unsafe { sigtimedwait(set, info, ptr::null()) }
 }
@@ -179,7 +179,7 @@ pub unsafe extern "C-unwind" fn sigwaitinfo(set: *const Set, info: *mut Info) ->
 ///
 /// # Safety
 /// As that.
-pub unsafe extern "C-unwind" fn sigwait(set: *const Set, number: *mut c_int) -> c_int {
+pub unsafe extern "C-unwind" fn sigwait(set: *const SignalSet, number: *mut c_int) -> c_int {
     let before = errno();
     loop {
         // SAFETY: the caller's.
@@ -202,20 +202,20 @@ pub unsafe extern "C-unwind" fn sigwait(set: *const Set, number: *mut c_int) -> 
 ///
 /// # Safety
 /// As that.
-pub unsafe extern "C-unwind" fn signalfd(descriptor: c_int, set: *const Set, flags: c_int) -> c_int {
-    let taken = SIGNAL.load(Ordering::Acquire);
+pub unsafe extern "C-unwind" fn signalfd(descriptor: c_int, set: *const SignalSet, flags: c_int) -> c_int {
+    let taken = SAMPLING_SIGNAL.load(Ordering::Acquire);
     let without = (taken != 0 && has(set, taken)).then(|| changed(set, taken, false));
     let set = without.as_ref().map_or(set, ptr::from_ref);
-    next!(c"signalfd", fn(c_int, *const Set, c_int) -> c_int, -1, descriptor, set, flags)
+    next!(c"signalfd", fn(c_int, *const SignalSet, c_int) -> c_int, -1, descriptor, set, flags)
 }
 
 /// Stands in for `sigpending(2)`.
 ///
 /// # Safety
 /// As that.
-pub unsafe extern "C-unwind" fn sigpending(set: *mut Set) -> c_int {
-    let result = next!(c"sigpending", fn(*mut Set) -> c_int, -1, set);
-    let taken = SIGNAL.load(Ordering::Acquire);
+pub unsafe extern "C-unwind" fn sigpending(set: *mut SignalSet) -> c_int {
+    let result = next!(c"sigpending", fn(*mut SignalSet) -> c_int, -1, set);
+    let taken = SAMPLING_SIGNAL.load(Ordering::Acquire);
     if result == 0 && taken != 0 && has(set, taken) {
         // SAFETY: the caller's, which has just been written.
         unsafe { libc::sigdelset(set, taken) };
@@ -227,12 +227,12 @@ pub unsafe extern "C-unwind" fn sigpending(set: *mut Set) -> c_int {
 ///
 /// # Safety
 /// As that.
-pub unsafe extern "C-unwind" fn sigsuspend(set: *const Set) -> c_int {
-    let taken = SIGNAL.load(Ordering::Acquire);
-    let is_unused = matches!(WANTED.load(Ordering::Relaxed), libc::SIG_DFL | libc::SIG_IGN);
+pub unsafe extern "C-unwind" fn sigsuspend(set: *const SignalSet) -> c_int {
+    let taken = SAMPLING_SIGNAL.load(Ordering::Acquire);
+    let is_unused = matches!(PROGRAM_HANDLER.load(Ordering::Relaxed), libc::SIG_DFL | libc::SIG_IGN);
     let with = (taken != 0 && is_unused && !set.is_null()).then(|| changed(set, taken, true));
     let set = with.as_ref().map_or(set, ptr::from_ref);
-    next!(c"sigsuspend", fn(*const Set) -> c_int, -1, set)
+    next!(c"sigsuspend", fn(*const SignalSet) -> c_int, -1, set)
 }
 
 /// Stands in for `sigaltstack(2)`. On a stack without space for what the kernel puts there any signal ends the process:
@@ -246,11 +246,11 @@ pub unsafe extern "C-unwind" fn sigaltstack(stack: *const libc::stack_t, old: *m
         && ACTIVE.load(Ordering::Relaxed)
         && stack.ss_flags & libc::SS_DISABLE == 0
         && is_too_small(stack.ss_size)
-        && let Some(slot) = threads::armed(crate::clock::own_tid())
+        && let Some(slot) = threads::find_armed(crate::clock::own_tid())
     {
         let _host_state = HostStateGuard::enter();
-        threads::this_thread_ends(slot);
-        threads::WITHOUT_TIMER.fetch_add(1, Ordering::Relaxed);
+        threads::retire_slot(slot);
+        threads::THREADS_WITHOUT_TIMER.fetch_add(1, Ordering::Relaxed);
     }
     next!(c"sigaltstack", fn(*const libc::stack_t, *mut libc::stack_t) -> c_int, -1, stack, old)
 }

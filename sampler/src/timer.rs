@@ -88,16 +88,16 @@ impl Clock {
 }
 
 /// In the values of our signals: the program may send the same signal.
-const MARK: u64 = 0x6a6c;
+const SIGNAL_VALUE_TAG: u64 = 0x6a6c;
 
 /// What our signal carries: which slot, and of which owner.
-pub(crate) fn signal_value(index: usize, generation: u32) -> u64 {
-    index as u64 | MARK << 16 | u64::from(generation) << 32
+pub(crate) fn encode_signal_value(index: usize, generation: u32) -> u64 {
+    index as u64 | SIGNAL_VALUE_TAG << 16 | u64::from(generation) << 32
 }
 
 /// The slot and its owner, if the value is one of ours.
-pub(crate) fn of_signal_value(value: u64) -> Option<(usize, u32)> {
-    (value >> 16 & 0xffff == MARK).then_some(((value & 0xffff) as usize, (value >> 32) as u32))
+pub(crate) fn decode_signal_value(value: u64) -> Option<(usize, u32)> {
+    (value >> 16 & 0xffff == SIGNAL_VALUE_TAG).then_some(((value & 0xffff) as usize, (value >> 32) as u32))
 }
 
 fn timespec(nanoseconds: u64) -> libc::timespec {
@@ -108,33 +108,33 @@ fn timespec(nanoseconds: u64) -> libc::timespec {
 type Handler = extern "C-unwind" fn(c_int, *mut libc::siginfo_t, *mut libc::c_void);
 
 /// Signals that mean that the thread itself has gone wrong; they come in the handler, too.
-const FAULTS: [c_int; 7] =
+const FAULT_SIGNALS: [c_int; 7] =
     [libc::SIGSEGV, libc::SIGBUS, libc::SIGFPE, libc::SIGILL, libc::SIGTRAP, libc::SIGSYS, libc::SIGABRT];
 
 /// Signals 32 and 33, which glibc takes for itself and leaves out of every set that its functions fill.
-const LIBCS_OWN: u64 = 0b11 << 31;
+const GLIBC_SIGNALS: u64 = 0b11 << 31;
 
 /// The signals of counters, of which the kernel itself sends none. It queues them whatever `RLIMIT_SIGPENDING` says;
 /// instead of a real-time signal it would send a descriptor's owner `SIGIO` there, whose default is the end of the
 /// process.
-const OF_COUNTERS: [c_int; 2] = [libc::SIGSTKFLT, libc::SIGPWR];
+const COUNTER_SIGNALS: [c_int; 2] = [libc::SIGSTKFLT, libc::SIGPWR];
 
 /// Returns whether `signal` is one for counters, or else for timers.
-pub(crate) fn is_for(signal: c_int, is_counted: bool) -> bool {
-    OF_COUNTERS.contains(&signal) == is_counted
+pub(crate) fn is_suitable(signal: c_int, is_counted: bool) -> bool {
+    COUNTER_SIGNALS.contains(&signal) == is_counted
 }
 
 /// Installs `handler` for a signal that is not in use, whose disposition is the default: for timers the highest
 /// real-time one. It stays, because a signal may still wait in some thread, and the default is the end of the process.
 pub(crate) fn install(handler: Handler, is_counted: bool) -> Option<c_int> {
     let highest = (libc::SIGRTMIN() + 1..=libc::SIGRTMAX()).rev();
-    let mut signals = OF_COUNTERS.into_iter().chain(highest).filter(|&signal| is_for(signal, is_counted));
-    signals.find(|&signal| install_for(signal, handler))
+    let mut signals = COUNTER_SIGNALS.into_iter().chain(highest).filter(|&signal| is_suitable(signal, is_counted));
+    signals.find(|&signal| install_if_default(signal, handler))
 }
 
 /// Installs `handler` for `signal`, if its disposition is the default. Returns whether it was.
-pub(crate) fn install_for(signal: c_int, handler: Handler) -> bool {
-    if disposition(signal) != Some(libc::SIG_DFL) {
+pub(crate) fn install_if_default(signal: c_int, handler: Handler) -> bool {
+    if current_handler(signal) != Some(libc::SIG_DFL) {
         return false;
     }
     // SAFETY: all zeros is a valid disposition.
@@ -144,27 +144,27 @@ pub(crate) fn install_for(signal: c_int, handler: Handler) -> bool {
     // A handler of the host's that came meanwhile might jump out of ours.
     // SAFETY: writes the set.
     unsafe { libc::sigfillset(&raw mut action.sa_mask) };
-    for fault in FAULTS {
+    for fault in FAULT_SIGNALS {
         // SAFETY: the set was filled above.
         unsafe { libc::sigdelset(&raw mut action.sa_mask, fault) };
     }
     // And that of glibc's for `pthread_cancel` unwinds from where the thread waits, through ours if it came in between.
     // SAFETY: the set begins with the word that the kernel reads, aligned as that.
-    unsafe { *(&raw mut action.sa_mask).cast::<u64>() |= LIBCS_OWN };
+    unsafe { *(&raw mut action.sa_mask).cast::<u64>() |= GLIBC_SIGNALS };
     // SAFETY: the handler is a function of this library, which is never unloaded, and safe in every thread.
-    unsafe { disposition::kernels_sigaction(signal, &raw const action, ptr::null_mut()) == 0 }
+    unsafe { disposition::next_sigaction(signal, &raw const action, ptr::null_mut()) == 0 }
 }
 
 /// Whether the disposition of `signal` is still ours.
 pub(crate) fn is_installed(signal: c_int, handler: Handler) -> bool {
-    disposition(signal) == Some(handler as libc::sighandler_t)
+    current_handler(signal) == Some(handler as libc::sighandler_t)
 }
 
 /// What is done for `signal`.
-fn disposition(signal: c_int) -> Option<libc::sighandler_t> {
+fn current_handler(signal: c_int) -> Option<libc::sighandler_t> {
     let mut now = MaybeUninit::<libc::sigaction>::uninit();
     // SAFETY: writable memory for the disposition; nothing is changed.
-    if unsafe { disposition::kernels_sigaction(signal, ptr::null(), now.as_mut_ptr()) } != 0 {
+    if unsafe { disposition::next_sigaction(signal, ptr::null(), now.as_mut_ptr()) } != 0 {
         return None;
     }
     // SAFETY: the call has written it.
@@ -183,7 +183,7 @@ mod tests {
     fn nothing_but_faults_comes_while_the_handler_runs() {
         // Not the highest: that one is for the other tests' recordings.
         let signal = libc::SIGRTMIN() + 5;
-        assert!(install_for(signal, nothing));
+        assert!(install_if_default(signal, nothing));
         // Handler, flags, restorer, mask.
         let mut action = [0_u64; 4];
         let none: *const u64 = ptr::null();
@@ -192,7 +192,7 @@ mod tests {
         assert_eq!(read, 0);
         let [.., mask] = action;
         let open: Vec<c_int> = (1..=64).filter(|signal| mask & 1 << (signal - 1) == 0).collect();
-        let mut expected = [&FAULTS[..], &[libc::SIGKILL, libc::SIGSTOP]].concat();
+        let mut expected = [&FAULT_SIGNALS[..], &[libc::SIGKILL, libc::SIGSTOP]].concat();
         expected.sort_unstable();
         assert_eq!(open, expected);
     }

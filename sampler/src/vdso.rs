@@ -17,48 +17,48 @@ use jitlisten::{Address, AddressRange};
 use object::elf::{DT_STRTAB, DT_SYMTAB, PT_DYNAMIC, PT_LOAD};
 
 /// Two pages on x86_64; no kernel has had more than a few.
-const LARGEST: u64 = 1 << 16;
+const MAX_IMAGE_BYTES: u64 = 1 << 16;
 const PAGE: u64 = 4096;
 /// `vdso(7)`
-const NAME: &[u8] = if cfg!(target_arch = "x86_64") { b"__vdso_clock_gettime\0" } else { b"__kernel_clock_gettime\0" };
+const CLOCK_GETTIME_NAME: &[u8] = if cfg!(target_arch = "x86_64") { b"__vdso_clock_gettime\0" } else { b"__kernel_clock_gettime\0" };
 
 type ClockGettime = unsafe extern "C" fn(libc::clockid_t, *mut libc::timespec) -> c_int;
 
 /// Where a signal handler returns to.
 #[cfg(target_arch = "aarch64")]
-const SIGNAL_RETURN: &[u8] = b"__kernel_rt_sigreturn\0";
+const SIGNAL_RETURN_NAME: &[u8] = b"__kernel_rt_sigreturn\0";
 
-static FOUND: AtomicPtr<c_void> = AtomicPtr::new(ptr::null_mut());
+static CLOCK_GETTIME: AtomicPtr<c_void> = AtomicPtr::new(ptr::null_mut());
 #[cfg(target_arch = "aarch64")]
-static RETURN: AtomicU64 = AtomicU64::new(u64::MAX);
-static LOOKED: AtomicBool = AtomicBool::new(false);
+static SIGNAL_RETURN_ADDRESS: AtomicU64 = AtomicU64::new(u64::MAX);
+static SEARCHED: AtomicBool = AtomicBool::new(false);
 
 /// Looks for the function, once. Not for a signal handler.
-pub(crate) fn look() {
-    if LOOKED.swap(true, Ordering::AcqRel) {
+pub(crate) fn find_functions() {
+    if SEARCHED.swap(true, Ordering::AcqRel) {
         return;
     }
     // SAFETY: has no precondition.
     let base = unsafe { libc::getauxval(libc::AT_SYSINFO_EHDR) };
-    let Some(image) = copy(base) else { return };
-    if let Some(offset) = offset_of(&image, NAME) {
-        FOUND.store((base + offset) as *mut c_void, Ordering::Release);
+    let Some(image) = copy_image(base) else { return };
+    if let Some(offset) = find_symbol(&image, CLOCK_GETTIME_NAME) {
+        CLOCK_GETTIME.store((base + offset) as *mut c_void, Ordering::Release);
     }
     #[cfg(target_arch = "aarch64")]
-    if let Some(offset) = offset_of(&image, SIGNAL_RETURN) {
-        RETURN.store(base + offset, Ordering::Release);
+    if let Some(offset) = find_symbol(&image, SIGNAL_RETURN_NAME) {
+        SIGNAL_RETURN_ADDRESS.store(base + offset, Ordering::Release);
     }
 }
 
 /// Where the kernel lets signal handlers return to; no address where it is not known.
 #[cfg(target_arch = "aarch64")]
 pub(crate) fn signal_return() -> u64 {
-    RETURN.load(Ordering::Acquire)
+    SIGNAL_RETURN_ADDRESS.load(Ordering::Acquire)
 }
 
 /// The clock in nanoseconds; `None` where there is no such function. Safe in a signal handler.
-pub(crate) fn read(clock: libc::clockid_t) -> Option<u64> {
-    let found = FOUND.load(Ordering::Acquire);
+pub(crate) fn read_clock(clock: libc::clockid_t) -> Option<u64> {
+    let found = CLOCK_GETTIME.load(Ordering::Acquire);
     if found.is_null() {
         return None;
     }
@@ -75,14 +75,14 @@ pub(crate) fn read(clock: libc::clockid_t) -> Option<u64> {
 }
 
 /// What its headers say that it has. Other mappings may follow.
-fn copy(base: u64) -> Option<Vec<u8>> {
+fn copy_image(base: u64) -> Option<Vec<u8>> {
     let bytes = |size| checked_read::copy(AddressRange::new(Address(base), size)?).ok();
     let first = if base == 0 { None } else { bytes(PAGE) }?;
     let end = segments(&first)?
         .filter(|segment| segment.p_type.get(LE) == PT_LOAD)
         .map(|segment| segment.p_offset.get(LE).saturating_add(segment.p_filesz.get(LE)))
         .max()?;
-    bytes(end.clamp(PAGE, LARGEST))
+    bytes(end.clamp(PAGE, MAX_IMAGE_BYTES))
 }
 
 fn segments(image: &[u8]) -> Option<impl Iterator<Item = ProgramHeader>> {
@@ -93,7 +93,7 @@ fn segments(image: &[u8]) -> Option<impl Iterator<Item = ProgramHeader>> {
 
 /// Where in the image the function is that has this name, which ends with a zero. The table of symbols ends where that
 /// of their names begins, as every linker writes it.
-fn offset_of(image: &[u8], name: &[u8]) -> Option<u64> {
+fn find_symbol(image: &[u8], name: &[u8]) -> Option<u64> {
     let load = segments(image)?.find(|segment| segment.p_type.get(LE) == PT_LOAD)?;
     let dynamic = segments(image)?.filter(|segment| segment.p_type.get(LE) == PT_DYNAMIC).last()?;
     let bias = load.p_vaddr.get(LE).wrapping_sub(load.p_offset.get(LE));
@@ -117,17 +117,17 @@ mod tests {
 
     #[test]
     fn it_is_the_kernels_clock() {
-        look();
+        find_functions();
         // SAFETY: has no precondition.
         let base = unsafe { libc::getauxval(libc::AT_SYSINFO_EHDR) };
-        let image = copy(base).unwrap();
-        assert!(image.len() > 4000 && offset_of(&image, NAME).is_some(), "{} bytes", image.len());
-        assert_eq!(offset_of(&image, b"__vdso_no_such_function\0"), None);
+        let image = copy_image(base).unwrap();
+        assert!(image.len() > 4000 && find_symbol(&image, CLOCK_GETTIME_NAME).is_some(), "{} bytes", image.len());
+        assert_eq!(find_symbol(&image, b"__vdso_no_such_function\0"), None);
         for end in 0..image.len() / 16 {
             // Damaged ones are refused or end somewhere in the image.
-            assert!(offset_of(&image[..end * 16], NAME).is_none_or(|offset| offset < image.len() as u64));
+            assert!(find_symbol(&image[..end * 16], CLOCK_GETTIME_NAME).is_none_or(|offset| offset < image.len() as u64));
         }
-        let clock = |clock| read(clock).unwrap();
+        let clock = |clock| read_clock(clock).unwrap();
         let (before, between, after) =
             (jitlisten::plumbing::monotonic(), clock(libc::CLOCK_MONOTONIC), jitlisten::plumbing::monotonic());
         assert!(before <= between && between <= after);

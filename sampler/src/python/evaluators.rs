@@ -32,7 +32,7 @@ impl<'a> Evaluators<'a> {
         if state == 0 {
             return none;
         }
-        let most = most.min(frames::MOST_FRAMES);
+        let most = most.min(frames::MAX_PYTHON_FRAMES);
         let walked = frames::walk(interpreter, state, time, most, anchors, put);
         let anchors = anchors.get(..walked.anchors).unwrap_or_default();
         Evaluators { interpreter: Some(interpreter), anchors, address: 0, stack: 0, walked }

@@ -23,10 +23,10 @@ use super::known;
 use super::layout::{Coroutines, NONE};
 use super::memory::Reader;
 use super::tasks::{MOST_COROUTINES, MOST_WAITERS};
-use crate::slot::MOST_ANCHORS;
+use crate::slot::MAX_ANCHORS;
 
 /// Frames of one stack, at most.
-pub(crate) const MOST_FRAMES: u64 = 6144;
+pub(crate) const MAX_PYTHON_FRAMES: u64 = 6144;
 /// Frames in a row that are not shown, at most.
 const MOST_HIDDEN: u32 = 16;
 /// Code objects that are defined in one sample, at most.
@@ -268,7 +268,7 @@ impl<F: FnMut(u64)> Walk<'_, F> {
     /// In 3.11 each evaluator has a `_PyCFrame` on the C stack; the outermost is the thread's.
     fn anchor_cframes(&mut self, mut cframe: u64) {
         let offset = u64::from(self.interpreter.layout.release.cframe_previous);
-        for _ in 0..MOST_ANCHORS {
+        for _ in 0..MAX_ANCHORS {
             match cframe.checked_add(offset).and_then(|at| self.reader.word(at)) {
                 Some(previous) if previous != 0 => self.anchor(std::mem::replace(&mut cframe, previous)),
                 _ => return,

@@ -8,7 +8,7 @@
 use std::ffi::{c_int, c_void};
 use std::sync::atomic::Ordering;
 
-use crate::slot::PROCESS;
+use crate::slot::RECORDED_PID;
 
 const PAGE: u64 = 4096;
 /// `SYS_rt_sigprocmask` with this is refused after its first argument has been read.
@@ -137,7 +137,7 @@ fn errno() -> c_int {
 pub(super) fn fetch(address: u64, to: *mut u8, size: usize) -> Option<()> {
     let local = libc::iovec { iov_base: to.cast(), iov_len: size };
     let remote = libc::iovec { iov_base: address as *mut c_void, iov_len: size };
-    let pid = PROCESS.load(Ordering::Relaxed);
+    let pid = RECORDED_PID.load(Ordering::Relaxed);
     // SAFETY: writes memory of ours; a bad address is an error, not a fault.
     let copied = unsafe {
         libc::syscall(libc::SYS_process_vm_readv, pid, &raw const local, 1_usize, &raw const remote, 1_usize, 0_usize)
@@ -151,8 +151,8 @@ mod tests {
 
     #[test]
     fn what_is_not_there_is_not_read() {
-        let _alone = crate::slot::alone();
-        crate::slot::PROCESS.store(std::process::id(), std::sync::atomic::Ordering::Relaxed);
+        let _lock = crate::slot::lock_for_test();
+        crate::slot::RECORDED_PID.store(std::process::id(), std::sync::atomic::Ordering::Relaxed);
         let words = [1_u64 << 32 | 7, 0x0807_0605_0403_0201];
         let here = words.as_ptr() as u64;
         for is_held in [true, false] {

@@ -54,7 +54,7 @@ use functions::Functions;
 
 /// A copy of this process's memory, if all of it can be read.
 fn read(address: u64, size: u64) -> Option<Vec<u8>> {
-    crate::mappings::read(address, size)
+    crate::mappings::read_memory(address, size)
 }
 
 /// The interpreter of this process as the writer has it.
@@ -106,7 +106,7 @@ impl Python {
     }
 
     /// In the child of a fork: handlers read the frames of the parent's interpreter, and it has the hook.
-    pub(crate) fn of_parent(inherited: Inherited, directory: &Path) -> Option<Python> {
+    pub(crate) fn inherit(inherited: Inherited, directory: &Path) -> Option<Python> {
         is_read().then(|| {
             forget_numbers();
             Python::new(inherited, directory)

@@ -99,7 +99,7 @@ pub trait Memory {
 
     /// The walk has crossed a signal handler's frame; the program was there with this stack pointer, perhaps of another
     /// stack.
-    fn moved(&mut self, _stack_pointer: u64) {}
+    fn change_stack(&mut self, _stack_pointer: u64) {}
 }
 
 /// The description of the code at an address.
@@ -119,7 +119,7 @@ pub trait CodeMap {
     fn find(&self, address: u64) -> Option<Code<'_>>;
 
     /// A walk has come to an address that no code is known at.
-    fn missed(&self) {}
+    fn report_unknown_code(&self) {}
 
     /// Whether the kernel has put `address` there for a signal handler to return to. Only where tables do not say so.
     fn is_signal_return(&self, _address: u64) -> bool {
@@ -178,7 +178,7 @@ pub fn walk(
                     return Outcome::Broken;
                 }
                 if was_signal_frame {
-                    memory.moved(registers.at(STACK));
+                    memory.change_stack(registers.at(STACK));
                 }
                 is_exact = was_signal_frame;
             }
@@ -238,7 +238,7 @@ fn by_table(
         }
         Some(Code::Trampoline | Code::Bare) => by_frame_pointer(registers, code, memory),
         None => {
-            code.missed();
+            code.report_unknown_code();
             // One that was made a moment ago.
             if !is_exact
                 && machine::HAS_TRAMPOLINE
