@@ -12,7 +12,7 @@ use std::sync::atomic::Ordering;
 
 use crate::code_map::{self, ProcessCode};
 use crate::measure::{slot_counter, take_signal_period};
-use crate::python::{EVALUATOR, Evaluators};
+use crate::python::{EVALUATOR_MARK, Evaluators};
 use crate::slot::{self, MAX_NATIVE_FRAMES, RECORDED_PID, Sample, Slot};
 use crate::stack_memory::StackMemory;
 use crate::timer::{self, SI_TIMER};
@@ -50,11 +50,7 @@ const MIN_STACK_BYTES: usize = 4096;
 /// The origin of a signal.
 enum SignalSource {
     /// Slot, its generation, and the number of missed intervals.
-    Timer {
-        index: usize,
-        generation: u32,
-        overrun: c_int,
-    },
+    Timer { index: usize, generation: u32, overrun: c_int },
     /// A perf counter, with the index of its slot if it is known.
     Counter(Option<usize>),
     /// The program or another process.
@@ -71,7 +67,9 @@ unsafe fn signal_source(info: *const libc::siginfo_t) -> SignalSource {
     let poll = unsafe { &*info.cast::<PollInfo>() };
     match (timer.code, timer::decode_signal_value(timer.value)) {
         (SI_TIMER, Some((index, generation))) => SignalSource::Timer { index, generation, overrun: timer.overrun },
-        (code, _) if counter::SIGNAL_CODES.contains(&code) => SignalSource::Counter(counter::find_slot(code, poll.descriptor)),
+        (code, _) if counter::SIGNAL_CODES.contains(&code) => {
+            SignalSource::Counter(counter::find_slot(code, poll.descriptor))
+        }
         _ => SignalSource::Elsewhere,
     }
 }
@@ -155,7 +153,12 @@ pub(crate) fn drain_pending_ticks() {
 /// Takes a sample if the slot belongs to the calling thread. A slot with a new owner must not be written to, so
 /// ownership is checked after raising the handler count. Whoever claims the slot for another thread reads that count
 /// afterwards.
-fn record_if_armed(slot: Option<&Slot>, is_owner: impl Fn(&Slot) -> bool, overrun: c_int, context: &mut libc::ucontext_t) {
+fn record_if_armed(
+    slot: Option<&Slot>,
+    is_owner: impl Fn(&Slot) -> bool,
+    overrun: c_int,
+    context: &mut libc::ucontext_t,
+) {
     let Some(slot) = slot else { return };
     slot.running_handlers.fetch_add(1, Ordering::SeqCst);
     let is_armed = || slot.state.load(Ordering::SeqCst) == slot::ARMED && RECORDED_PID.load(Ordering::Relaxed) != 0;
@@ -229,19 +232,19 @@ fn sample(slot: &Slot, space: u64, sample: Sample, context: &libc::ucontext_t) {
     };
     // SAFETY: this is the handler of the slot's thread, their only user, and it does not nest.
     let (cache, anchors) = unsafe { (&mut *slot.cache(), &mut *slot.anchors()) };
-    let mut evaluators = Evaluators::look(slot, sample.time, anchors, space / 4 * 3, |word| {
+    let mut evaluators = Evaluators::read(slot, sample.time, anchors, space / 4 * 3, |word| {
         let _ = put(word);
     });
     let (is_truncated, python_frames) = (evaluators.walked.is_truncated, evaluators.walked.frames);
     let mut frames = 0;
     cache.begin(code_map::generation());
     let outcome = unwind::walk(registers, &ProcessCode, &mut memory, cache, |address, stack| {
-        for _ in 0..evaluators.before(address, stack) {
-            let _ = put(EVALUATOR);
+        for _ in 0..evaluators.count_before(address, stack) {
+            let _ = put(EVALUATOR_MARK);
         }
         frames += 1;
         let is_put = frames <= MAX_NATIVE_FRAMES && put(address);
-        is_put && (!evaluators.is_at(address) || put(EVALUATOR))
+        is_put && (!evaluators.is_evaluator_at(address) || put(EVALUATOR_MARK))
     });
     let outcome = match outcome {
         _ if is_truncated => Outcome::Truncated,

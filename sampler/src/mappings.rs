@@ -117,9 +117,11 @@ impl Mappings {
 
     /// Keeps the tables of mappings that have disappeared, unless their addresses are in use again.
     fn keep_unmapped(&mut self, known: KnownMappings, lines: &[MappedRange]) {
-        let disappeared = std::mem::replace(&mut self.known, known).into_iter().map(|(line, found)| (line, found.tables));
+        let disappeared =
+            std::mem::replace(&mut self.known, known).into_iter().map(|(line, found)| (line, found.tables));
         self.unmapped.extend(disappeared.filter(|(_, tables)| matches!(**tables, Tables::Frames(_))));
-        self.unmapped.retain(|(unmapped, _)| lines.iter().all(|line| line.end <= unmapped.start || unmapped.end <= line.start));
+        self.unmapped
+            .retain(|(unmapped, _)| lines.iter().all(|line| line.end <= unmapped.start || unmapped.end <= line.start));
         let surplus = self.unmapped.len().saturating_sub(MAX_UNMAPPED_RANGES);
         self.unmapped.drain(..surplus);
     }
@@ -162,7 +164,8 @@ fn inspect_mapping(line: &MappedRange, header: Option<&MappedRange>) -> MappingI
     let module = header.and_then(|header| Module::parse(header.start, line.start..line.end));
     let Some(module) = module else {
         let code = read_memory(line.start, 64.min(line.end - line.start)).unwrap_or_default();
-        let is_trampoline = line.inode == 0 && code.windows(TRAMPOLINE_CODE.len()).any(|bytes| bytes == TRAMPOLINE_CODE);
+        let is_trampoline =
+            line.inode == 0 && code.windows(TRAMPOLINE_CODE.len()).any(|bytes| bytes == TRAMPOLINE_CODE);
         let tables = if is_trampoline { Tables::Trampoline } else { Tables::Bare };
         return MappingInfo { tables: Arc::new(tables), build_id: None };
     };
@@ -186,7 +189,8 @@ impl Module {
         if u64::from(header.e_phentsize.get(LE)) != SIZE || count > 64 || offset > 1 << 20 {
             return None;
         }
-        let segments: Vec<ProgramHeader> = elf::structures(&read_memory(base.checked_add(offset)?, count * SIZE)?).collect();
+        let segments: Vec<ProgramHeader> =
+            elf::structures(&read_memory(base.checked_add(offset)?, count * SIZE)?).collect();
         let first =
             segments.iter().rfind(|segment| segment.p_type.get(LE) == PT_LOAD && segment.p_offset.get(LE) == 0)?;
         Some(Module { base, bias: base.wrapping_sub(first.p_vaddr.get(LE) & !0xfff), segments, code })
@@ -202,7 +206,8 @@ impl Module {
         // The header does not store the section's size: it extends to the end of its segment, or to the header.
         let section_offset = section_address.wrapping_sub(self.bias);
         let load_ranges = segments_of_kind(PT_LOAD).map(|segment| (segment.p_vaddr.get(LE), segment.p_memsz.get(LE)));
-        let (start, load_size) = load_ranges.into_iter().find(|(start, size)| section_offset.wrapping_sub(*start) < *size)?;
+        let (start, load_size) =
+            load_ranges.into_iter().find(|(start, size)| section_offset.wrapping_sub(*start) < *size)?;
         let mut size = start.wrapping_add(load_size).wrapping_sub(section_offset);
         if header_start > section_offset && header_start - section_offset < size {
             size = header_start - section_offset;

@@ -1,5 +1,5 @@
-//! The event, the rate, and the measured amount of each thread: set at the start of a recording, read by every new
-//! thread and in the handler. In atomics, because readers take no lock.
+//! The event, the rate, and the measured amount of each thread. Set at the start of a recording, and read by new
+//! threads and in the handler. Everything is atomic, because readers take no lock.
 
 #![forbid(unsafe_code)]
 
@@ -13,29 +13,33 @@ use crate::slot::Slot;
 
 static CLOCK: AtomicU32 = AtomicU32::new(0);
 static RATE_HZ: AtomicU32 = AtomicU32::new(0);
-/// Of the event that is counted instead.
+/// True if a counter is used instead of a clock.
 static USES_COUNTER: AtomicBool = AtomicBool::new(false);
+/// `type` of the counted event.
 static COUNTER_KIND: AtomicU32 = AtomicU32::new(0);
+/// `config` of the counted event.
 static COUNTER_CONFIG: AtomicU64 = AtomicU64::new(0);
 static COUNTER_USER_ONLY: AtomicBool = AtomicBool::new(false);
 
-/// The main thread's stack.
+/// Lower bound of the main thread's stack.
 static MAIN_STACK_LOW: AtomicU64 = AtomicU64::new(0);
+/// Upper bound of the main thread's stack.
 static MAIN_STACK_HIGH: AtomicU64 = AtomicU64::new(0);
 
-/// Where the main thread's stack is; zeros if it is not known.
+/// Returns the bounds of the main thread's stack; zeros if unknown.
 pub(crate) fn main_stack() -> (u64, u64) {
     (MAIN_STACK_LOW.load(Ordering::Relaxed), MAIN_STACK_HIGH.load(Ordering::Relaxed))
 }
 
-/// From its mapping, which the kernel makes larger down to `limit` bytes: no other mapping gets a place there.
+/// Sets the main thread's stack from its mapping. The kernel grows it down to `limit` bytes; no other mapping is placed
+/// there.
 pub(crate) fn set_main_stack((low, high): (u64, u64), limit: u64) {
     let low = low.min(high.saturating_sub(limit));
     MAIN_STACK_LOW.store(low, Ordering::Relaxed);
     MAIN_STACK_HIGH.store(high, Ordering::Relaxed);
 }
 
-/// What timers that are made from now on do; or counters, if there is one.
+/// Sets the clock, the rate and the counter of the recording.
 pub(crate) fn configure(clock: Clock, hz: u32, counter: Option<&Counter>) {
     CLOCK.store(clock as u32, Ordering::Relaxed);
     RATE_HZ.store(hz, Ordering::Relaxed);
@@ -47,27 +51,27 @@ pub(crate) fn configure(clock: Clock, hz: u32, counter: Option<&Counter>) {
     USES_COUNTER.store(counter.is_some(), Ordering::Relaxed);
 }
 
-/// Nanoseconds between two samples of a thread.
+/// Nominal time between two samples of a thread, in ns.
 pub(crate) fn period_ns() -> u64 {
     1_000_000_000 / u64::from(rate_hz().max(1))
 }
 
-/// Samples a second.
+/// Samples per second.
 pub(crate) fn rate_hz() -> u32 {
     RATE_HZ.load(Ordering::Relaxed)
 }
 
-/// Which time is measured, where nothing is counted.
+/// Clock of the recording, if no event is counted.
 pub(crate) fn configured_clock() -> Clock {
     if CLOCK.load(Ordering::Relaxed) == Clock::Wall as u32 { Clock::Wall } else { Clock::Cpu }
 }
 
-/// Whether the writer says when threads are sampled.
+/// True in wall-clock mode, where the writer decides when threads are sampled.
 pub(crate) fn uses_wall_clock() -> bool {
     configured_clock() == Clock::Wall && !USES_COUNTER.load(Ordering::Relaxed)
 }
 
-/// What is counted instead of time.
+/// The event that is counted instead of time.
 pub(crate) fn configured_counter() -> Option<Counter> {
     USES_COUNTER.load(Ordering::Relaxed).then(|| {
         let (kind, config) = (COUNTER_KIND.load(Ordering::Relaxed), COUNTER_CONFIG.load(Ordering::Relaxed));
@@ -75,20 +79,21 @@ pub(crate) fn configured_counter() -> Option<Counter> {
     })
 }
 
-/// The counter that the slot has.
+/// Returns the open counter of a slot.
 pub(crate) fn slot_counter(slot: &Slot) -> Option<OpenCounter> {
     let (descriptor, id) = (slot.timer.load(Ordering::Acquire), slot.counter_id.load(Ordering::Acquire));
     (id != 0 && descriptor >= 0).then_some(OpenCounter { descriptor, id })
 }
 
-/// The period of a signal. A timer is looked at when the kernel ticks, which may be much later than its period is over;
-/// `overrun` says how many periods more have passed, so that the sum is the thread's time but for the last period.
+/// Returns the period of a timer signal, and accounts for it. The kernel checks a timer only at its tick, which may be
+/// much later than the expiry. `overrun` is the number of further periods that have elapsed; so the periods add up to
+/// the thread's time, except for the last period.
 pub(crate) fn take_signal_period(slot: &Slot, overrun: i32) -> u64 {
     if slot_counter(slot).is_some() {
         return take_unaccounted(slot);
     }
     if configured_clock() == Clock::Wall {
-        // The writer has put it into `owed`.
+        // The writer has added it to `pending_period`.
         return 0;
     }
     let period = slot.period.load(Ordering::Relaxed);
@@ -96,14 +101,14 @@ pub(crate) fn take_signal_period(slot: &Slot, overrun: i32) -> u64 {
         0 => period,
         first => first,
     };
-    let passed = first + period * u64::try_from(overrun).unwrap_or(0);
-    slot.accounted.fetch_add(passed, Ordering::Relaxed);
-    passed
+    let elapsed_ns = first + period * u64::try_from(overrun).unwrap_or(0);
+    slot.accounted.fetch_add(elapsed_ns, Ordering::Relaxed);
+    elapsed_ns
 }
 
-/// The time of the thread, or the events of its counter, that no sample has in its period yet.
+/// Returns the thread's time, or counted events, that no sample accounts for yet, and accounts for it.
 pub(crate) fn take_unaccounted(slot: &Slot) -> u64 {
-    let now = match (slot_counter(slot), configured_clock()) {
+    let total = match (slot_counter(slot), configured_clock()) {
         (Some(counter), _) => match counter.read_count() {
             Some(count) => count,
             None => return 0,
@@ -111,5 +116,5 @@ pub(crate) fn take_unaccounted(slot: &Slot) -> u64 {
         (None, Clock::Cpu) => clock::thread_cpu(slot.tid.load(Ordering::Relaxed)),
         (None, Clock::Wall) => clock::monotonic(),
     };
-    now.saturating_sub(slot.accounted.swap(now, Ordering::Relaxed))
+    total.saturating_sub(slot.accounted.swap(total, Ordering::Relaxed))
 }

@@ -197,10 +197,7 @@ impl Options {
 /// # Errors
 /// A message, if it is out of range.
 pub(crate) fn checked_hz(hz: u32) -> Result<u32, String> {
-    (1..=MAX_HZ)
-        .contains(&hz)
-        .then_some(hz)
-        .ok_or_else(|| format!("sampling rate {hz}: use 1 to {MAX_HZ} per second"))
+    (1..=MAX_HZ).contains(&hz).then_some(hz).ok_or_else(|| format!("sampling rate {hz}: use 1 to {MAX_HZ} per second"))
 }
 
 fn is_word(word: &str) -> bool {

@@ -167,7 +167,8 @@ impl Output {
 pub(crate) fn first_process(path: &Path) -> Option<u32> {
     let mut record = [0; 16];
     File::open(path).ok()?.read_exact_at(&mut record, DATA_OFFSET).ok()?;
-    let [kind, _, pid, _] = [0, 4, 8, 12].map(|offset| u32::from_le_bytes([0, 1, 2, 3].map(|byte| record[offset + byte])));
+    let [kind, _, pid, _] =
+        [0, 4, 8, 12].map(|offset| u32::from_le_bytes([0, 1, 2, 3].map(|byte| record[offset + byte])));
     (kind == PERF_RECORD_COMM).then_some(pid)
 }
 

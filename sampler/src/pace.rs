@@ -1,4 +1,4 @@
-//! Guarantees progress: a thread spends at most 1/20 of its time in the handler, even if the handler is slow.
+//! Limits the handler to 1/20 of a thread's time, so that the thread makes progress even if the handler is slow.
 //!
 //! A signal that arrives while the handler runs is delivered as soon as it returns. A handler that takes longer than
 //! the interval would block the thread forever.
@@ -7,15 +7,15 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// The handler may have this part of the time.
+/// The handler may use this fraction of the time.
 const HANDLER_TIME_DIVISOR: u64 = 20;
 
-/// Of one thread, for its handler. All zeros before the first sample.
+/// Pacing state of one thread, for its handler. All zeros before the first sample.
 #[derive(Debug)]
 pub(crate) struct Pace {
-    /// Nanoseconds of the last sample.
+    /// Duration of the last sample in ns.
     last_cost_ns: AtomicU64,
-    /// Intervals for which there is no sample.
+    /// Number of intervals that are still to be skipped.
     intervals_to_skip: AtomicU64,
 }
 
@@ -25,24 +25,25 @@ impl Pace {
         self.intervals_to_skip.store(0, Ordering::Relaxed);
     }
 
-    /// Whether to skip a signal whose period is so many intervals.
+    /// Returns true if this signal, whose period is `intervals` long, is to be skipped.
     pub(crate) fn take_skip(&self, intervals: u64) -> bool {
-        let rest = self.intervals_to_skip.load(Ordering::Relaxed);
-        self.intervals_to_skip.store(rest.saturating_sub(intervals), Ordering::Relaxed);
-        rest > 0
+        let to_skip = self.intervals_to_skip.load(Ordering::Relaxed);
+        self.intervals_to_skip.store(to_skip.saturating_sub(intervals), Ordering::Relaxed);
+        to_skip > 0
     }
 
-    /// Nanoseconds of the last sample.
+    /// Duration of the last sample in ns.
     pub(crate) fn last_cost_ns(&self) -> u64 {
         self.last_cost_ns.load(Ordering::Relaxed)
     }
 
-    /// A sample took `cost` nanoseconds of an interval. One that took long once may have been put aside by the kernel:
-    /// two in a row count, the cheaper one of them.
+    /// Records that a sample took `cost` ns of an interval. A single long one may have been preempted, so the cheaper
+    /// of the last two counts.
     pub(crate) fn record_cost(&self, cost: u64, interval: u64) {
-        let usual = cost.min(self.last_cost_ns.swap(cost, Ordering::Relaxed));
-        let due = usual.saturating_mul(HANDLER_TIME_DIVISOR);
-        self.intervals_to_skip.store(if due > interval { due / interval.max(1) } else { 0 }, Ordering::Relaxed);
+        let typical_cost = cost.min(self.last_cost_ns.swap(cost, Ordering::Relaxed));
+        let min_interval_sum = typical_cost.saturating_mul(HANDLER_TIME_DIVISOR);
+        self.intervals_to_skip
+            .store(if min_interval_sum > interval { min_interval_sum / interval.max(1) } else { 0 }, Ordering::Relaxed);
     }
 }
 
@@ -50,7 +51,8 @@ impl Pace {
 mod tests {
     use super::*;
 
-    /// Samples, skipped signals, and nanoseconds of handlers, of so many intervals.
+    /// Simulates `intervals` signals. Returns the samples, the skipped signals, and the total time of the handlers in
+    /// ns.
     fn run(intervals: u64, interval: u64, cost: impl Fn(u64) -> u64) -> (u64, u64, u64) {
         let pace = Pace { last_cost_ns: AtomicU64::new(0), intervals_to_skip: AtomicU64::new(0) };
         let (mut samples, mut skipped, mut time) = (0, 0, 0);

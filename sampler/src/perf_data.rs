@@ -326,7 +326,8 @@ pub(crate) fn header(attribute: &Attribute, data_size: u64, features: &[u32]) ->
 /// Returns the size of the records according to a header; `None` if jitlisten did not write the file.
 pub(crate) fn data_size(header: &[u8]) -> Option<u64> {
     let word = |offset: usize| Some(u64::from_le_bytes(header.get(offset..offset + 8)?.try_into().ok()?));
-    let is_ours = header.starts_with(MAGIC) && word(8)? == HEADER_SIZE && word(DATA_SIZE_OFFSET as usize - 8)? == DATA_OFFSET;
+    let is_ours =
+        header.starts_with(MAGIC) && word(8)? == HEADER_SIZE && word(DATA_SIZE_OFFSET as usize - 8)? == DATA_OFFSET;
     is_ours.then(|| word(DATA_SIZE_OFFSET as usize)).flatten()
 }
 

@@ -105,7 +105,8 @@ fn may_have_sample(file: &File, length: u64) -> bool {
         }
         let Some(header) = read_word(position) else { return true };
         let (kind, size) = (header as u32, header >> 48);
-        let kinds_with_samples = [PERF_RECORD_SAMPLE, PERF_RECORD_COMPRESSED, PERF_RECORD_COMPRESSED2, PERF_RECORD_AUXTRACE];
+        let kinds_with_samples =
+            [PERF_RECORD_SAMPLE, PERF_RECORD_COMPRESSED, PERF_RECORD_COMPRESSED2, PERF_RECORD_AUXTRACE];
         if kinds_with_samples.contains(&kind) || size < 8 {
             return true;
         }
@@ -223,7 +224,8 @@ fn keep_image(directory: &Path, image: &Path) -> bool {
         };
         directory.copy(OwnDirectory::open(parent)?.open_file(file)?, &name).map(drop)
     });
-    result.inspect_err(|error| log_line!(Warn, "cannot keep {} in {}: {error}", image.display(), directory.display()))
+    result
+        .inspect_err(|error| log_line!(Warn, "cannot keep {} in {}: {error}", image.display(), directory.display()))
         .is_ok()
 }
 
@@ -297,9 +299,15 @@ mod tests {
         let scene = Scene::new("old");
         scene.record(1, true);
         scene.record(2, true);
-        assert_eq!((scene.describe(&scene.file), scene.describe(&old(&scene.file))), (recording_by(2), recording_by(1)));
+        assert_eq!(
+            (scene.describe(&scene.file), scene.describe(&old(&scene.file))),
+            (recording_by(2), recording_by(1))
+        );
         scene.record(3, true);
-        assert_eq!((scene.describe(&scene.file), scene.describe(&old(&scene.file))), (recording_by(3), recording_by(2)));
+        assert_eq!(
+            (scene.describe(&scene.file), scene.describe(&old(&scene.file))),
+            (recording_by(3), recording_by(2))
+        );
         let names = fs::read_dir(&scene.directory).unwrap().flatten().map(|entry| entry.file_name());
         assert_eq!(names.count(), 4, "nothing else is left");
     }
@@ -314,7 +322,10 @@ mod tests {
         fs::remove_file(images(&scene.file).join("python-1-1f-0.so")).unwrap();
         scene.record(3, true);
         scene.record(4, false);
-        assert_eq!((scene.describe(&scene.file), scene.describe(&old(&scene.file))), (recording_by(3), recording_by(2)));
+        assert_eq!(
+            (scene.describe(&scene.file), scene.describe(&old(&scene.file))),
+            (recording_by(3), recording_by(2))
+        );
     }
 
     #[test]

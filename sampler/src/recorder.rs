@@ -28,7 +28,8 @@ use crate::process::Process;
 use crate::slot::RECORDED_PID;
 use crate::threads::{self, ACTIVE, SAMPLED_THREADS, THREADS_WITHOUT_TIMER};
 use crate::writer::{
-    self, ABANDON_REQUESTED, COUNTERS, End, WRITER_MODE, FILE_PENDING, Inherited, FILE_REQUESTED, FILE_CREATED, STOP_REQUESTED, WRITER_STATE, RECORDING_WRITTEN, Writer,
+    self, ABANDON_REQUESTED, COUNTERS, End, FILE_CREATED, FILE_PENDING, FILE_REQUESTED, Inherited, RECORDING_WRITTEN,
+    STOP_REQUESTED, WRITER_MODE, WRITER_STATE, Writer,
 };
 use crate::{clock, code_map, fatal, leaving, measure, process, python, sanitizer, slot, timer, vdso, wake};
 
@@ -177,7 +178,8 @@ fn stop_in(state: &mut Option<Running>) -> Result<Statistics, Error> {
 /// Returns the path of the running recording; `Some(None)` until its file has been created (`place.rs`). Never blocks.
 pub fn current() -> Option<Option<PathBuf>> {
     let state = STATE.try_lock().ok()?;
-    let is_running = RECORDED_PID.load(Ordering::Acquire) == std::process::id() && !RECORDING_WRITTEN.load(Ordering::Acquire);
+    let is_running =
+        RECORDED_PID.load(Ordering::Acquire) == std::process::id() && !RECORDING_WRITTEN.load(Ordering::Acquire);
     let running = state.as_ref().filter(|_| is_running)?;
     Some(FILE_CREATED.load(Ordering::Acquire).then(|| running.path.clone()))
 }
@@ -424,7 +426,8 @@ fn start_writer(work: WriterTask) -> Result<(), (i32, WriterTask)> {
             }
         }
     }
-    let (mut all_signals, mut old_mask) = (MaybeUninit::<libc::sigset_t>::uninit(), MaybeUninit::<libc::sigset_t>::uninit());
+    let (mut all_signals, mut old_mask) =
+        (MaybeUninit::<libc::sigset_t>::uninit(), MaybeUninit::<libc::sigset_t>::uninit());
     // SAFETY: writes the set.
     unsafe { libc::sigfillset(all_signals.as_mut_ptr()) };
     // SAFETY: the first set was filled, the second one is written.
@@ -566,7 +569,7 @@ fn become_child(is_recorded: bool) {
     wake::forget_writer_thread();
     slot::reset_all_in_child(clock::own_tid(), interpose::signal_stack());
     if !is_recorded {
-        python::forget();
+        python::withdraw();
     }
     // The descriptors of counters are inherited; close the child's copies.
     slot::all().for_each(|(_, slot)| threads::close_counter(slot));

@@ -123,7 +123,8 @@ static USED_SLOTS: AtomicUsize = AtomicUsize::new(0);
 /// Index below which all slots are in use, except recently released ones.
 static FIRST_FREE_HINT: AtomicUsize = AtomicUsize::new(0);
 /// Owner of each slot, in one array: the slots themselves are far apart, and visiting thousands of them is slow.
-static OWNER_TIDS: [AtomicU32; SLOTS_PER_BLOCK * MAX_BLOCKS] = [const { AtomicU32::new(0) }; SLOTS_PER_BLOCK * MAX_BLOCKS];
+static OWNER_TIDS: [AtomicU32; SLOTS_PER_BLOCK * MAX_BLOCKS] =
+    [const { AtomicU32::new(0) }; SLOTS_PER_BLOCK * MAX_BLOCKS];
 
 /// A sample read from a ring.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -226,7 +227,14 @@ impl Slot {
         self.python_misses.store(0, Ordering::Relaxed);
         self.last_sample.store(0, Ordering::Relaxed);
         self.pace.reset();
-        for field in [&self.first_period, &self.pending_period, &self.idle_ns, &self.interrupted_call, &self.stack_low, &self.stack_high] {
+        for field in [
+            &self.first_period,
+            &self.pending_period,
+            &self.idle_ns,
+            &self.interrupted_call,
+            &self.stack_low,
+            &self.stack_high,
+        ] {
             field.store(0, Ordering::Relaxed);
         }
         self.stack_probes.store(0, Ordering::Relaxed);
@@ -278,7 +286,10 @@ impl Slot {
     /// Returns how many stack words the next sample may have; `None` if too few are free.
     pub(crate) fn free_words(&self) -> Option<u64> {
         let used = self.write_position.load(Ordering::Relaxed).wrapping_sub(self.read_position.load(Ordering::Acquire));
-        (RING_WORDS as u64).checked_sub(used + HEADER_WORDS).filter(|&space| space >= MIN_FREE_WORDS).map(|space| space.min(MAX_SAMPLE_WORDS))
+        (RING_WORDS as u64)
+            .checked_sub(used + HEADER_WORDS)
+            .filter(|&space| space >= MIN_FREE_WORDS)
+            .map(|space| space.min(MAX_SAMPLE_WORDS))
     }
 
     /// True if the ring is more than half full and should be drained soon.
@@ -415,7 +426,8 @@ impl Slot {
 
     /// Removes the oldest sample, which [`Slot::peek`] has returned.
     pub(crate) fn pop(&self, sample: &Sample) {
-        self.read_position.store(self.read_position.load(Ordering::Relaxed) + HEADER_WORDS + sample.count, Ordering::Release);
+        self.read_position
+            .store(self.read_position.load(Ordering::Relaxed) + HEADER_WORDS + sample.count, Ordering::Release);
     }
 }
 

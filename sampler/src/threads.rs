@@ -165,7 +165,8 @@ pub(crate) fn flush_caller() {
     if slot.state.compare_exchange(slot::ARMED, slot::CLAIMED, Ordering::SeqCst, Ordering::SeqCst).is_err() {
         return;
     }
-    let (pending_period, period) = (slot.pending_period.swap(0, Ordering::Relaxed), slot.period.load(Ordering::Relaxed));
+    let (pending_period, period) =
+        (slot.pending_period.swap(0, Ordering::Relaxed), slot.period.load(Ordering::Relaxed));
     // SAFETY: called in the slot's thread, and the handler checks the state first.
     unsafe { slot.close_ring(clock::monotonic(), pending_period + measure::take_unaccounted(slot)) };
     let timer = slot.timer.load(Ordering::SeqCst);
@@ -241,10 +242,13 @@ fn main_thread_has_ended(pid: u32) -> bool {
 pub(crate) fn is_last_program_thread() -> bool {
     let (own, pid) = (clock::own_tid(), std::process::id());
     let is_ending = |tid: &u32| {
-        slot::find_by_tid(*tid).any(|(_, slot)| slot.state.load(Ordering::SeqCst) == slot::ENDED) || !thread_exists(pid, *tid)
+        slot::find_by_tid(*tid).any(|(_, slot)| slot.state.load(Ordering::SeqCst) == slot::ENDED)
+            || !thread_exists(pid, *tid)
     };
     (own == pid || main_thread_has_ended(pid))
-        && list_threads(own).iter().all(|tid| [own, pid, WRITER_TID.load(Ordering::Acquire)].contains(tid) || is_ending(tid))
+        && list_threads(own)
+            .iter()
+            .all(|tid| [own, pid, WRITER_TID.load(Ordering::Acquire)].contains(tid) || is_ending(tid))
 }
 
 /// Returns true while the kernel still lists the writer thread. libc reports its end slightly earlier.
@@ -294,14 +298,18 @@ impl Scan {
     pub(crate) fn is_writer_last(&self) -> bool {
         let pid = std::process::id();
         main_thread_has_ended(pid)
-            && list_threads(self.writer_tid).iter().all(|tid| [self.writer_tid, pid].contains(tid) || !thread_exists(pid, *tid))
+            && list_threads(self.writer_tid)
+                .iter()
+                .all(|tid| [self.writer_tid, pid].contains(tid) || !thread_exists(pid, *tid))
     }
 
     /// Returns true if a full scan is due. As many threads may have started as have exited, so a scan also runs without
     /// a change of the link count; the more threads, the less often.
     fn is_due(&mut self, link_count: u64) -> bool {
         self.skipped_scans += 1;
-        let is_due = link_count != self.link_count || !self.unarmed_tids.is_empty() || self.skipped_scans > link_count / SMALL_THREAD_COUNT;
+        let is_due = link_count != self.link_count
+            || !self.unarmed_tids.is_empty()
+            || self.skipped_scans > link_count / SMALL_THREAD_COUNT;
         if is_due {
             (self.link_count, self.skipped_scans) = (link_count, 0);
         }

@@ -1,8 +1,9 @@
 //! `clock_gettime` of the vDSO: the kernel's clock without a system call, and unaffected by libfaketime. On AArch64
 //! also the address that signal handlers return to.
 //!
-//! It is found in a copy of the image: `unwind_register::DynamicSection` trusts loaded libraries and reads in place. A
-//! kernel, emulator or debugger (gVisor, rr) may provide an odd vDSO, which must not crash the program.
+//! The functions are found in a copy of the vDSO. `unwind_register::DynamicSection` would not do: it trusts loaded
+//! libraries and reads in place. A kernel, emulator or debugger (gVisor, rr) may provide an unusual vDSO, which must
+//! not crash the program.
 
 use std::ffi::{c_int, c_void};
 use std::mem::{self, MaybeUninit};
@@ -16,24 +17,27 @@ use jitlisten::plumbing::elf::{self, Dynamic, LE, ProgramHeader, Symbol};
 use jitlisten::{Address, AddressRange};
 use object::elf::{DT_STRTAB, DT_SYMTAB, PT_DYNAMIC, PT_LOAD};
 
-/// Two pages on x86_64; no kernel has had more than a few.
+/// Limit for the copied image. The vDSO is two pages on x86_64, and a few at most on any kernel.
 const MAX_IMAGE_BYTES: u64 = 1 << 16;
 const PAGE: u64 = 4096;
-/// `vdso(7)`
-const CLOCK_GETTIME_NAME: &[u8] = if cfg!(target_arch = "x86_64") { b"__vdso_clock_gettime\0" } else { b"__kernel_clock_gettime\0" };
+/// Name of the function (`vdso(7)`).
+const CLOCK_GETTIME_NAME: &[u8] =
+    if cfg!(target_arch = "x86_64") { b"__vdso_clock_gettime\0" } else { b"__kernel_clock_gettime\0" };
 
 type ClockGettime = unsafe extern "C" fn(libc::clockid_t, *mut libc::timespec) -> c_int;
 
-/// Where a signal handler returns to.
+/// Name of the function that a signal handler returns to.
 #[cfg(target_arch = "aarch64")]
 const SIGNAL_RETURN_NAME: &[u8] = b"__kernel_rt_sigreturn\0";
 
+/// Address of the vDSO's clock function; null if unknown.
 static CLOCK_GETTIME: AtomicPtr<c_void> = AtomicPtr::new(ptr::null_mut());
 #[cfg(target_arch = "aarch64")]
+/// Address that signal handlers return to; `u64::MAX` if unknown.
 static SIGNAL_RETURN_ADDRESS: AtomicU64 = AtomicU64::new(u64::MAX);
 static SEARCHED: AtomicBool = AtomicBool::new(false);
 
-/// Looks for the function, once. Not for a signal handler.
+/// Finds the functions, once. Not for a signal handler.
 pub(crate) fn find_functions() {
     if SEARCHED.swap(true, Ordering::AcqRel) {
         return;
@@ -50,39 +54,39 @@ pub(crate) fn find_functions() {
     }
 }
 
-/// Where the kernel lets signal handlers return to; no address where it is not known.
+/// Returns the address that signal handlers return to; `u64::MAX` if unknown.
 #[cfg(target_arch = "aarch64")]
 pub(crate) fn signal_return() -> u64 {
     SIGNAL_RETURN_ADDRESS.load(Ordering::Acquire)
 }
 
-/// The clock in nanoseconds; `None` where there is no such function. Safe in a signal handler.
+/// Reads a clock in nanoseconds. `None` if the vDSO has no such function. Safe in a signal handler.
 pub(crate) fn read_clock(clock: libc::clockid_t) -> Option<u64> {
-    let found = CLOCK_GETTIME.load(Ordering::Acquire);
-    if found.is_null() {
+    let address = CLOCK_GETTIME.load(Ordering::Acquire);
+    if address.is_null() {
         return None;
     }
     // SAFETY: the function of that name in the vDSO, which is never unmapped, has this type.
-    let function = unsafe { mem::transmute::<*mut c_void, ClockGettime>(found) };
-    let mut now = MaybeUninit::<libc::timespec>::uninit();
+    let function = unsafe { mem::transmute::<*mut c_void, ClockGettime>(address) };
+    let mut time = MaybeUninit::<libc::timespec>::uninit();
     // SAFETY: writable memory for a timespec.
-    if unsafe { function(clock, now.as_mut_ptr()) } != 0 {
+    if unsafe { function(clock, time.as_mut_ptr()) } != 0 {
         return None;
     }
     // SAFETY: the call has succeeded and written it.
-    let now = unsafe { now.assume_init() };
-    Some(now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64)
+    let time = unsafe { time.assume_init() };
+    Some(time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64)
 }
 
-/// What its headers say that it has. Other mappings may follow.
+/// Copies the vDSO, as large as its headers say: other mappings may follow it.
 fn copy_image(base: u64) -> Option<Vec<u8>> {
-    let bytes = |size| checked_read::copy(AddressRange::new(Address(base), size)?).ok();
-    let first = if base == 0 { None } else { bytes(PAGE) }?;
-    let end = segments(&first)?
+    let read = |size| checked_read::copy(AddressRange::new(Address(base), size)?).ok();
+    let first_page = if base == 0 { None } else { read(PAGE) }?;
+    let end = segments(&first_page)?
         .filter(|segment| segment.p_type.get(LE) == PT_LOAD)
         .map(|segment| segment.p_offset.get(LE).saturating_add(segment.p_filesz.get(LE)))
         .max()?;
-    bytes(end.clamp(PAGE, MAX_IMAGE_BYTES))
+    read(end.clamp(PAGE, MAX_IMAGE_BYTES))
 }
 
 fn segments(image: &[u8]) -> Option<impl Iterator<Item = ProgramHeader>> {
@@ -91,23 +95,24 @@ fn segments(image: &[u8]) -> Option<impl Iterator<Item = ProgramHeader>> {
     Some(elf::structures(headers).take(header.e_phnum.get(LE).into()))
 }
 
-/// Where in the image the function is that has this name, which ends with a zero. The table of symbols ends where that
-/// of their names begins, as every linker writes it.
+/// Returns the offset of a function in the image; `name` includes its NUL. The symbol table ends at the string table,
+/// as all linkers lay them out.
 fn find_symbol(image: &[u8], name: &[u8]) -> Option<u64> {
     let load = segments(image)?.find(|segment| segment.p_type.get(LE) == PT_LOAD)?;
     let dynamic = segments(image)?.filter(|segment| segment.p_type.get(LE) == PT_DYNAMIC).last()?;
     let bias = load.p_vaddr.get(LE).wrapping_sub(load.p_offset.get(LE));
     let table = image.get(usize::try_from(dynamic.p_offset.get(LE)).ok()?..)?;
     let table = table.get(..usize::try_from(dynamic.p_filesz.get(LE)).ok()?)?;
-    let entry = |tag| {
-        let entry = elf::structures::<Dynamic>(table).find(|entry| entry.d_tag.get(LE) == tag)?;
-        usize::try_from(entry.d_val.get(LE).wrapping_sub(bias)).ok()
+    let dynamic_value = |tag| {
+        let dynamic_value =
+            elf::structures::<Dynamic>(table).find(|dynamic_value| dynamic_value.d_tag.get(LE) == tag)?;
+        usize::try_from(dynamic_value.d_val.get(LE).wrapping_sub(bias)).ok()
     };
-    let (symbols, names) = (entry(DT_SYMTAB)?, entry(DT_STRTAB)?);
-    let named = |symbol: &Symbol| {
+    let (symbols, names) = (dynamic_value(DT_SYMTAB)?, dynamic_value(DT_STRTAB)?);
+    let has_name = |symbol: &Symbol| {
         image.get(names.saturating_add(symbol.st_name.get(LE) as usize)..).is_some_and(|text| text.starts_with(name))
     };
-    let symbol = elf::structures::<Symbol>(image.get(symbols..names)?).find(named)?;
+    let symbol = elf::structures::<Symbol>(image.get(symbols..names)?).find(has_name)?;
     Some(symbol.st_value.get(LE).wrapping_sub(bias)).filter(|&offset| offset != 0 && offset < image.len() as u64)
 }
 
@@ -124,8 +129,10 @@ mod tests {
         assert!(image.len() > 4000 && find_symbol(&image, CLOCK_GETTIME_NAME).is_some(), "{} bytes", image.len());
         assert_eq!(find_symbol(&image, b"__vdso_no_such_function\0"), None);
         for end in 0..image.len() / 16 {
-            // Damaged ones are refused or end somewhere in the image.
-            assert!(find_symbol(&image[..end * 16], CLOCK_GETTIME_NAME).is_none_or(|offset| offset < image.len() as u64));
+            // Truncated images must yield nothing, or an offset in the image.
+            assert!(
+                find_symbol(&image[..end * 16], CLOCK_GETTIME_NAME).is_none_or(|offset| offset < image.len() as u64)
+            );
         }
         let clock = |clock| read_clock(clock).unwrap();
         let (before, between, after) =

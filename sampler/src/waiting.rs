@@ -265,7 +265,8 @@ impl Watch {
                     }
                 }
                 let waited_ns = now.saturating_sub(thread.waiting_since);
-                thread.next_check = now + (waited_ns / WAIT_TIME_DIVISOR).clamp(period, MAX_CHECK_INTERVAL_NS.max(period));
+                thread.next_check =
+                    now + (waited_ns / WAIT_TIME_DIVISOR).clamp(period, MAX_CHECK_INTERVAL_NS.max(period));
             }
             next_check = next_check.min(thread.next_check);
         }
@@ -279,7 +280,10 @@ impl Watch {
         for ((_, slot), thread) in slot::all().zip(&self.threads) {
             let is_armed = slot.state.load(Ordering::Acquire) == slot::ARMED;
             let is_same_owner = slot.generation.load(Ordering::Acquire) == thread.generation;
-            if is_armed && is_same_owner && thread.has_not_run_since_sample(slot, clock::thread_cpu(slot.tid.load(Ordering::Acquire))) {
+            if is_armed
+                && is_same_owner
+                && thread.has_not_run_since_sample(slot, clock::thread_cpu(slot.tid.load(Ordering::Acquire)))
+            {
                 slot.idle_ns.fetch_add(measure::take_unaccounted(slot), Ordering::AcqRel);
             }
         }
@@ -291,7 +295,7 @@ impl Watch {
 fn sample_remotely(call: &SystemCall, cpu_ns: u64, slot: &Slot, cache: &mut RuleCache) -> Option<RemoteSample> {
     let is_interruption_visible = call.is_interruption_visible();
     // Python frames can only be read by the thread itself.
-    if !is_interruption_visible && python::is_read() {
+    if !is_interruption_visible && python::is_published() {
         return None;
     }
     let high = slot.stack_high.load(Ordering::Relaxed);
@@ -306,7 +310,11 @@ fn sample_remotely(call: &SystemCall, cpu_ns: u64, slot: &Slot, cache: &mut Rule
     });
     let is_still_waiting = clock::thread_cpu(slot.tid.load(Ordering::Acquire)) == cpu_ns;
     let is_usable = is_interruption_visible || outcome == Outcome::Complete;
-    (is_still_waiting && is_usable).then(|| RemoteSample { period: slot.pending_period.swap(0, Ordering::AcqRel), outcome, stack })
+    (is_still_waiting && is_usable).then(|| RemoteSample {
+        period: slot.pending_period.swap(0, Ordering::AcqRel),
+        outcome,
+        stack,
+    })
 }
 
 /// A copy of the upper part of a stack.

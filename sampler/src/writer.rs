@@ -19,7 +19,7 @@ use crate::code_map::{self, UNKNOWN_CODE};
 use crate::events::{self, LIBRARIES_CHANGED};
 use crate::mappings::{KnownMappings, Mappings};
 use crate::output::Output;
-use crate::perf_data::{Batch, InitialFeatures, Features, MAX_ADDRESSES, Mapping, SampleId};
+use crate::perf_data::{Batch, Features, InitialFeatures, MAX_ADDRESSES, Mapping, SampleId};
 use crate::place::PinnedImages;
 use crate::process::{self, Process};
 use crate::python::{self, Python};
@@ -53,7 +53,8 @@ pub(crate) struct Inherited {
 }
 
 /// State for fork children. Locked while the writer works, and by a thread that forks.
-pub(crate) static WRITER_STATE: Mutex<Inherited> = Mutex::new(Inherited { mappings: KnownMappings::new(), python: None });
+pub(crate) static WRITER_STATE: Mutex<Inherited> =
+    Mutex::new(Inherited { mappings: KnownMappings::new(), python: None });
 /// Request to finish the file and exit.
 pub(crate) static STOP_REQUESTED: AtomicBool = AtomicBool::new(false);
 /// Like [`STOP_REQUESTED`], but no thread waits for the writer.
@@ -234,7 +235,8 @@ impl Writer {
             if WRITER_MODE.compare_exchange(PAUSE, PAUSED, Ordering::AcqRel, Ordering::Relaxed).is_ok() {
                 return Err(self);
             }
-            if STOP_REQUESTED.load(Ordering::Acquire) || self.deadline.is_some_and(|until| clock::monotonic() >= until) {
+            if STOP_REQUESTED.load(Ordering::Acquire) || self.deadline.is_some_and(|until| clock::monotonic() >= until)
+            {
                 break End::Finished;
             }
             if ABANDON_REQUESTED.load(Ordering::Acquire) {
@@ -266,7 +268,9 @@ impl Writer {
             wake::wait_for_wake(wake_count, Duration::from_nanos(next.saturating_sub(clock::monotonic())));
             // Libraries are often loaded in quick succession: wait for more. A caller that ends the recording must not
             // wait.
-            let is_caller_waiting = [&wake::DRAIN_REQUESTED, &STOP_REQUESTED, &ABANDON_REQUESTED].iter().any(|request| request.load(Ordering::Acquire));
+            let is_caller_waiting = [&wake::DRAIN_REQUESTED, &STOP_REQUESTED, &ABANDON_REQUESTED]
+                .iter()
+                .any(|request| request.load(Ordering::Acquire));
             if wake::wake_count() != wake_count && !is_caller_waiting {
                 std::thread::sleep(MIN_PASS_INTERVAL);
             }
@@ -357,7 +361,8 @@ impl Writer {
         let since = if changed != 0 { changed } else { self.last_mapping_read + 1 };
         let has_new = self.read_mappings(since);
         // Unknown code that stays unknown, such as that of another JIT, must not cost ever more reads.
-        self.mapping_backoff_ns = if has_new { 0 } else { (self.mapping_backoff_ns * 2).clamp(100_000_000, 5_000_000_000) };
+        self.mapping_backoff_ns =
+            if has_new { 0 } else { (self.mapping_backoff_ns * 2).clamp(100_000_000, 5_000_000_000) };
         self.next_mapping_read = now + self.mapping_backoff_ns;
     }
 
@@ -403,7 +408,7 @@ impl Writer {
                 self.python = Python::find(&text, &new, self.pins.directory());
             }
             if let Some(python) = &self.python {
-                python.look(&new);
+                python.find_asyncio(&new);
             }
         }
         !new.is_empty()
@@ -439,13 +444,19 @@ impl Writer {
 
     /// Replaces evaluators in a stack by the Python frames they run. Returns false if a code object is not defined yet:
     /// another thread is still defining it.
-    fn merge_python_frames(&mut self, index: usize, stack: &mut Vec<u64>, outcome: &mut Outcome, may_wait: bool) -> bool {
+    fn merge_python_frames(
+        &mut self,
+        index: usize,
+        stack: &mut Vec<u64>,
+        outcome: &mut Outcome,
+        may_wait: bool,
+    ) -> bool {
         let Some(python) = &mut self.python else { return true };
-        if !python.knows(stack) {
+        if !python.can_name(stack) {
             let (batch, pid) = (&mut self.batch, self.pid);
-            python.take(|time, mapping| batch.mapping(SampleId { pid, tid: pid, time }, &mapping));
+            python.take_definitions(|time, mapping| batch.mapping(SampleId { pid, tid: pid, time }, &mapping));
         }
-        if may_wait && !python.knows(stack) {
+        if may_wait && !python.can_name(stack) {
             return false;
         }
         // Python frames are complete even where native unwinding stops early.
@@ -544,7 +555,7 @@ impl Writer {
             self.create_file();
         }
         if let Some(python) = &mut self.python {
-            python.write();
+            python.write_images();
         }
         self.append();
     }
@@ -659,7 +670,8 @@ fn is_image_path(path: &std::path::Path) -> bool {
     let starts_with = |name: Option<&std::ffi::OsStr>, prefix: &str| {
         name.and_then(|name| name.to_str()).is_some_and(|name| name.starts_with(prefix))
     };
-    starts_with(path.file_name(), "object-") && starts_with(path.parent().and_then(|parent| parent.file_name()), "image-")
+    starts_with(path.file_name(), "object-")
+        && starts_with(path.parent().and_then(|parent| parent.file_name()), "image-")
 }
 
 /// Returns the name of a thread of this process.
