@@ -23,6 +23,6 @@ pub(crate) fn thread_cpu_clock(tid: u32) -> libc::clockid_t {
 
 /// Thread id of the calling thread.
 pub(crate) fn own_tid() -> u32 {
-    // SAFETY: has no precondition.
+    // SAFETY: `gettid` has no precondition.
     (unsafe { libc::syscall(libc::SYS_gettid) }) as u32
 }

@@ -17,15 +17,15 @@ use perf_format::{ATTR_DISABLED, ATTR_EXCLUDE_HV, ATTR_EXCLUDE_KERNEL, ATTR_FREQ
 use crate::event_name::Counter;
 use crate::output;
 
-/// `PERF_EVENT_IOC_*` of `linux/perf_event.h`
+/// Request numbers `PERF_EVENT_IOC_*` of `linux/perf_event.h`.
 const IOC_DISABLE: libc::c_ulong = 0x2401;
 const IOC_REFRESH: libc::c_ulong = 0x2402;
 const IOC_ID: libc::c_ulong = 0x8008_2407;
-/// `F_SETSIG`, `F_SETOWN_EX` and `F_OWNER_TID` of `linux/fcntl.h`
+/// `fcntl` commands `F_SETSIG` and `F_SETOWN_EX`, and the owner type `F_OWNER_TID`, of `linux/fcntl.h`.
 const F_SETSIG: c_int = 10;
 const F_SETOWN_EX: c_int = 15;
 const F_OWNER_TID: c_int = 0;
-/// `PERF_FLAG_FD_CLOEXEC`
+/// `PERF_FLAG_FD_CLOEXEC` of `linux/perf_event.h`.
 const CLOEXEC: libc::c_ulong = 8;
 /// `POLL_IN` and `POLL_HUP`: reasons for which the kernel sends a descriptor's signal.
 const POLL_IN: c_int = 1;
@@ -117,7 +117,7 @@ impl Counter {
             breakpoint: 0,
             config1: 0,
         };
-        // SAFETY: reads the attributes; any processor, no group.
+        // SAFETY: `perf_event_open` reads the attributes. Any processor, no group.
         let descriptor =
             unsafe { libc::syscall(libc::SYS_perf_event_open, &raw const attributes, tid, -1, -1, CLOEXEC) };
         if descriptor < 0 {
@@ -140,9 +140,9 @@ impl Counter {
 
 fn prepare(descriptor: c_int, tid: u32, signal: c_int, index: usize) -> io::Result<OpenCounter> {
     let slot = SLOT_BY_DESCRIPTOR.get(descriptor as usize).ok_or_else(|| io::Error::from_raw_os_error(libc::EMFILE))?;
-    // SAFETY: passes a number.
+    // SAFETY: `fcntl` takes an integer here.
     let has_signal = set_signal_target(descriptor, tid) && unsafe { libc::fcntl(descriptor, F_SETSIG, signal) } == 0;
-    // SAFETY: passes flags.
+    // SAFETY: `fcntl` takes flags here.
     if !has_signal || unsafe { libc::fcntl(descriptor, libc::F_SETFL, libc::O_ASYNC | libc::O_NONBLOCK) } != 0 {
         return Err(io::Error::last_os_error());
     }
@@ -155,7 +155,7 @@ fn prepare(descriptor: c_int, tid: u32, signal: c_int, index: usize) -> io::Resu
 /// the previous owner gets no more of them afterwards.
 fn set_signal_target(descriptor: c_int, tid: u32) -> bool {
     let owner = SignalTarget { kind: F_OWNER_TID, tid: tid as c_int };
-    // SAFETY: reads the owner.
+    // SAFETY: `F_SETOWN_EX` reads the structure.
     unsafe { libc::fcntl(descriptor, F_SETOWN_EX, &raw const owner) == 0 }
 }
 
@@ -180,14 +180,14 @@ impl OpenCounter {
 
     /// Enables the counter until its next overflow.
     pub(crate) fn resume(self) -> bool {
-        // SAFETY: passes a number; any other file behind the descriptor refuses it.
+        // SAFETY: `ioctl` takes an integer here; a file other than a counter refuses the request.
         self.is_open() && unsafe { libc::ioctl(self.descriptor, IOC_REFRESH, 1) } == 0
     }
 
     /// Reads the total count.
     pub(crate) fn read_count(self) -> Option<u64> {
         let mut count = 0_u64;
-        // SAFETY: writes at most eight bytes.
+        // SAFETY: `read` writes at most eight bytes.
         let read = self.is_open().then(|| unsafe { libc::read(self.descriptor, (&raw mut count).cast(), 8) });
         (read == Some(8)).then_some(count)
     }
@@ -206,7 +206,7 @@ impl OpenCounter {
     pub(crate) fn stop(self) {
         self.mute();
         if self.is_open() {
-            // SAFETY: passes a number; any other file behind the descriptor refuses it.
+            // SAFETY: `ioctl` takes an integer here; a file other than a counter refuses the request.
             unsafe { libc::ioctl(self.descriptor, IOC_DISABLE, 0) };
         }
     }
@@ -223,6 +223,6 @@ impl OpenCounter {
 }
 
 fn close(descriptor: c_int) {
-    // SAFETY: our own descriptor.
+    // SAFETY: the descriptor is ours.
     unsafe { libc::close(descriptor) };
 }

@@ -39,7 +39,7 @@ impl NextFunction {
     pub(crate) fn address(&self) -> *mut c_void {
         let mut address = self.cached_address();
         if address.is_null() {
-            // SAFETY: a NUL-terminated name.
+            // SAFETY: the name is NUL-terminated.
             address = unsafe { libc::dlsym(libc::RTLD_NEXT, self.name.as_ptr()) };
             self.cached.store(address, Ordering::Release);
         }
@@ -59,7 +59,7 @@ macro_rules! next {
             $crate::disposition::set_errno(libc::ENOSYS);
             return $missing;
         }
-        // SAFETY: a function of that name has this type.
+        // SAFETY: libc's function of that name has this type.
         let function = unsafe {
             type Function = unsafe extern "C-unwind" fn($($type),*) -> $result;
             std::mem::transmute::<*mut std::ffi::c_void, Function>(address)
@@ -101,7 +101,7 @@ pub(crate) unsafe fn next_sigaction(signal: c_int, action: *const libc::sigactio
 /// Restores the program's disposition of a signal. No timer or counter sends the signal any more. One that is still
 /// pending in a thread is dropped: the kernel drops pending signals when they become ignored.
 pub(crate) fn return_to_program(signal: c_int) {
-    // SAFETY: all zeros is a valid disposition.
+    // SAFETY: all zeros is a valid `sigaction`.
     let mut action: libc::sigaction = unsafe { mem::zeroed() };
     action.sa_sigaction = libc::SIG_IGN;
     // SAFETY: no handler is installed.
@@ -131,7 +131,7 @@ pub(crate) fn forward_signal(signal: c_int, info: *mut SignalInfo, context: *mut
             let old_mask = unsafe { kernel_mask_word(&raw const (*context).uc_sigmask).read() };
             let mask = old_mask | PROGRAM_MASK.load(Ordering::Relaxed) | own_bit;
             let no_old_mask: *mut u64 = ptr::null_mut();
-            // SAFETY: reads a word.
+            // SAFETY: `rt_sigprocmask` reads one word.
             unsafe {
                 libc::syscall(libc::SYS_rt_sigprocmask, libc::SIG_SETMASK, &raw const mask, no_old_mask, 8_usize);
             }
@@ -145,7 +145,7 @@ pub(crate) fn forward_signal(signal: c_int, info: *mut SignalInfo, context: *mut
 
 /// Installs the default disposition, with a system call that is safe in a handler.
 pub(crate) fn restore_default(signal: c_int) {
-    // Handler (SIG_DFL), flags, restorer, mask.
+    // The kernel's `sigaction`: handler (SIG_DFL), flags, restorer, mask.
     let action = [0_u64; 4];
     let no_old_action: *mut u64 = ptr::null_mut();
     // SAFETY: reads the kernel's structure, which is the largest on x86_64.
@@ -155,7 +155,7 @@ pub(crate) fn restore_default(signal: c_int) {
 /// Sends the signal again with its default disposition: the process ends as soon as the handler has returned.
 pub(crate) fn end_process(signal: c_int) {
     restore_default(signal);
-    // SAFETY: numbers only.
+    // SAFETY: `tgkill` takes only integers.
     unsafe { libc::syscall(libc::SYS_tgkill, libc::getpid(), crate::clock::own_tid(), signal) };
 }
 
@@ -163,7 +163,7 @@ pub(crate) fn end_process(signal: c_int) {
 #[cfg(target_arch = "x86_64")]
 pub(crate) fn is_signal_pending(mask: *const SignalSet) -> bool {
     let mut pending = 0_u64;
-    // SAFETY: writes a word.
+    // SAFETY: `rt_sigpending` writes one word.
     unsafe { libc::syscall(libc::SYS_rt_sigpending, &raw mut pending, size_of::<u64>()) };
     // SAFETY: the set begins with the word that the kernel reads.
     let blocked = unsafe { kernel_mask_word(mask).read() };

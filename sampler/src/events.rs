@@ -34,7 +34,7 @@ fn push_event(range: AddressRange, image: Option<(PathBuf, u64)>) {
     let event = Box::into_raw(Box::new(Event { time: clock::monotonic(), range, image, next: ptr::null_mut() }));
     let mut newest = NEWEST_EVENT.load(Ordering::Acquire);
     loop {
-        // SAFETY: ours until it is linked.
+        // SAFETY: the event is ours until it is linked into the list.
         unsafe { (*event).next = newest };
         match NEWEST_EVENT.compare_exchange(newest, event, Ordering::AcqRel, Ordering::Acquire) {
             Ok(_) => return,

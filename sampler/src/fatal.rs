@@ -55,16 +55,16 @@ pub(crate) fn install_handler(signal: c_int) {
     if !may_have_handler(signal) || !leaving::is_recorded() {
         return;
     }
-    // SAFETY: all zeros is a valid disposition, the default.
+    // SAFETY: all zeros is a valid `sigaction`: the default disposition.
     let mut action: libc::sigaction = unsafe { MaybeUninit::zeroed().assume_init() };
-    // SAFETY: reads the disposition.
+    // SAFETY: only reads the current disposition into `action`.
     let result = unsafe { next_sigaction(signal, ptr::null(), &raw mut action) };
     if result != 0 || action.sa_sigaction != libc::SIG_DFL {
         return;
     }
     action.sa_sigaction = handler as *const () as libc::sighandler_t;
     action.sa_flags = libc::SA_SIGINFO | libc::SA_ONSTACK | libc::SA_RESTART;
-    // SAFETY: writes the set.
+    // SAFETY: `sigfillset` initializes the set.
     unsafe { libc::sigfillset(&raw mut action.sa_mask) };
     // SAFETY: a handler of this library, which is never unloaded, and is safe in every thread.
     unsafe { next_sigaction(signal, &raw const action, ptr::null_mut()) };
@@ -73,9 +73,9 @@ pub(crate) fn install_handler(signal: c_int) {
 /// Undoes [`install_handlers`].
 pub(crate) fn restore_defaults() {
     for signal in FATAL_SIGNALS {
-        // SAFETY: all zeros is a valid disposition, the default.
+        // SAFETY: all zeros is a valid `sigaction`: the default disposition.
         let mut action: libc::sigaction = unsafe { MaybeUninit::zeroed().assume_init() };
-        // SAFETY: reads the disposition.
+        // SAFETY: only reads the current disposition into `action`.
         let result = unsafe { next_sigaction(signal, ptr::null(), &raw mut action) };
         if result == 0 && visible_handler(action.sa_sigaction) != action.sa_sigaction {
             restore_default(signal);

@@ -101,7 +101,7 @@ pub(crate) extern "C-unwind" fn handler(signal: c_int, info: *mut libc::siginfo_
 
 /// Returns true if a dequeued signal is one of ours. No sample is taken for it.
 pub(crate) fn discard_tick(info: &libc::siginfo_t) -> bool {
-    // SAFETY: written by the kernel.
+    // SAFETY: `info` is a valid `siginfo_t`.
     match unsafe { signal_source(info) } {
         SignalSource::Elsewhere => false,
         SignalSource::Timer { .. } => true,
@@ -132,11 +132,11 @@ pub(crate) fn drain_pending_ticks() {
         if result != signal.into() {
             break;
         }
-        // SAFETY: written by the call.
+        // SAFETY: the call above has initialized it.
         count += usize::from(!discard_tick(unsafe { info.assume_init_ref() }));
     }
     for info in program_signals.iter().take(count) {
-        // SAFETY: fully written by the kernel.
+        // SAFETY: the kernel has initialized all of it.
         let is_directed_at_thread = unsafe { info.assume_init_ref() }.si_code == libc::SI_TKILL;
         let (pid, tid) = (std::process::id(), clock::own_tid());
         // SAFETY: a process may queue a signal with any information to itself.

@@ -15,7 +15,7 @@ use crate::slot::{SIGNAL_STACK_BYTES, Slot};
 use crate::threads::{self, ACTIVE};
 use crate::{clock, leaving, sanitizer};
 
-/// A thread's function.
+/// Start function of a thread.
 pub type Start = extern "C-unwind" fn(*mut c_void) -> *mut c_void;
 type Create = unsafe extern "C" fn(*mut libc::pthread_t, *const libc::pthread_attr_t, Start, *mut c_void) -> c_int;
 
@@ -36,14 +36,14 @@ struct ThreadStart {
 fn next_create() -> Option<Create> {
     let mut address = NEXT_CREATE.load(Ordering::Acquire);
     if address.is_null() {
-        // SAFETY: a NUL-terminated name.
+        // SAFETY: the name is NUL-terminated.
         address = unsafe { libc::dlsym(libc::RTLD_NEXT, c"pthread_create".as_ptr()) };
         NEXT_CREATE.store(address, Ordering::Release);
     }
     if address.is_null() {
         return None;
     }
-    // SAFETY: a function of that name has this type.
+    // SAFETY: libc's function of that name has this type.
     Some(unsafe { mem::transmute::<*mut c_void, Create>(address) })
 }
 
@@ -59,11 +59,11 @@ pub unsafe fn create(
 ) -> c_int {
     let Some(real) = next_create() else { return libc::ENOSYS };
     if !ACTIVE.load(Ordering::Relaxed) {
-        // SAFETY: the caller's arguments.
+        // SAFETY: passes the caller's arguments on.
         return unsafe { real(thread, attributes, start, argument) };
     }
     let Some(start_info) = allocate_start(ThreadStart { start, argument, stack_size: stack_size(attributes) }) else {
-        // SAFETY: the caller's arguments.
+        // SAFETY: passes the caller's arguments on.
         return unsafe { real(thread, attributes, start, argument) };
     };
     // SAFETY: the caller's arguments except for the function: `run_sampled` takes the `ThreadStart` and calls the
@@ -78,7 +78,7 @@ pub unsafe fn create(
 
 /// Creates a thread of our own, which is not sampled.
 pub(crate) unsafe fn create_unsampled(thread: *mut libc::pthread_t, start: Start, argument: *mut c_void) -> c_int {
-    // SAFETY: the caller's arguments.
+    // SAFETY: passes the caller's arguments on.
     next_create().map_or(libc::ENOSYS, |real| unsafe { real(thread, ptr::null(), start, argument) })
 }
 
@@ -99,7 +99,7 @@ fn stack_size(attributes: *const libc::pthread_attr_t) -> usize {
 }
 
 fn allocate_start(start_info: ThreadStart) -> Option<*mut ThreadStart> {
-    // SAFETY: has no precondition.
+    // SAFETY: `malloc` has no precondition.
     let memory = unsafe { libc::malloc(size_of::<ThreadStart>()) }.cast::<ThreadStart>();
     if memory.is_null() {
         return None;
@@ -114,7 +114,7 @@ fn allocate_start(start_info: ThreadStart) -> Option<*mut ThreadStart> {
 extern "C-unwind" fn run_sampled(start_info: *mut c_void) -> *mut c_void {
     // SAFETY: created by `create` for this thread alone.
     let ThreadStart { start, argument, stack_size } = unsafe { start_info.cast::<ThreadStart>().read() };
-    // SAFETY: from `malloc`, and read above.
+    // SAFETY: the memory is from `malloc`, and has been read.
     unsafe { libc::free(start_info) };
     let _ = std::panic::catch_unwind(|| adopt_this_thread(start as usize as u64, stack_size));
     start(argument)
@@ -147,7 +147,7 @@ pub(crate) fn adopt_this_thread(start: u64, stack_size: usize) {
 /// frames, in the same mapping.
 fn record_stack_bounds(slot: &Slot, size: u64) {
     const PAGE: u64 = 4096;
-    // SAFETY: has no precondition.
+    // SAFETY: `pthread_self` has no precondition.
     let block = unsafe { libc::pthread_self() } as u64;
     let high = (block & !(PAGE - 1)) + PAGE;
     let low = high.saturating_sub(size);
@@ -169,11 +169,11 @@ fn install_signal_stack(slot: &Slot) {
 /// Returns the calling thread's signal stack; null if it has none, or it cannot be read.
 pub(crate) fn signal_stack() -> *mut c_void {
     let mut stack = MaybeUninit::<libc::stack_t>::uninit();
-    // SAFETY: writable memory for the result; nothing is changed.
+    // SAFETY: the call only writes the current state to valid memory.
     if unsafe { libc::sigaltstack(ptr::null(), stack.as_mut_ptr()) } != 0 {
         return ptr::null_mut();
     }
-    // SAFETY: the call has written it.
+    // SAFETY: the call above has initialized it.
     let stack = unsafe { stack.assume_init() };
     if stack.ss_flags & libc::SS_DISABLE != 0 { ptr::null_mut() } else { stack.ss_sp }
 }
@@ -221,7 +221,7 @@ mod tests {
             let slot = slot::claim(tid).unwrap().1;
             slot.timer.store(-1, Ordering::Relaxed);
             slot.state.store(slot::ARMED, Ordering::Release);
-            // SAFETY: the address of a slot.
+            // SAFETY: passes the address of a slot, as the key does.
             unsafe { handle_thread_exit(ptr::from_ref(slot).cast_mut().cast()) };
             assert_eq!(slot.state.swap(slot::FREE, Ordering::AcqRel), state);
         }

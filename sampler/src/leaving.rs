@@ -147,11 +147,11 @@ macro_rules! define_exec_functions {
                 set_errno(libc::ENOSYS);
                 return -1;
             }
-            // SAFETY: a function of that name has this type.
+            // SAFETY: libc's function of that name has this type.
             let function = unsafe {
                 mem::transmute::<*mut c_void, unsafe extern "C" fn($($type),*) -> c_int>(address)
             };
-            // SAFETY: the caller's arguments.
+            // SAFETY: passes the caller's arguments on.
             let result = unsafe { function($($argument),*) };
             resume_after_failed_exec();
             result
@@ -178,13 +178,13 @@ fn exit_by(next: &NextFunction, status: c_int) -> ! {
     end_recording();
     let address = next.cached_address();
     if !address.is_null() {
-        // SAFETY: functions of these names have this type.
+        // SAFETY: libc's functions of these names have this type.
         let function = unsafe { mem::transmute::<*mut c_void, unsafe extern "C" fn(c_int) -> !>(address) };
-        // SAFETY: the caller's argument.
+        // SAFETY: passes the caller's argument on.
         unsafe { function(status) }
     }
     loop {
-        // SAFETY: ends the process.
+        // SAFETY: `exit_group` ends the process.
         unsafe { libc::syscall(libc::SYS_exit_group, status) };
     }
 }

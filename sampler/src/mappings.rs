@@ -251,7 +251,7 @@ pub(crate) fn read_memory(address: u64, size: u64) -> Option<Vec<u8>> {
     }
     let range = AddressRange::new(Address(address), size)?;
     checked_read::copy(range).ok().or_else(|| {
-        // Where process_vm_readv(2) is not allowed.
+        // Fall back if process_vm_readv(2) is not permitted.
         let mut bytes = vec![0; size as usize];
         fs::File::open("/proc/self/mem").ok()?.read_exact_at(&mut bytes, address).ok()?;
         Some(bytes)

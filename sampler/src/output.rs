@@ -194,10 +194,10 @@ fn move_file_to_high_descriptor(file: File) -> File {
 /// closes the old number. Returns the old one if none is free.
 pub(crate) fn move_to_high_descriptor(descriptor: libc::c_int, max_descriptors: usize) -> libc::c_int {
     let mut limit = libc::rlimit { rlim_cur: 1024, rlim_max: 1024 };
-    // SAFETY: writable memory for the result.
+    // SAFETY: the call writes to valid memory.
     unsafe { libc::getrlimit(libc::RLIMIT_NOFILE, &raw mut limit) };
     let lowest = (limit.rlim_cur.min(max_descriptors as u64) / 4 * 3) as libc::c_int;
-    // SAFETY: an open descriptor.
+    // SAFETY: the descriptor is open.
     let number = unsafe { libc::fcntl(descriptor, libc::F_DUPFD_CLOEXEC, lowest) };
     if number < 0 {
         return descriptor;

@@ -94,7 +94,7 @@ pub(crate) struct InitialFeatures {
 /// All features of a recording, known at its end.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Features {
-    pub(crate) facts: InitialFeatures,
+    pub(crate) initial: InitialFeatures,
     pub(crate) first_sample: u64,
     pub(crate) last_sample: u64,
 }
@@ -333,7 +333,7 @@ pub(crate) fn data_size(header: &[u8]) -> Option<u64> {
 
 /// Encodes the features that follow the records, and returns their numbers for the header.
 pub(crate) fn features(features: &Features, attribute: &Attribute, data_end: u64) -> (Vec<u8>, Vec<u32>) {
-    let mut sections = sections(&features.facts, attribute);
+    let mut sections = sections(&features.initial, attribute);
     let mut times = features.first_sample.to_le_bytes().to_vec();
     put_u64(&mut times, features.last_sample);
     sections.push((HEADER_SAMPLE_TIME, times));
@@ -388,7 +388,7 @@ fn string(text: &[u8]) -> Vec<u8> {
     bytes
 }
 
-/// `perf_header_string`: a length, then the text up to a multiple of 64 bytes.
+/// Appends a `perf_header_string`: the length, then the text padded to a multiple of 64 bytes.
 fn put_string(bytes: &mut Vec<u8>, text: &[u8]) {
     let length = (text.len() + 1).next_multiple_of(64);
     put_u32(bytes, length as u32);

@@ -26,7 +26,7 @@ impl Process {
 
     /// Returns true if the process has exited; false if the system does not tell.
     pub(crate) fn has_ended(self) -> bool {
-        // SAFETY: signal 0 is not sent.
+        // SAFETY: signal 0 only checks that the target exists.
         let result = unsafe { libc::kill(self.pid as libc::pid_t, 0) };
         if result != 0 && std::io::Error::last_os_error().raw_os_error() == Some(libc::ESRCH) {
             return true;
@@ -59,7 +59,7 @@ pub(crate) fn object_base(address: *const c_void) -> Option<*const u8> {
 
 /// Returns the load address of the library or program that a call of this function reaches.
 pub(crate) fn symbol_object_base(function: &CStr) -> Option<*const u8> {
-    // SAFETY: a NUL-terminated name.
+    // SAFETY: the name is NUL-terminated.
     object_base(unsafe { libc::dlsym(libc::RTLD_DEFAULT, function.as_ptr()) })
 }
 
@@ -75,7 +75,7 @@ pub(crate) fn main_stack_limit() -> u64 {
     const DEFAULT_BYTES: u64 = 8 << 20;
     const MAX_BYTES: u64 = 128 << 20;
     let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
-    // SAFETY: writes the limit.
+    // SAFETY: `getrlimit` writes the limit.
     if unsafe { libc::getrlimit(libc::RLIMIT_STACK, &raw mut limit) } != 0 {
         return 0;
     }
@@ -85,9 +85,9 @@ pub(crate) fn main_stack_limit() -> u64 {
 /// Returns the name of this machine, and the kernel's release.
 pub(crate) fn host_and_release() -> (String, String) {
     let mut names = MaybeUninit::<libc::utsname>::zeroed();
-    // SAFETY: writable memory for the result.
+    // SAFETY: the call writes to valid memory.
     unsafe { libc::uname(names.as_mut_ptr()) };
-    // SAFETY: bytes; zeros if the call has failed.
+    // SAFETY: the structure consists of bytes; they are zeros if the call has failed.
     let names = unsafe { names.assume_init() };
     // SAFETY: the kernel terminates the fields.
     let text = |field: &[libc::c_char]| unsafe { CStr::from_ptr(field.as_ptr()) }.to_string_lossy().into_owned();
@@ -97,7 +97,7 @@ pub(crate) fn host_and_release() -> (String, String) {
 /// Returns the name of the calling thread.
 pub(crate) fn caller_name() -> Vec<u8> {
     let mut name = [0_u8; 17];
-    // SAFETY: writes sixteen bytes.
+    // SAFETY: `PR_GET_NAME` writes at most sixteen bytes.
     unsafe { libc::prctl(libc::PR_GET_NAME, name.as_mut_ptr()) };
     CStr::from_bytes_until_nul(&name).map_or(Vec::new(), |name| name.to_bytes().to_vec())
 }

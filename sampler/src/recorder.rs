@@ -51,7 +51,7 @@ pub enum Error {
     Options(String),
     /// The file cannot be written.
     Output(std::path::PathBuf, std::io::Error),
-    /// Every signal that the sampler can use has a handler.
+    /// Every signal that the sampler could use is in use.
     NoSignal,
     /// The writer thread cannot be created; the `errno` value.
     NoThread(i32),
@@ -73,7 +73,7 @@ impl std::fmt::Display for Error {
             Error::Options(text) => f.write_str(text),
             Error::Output(path, error) => write!(f, "cannot write {}: {error}", path.display()),
             Error::NoSignal => f.write_str("every signal that could be taken is in use"),
-            Error::NoThread(number) => write!(f, "start a thread: error {number}"),
+            Error::NoThread(errno) => write!(f, "start a thread: error {errno}"),
             Error::RecorderGone => f.write_str("the process that asked for the recording has ended"),
             Error::ThreadSanitizer => f.write_str("a program with ThreadSanitizer cannot be recorded"),
             Error::Machine => f.write_str("threads are sampled on x86_64 and aarch64 only"),
@@ -89,9 +89,9 @@ impl std::error::Error for Error {}
 pub struct Statistics {
     /// Samples in the file.
     pub samples: u64,
-    /// Samples whose stack does not reach the thread's start.
+    /// Samples whose stack could not be unwound to the thread's start.
     pub incomplete: u64,
-    /// Incomplete samples that were truncated because they were too deep.
+    /// Samples whose stack was truncated because it was too deep.
     pub truncated: u64,
     /// Samples that were dropped for lack of space.
     pub lost: u64,
@@ -252,9 +252,9 @@ fn start_in(
     RECORDED_PID.store(std::process::id(), Ordering::Release);
     measure::configure(options.clock, options.hz, counter.as_ref());
     let enabled_images = observe_code(&options);
-    let until = options.seconds.map(|seconds| clock::monotonic() + u64::from(seconds) * 1_000_000_000);
+    let deadline = options.seconds.map(|seconds| clock::monotonic() + u64::from(seconds) * 1_000_000_000);
     let is_forked = inherited.is_some();
-    let writer = Writer::new(output, until, options.python, options.recorder, inherited.unwrap_or_default());
+    let writer = Writer::new(output, deadline, options.python, options.recorder, inherited.unwrap_or_default());
     let mut writer = Box::new(writer);
     without_write_signals(|| writer.write_preamble(append));
     ACTIVE.store(true, Ordering::Release);
@@ -269,11 +269,11 @@ fn start_in(
             *state = Some(Running { options, path, enabled_images });
             Ok(())
         }
-        Err((number, _)) => {
+        Err((errno, _)) => {
             ACTIVE.store(false, Ordering::SeqCst);
             slot::all().for_each(|(_, slot)| threads::disarm(slot));
             stop_observing_code(enabled_images);
-            Err(Error::NoThread(number))
+            Err(Error::NoThread(errno))
         }
     }
 }
@@ -324,8 +324,8 @@ fn resume_writer() {
     }
     // SAFETY: created by the writer thread, which has exited; the exchange makes this the only owner.
     let work = *unsafe { Box::from_raw(work) };
-    if let Err((number, work)) = start_writer(work) {
-        log_line!(Warn, "the recording ends: start a thread: error {number}");
+    if let Err((errno, work)) = start_writer(work) {
+        log_line!(Warn, "the recording ends: start a thread: error {errno}");
         work.writer.finish();
     }
 }
@@ -371,7 +371,7 @@ fn stop_observing_code(enabled_images: bool) {
     }
 }
 
-/// The writer and what its thread needs.
+/// The writer, with the state that its thread needs.
 struct WriterTask {
     writer: Box<Writer>,
     enabled_images: bool,
@@ -386,7 +386,7 @@ fn start_writer(work: WriterTask) -> Result<(), (i32, WriterTask)> {
         // SAFETY: created below for this thread alone.
         let WriterTask { writer, enabled_images } = *unsafe { Box::from_raw(work.cast::<WriterTask>()) };
         let _own = OwnThread::begin();
-        // SAFETY: a NUL-terminated name of less than 16 bytes.
+        // SAFETY: the name is NUL-terminated and shorter than 16 bytes.
         unsafe { libc::prctl(libc::PR_SET_NAME, c"jitlisten".as_ptr()) };
         let result = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
             let end = writer.run();
@@ -416,19 +416,19 @@ fn start_writer(work: WriterTask) -> Result<(), (i32, WriterTask)> {
         }
         let empty_set = [0_u64; 16];
         // Unblock signals: the one raised above, and those that `exit(3)` handlers rely on.
-        // SAFETY: an empty set of 128 bytes.
+        // SAFETY: `empty_set` has the 128 bytes of a signal set.
         unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, empty_set.as_ptr().cast(), ptr::null_mut()) };
         match status {
             0 => {}
             status => {
-                // SAFETY: ends this thread, which owns nothing any more.
+                // SAFETY: ends this thread, which no longer owns anything.
                 unsafe { libc::syscall(libc::SYS_exit, libc::WEXITSTATUS(status)) };
             }
         }
     }
     let (mut all_signals, mut old_mask) =
         (MaybeUninit::<libc::sigset_t>::uninit(), MaybeUninit::<libc::sigset_t>::uninit());
-    // SAFETY: writes the set.
+    // SAFETY: `sigfillset` initializes the set.
     unsafe { libc::sigfillset(all_signals.as_mut_ptr()) };
     // SAFETY: the first set was filled, the second one is written.
     unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, all_signals.as_ptr(), old_mask.as_mut_ptr()) };
@@ -436,13 +436,13 @@ fn start_writer(work: WriterTask) -> Result<(), (i32, WriterTask)> {
     let mut thread = MaybeUninit::uninit();
     // SAFETY: the thread function takes ownership of its argument.
     let error = unsafe { interpose::create_unsampled(thread.as_mut_ptr(), run, work.cast()) };
-    // SAFETY: the previous mask.
+    // SAFETY: `old_mask` was written above.
     unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, old_mask.as_ptr(), ptr::null_mut()) };
     if error != 0 {
         // SAFETY: no thread was created, so the box is still ours.
         return Err((error, *unsafe { Box::from_raw(work) }));
     }
-    // SAFETY: written by the call, which has succeeded.
+    // SAFETY: `pthread_create` has succeeded and initialized it.
     wake::set_writer_thread(unsafe { thread.assume_init() });
     Ok(())
 }
@@ -456,8 +456,8 @@ pub enum Heirs {
     Descendants,
 }
 
-/// Programs that start another program as a child and wait for it. The children of any other program are not meant: a
-/// `popen` would take over the recording.
+/// Programs that start another program as a child and wait for it. Children of any other program are not
+/// recorded: otherwise a `popen` would take over the recording.
 const LAUNCHERS: [&str; 22] = [
     "bash", "busybox", "dash", "fish", "gdb", "ksh", "lldb", "ltrace", "make", "mksh", "perf", "rr", "script",
     "setsid", "sh", "strace", "tcsh", "time", "timeout", "unshare", "watch", "zsh",
@@ -487,7 +487,7 @@ pub fn start_by_environment(heirs: Heirs) -> Result<bool, Error> {
         Some(_) if is_child && !options.children => return Ok(false),
         Some(_) if is_child => options = options.for_child(),
         Some(_) => {}
-        // A child of a program that is already recorded. A Python below a launcher is still meant.
+        // A child of a program that is already recorded. A Python that a launcher starts is still recorded.
         None if heirs == Heirs::Descendants
             && file_owner.as_deref().is_some_and(|owner| owner != own_pid && !stands_before(owner)) =>
         {
@@ -535,7 +535,7 @@ pub fn ending() {
 /// Locks held by the forking thread.
 struct HeldLocks {
     state: MutexGuard<'static, Option<Running>>,
-    work: MutexGuard<'static, Inherited>,
+    inherited: MutexGuard<'static, Inherited>,
 }
 
 impl HeldAcrossFork for HeldLocks {
@@ -545,15 +545,15 @@ impl HeldAcrossFork for HeldLocks {
     }
 
     fn take() -> Option<HeldLocks> {
-        Some(HeldLocks { state: state(), work: WRITER_STATE.lock().unwrap_or_else(PoisonError::into_inner) })
+        Some(HeldLocks { state: state(), inherited: WRITER_STATE.lock().unwrap_or_else(PoisonError::into_inner) })
     }
 
     fn in_child(self) {
-        let HeldLocks { mut state, mut work } = self;
+        let HeldLocks { mut state, inherited: mut shared_state } = self;
         let options = state.take().map(|running| running.options).filter(|options| options.children);
         become_child(options.is_some());
-        let inherited = std::mem::take(&mut *work);
-        drop(work);
+        let inherited = std::mem::take(&mut *shared_state);
+        drop(shared_state);
         if let Some(options) = options {
             let _ = start_in(&mut state, options.for_child(), Some(inherited), true, |_| false);
         }

@@ -57,10 +57,10 @@ impl Instruction {
 
 /// Returns true if a filter may kill the process. The kernel refuses an unreadable one as well.
 fn may_end_process(filter: u64) -> bool {
-    // SAFETY: a structure of integers.
+    // SAFETY: any bytes are a valid structure of integers.
     let Ok(program) = (unsafe { checked_read::copy_struct::<Program>(Address(filter)) }) else { return false };
     let length = usize::from(program.length);
-    // SAFETY: structures of integers.
+    // SAFETY: any bytes are valid structures of integers.
     let instructions = unsafe { checked_read::copy_structs::<Instruction>(Address(program.instructions), length) };
     instructions.is_ok_and(|instructions| instructions.iter().any(Instruction::may_end_process))
 }

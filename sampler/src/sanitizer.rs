@@ -14,7 +14,7 @@ pub(crate) fn detect() -> bool {
     let first_object = process::symbol_object_base(c"pthread_create");
     let is_preceded = first_object.is_some() && first_object != object_base(detect as *const c_void);
     IS_PRECEDED.store(is_preceded, Ordering::Relaxed);
-    // SAFETY: a NUL-terminated name.
+    // SAFETY: the name is NUL-terminated.
     let is_shared = !unsafe { libc::dlsym(libc::RTLD_DEFAULT, c"__tsan_init".as_ptr()) }.is_null();
     is_shared || is_preceded && first_object.is_some_and(|object| contains_text(object, b"TSAN_OPTIONS"))
 }
@@ -36,7 +36,7 @@ fn contains_text(object: *const u8, text: &[u8]) -> bool {
     let base = if is_fixed { std::ptr::null() } else { object };
     (0..usize::from(header.e_phnum)).any(|number| {
         let offset = header.e_phoff as usize + number * size_of::<libc::Elf64_Phdr>();
-        // SAFETY: as above.
+        // SAFETY: the loader has mapped the program headers as well.
         let segment = unsafe { object.add(offset).cast::<libc::Elf64_Phdr>().read_unaligned() };
         let is_constant = segment.p_type == PT_LOAD && segment.p_flags & PF_W == 0;
         let start = base.wrapping_add(segment.p_vaddr as usize);

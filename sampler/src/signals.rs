@@ -33,20 +33,20 @@ fn is_sampling_signal(signal: c_int) -> bool {
 
 /// Returns a copy of `set` with the signal added or removed.
 fn copy_set(set: *const SignalSet, signal: c_int, is_member: bool) -> SignalSet {
-    // SAFETY: the caller's set.
+    // SAFETY: the caller provides a valid set.
     let mut copy = unsafe { set.read() };
     if is_member {
-        // SAFETY: `copy` is a set.
+        // SAFETY: `copy` is a valid set.
         unsafe { libc::sigaddset(&raw mut copy, signal) };
     } else {
-        // SAFETY: `copy` is a set.
+        // SAFETY: `copy` is a valid set.
         unsafe { libc::sigdelset(&raw mut copy, signal) };
     }
     copy
 }
 
 fn contains(set: *const SignalSet, signal: c_int) -> bool {
-    // SAFETY: the caller's set.
+    // SAFETY: the caller provides a valid set.
     !set.is_null() && unsafe { libc::sigismember(set, signal) } == 1
 }
 
@@ -61,19 +61,19 @@ pub unsafe extern "C-unwind" fn sigaction(
 ) -> c_int {
     if !is_sampling_signal(signal) {
         if !fatal::may_have_handler(signal) {
-            // SAFETY: the caller's arguments.
+            // SAFETY: passes the caller's arguments on.
             return unsafe { next_sigaction(signal, action, old) };
         }
-        // SAFETY: provided by the caller; read before `old`, which may be the same memory, is written.
+        // SAFETY: the caller guarantees a valid pointer. Read it before writing `old`, which may be the same memory.
         let becomes_default = unsafe { action.as_ref() }.is_some_and(|action| action.sa_sigaction == libc::SIG_DFL);
-        // SAFETY: the caller's arguments.
+        // SAFETY: passes the caller's arguments on.
         let result = unsafe { next_sigaction(signal, action, old) };
         if result == 0 {
-            // SAFETY: provided by the caller, and written by the call.
+            // SAFETY: the caller guarantees a valid pointer, and the call has written to it.
             if let Some(old) =
                 unsafe { old.as_mut() }.filter(|old| fatal::visible_handler(old.sa_sigaction) != old.sa_sigaction)
             {
-                // SAFETY: all zeros is a valid disposition, the default.
+                // SAFETY: all zeros is a valid `sigaction`: the default disposition.
                 *old = unsafe { MaybeUninit::zeroed().assume_init() };
             }
             if becomes_default {
@@ -82,16 +82,16 @@ pub unsafe extern "C-unwind" fn sigaction(
         }
         return result;
     }
-    // SAFETY: provided by the caller; copied first, as both may be the same memory.
+    // SAFETY: the caller guarantees a valid pointer. Copy it first, because `old` may be the same memory.
     let new_action = if action.is_null() { None } else { Some(unsafe { action.read() }) };
     if !old.is_null() {
-        // SAFETY: all zeros is a valid disposition.
+        // SAFETY: all zeros is a valid `sigaction`.
         let mut old_action: libc::sigaction = unsafe { MaybeUninit::zeroed().assume_init() };
         old_action.sa_sigaction = PROGRAM_HANDLER.load(Ordering::Acquire);
         old_action.sa_flags = PROGRAM_FLAGS.load(Ordering::Relaxed);
         // SAFETY: the set begins with the word that the kernel reads.
         unsafe { kernel_mask_word(&raw const old_action.sa_mask).write(PROGRAM_MASK.load(Ordering::Relaxed)) };
-        // SAFETY: provided by the caller.
+        // SAFETY: the caller guarantees a valid pointer.
         unsafe { old.write(old_action) };
     }
     if let Some(new_action) = new_action {
@@ -139,7 +139,7 @@ pub unsafe extern "C-unwind" fn sigtimedwait(
     let deadline = if time.is_null() {
         None
     } else {
-        // SAFETY: provided by the caller.
+        // SAFETY: the caller guarantees a valid pointer.
         let time = unsafe { time.read() };
         let time = (time.tv_sec as u64).saturating_mul(1_000_000_000).saturating_add(time.tv_nsec as u64);
         Some(crate::clock::monotonic().saturating_add(time))
@@ -156,7 +156,7 @@ pub unsafe extern "C-unwind" fn sigtimedwait(
             received.as_mut_ptr(),
             time
         );
-        // SAFETY: zeros, or written by the call.
+        // SAFETY: the value is zeroed, or written by the call.
         let received = unsafe { received.assume_init() };
         if is_sampling_signal(signal) && handler::discard_tick(&received) {
             if let Some(deadline) = deadline {
@@ -168,7 +168,7 @@ pub unsafe extern "C-unwind" fn sigtimedwait(
             continue;
         }
         if signal > 0 && !info.is_null() {
-            // SAFETY: provided by the caller.
+            // SAFETY: the caller guarantees a valid pointer.
             unsafe { info.write(received) };
         }
         return signal;
@@ -180,7 +180,7 @@ pub unsafe extern "C-unwind" fn sigtimedwait(
 /// # Safety
 /// Same contract as `sigwaitinfo(2)`.
 pub unsafe extern "C-unwind" fn sigwaitinfo(set: *const SignalSet, info: *mut SignalInfo) -> c_int {
-    // SAFETY: the caller's.
+    // SAFETY: the caller guarantees a valid pointer.
     unsafe { sigtimedwait(set, info, ptr::null()) }
 }
 
@@ -191,10 +191,10 @@ pub unsafe extern "C-unwind" fn sigwaitinfo(set: *const SignalSet, info: *mut Si
 pub unsafe extern "C-unwind" fn sigwait(set: *const SignalSet, number: *mut c_int) -> c_int {
     let saved_errno = errno();
     loop {
-        // SAFETY: provided by the caller.
+        // SAFETY: the caller guarantees a valid pointer.
         let signal = unsafe { sigtimedwait(set, ptr::null_mut(), ptr::null()) };
         if signal > 0 {
-            // SAFETY: provided by the caller.
+            // SAFETY: the caller guarantees a valid pointer.
             unsafe { number.write(signal) };
         }
         let error = errno();
@@ -227,7 +227,7 @@ pub unsafe extern "C-unwind" fn sigpending(set: *mut SignalSet) -> c_int {
     let result = next!(c"sigpending", fn(*mut SignalSet) -> c_int, -1, set);
     let sampling_signal = SAMPLING_SIGNAL.load(Ordering::Acquire);
     if result == 0 && sampling_signal != 0 && contains(set, sampling_signal) {
-        // SAFETY: provided by the caller, and written above.
+        // SAFETY: the caller guarantees a valid pointer, and the call has written to it.
         unsafe { libc::sigdelset(set, sampling_signal) };
     }
     result
@@ -252,7 +252,7 @@ pub unsafe extern "C-unwind" fn sigsuspend(set: *const SignalSet) -> c_int {
 /// # Safety
 /// Same contract as `sigaltstack(2)`.
 pub unsafe extern "C-unwind" fn sigaltstack(stack: *const libc::stack_t, old: *mut libc::stack_t) -> c_int {
-    // SAFETY: the caller's.
+    // SAFETY: the caller guarantees a valid pointer.
     if let Some(stack) = unsafe { stack.as_ref() }
         && ACTIVE.load(Ordering::Relaxed)
         && stack.ss_flags & libc::SS_DISABLE == 0
@@ -271,7 +271,7 @@ pub unsafe extern "C-unwind" fn sigaltstack(stack: *const libc::stack_t, old: *m
 /// permit AMX to a process with too small signal stacks.
 fn is_too_small(size: usize) -> bool {
     const AT_MINSIGSTKSZ: libc::c_ulong = 51;
-    // SAFETY: has no precondition.
+    // SAFETY: `getauxval` has no precondition.
     let full_frame_bytes = unsafe { libc::getauxval(AT_MINSIGSTKSZ) } as usize;
     size < libc::MINSIGSTKSZ || size < full_frame_bytes && size < full_frame_bytes.saturating_sub(unused_tiles())
 }

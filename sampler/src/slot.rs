@@ -24,8 +24,8 @@ pub(crate) const MAX_ANCHORS: usize = MAX_NATIVE_FRAMES as usize;
 /// PID of the recorded process; 0 if none. A vfork child, which shares this memory, must not sample.
 pub(crate) static RECORDED_PID: AtomicU32 = AtomicU32::new(0);
 
-/// Words in a ring: space for one sample of maximal depth and about a second of ordinary ones. Unused pages stay
-/// unmapped.
+/// Words in a ring: space for one sample of maximal depth and about a second of ordinary ones. Untouched pages
+/// take no memory.
 const RING_WORDS: usize = 1 << 15;
 /// Words before the stack of a sample.
 const HEADER_WORDS: u64 = 3;
@@ -314,7 +314,7 @@ impl Slot {
     /// Only call from the handler of the slot's thread.
     pub(crate) unsafe fn finish_sample(&self, sample: Sample) {
         self.last_sample.store(self.write_position.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
-        // SAFETY: guaranteed by the caller.
+        // SAFETY: the caller upholds this function's contract.
         unsafe { self.append(sample) };
     }
 
@@ -326,7 +326,7 @@ impl Slot {
     pub(crate) unsafe fn flush_idle(&self, time: u64) {
         if self.idle_ns.load(Ordering::Relaxed) != 0 && self.free_words().is_some() {
             let period = self.idle_ns.swap(0, Ordering::Relaxed);
-            // SAFETY: guaranteed by the caller.
+            // SAFETY: the caller upholds this function's contract.
             unsafe { self.append(Sample { time, period, outcome: Outcome::Complete, count: 0 }) };
         }
     }
@@ -347,7 +347,7 @@ impl Slot {
     /// # Safety
     /// Only call in the slot's thread, when its handler can no longer run.
     pub(crate) unsafe fn close_ring(&self, time: u64, period: u64) {
-        // SAFETY: guaranteed by the caller.
+        // SAFETY: the caller upholds this function's contract.
         unsafe { self.flush_idle(time) };
         if self.free_words().is_none() {
             self.lost.fetch_add(1, Ordering::Relaxed);
@@ -357,14 +357,14 @@ impl Slot {
         match self.last_sample.load(Ordering::Relaxed).checked_sub(1) {
             Some(last_start) => {
                 // The last sample is not overwritten yet: the ring is much larger than a sample.
-                // SAFETY: only this thread writes.
+                // SAFETY: only this thread writes to the ring.
                 let head = unsafe { self.word(last_start).read() };
                 sample.count = (head >> 8).min(MAX_SAMPLE_WORDS).min(self.free_words().unwrap_or(0));
                 sample.outcome = decode_outcome(head);
                 for number in 0..sample.count {
-                    // SAFETY: only this thread writes.
+                    // SAFETY: only this thread writes to the ring.
                     let address = unsafe { self.word(last_start + HEADER_WORDS + number).read() };
-                    // SAFETY: guaranteed by the caller; `count` is at most the free space.
+                    // SAFETY: the caller upholds this function's contract; `count` is at most the free space.
                     unsafe { self.put_word(number, address) };
                 }
             }
@@ -374,11 +374,11 @@ impl Slot {
                     return;
                 }
                 sample.count = 1;
-                // SAFETY: guaranteed by the caller; there is space for one sample.
+                // SAFETY: the caller upholds this function's contract; there is space for one sample.
                 unsafe { self.put_word(0, start) };
             }
         }
-        // SAFETY: guaranteed by the caller.
+        // SAFETY: the caller upholds this function's contract.
         unsafe { self.finish_sample(sample) };
     }
 
@@ -477,9 +477,9 @@ mod tests {
             let first = number;
             while slot.free_words().is_some() {
                 let sample = Sample { time: number, period: 5, outcome: Outcome::Broken, count: 20 };
-                // SAFETY: this is the only thread.
+                // SAFETY: this test is the only user of the slot.
                 (0..20).for_each(|address| unsafe { slot.put_word(address, number + address) });
-                // SAFETY: this is the only thread.
+                // SAFETY: this test is the only user of the slot.
                 unsafe { slot.finish_sample(sample) };
                 number += 1;
                 assert_eq!(slot.is_half_full(), (number - first) * 23 > RING_WORDS as u64 / 2);

@@ -183,11 +183,11 @@ mod tests {
 
     fn map(pages: u64) -> u64 {
         let (protection, flags) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
-        // SAFETY: new memory.
+        // SAFETY: maps new memory.
         let stack =
             unsafe { libc::mmap(std::ptr::null_mut(), (pages * PAGE) as usize, protection, flags, -1, 0) } as u64;
         for number in 0..pages * PAGE / 8 {
-            // SAFETY: within the memory that was mapped above.
+            // SAFETY: the address is within the memory mapped above.
             unsafe { ((stack + number * 8) as *mut u64).write(number) };
         }
         stack
@@ -204,7 +204,7 @@ mod tests {
         memory.remaining_calls = MAX_CALLS_PER_WALK;
         assert_eq!(memory.read(stack + 256), Some(32));
         assert_eq!(memory.read(stack + 2 * PAGE + 8), Some(1025));
-        // SAFETY: part of the memory that was mapped above.
+        // SAFETY: unmaps a part of the memory mapped above.
         unsafe { libc::munmap((stack + PAGE) as *mut c_void, 63 * PAGE as usize) };
         assert_eq!((memory.read(stack + 264), memory.read(stack + 40 * PAGE)), (Some(33), None));
         assert_eq!(memory.remaining_calls, 0);

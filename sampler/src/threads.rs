@@ -232,7 +232,7 @@ pub(crate) static WRITER_TID: AtomicU32 = AtomicU32::new(0);
 /// in every thread. False if the kernel does not allow the query.
 fn main_thread_has_ended(pid: u32) -> bool {
     let (mut list, mut size) = (ptr::dangling_mut::<c_void>(), 0_usize);
-    // SAFETY: writes a pointer and a size.
+    // SAFETY: `get_robust_list` writes a pointer and a size.
     let result = unsafe { libc::syscall(libc::SYS_get_robust_list, pid, &raw mut list, &raw mut size) };
     result == 0 && list.is_null()
 }
@@ -361,7 +361,7 @@ fn read_task_ids() -> impl Iterator<Item = u32> {
 
 /// Returns true if a thread of this process has this id. Also true if a seccomp filter refuses the query.
 pub(crate) fn thread_exists(pid: u32, tid: u32) -> bool {
-    // SAFETY: signal 0 is not sent.
+    // SAFETY: signal 0 only checks that the target exists.
     (unsafe { libc::syscall(libc::SYS_tgkill, pid, tid, 0) }) == 0
         || std::io::Error::last_os_error().raw_os_error() != Some(libc::ESRCH)
 }

@@ -139,12 +139,12 @@ pub(crate) fn install_if_default(signal: c_int, handler: Handler) -> bool {
     if current_handler(signal) != Some(libc::SIG_DFL) {
         return false;
     }
-    // SAFETY: all zeros is a valid disposition.
+    // SAFETY: all zeros is a valid `sigaction`.
     let mut action: libc::sigaction = unsafe { MaybeUninit::zeroed().assume_init() };
     action.sa_sigaction = handler as libc::sighandler_t;
     action.sa_flags = libc::SA_SIGINFO | libc::SA_ONSTACK | libc::SA_RESTART;
     // Block all signals: a handler of the host that nested in ours might jump out of it.
-    // SAFETY: writes the set.
+    // SAFETY: `sigfillset` initializes the set.
     unsafe { libc::sigfillset(&raw mut action.sa_mask) };
     for fault in FAULT_SIGNALS {
         // SAFETY: the set was filled above.
@@ -169,7 +169,7 @@ fn current_handler(signal: c_int) -> Option<libc::sighandler_t> {
     if unsafe { disposition::next_sigaction(signal, ptr::null(), action.as_mut_ptr()) } != 0 {
         return None;
     }
-    // SAFETY: the call has written it.
+    // SAFETY: the call above has initialized it.
     Some(unsafe { action.assume_init() }.sa_sigaction)
 }
 
@@ -186,7 +186,7 @@ mod tests {
         // Not the highest real-time signal: other tests record with it.
         let signal = libc::SIGRTMIN() + 5;
         assert!(install_if_default(signal, nothing));
-        // Handler, flags, restorer, mask.
+        // The kernel's `sigaction`: handler, flags, restorer, mask.
         let mut action = [0_u64; 4];
         let no_new_action: *const u64 = ptr::null();
         // SAFETY: writable memory for the kernel's structure on x86_64, which is the largest one; nothing is changed.

@@ -42,7 +42,7 @@ pub(crate) fn find_functions() {
     if SEARCHED.swap(true, Ordering::AcqRel) {
         return;
     }
-    // SAFETY: has no precondition.
+    // SAFETY: `getauxval` has no precondition.
     let base = unsafe { libc::getauxval(libc::AT_SYSINFO_EHDR) };
     let Some(image) = copy_image(base) else { return };
     if let Some(offset) = find_symbol(&image, CLOCK_GETTIME_NAME) {
@@ -73,7 +73,7 @@ pub(crate) fn read_clock(clock: libc::clockid_t) -> Option<u64> {
     if unsafe { function(clock, time.as_mut_ptr()) } != 0 {
         return None;
     }
-    // SAFETY: the call has succeeded and written it.
+    // SAFETY: the call above has succeeded and initialized it.
     let time = unsafe { time.assume_init() };
     Some(time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64)
 }
@@ -123,7 +123,7 @@ mod tests {
     #[test]
     fn it_is_the_kernels_clock() {
         find_functions();
-        // SAFETY: has no precondition.
+        // SAFETY: `getauxval` has no precondition.
         let base = unsafe { libc::getauxval(libc::AT_SYSINFO_EHDR) };
         let image = copy_image(base).unwrap();
         assert!(image.len() > 4000 && find_symbol(&image, CLOCK_GETTIME_NAME).is_some(), "{} bytes", image.len());

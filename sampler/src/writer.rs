@@ -1,7 +1,7 @@
 //! The writer thread: empties the rings, reads mappings and threads, appends to the file.
 //!
 //! It blocks all signals, so no handler of the program runs in it. While it holds [`WRITER_STATE`], no other thread
-//! forks: the child might otherwise inherit a locked lock.
+//! forks: otherwise a child might inherit a lock that is never released.
 
 #![forbid(unsafe_code)]
 
@@ -38,7 +38,7 @@ const EAGER_WRITE_NS: u64 = 100_000_000;
 const MIN_PASS_INTERVAL: Duration = Duration::from_millis(1);
 /// The batch is written when it is larger than this.
 const MAX_BATCH_BYTES: usize = 1 << 20;
-/// Time after which a waiting thread gets a sample for its wait; longer if there are many threads.
+/// Waiting time after which a thread's sample is written even though the wait continues; scaled up for many threads.
 const MAX_IDLE_NS: u64 = 1_000_000_000;
 /// Passes between two reads of a thread's name.
 const PASSES_PER_NAME_READ: u64 = 20;
@@ -140,10 +140,10 @@ pub(crate) struct Writer {
     /// Time of the last read of the mappings; 0 before the first. A fork child reads them at its first sample: many
     /// children exit before.
     last_mapping_read: u64,
-    /// Delay between two reads of the mappings because of unknown code; grows while they find nothing new.
     /// Start of the recording; the time of the initial mappings.
     began: u64,
     next_drain: u64,
+    /// Delay between two reads of the mappings because of unknown code; grows while they find nothing new.
     mapping_backoff_ns: u64,
     first_sample: u64,
     last_sample: u64,
@@ -235,7 +235,8 @@ impl Writer {
             if WRITER_MODE.compare_exchange(PAUSE, PAUSED, Ordering::AcqRel, Ordering::Relaxed).is_ok() {
                 return Err(self);
             }
-            if STOP_REQUESTED.load(Ordering::Acquire) || self.deadline.is_some_and(|until| clock::monotonic() >= until)
+            if STOP_REQUESTED.load(Ordering::Acquire)
+                || self.deadline.is_some_and(|deadline| clock::monotonic() >= deadline)
             {
                 break End::Finished;
             }
@@ -247,11 +248,11 @@ impl Writer {
                 break End::Abandoned;
             }
             {
-                let mut work = WRITER_STATE.lock().unwrap_or_else(PoisonError::into_inner);
+                let mut shared_state = WRITER_STATE.lock().unwrap_or_else(PoisonError::into_inner);
                 self.sample_waiting_threads();
                 self.run_pass();
                 if std::mem::take(&mut self.has_new_mappings) {
-                    *work = Inherited {
+                    *shared_state = Inherited {
                         mappings: self.mappings.known_mappings(),
                         python: self.python.as_ref().map(Python::inherited),
                     };
@@ -281,7 +282,7 @@ impl Writer {
 
     /// Drains the rings, finishes the file, and publishes that the writer is done.
     pub(crate) fn finish(mut self) {
-        let _work = WRITER_STATE.lock().unwrap_or_else(PoisonError::into_inner);
+        let _shared_state = WRITER_STATE.lock().unwrap_or_else(PoisonError::into_inner);
         self.end();
         RECORDING_WRITTEN.store(true, Ordering::Release);
         wake::complete_last_pass();
@@ -529,14 +530,14 @@ impl Writer {
 
     /// Writes the thread's name before its first sample, and again later, because names change.
     fn write_thread_name(&mut self, slot: &Slot, id: SampleId) {
-        let times = slot.comm_records.load(Ordering::Relaxed);
-        if times == 0 && id.tid != id.pid {
+        let count = slot.comm_records.load(Ordering::Relaxed);
+        if count == 0 && id.tid != id.pid {
             self.batch.thread_started(id);
         }
-        if times < 2 || self.passes.is_multiple_of(PASSES_PER_NAME_READ) {
+        if count < 2 || self.passes.is_multiple_of(PASSES_PER_NAME_READ) {
             let name = thread_name(id.tid).or_else(|| thread_name(id.pid)).unwrap_or_default();
             self.batch.comm(id, &name, false);
-            slot.comm_records.store(times.saturating_add(1), Ordering::Relaxed);
+            slot.comm_records.store(count.saturating_add(1), Ordering::Relaxed);
         }
     }
 
@@ -635,8 +636,8 @@ impl Writer {
     }
 
     fn features(&self) -> Features {
-        let facts = InitialFeatures { version: format!("{VERSION} ({})", totals()), ..initial_features() };
-        Features { facts, first_sample: self.first_sample, last_sample: self.last_sample }
+        let initial = InitialFeatures { version: format!("{VERSION} ({})", totals()), ..initial_features() };
+        Features { initial, first_sample: self.first_sample, last_sample: self.last_sample }
     }
 }
 

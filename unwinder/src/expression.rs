@@ -219,7 +219,7 @@ mod tests {
         // An endless run of DW_OP_dup, with and without a value to duplicate.
         assert_eq!(evaluate_bytes(&[0x12; 100], Some(1)), None);
         assert_eq!(evaluate_bytes(&[0x12; 100], None), None);
-        // .plt: breg7 8; breg16 0; lit15; and; lit11; ge; lit3; shl; plus
+        // The CFA expression of a `.plt`: breg7 8; breg16 0; lit15; and; lit11; ge; lit3; shl; plus
         assert_eq!(evaluate_bytes(&[0x77, 8, 0x80, 0, 0x3f, 0x1a, 0x3b, 0x2a, 0x33, 0x24, 0x22], None), Some(13));
     }
 }

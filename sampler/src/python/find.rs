@@ -61,7 +61,7 @@ pub(super) struct FoundInterpreter {
     pub(super) interpreter: Interpreter,
     /// Address ranges of glue functions, sorted.
     pub(super) glue: Vec<std::ops::Range<u64>>,
-    /// `PyCode_Type.tp_dealloc`
+    /// Address of `PyCode_Type.tp_dealloc`.
     pub(super) dealloc: u64,
     /// Name of the interpreter, for the log.
     pub(super) name: String,

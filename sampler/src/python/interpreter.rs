@@ -71,9 +71,9 @@ pub(super) fn withdraw() {
 /// # Safety
 /// There must be such a function at that address.
 unsafe fn call_getter(function: u64) -> u64 {
-    // SAFETY: guaranteed by the caller.
+    // SAFETY: the caller upholds this function's contract.
     let function = unsafe { std::mem::transmute::<usize, GetState>(function as usize) };
-    // SAFETY: guaranteed by the caller: it takes no argument.
+    // SAFETY: the caller guarantees that the function takes no argument.
     unsafe { function() as u64 }
 }
 
@@ -122,7 +122,7 @@ impl Interpreter {
         // The state may belong to another thread, which may be freeing it.
         let address = state + u64::from(self.layout.release.thread_id);
         let mut id = 0_u64;
-        // SAFETY: has no precondition.
+        // SAFETY: `pthread_self` has no precondition.
         let own_id = unsafe { libc::pthread_self() } as u64;
         super::memory::fetch(address, (&raw mut id).cast(), size_of::<u64>()).is_some() && id == own_id
     }

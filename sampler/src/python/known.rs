@@ -98,7 +98,7 @@ unsafe extern "C" fn dealloc_hook(code: *mut c_void) {
     let original = ORIGINAL_DEALLOC.load(Ordering::Acquire);
     // SAFETY: set before the hook, and never reset: the replaced function.
     let original = unsafe { std::mem::transmute::<*mut c_void, Dealloc>(original) };
-    // SAFETY: the caller's argument.
+    // SAFETY: passes the caller's argument on.
     unsafe { original(code) };
 }
 
@@ -107,7 +107,7 @@ unsafe extern "C" fn dealloc_hook(code: *mut c_void) {
 /// # Safety
 /// `slot` must be the address of the writable `tp_dealloc` of `PyCode_Type`.
 pub(super) unsafe fn install_hook(slot: u64) -> bool {
-    // SAFETY: guaranteed by the caller; the interpreter reads it as one word.
+    // SAFETY: the caller guarantees a valid slot; the interpreter reads it as one word.
     let slot = unsafe { AtomicPtr::<c_void>::from_ptr(slot as *mut *mut c_void) };
     let hook = dealloc_hook as *mut c_void;
     let installed = slot.load(Ordering::Acquire);
@@ -128,7 +128,7 @@ pub(super) unsafe fn install_hook(slot: u64) -> bool {
 /// # Safety
 /// Same contract as [`install_hook`].
 pub(super) unsafe fn remove_hook(slot: u64) {
-    // SAFETY: guaranteed by the caller; the interpreter reads it as one word.
+    // SAFETY: the caller guarantees a valid slot; the interpreter reads it as one word.
     let slot = unsafe { AtomicPtr::<c_void>::from_ptr(slot as *mut *mut c_void) };
     let original = ORIGINAL_DEALLOC.load(Ordering::Acquire);
     let _ = slot.compare_exchange(dealloc_hook as *mut c_void, original, Ordering::AcqRel, Ordering::Relaxed);

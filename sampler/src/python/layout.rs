@@ -227,7 +227,7 @@ impl Objects {
 pub(super) fn example(minor: u8) -> Option<Vec<u8>> {
     let mut words = vec![u64::from_le_bytes(*COOKIE), 0x0300_02f0 | u64::from(minor) << 16, 0];
     match minor {
-        // 3.13.0; the fields that are read have the values of its headers.
+        // CPython 3.13.0; the fields that are read have the values of its headers.
         13 => {
             words.extend([1000, 608, 632]);
             words.extend([6000, 0, 8, 16, 1, 2, 3, 4, 5, 6, 7, 8, 9]);
@@ -237,7 +237,7 @@ pub(super) fn example(minor: u8) -> Option<Vec<u8>> {
             words.extend([16, 8, 416, 24, 88, 168, 32, 24, 16, 40, 24, 16, 48, 32, 40, 24, 16, 32, 16, 24]);
             words.extend([40, 16, 32, 64, 32, 16, 40, 100, 8]);
         }
-        // 3.14.10 of Debian.
+        // CPython 3.14.10 of Debian.
         14 => {
             words.extend([316_616, 784, 808]);
             words.extend([225_864, 7280, 7272, 7344, 7360, 7408, 7688, 7672, 7680, 16, 7784, 0, 7800, 7792, 7992, 0]);
@@ -246,7 +246,7 @@ pub(super) fn example(minor: u8) -> Option<Vec<u8>> {
             words.extend([16, 8, 416, 24, 88, 168, 40, 32, 16, 40, 24, 16, 200, 24, 40, 32, 48, 32, 40, 24, 16]);
             words.extend([32, 16, 24, 40, 16, 32, 64, 32, 16, 40, 264, 192, 160, 24, 72, 67]);
         }
-        // 3.15.2 of Debian.
+        // CPython 3.15.2 of Debian.
         15 => {
             words.extend([346_568, 912, 936]);
             words.extend([226_240, 7272, 7264, 7336, 7352, 7400, 7592, 7576, 7584, 16, 7736, 0, 7752, 7744, 7944, 0]);

@@ -13,13 +13,13 @@ use jitlisten_unwinder::Machine;
 use super::{Memory, Registers, Step};
 
 pub(crate) const MACHINE: Machine = Machine::Aarch64;
-/// `x0` to `x30`, `sp` and the program counter.
+/// Number of registers: `x0` to `x30`, `sp` and the program counter.
 pub const REGISTERS: usize = 33;
-/// `x29`
+/// Register number of the frame pointer, `x29`.
 pub const FRAME: usize = MACHINE.frame_pointer();
-/// `sp`
+/// Register number of the stack pointer, `sp`.
 pub const STACK: usize = MACHINE.stack_pointer();
-/// The program counter.
+/// Register number of the program counter.
 pub const PROGRAM: usize = 32;
 /// `x30`, the column of the return address.
 pub(crate) const RETURN: usize = MACHINE.return_address();

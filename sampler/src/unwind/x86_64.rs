@@ -9,17 +9,17 @@ use super::{Memory, Registers, Step};
 pub(crate) const MACHINE: Machine = Machine::X86_64;
 /// Number of registers: the general ones and the return address.
 pub const REGISTERS: usize = 17;
-/// `rbp`
+/// Register number of the frame pointer, `rbp`.
 pub const FRAME: usize = MACHINE.frame_pointer();
-/// `rsp`
+/// Register number of the stack pointer, `rsp`.
 pub const STACK: usize = MACHINE.stack_pointer();
-/// `rip`
+/// Register number of the program counter, `rip`.
 pub const PROGRAM: usize = 16;
 /// The column of the return address.
 pub(crate) const RETURN: usize = MACHINE.return_address();
 /// Registers that a call preserves: `rbx`, `rbp`, `r12` to `r15`.
 pub(crate) const SAVED: [usize; 6] = [3, FRAME, 12, 13, 14, 15];
-/// The same registers as a mask.
+/// Mask of the registers that a call preserves.
 pub(crate) const KEPT: u64 = 1 << 3 | 1 << FRAME | 0xf << 12;
 /// True if perf trampolines may occur: up to 3.13, CPython's have neither a frame pointer nor an entry.
 pub(crate) const HAS_TRAMPOLINE: bool = true;
