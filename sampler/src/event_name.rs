@@ -128,8 +128,8 @@ mod tests {
             let counter = Counter::named(name).unwrap();
             assert_eq!((counter.kind, counter.config, counter.name()), (kind, config, name.to_owned()));
         }
-        let user = Counter::named("cycles:u").unwrap();
-        assert!(user.user_only && user.name() == "cycles:u");
+        let user_counter = Counter::named("cycles:u").unwrap();
+        assert!(user_counter.user_only && user_counter.name() == "cycles:u");
         for invalid in ["", "cycle", "r", "rxyz", "LLC", "LLC-", "LLC-load", "cycles:k", "L1-dcache-loads-misses"] {
             assert!(Counter::named(invalid).is_err(), "{invalid}");
         }

@@ -148,8 +148,8 @@ pub(crate) fn adopt_this_thread(start: u64, stack_size: usize) {
 fn record_stack_bounds(slot: &Slot, size: u64) {
     const PAGE: u64 = 4096;
     // SAFETY: `pthread_self` has no precondition.
-    let block = unsafe { libc::pthread_self() } as u64;
-    let high = (block & !(PAGE - 1)) + PAGE;
+    let thread_block = unsafe { libc::pthread_self() } as u64;
+    let high = (thread_block & !(PAGE - 1)) + PAGE;
     let low = high.saturating_sub(size);
     let local_address = &raw const high as u64;
     if (low..high).contains(&local_address) {

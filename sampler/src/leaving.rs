@@ -26,22 +26,22 @@ use crate::{handler, threads, wake};
 pub(crate) const WRITER_TIMEOUT_NS: u64 = 250_000_000;
 
 static EXIT: NextFunction = NextFunction::new(c"_exit");
-static EXIT_C: NextFunction = NextFunction::new(c"_Exit");
+static EXIT_ISO_C: NextFunction = NextFunction::new(c"_Exit");
 static QUICK_EXIT: NextFunction = NextFunction::new(c"quick_exit");
-static EXECUTE: NextFunction = NextFunction::new(c"execv");
-static EXECUTE_IN: NextFunction = NextFunction::new(c"execve");
-static EXECUTE_FOUND: NextFunction = NextFunction::new(c"execvp");
-static EXECUTE_FOUND_IN: NextFunction = NextFunction::new(c"execvpe");
-static EXECUTE_OPEN: NextFunction = NextFunction::new(c"fexecve");
-static EXECUTE_AT: NextFunction = NextFunction::new(c"execveat");
+static EXECV: NextFunction = NextFunction::new(c"execv");
+static EXECVE: NextFunction = NextFunction::new(c"execve");
+static EXECVP: NextFunction = NextFunction::new(c"execvp");
+static EXECVPE: NextFunction = NextFunction::new(c"execvpe");
+static FEXECVE: NextFunction = NextFunction::new(c"fexecve");
+static EXECVEAT: NextFunction = NextFunction::new(c"execveat");
 
 /// Arguments or an environment, as for `execve(2)`.
 pub type Strings = *const *const c_char;
 
 /// Resolves libc's functions in a constructor.
 pub fn find_exits() {
-    let exec_functions = [&EXECUTE, &EXECUTE_IN, &EXECUTE_FOUND, &EXECUTE_FOUND_IN, &EXECUTE_OPEN, &EXECUTE_AT];
-    for next in [&EXIT, &EXIT_C, &QUICK_EXIT].into_iter().chain(exec_functions) {
+    let exec_functions = [&EXECV, &EXECVE, &EXECVP, &EXECVPE, &FEXECVE, &EXECVEAT];
+    for next in [&EXIT, &EXIT_ISO_C, &QUICK_EXIT].into_iter().chain(exec_functions) {
         next.address();
     }
     wake::resolve_join_functions();
@@ -162,15 +162,15 @@ macro_rules! define_exec_functions {
 type FilePath = *const c_char;
 
 define_exec_functions! {
-    execute(file: FilePath, arguments: Strings), "execv(3)", EXECUTE, may_be_executed(file, false);
-    execute_in(file: FilePath, arguments: Strings, environment: Strings), "execve(2)", EXECUTE_IN,
+    execute(file: FilePath, arguments: Strings), "execv(3)", EXECV, may_be_executed(file, false);
+    execute_in(file: FilePath, arguments: Strings, environment: Strings), "execve(2)", EXECVE,
         may_be_executed(file, false);
-    execute_found(file: FilePath, arguments: Strings), "execvp(3)", EXECUTE_FOUND, may_be_executed(file, true);
-    execute_found_in(file: FilePath, arguments: Strings, environment: Strings), "execvpe(3)", EXECUTE_FOUND_IN,
+    execute_found(file: FilePath, arguments: Strings), "execvp(3)", EXECVP, may_be_executed(file, true);
+    execute_found_in(file: FilePath, arguments: Strings, environment: Strings), "execvpe(3)", EXECVPE,
         may_be_executed(file, true);
-    execute_open(file: c_int, arguments: Strings, environment: Strings), "fexecve(3)", EXECUTE_OPEN, true;
+    execute_open(file: c_int, arguments: Strings, environment: Strings), "fexecve(3)", FEXECVE, true;
     execute_at(directory: c_int, file: FilePath, arguments: Strings, environment: Strings, flags: c_int), "execveat(2)",
-        EXECUTE_AT, true;
+        EXECVEAT, true;
 }
 
 /// Ends the recording, and then the process with the next function.
@@ -196,7 +196,7 @@ pub fn exit_now(status: c_int) -> ! {
 
 /// Interposed `_Exit(3)`.
 pub fn exit_now_c(status: c_int) -> ! {
-    exit_by(&EXIT_C, status)
+    exit_by(&EXIT_ISO_C, status)
 }
 
 /// Interposed `quick_exit(3)`. The functions that it calls are not recorded.

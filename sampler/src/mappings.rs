@@ -48,7 +48,7 @@ pub(crate) type KnownMappings = BTreeMap<MappedRange, MappingInfo>;
 /// The process's executable mappings, as of the last read.
 #[derive(Default)]
 pub(crate) struct Mappings {
-    known: KnownMappings,
+    current: KnownMappings,
     /// Mappings that the parent knew before the fork, until this process reads its own.
     inherited: KnownMappings,
     /// Unmapped ranges whose addresses have not been reused: a function of them may still be on a stack.
@@ -76,7 +76,7 @@ impl Mappings {
 
     /// Returns a copy for a fork child, which would otherwise spend most of its time reading unwind tables.
     pub(crate) fn known_mappings(&self) -> KnownMappings {
-        self.known.clone()
+        self.current.clone()
     }
 
     /// Reads all mappings. Returns the text of the maps file, the executable mappings that are new, and all executable
@@ -101,7 +101,7 @@ impl Mappings {
                 continue;
             }
             let module = header.filter(|header| header.inode == line.inode && header.path == line.path);
-            let info = self.known.remove(line).unwrap_or_else(|| {
+            let info = self.current.remove(line).unwrap_or_else(|| {
                 let info = self.inherited.remove(line).unwrap_or_else(|| inspect_mapping(line, module));
                 new.push(line.as_mapping(info.build_id));
                 info
@@ -116,9 +116,9 @@ impl Mappings {
     }
 
     /// Keeps the tables of mappings that have disappeared, unless their addresses are in use again.
-    fn keep_unmapped(&mut self, known: KnownMappings, lines: &[MappedRange]) {
+    fn keep_unmapped(&mut self, current: KnownMappings, lines: &[MappedRange]) {
         let disappeared =
-            std::mem::replace(&mut self.known, known).into_iter().map(|(line, found)| (line, found.tables));
+            std::mem::replace(&mut self.current, current).into_iter().map(|(line, info)| (line, info.tables));
         self.unmapped.extend(disappeared.filter(|(_, tables)| matches!(**tables, Tables::Frames(_))));
         self.unmapped
             .retain(|(unmapped, _)| lines.iter().all(|line| line.end <= unmapped.start || unmapped.end <= line.start));
@@ -275,7 +275,7 @@ mod tests {
         let library = line("5000-7000 r-xp 00001000 08:1f 42 /a");
         let tables = Arc::new(Tables::Frames(Vec::new()));
         let mut mappings = Mappings::default();
-        mappings.known.insert(library.clone(), MappingInfo { tables, build_id: None });
+        mappings.current.insert(library.clone(), MappingInfo { tables, build_id: None });
         mappings.keep_unmapped(BTreeMap::new(), &[line("3000-5000 r--p 00000000 08:1f 42 /a")]);
         assert_eq!(mappings.unmapped.len(), 1);
         mappings.keep_unmapped(BTreeMap::new(), &[line("6000-8000 rw-p 00000000 00:00 0 ")]);

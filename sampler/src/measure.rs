@@ -102,7 +102,7 @@ pub(crate) fn take_signal_period(slot: &Slot, overrun: i32) -> u64 {
         first => first,
     };
     let elapsed_ns = first + period * u64::try_from(overrun).unwrap_or(0);
-    slot.accounted.fetch_add(elapsed_ns, Ordering::Relaxed);
+    slot.accounted_total.fetch_add(elapsed_ns, Ordering::Relaxed);
     elapsed_ns
 }
 
@@ -116,5 +116,5 @@ pub(crate) fn take_unaccounted(slot: &Slot) -> u64 {
         (None, Clock::Cpu) => clock::thread_cpu(slot.tid.load(Ordering::Relaxed)),
         (None, Clock::Wall) => clock::monotonic(),
     };
-    total.saturating_sub(slot.accounted.swap(total, Ordering::Relaxed))
+    total.saturating_sub(slot.accounted_total.swap(total, Ordering::Relaxed))
 }

@@ -32,14 +32,14 @@ impl Output {
     /// Creates the file, or continues it if `append`. If another recording is there, creation is deferred until the
     /// first sample: see `place.rs`.
     pub(crate) fn open(path: &Path, append: bool, attribute: Attribute) -> io::Result<Output> {
-        let present = place::inspect(path)?;
+        let existing = place::inspect(path)?;
         if append
-            && present == ExistingFile::Recording
+            && existing == ExistingFile::Recording
             && let Some(output) = Output::continue_existing(path, &attribute)?
         {
             return Ok(output);
         }
-        match present {
+        match existing {
             ExistingFile::Replaceable => Output::create(path, attribute, &[]),
             ExistingFile::Recording => Ok(Output::deferred(path, append, attribute)),
         }

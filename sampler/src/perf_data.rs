@@ -334,9 +334,9 @@ pub(crate) fn data_size(header: &[u8]) -> Option<u64> {
 /// Encodes the features that follow the records, and returns their numbers for the header.
 pub(crate) fn features(features: &Features, attribute: &Attribute, data_end: u64) -> (Vec<u8>, Vec<u32>) {
     let mut sections = sections(&features.initial, attribute);
-    let mut times = features.first_sample.to_le_bytes().to_vec();
-    put_u64(&mut times, features.last_sample);
-    sections.push((HEADER_SAMPLE_TIME, times));
+    let mut sample_times = features.first_sample.to_le_bytes().to_vec();
+    put_u64(&mut sample_times, features.last_sample);
+    sections.push((HEADER_SAMPLE_TIME, sample_times));
     let mut offset = data_end + sections.len() as u64 * 16;
     let (mut table, mut content) = (Vec::new(), Vec::<u8>::new());
     for (_, section) in &sections {

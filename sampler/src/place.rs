@@ -47,14 +47,14 @@ pub fn check_place(path: &Path) -> io::Result<()> {
 
 /// Classifies the existing file, and checks that it and its images can be renamed if necessary.
 pub(crate) fn inspect(path: &Path) -> io::Result<ExistingFile> {
-    let present = classify_existing(path)?;
+    let existing = classify_existing(path)?;
     check_directory(&images(path))?;
-    if present == ExistingFile::Recording {
+    if existing == ExistingFile::Recording {
         let old = old(path);
         self::classify_existing(&old).map_err(|error| error_about(&old, &error))?;
         open_removable(&images(&old))?;
     }
-    Ok(present)
+    Ok(existing)
 }
 
 fn check_directory(path: &Path) -> io::Result<()> {
@@ -239,16 +239,16 @@ mod tests {
     use crate::perf_data::{self, Attribute, Batch, DATA_OFFSET, Features, SampleId};
 
     /// A temporary directory, removed on drop, and the path of a recording in it.
-    struct Scene {
+    struct Fixture {
         directory: PathBuf,
         file: PathBuf,
     }
 
-    impl Scene {
-        fn new(test: &str) -> Scene {
+    impl Fixture {
+        fn new(test: &str) -> Fixture {
             let directory = std::env::temp_dir().join(format!("jitlisten-place-{test}-{}", std::process::id()));
             fs::create_dir(&directory).unwrap();
-            Scene { file: directory.join("prof.data"), directory }
+            Fixture { file: directory.join("prof.data"), directory }
         }
 
         fn open(&self) -> io::Result<Output> {
@@ -283,7 +283,7 @@ mod tests {
         }
     }
 
-    impl Drop for Scene {
+    impl Drop for Fixture {
         fn drop(&mut self) {
             let _ = fs::remove_dir_all(&self.directory);
         }
@@ -296,91 +296,94 @@ mod tests {
 
     #[test]
     fn a_recording_gets_another_name_with_its_images() {
-        let scene = Scene::new("old");
-        scene.record(1, true);
-        scene.record(2, true);
+        let fixture = Fixture::new("old");
+        fixture.record(1, true);
+        fixture.record(2, true);
         assert_eq!(
-            (scene.describe(&scene.file), scene.describe(&old(&scene.file))),
+            (fixture.describe(&fixture.file), fixture.describe(&old(&fixture.file))),
             (recording_by(2), recording_by(1))
         );
-        scene.record(3, true);
+        fixture.record(3, true);
         assert_eq!(
-            (scene.describe(&scene.file), scene.describe(&old(&scene.file))),
+            (fixture.describe(&fixture.file), fixture.describe(&old(&fixture.file))),
             (recording_by(3), recording_by(2))
         );
-        let names = fs::read_dir(&scene.directory).unwrap().flatten().map(|entry| entry.file_name());
+        let names = fs::read_dir(&fixture.directory).unwrap().flatten().map(|entry| entry.file_name());
         assert_eq!(names.count(), 4, "nothing else is left");
     }
 
     #[test]
     fn a_recording_without_a_sample_changes_nothing() {
-        let scene = Scene::new("nothing");
-        scene.record(1, false);
-        assert!(scene.file.exists(), "nothing was there");
-        scene.record(2, true);
-        assert!(!old(&scene.file).exists(), "one without a sample is not kept");
-        fs::remove_file(images(&scene.file).join("python-1-1f-0.so")).unwrap();
-        scene.record(3, true);
-        scene.record(4, false);
+        let fixture = Fixture::new("nothing");
+        fixture.record(1, false);
+        assert!(fixture.file.exists(), "nothing was there");
+        fixture.record(2, true);
+        assert!(!old(&fixture.file).exists(), "one without a sample is not kept");
+        fs::remove_file(images(&fixture.file).join("python-1-1f-0.so")).unwrap();
+        fixture.record(3, true);
+        fixture.record(4, false);
         assert_eq!(
-            (scene.describe(&scene.file), scene.describe(&old(&scene.file))),
+            (fixture.describe(&fixture.file), fixture.describe(&old(&fixture.file))),
             (recording_by(3), recording_by(2))
         );
     }
 
     #[test]
     fn modes_are_of_this_user_alone() {
-        let scene = Scene::new("modes");
-        scene.record(1, true);
+        let fixture = Fixture::new("modes");
+        fixture.record(1, true);
         let mode = |path: &Path| fs::symlink_metadata(path).unwrap().permissions().mode() & 0o777;
-        let image = images(&scene.file).join("python-1-1f-0.so");
-        assert_eq!([mode(&scene.file), mode(&images(&scene.file)), mode(&image)], [0o600, 0o700, 0o600]);
+        let image = images(&fixture.file).join("python-1-1f-0.so");
+        assert_eq!([mode(&fixture.file), mode(&images(&fixture.file)), mode(&image)], [0o600, 0o700, 0o600]);
     }
 
     #[test]
     fn what_another_user_controls_is_refused() {
-        let scene = Scene::new("refused");
-        let directory = images(&scene.file);
+        let fixture = Fixture::new("refused");
+        let directory = images(&fixture.file);
         fs::create_dir(&directory).unwrap();
         fs::set_permissions(&directory, fs::Permissions::from_mode(0o777)).unwrap();
-        assert_eq!(scene.refusal(), "prof.data.images: other users may write to it");
-        assert!(check_place(&scene.file).is_err());
+        assert_eq!(fixture.refusal(), "prof.data.images: other users may write to it");
+        assert!(check_place(&fixture.file).is_err());
         fs::remove_dir(&directory).unwrap();
         symlink("/tmp", &directory).unwrap();
-        assert_eq!(scene.refusal(), "prof.data.images: not a directory");
+        assert_eq!(fixture.refusal(), "prof.data.images: not a directory");
         fs::remove_file(&directory).unwrap();
-        symlink(scene.directory.join("elsewhere"), &scene.file).unwrap();
-        assert_eq!(scene.refusal(), "it is a dangling link");
-        assert!(!scene.directory.join("elsewhere").exists());
+        symlink(fixture.directory.join("elsewhere"), &fixture.file).unwrap();
+        assert_eq!(fixture.refusal(), "it is a dangling link");
+        assert!(!fixture.directory.join("elsewhere").exists());
     }
 
     #[test]
     fn the_old_name_is_not_taken_from_other_files() {
-        let scene = Scene::new("others");
-        scene.record(1, true);
-        fs::write(old(&scene.file), "precious").unwrap();
-        assert_eq!(scene.refusal(), "prof.data.old: it exists and is not a recording");
-        fs::remove_file(old(&scene.file)).unwrap();
-        fs::create_dir(images(&old(&scene.file))).unwrap();
-        let notes = images(&old(&scene.file)).join("notes.txt");
+        let fixture = Fixture::new("others");
+        fixture.record(1, true);
+        fs::write(old(&fixture.file), "precious").unwrap();
+        assert_eq!(fixture.refusal(), "prof.data.old: it exists and is not a recording");
+        fs::remove_file(old(&fixture.file)).unwrap();
+        fs::create_dir(images(&old(&fixture.file))).unwrap();
+        let notes = images(&old(&fixture.file)).join("notes.txt");
         fs::write(&notes, "precious").unwrap();
-        assert_eq!(scene.refusal(), "prof.data.old.images: it has files that are not of a recording");
+        assert_eq!(fixture.refusal(), "prof.data.old.images: it has files that are not of a recording");
         // The file may also appear after the check.
-        fs::rename(&notes, scene.directory.join("notes.txt")).unwrap();
-        let mut output = scene.open().unwrap();
-        fs::rename(scene.directory.join("notes.txt"), &notes).unwrap();
+        fs::rename(&notes, fixture.directory.join("notes.txt")).unwrap();
+        let mut output = fixture.open().unwrap();
+        fs::rename(fixture.directory.join("notes.txt"), &notes).unwrap();
         let mut batch = Batch::default();
         batch.sample(SampleId { pid: 1, tid: 1, time: 1 }, 1, &[]);
         let error = output.append(&batch).unwrap_err().to_string();
         assert_eq!(error, "prof.data.old.images: it has files that are not of a recording");
         drop(output);
-        assert_eq!((scene.describe(&scene.file), fs::read(notes).unwrap()), (recording_by(1), b"precious".to_vec()));
-        assert_eq!(fs::read_dir(&scene.directory).unwrap().count(), 3, "no temporary file is left");
+        assert_eq!(
+            (fixture.describe(&fixture.file), fs::read(notes).unwrap()),
+            (recording_by(1), b"precious".to_vec())
+        );
+        assert_eq!(fs::read_dir(&fixture.directory).unwrap().count(), 3, "no temporary file is left");
     }
 
     #[test]
     fn perf_recordings_count_as_recordings_with_samples() {
-        let scene = Scene::new("perf");
+        let fixture = Fixture::new("perf");
         let mut header = perf_data::header(&Attribute::new(&Options::new("x"), None), 0, &[]);
         header.resize(DATA_OFFSET as usize, 0);
         for (records, expected) in [
@@ -391,20 +394,20 @@ mod tests {
             (&(3_u64 | 8 << 48).to_le_bytes(), ExistingFile::Replaceable),
             (&[0; 8], ExistingFile::Recording),
         ] {
-            fs::write(&scene.file, [&header, records].concat()).unwrap();
-            assert_eq!(inspect(&scene.file).unwrap(), expected, "{records:x?}");
+            fs::write(&fixture.file, [&header, records].concat()).unwrap();
+            assert_eq!(inspect(&fixture.file).unwrap(), expected, "{records:x?}");
         }
-        fs::write(&scene.file, [&MAGIC[..], &16_u64.to_le_bytes(), &[0; 100]].concat()).unwrap();
-        assert_eq!(inspect(&scene.file).unwrap(), ExistingFile::Recording, "of a pipe");
+        fs::write(&fixture.file, [&MAGIC[..], &16_u64.to_le_bytes(), &[0; 100]].concat()).unwrap();
+        assert_eq!(inspect(&fixture.file).unwrap(), ExistingFile::Recording, "of a pipe");
     }
 
     #[test]
     fn images_are_kept_once_the_recording_has_its_place() {
-        let scene = Scene::new("pins");
-        let process = scene.directory.join("image-4711-9");
+        let fixture = Fixture::new("pins");
+        let process = fixture.directory.join("image-4711-9");
         let image = OwnDirectory::create_new(&process).unwrap();
         image.write("object-0.so", b"x").unwrap();
-        let mut pins = PinnedImages::beside(&scene.file);
+        let mut pins = PinnedImages::beside(&fixture.file);
         let pinned = pins.pin(&process.join("object-0.so")).unwrap();
         assert!(!pinned.exists() && !pins.directory().exists());
         pins.pin_deferred();

@@ -145,8 +145,8 @@ mod tests {
         let fields: Vec<String> = (4..30).map(|number| number.to_string()).collect();
         let stat = format!("7 (a) S 1) R {}", fields.join(" "));
         assert_eq!(state_and_start(stat.as_bytes()), Some((b'R', 22)));
-        for other in ["", "1", "0:5", "4294967295:1", "1:", "x:1"] {
-            assert_eq!(Process::parse(other), None, "{other}");
+        for invalid in ["", "1", "0:5", "4294967295:1", "1:", "x:1"] {
+            assert_eq!(Process::parse(invalid), None, "{invalid}");
         }
     }
 }

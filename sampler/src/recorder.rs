@@ -271,7 +271,7 @@ fn start_in(
         }
         Err((errno, _)) => {
             ACTIVE.store(false, Ordering::SeqCst);
-            slot::all().for_each(|(_, slot)| threads::disarm(slot));
+            slot::iter().for_each(|(_, slot)| threads::disarm(slot));
             stop_observing_code(enabled_images);
             Err(Error::NoThread(errno))
         }
@@ -511,7 +511,7 @@ pub fn start_by_environment(heirs: Heirs) -> Result<bool, Error> {
 /// Returns true if this process created the file before its exec(2): no other process can have had its PID since it
 /// started.
 fn is_of_this_process(path: &Path) -> bool {
-    let modified = fs::metadata(path).and_then(|about| about.modified());
+    let modified = fs::metadata(path).and_then(|metadata| metadata.modified());
     output::first_process(path) == Some(std::process::id())
         && began().is_some_and(|began| modified.is_ok_and(|modified| modified >= began))
 }
@@ -572,7 +572,7 @@ fn become_child(is_recorded: bool) {
         python::withdraw();
     }
     // The descriptors of counters are inherited; close the child's copies.
-    slot::all().for_each(|(_, slot)| threads::close_counter(slot));
+    slot::iter().for_each(|(_, slot)| threads::close_counter(slot));
     if let Some(session) = Session::process() {
         session.stop_observing();
     }

@@ -65,7 +65,7 @@ pub unsafe extern "C-unwind" fn sigaction(
             return unsafe { next_sigaction(signal, action, old) };
         }
         // SAFETY: the caller guarantees a valid pointer. Read it before writing `old`, which may be the same memory.
-        let becomes_default = unsafe { action.as_ref() }.is_some_and(|action| action.sa_sigaction == libc::SIG_DFL);
+        let sets_default = unsafe { action.as_ref() }.is_some_and(|action| action.sa_sigaction == libc::SIG_DFL);
         // SAFETY: passes the caller's arguments on.
         let result = unsafe { next_sigaction(signal, action, old) };
         if result == 0 {
@@ -76,7 +76,7 @@ pub unsafe extern "C-unwind" fn sigaction(
                 // SAFETY: all zeros is a valid `sigaction`: the default disposition.
                 *old = unsafe { MaybeUninit::zeroed().assume_init() };
             }
-            if becomes_default {
+            if sets_default {
                 fatal::install_handler(signal);
             }
         }

@@ -83,7 +83,7 @@ pub(crate) struct Slot {
     /// Number of COMM records written for the owner (saturating).
     pub(crate) comm_records: AtomicU32,
     /// Thread time, or counter value, that the periods of all samples so far add up to.
-    pub(crate) accounted: AtomicU64,
+    pub(crate) accounted_total: AtomicU64,
     /// Timer period in ns.
     pub(crate) period: AtomicU64,
     /// Delay before the timer's first signal in ns; 0 after that signal.
@@ -146,7 +146,7 @@ pub(crate) fn get(index: usize) -> Option<&'static Slot> {
 }
 
 /// Iterates over all slots that were ever used, with their indexes.
-pub(crate) fn all() -> impl Iterator<Item = (usize, &'static Slot)> {
+pub(crate) fn iter() -> impl Iterator<Item = (usize, &'static Slot)> {
     (0..USED_SLOTS.load(Ordering::Acquire)).filter_map(|index| Some((index, get(index)?)))
 }
 
@@ -285,17 +285,19 @@ impl Slot {
 
     /// Returns how many stack words the next sample may have; `None` if too few are free.
     pub(crate) fn free_words(&self) -> Option<u64> {
-        let used = self.write_position.load(Ordering::Relaxed).wrapping_sub(self.read_position.load(Ordering::Acquire));
+        let used_words =
+            self.write_position.load(Ordering::Relaxed).wrapping_sub(self.read_position.load(Ordering::Acquire));
         (RING_WORDS as u64)
-            .checked_sub(used + HEADER_WORDS)
+            .checked_sub(used_words + HEADER_WORDS)
             .filter(|&space| space >= MIN_FREE_WORDS)
             .map(|space| space.min(MAX_SAMPLE_WORDS))
     }
 
     /// True if the ring is more than half full and should be drained soon.
     pub(crate) fn is_half_full(&self) -> bool {
-        let used = self.write_position.load(Ordering::Relaxed).wrapping_sub(self.read_position.load(Ordering::Relaxed));
-        used > RING_WORDS as u64 / 2
+        let used_words =
+            self.write_position.load(Ordering::Relaxed).wrapping_sub(self.read_position.load(Ordering::Relaxed));
+        used_words > RING_WORDS as u64 / 2
     }
 
     /// Writes one word of the sample under construction. `number` must be less than the result of [`Slot::free_words`].
@@ -442,7 +444,7 @@ fn decode_outcome(head: u64) -> Outcome {
 
 /// Discards samples that arrived after the end of the previous recording. Only call while no handler writes.
 pub(crate) fn discard_unread_samples() {
-    for (_, slot) in all() {
+    for (_, slot) in iter() {
         slot.read_position.store(slot.write_position.load(Ordering::Acquire), Ordering::Release);
         slot.lost.store(0, Ordering::Relaxed);
         slot.skipped.store(0, Ordering::Relaxed);
@@ -452,7 +454,7 @@ pub(crate) fn discard_unread_samples() {
 /// Resets all slots in a fork child. The sampled threads do not exist there, and timers are not inherited: timers with
 /// the same ids belong to the program. The only thread, now `tid`, keeps the slot that contains its signal stack.
 pub(crate) fn reset_all_in_child(tid: u32, signal_stack: *mut c_void) {
-    all().for_each(|(index, slot)| slot.reset_in_child(index, tid, signal_stack));
+    iter().for_each(|(index, slot)| slot.reset_in_child(index, tid, signal_stack));
 }
 
 /// Serializes tests that use process-wide state: slots, published code, the recorder.
@@ -502,11 +504,11 @@ mod tests {
         let (index, slot) = claim(15).unwrap();
         slot.running_handlers.fetch_add(1, Ordering::SeqCst);
         slot.release(index);
-        let (other, _) = claim(16).unwrap();
-        assert_ne!(other, index);
+        let (second_index, _) = claim(16).unwrap();
+        assert_ne!(second_index, index);
         slot.running_handlers.fetch_sub(1, Ordering::SeqCst);
         assert_eq!(claim(17).unwrap().0, index);
-        for index in [index, other] {
+        for index in [index, second_index] {
             get(index).unwrap().release(index);
         }
     }
@@ -515,14 +517,14 @@ mod tests {
     #[test]
     fn in_a_child_the_thread_that_forked_keeps_its_signal_stack() {
         let _lock = lock_for_test();
-        let ((at, kept), (other_at, other)) = (claim(11).unwrap(), claim(12).unwrap());
-        for (index, slot) in [(at, kept), (other_at, other)] {
+        let ((kept_index, kept), (other_index, other_slot)) = (claim(11).unwrap(), claim(12).unwrap());
+        for (index, slot) in [(kept_index, kept), (other_index, other_slot)] {
             slot.timer.store(0, Ordering::Relaxed);
             slot.state.store(ARMED, Ordering::Relaxed);
             slot.reset_in_child(index, 13, kept.signal_stack().cast());
             assert_eq!(slot.timer.load(Ordering::Relaxed), -1, "the program may have a timer of that number");
         }
-        assert_eq!(other.state.load(Ordering::Relaxed), FREE);
+        assert_eq!(other_slot.state.load(Ordering::Relaxed), FREE);
         assert!(!std::ptr::eq(claim(14).unwrap().1, kept) && std::ptr::eq(claim(13).unwrap().1, kept));
     }
 }

@@ -238,19 +238,19 @@ mod tests {
         RECORDED_PID.store(std::process::id(), Ordering::Relaxed);
         let slot = slot::claim(23).unwrap().1;
         #[inline(never)]
-        fn above_a_large_frame(slot: &Slot, base_at: u64) -> [u32; 2] {
+        fn call_with_large_frame(slot: &Slot, base_address: u64) -> [u32; 2] {
             let frame = std::hint::black_box([7_u64; 40_000]);
-            let here = frame.as_ptr() as u64;
-            assert!(base_at > here + 300_000);
+            let frame_address = frame.as_ptr() as u64;
+            assert!(base_address > frame_address + 300_000);
             [(); 2].map(|()| {
-                let mut memory = StackMemory::new(slot, here);
-                assert_eq!(memory.read(base_at), Some(0x1234));
+                let mut memory = StackMemory::new(slot, frame_address);
+                assert_eq!(memory.read(base_address), Some(0x1234));
                 MAX_CALLS_PER_WALK - memory.remaining_calls
             })
         }
         let calls = std::thread::spawn(move || {
             let base = std::hint::black_box([0x1234_u64]);
-            above_a_large_frame(slot, base.as_ptr() as u64)
+            call_with_large_frame(slot, base.as_ptr() as u64)
         });
         assert_eq!(calls.join().unwrap(), [1, 0]);
         slot.state.store(slot::FREE, Ordering::Release);

@@ -68,17 +68,17 @@ fn start_timer(index: usize, slot: &'static Slot, tid: u32) -> bool {
     if tid == std::process::id() && high != 0 {
         slot.set_stack(low, high);
     }
-    let started = match measure::configured_counter() {
+    let is_started = match measure::configured_counter() {
         Some(counter) => start_counter(&counter, index, slot, tid),
         None => start_clock_timer(index, slot, tid),
     };
-    if started {
+    if is_started {
         SAMPLED_THREADS.fetch_add(1, Ordering::Relaxed);
     } else {
         slot.state.store(slot::ENDED, Ordering::Release);
         THREADS_WITHOUT_TIMER.fetch_add(1, Ordering::Relaxed);
     }
-    started
+    is_started
 }
 
 /// Arms a thread with a CPU or wall-clock timer.
@@ -113,7 +113,7 @@ fn start_counter(counter: &Counter, index: usize, slot: &'static Slot, tid: u32)
     let Ok(running) = counter.prepare(tid, signal, index, measure::rate_hz()) else { return false };
     slot.timer.store(running.descriptor, Ordering::Release);
     slot.counter_id.store(running.id, Ordering::Release);
-    slot.accounted.store(0, Ordering::Relaxed);
+    slot.accounted_total.store(0, Ordering::Relaxed);
     // Set the state before the counter runs: its first signal may come immediately.
     slot.state.store(slot::ARMED, Ordering::SeqCst);
     running.resume() || {
@@ -222,7 +222,7 @@ pub(crate) fn close_counter(slot: &Slot) {
 
 /// True if no sampled thread is running the handler at this moment.
 pub(crate) fn no_handler_is_running() -> bool {
-    slot::all().all(|(_, slot)| slot.running_handlers.load(Ordering::SeqCst) == 0)
+    slot::iter().all(|(_, slot)| slot.running_handlers.load(Ordering::SeqCst) == 0)
 }
 
 /// Thread id of the writer.
@@ -240,15 +240,15 @@ fn main_thread_has_ended(pid: u32) -> bool {
 /// Returns true if the calling thread, which is about to exit, is the program's last one: all others except the writer
 /// have exited or are about to.
 pub(crate) fn is_last_program_thread() -> bool {
-    let (own, pid) = (clock::own_tid(), std::process::id());
+    let (own_tid, pid) = (clock::own_tid(), std::process::id());
     let is_ending = |tid: &u32| {
         slot::find_by_tid(*tid).any(|(_, slot)| slot.state.load(Ordering::SeqCst) == slot::ENDED)
             || !thread_exists(pid, *tid)
     };
-    (own == pid || main_thread_has_ended(pid))
-        && list_threads(own)
+    (own_tid == pid || main_thread_has_ended(pid))
+        && list_threads(own_tid)
             .iter()
-            .all(|tid| [own, pid, WRITER_TID.load(Ordering::Acquire)].contains(tid) || is_ending(tid))
+            .all(|tid| [own_tid, pid, WRITER_TID.load(Ordering::Acquire)].contains(tid) || is_ending(tid))
 }
 
 /// Returns true while the kernel still lists the writer thread. libc reports its end slightly earlier.
@@ -267,12 +267,12 @@ fn count_task_links() -> u64 {
 }
 
 /// Lists all threads. Lists only the sampled ones if /proc is unusable: after chroot, or in another PID namespace.
-fn list_threads(own: u32) -> Vec<u32> {
+fn list_threads(own_tid: u32) -> Vec<u32> {
     let tasks: Vec<u32> = read_task_ids().collect();
-    if tasks.contains(&own) {
+    if tasks.contains(&own_tid) {
         return tasks;
     }
-    let slots = slot::all().filter(|(_, slot)| slot.state.load(Ordering::Acquire) != slot::FREE);
+    let slots = slot::iter().filter(|(_, slot)| slot.state.load(Ordering::Acquire) != slot::FREE);
     slots.map(|(_, slot)| slot.tid.load(Ordering::Acquire)).collect()
 }
 
@@ -328,7 +328,7 @@ impl Scan {
             return;
         }
         // Include ended slots: no timer was available for the thread, or it is about to exit.
-        let armed: BTreeSet<u32> = slot::all()
+        let armed: BTreeSet<u32> = slot::iter()
             .filter(|(_, slot)| slot.state.load(Ordering::Acquire) != slot::FREE)
             .map(|(_, slot)| slot.tid.load(Ordering::Acquire))
             .collect();
@@ -338,7 +338,7 @@ impl Scan {
             arm(tid);
         }
         self.unarmed_tids = unarmed.difference(&self.unarmed_tids).copied().collect();
-        for (_, slot) in slot::all() {
+        for (_, slot) in slot::iter() {
             if !existing.contains(&slot.tid.load(Ordering::Acquire)) {
                 disarm(slot);
             }

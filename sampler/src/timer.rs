@@ -62,10 +62,10 @@ impl Timer {
     /// only once. A pending signal of an earlier setting may be dropped.
     pub(crate) fn set(self, first: u64, period: u64) -> io::Result<()> {
         let spec = TimerSpec { interval: timespec(period), value: timespec(first.max(1)) };
-        let none: *mut TimerSpec = ptr::null_mut();
+        let no_old_spec: *mut TimerSpec = ptr::null_mut();
         // SAFETY: reads the specification, and the old one is not requested. If the timer has been deleted, the kernel
         // does not reuse its id before it has used all others.
-        match unsafe { libc::syscall(libc::SYS_timer_settime, self.0, 0, &raw const spec, none) } {
+        match unsafe { libc::syscall(libc::SYS_timer_settime, self.0, 0, &raw const spec, no_old_spec) } {
             0 => Ok(()),
             _ => Err(io::Error::last_os_error()),
         }
@@ -178,14 +178,14 @@ fn current_handler(signal: c_int) -> Option<libc::sighandler_t> {
 mod tests {
     use super::*;
 
-    extern "C-unwind" fn nothing(_signal: c_int, _info: *mut libc::siginfo_t, _context: *mut libc::c_void) {}
+    extern "C-unwind" fn ignore_signal(_signal: c_int, _info: *mut libc::siginfo_t, _context: *mut libc::c_void) {}
 
     /// Reads the mask from the kernel: `sigaction(3)` might have removed signals silently.
     #[test]
     fn nothing_but_faults_comes_while_the_handler_runs() {
         // Not the highest real-time signal: other tests record with it.
         let signal = libc::SIGRTMIN() + 5;
-        assert!(install_if_default(signal, nothing));
+        assert!(install_if_default(signal, ignore_signal));
         // The kernel's `sigaction`: handler, flags, restorer, mask.
         let mut action = [0_u64; 4];
         let no_new_action: *const u64 = ptr::null();

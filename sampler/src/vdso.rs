@@ -135,8 +135,8 @@ mod tests {
             );
         }
         let clock = |clock| read_clock(clock).unwrap();
-        let (before, between, after) =
+        let (earlier, vdso_time, later) =
             (jitlisten::plumbing::monotonic(), clock(libc::CLOCK_MONOTONIC), jitlisten::plumbing::monotonic());
-        assert!(before <= between && between <= after);
+        assert!(earlier <= vdso_time && vdso_time <= later);
     }
 }

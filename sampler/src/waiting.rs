@@ -244,7 +244,7 @@ impl Watch {
     /// Checks the threads that are due. Passes stacks that were read to `sample`. Returns the time of the next check.
     pub(crate) fn check(&mut self, now: u64, mut sample: impl FnMut(usize, &Slot, RemoteSample)) -> u64 {
         let (period, mut next_check) = (measure::period_ns(), now + MAX_CHECK_INTERVAL_NS);
-        for (index, slot) in slot::all() {
+        for (index, slot) in slot::iter() {
             if slot.state.load(Ordering::Acquire) != slot::ARMED {
                 continue;
             }
@@ -277,7 +277,7 @@ impl Watch {
 impl Watch {
     /// Charges the time since the last check to waiting threads. Called before the last records are written.
     pub(crate) fn end(&self) {
-        for ((_, slot), thread) in slot::all().zip(&self.threads) {
+        for ((_, slot), thread) in slot::iter().zip(&self.threads) {
             let is_armed = slot.state.load(Ordering::Acquire) == slot::ARMED;
             let is_same_owner = slot.generation.load(Ordering::Acquire) == thread.generation;
             if is_armed
@@ -303,7 +303,7 @@ fn sample_remotely(call: &SystemCall, cpu_ns: u64, slot: &Slot, cache: &mut Rule
     let sizes = [high.wrapping_sub(call.stack).min(MAX_STACK_COPY_BYTES), MAX_STACK_COPY_BYTES / 4, to_end_of_page];
     let bytes = sizes.into_iter().find_map(|size| mappings::read_memory(call.stack, size))?;
     cache.begin(code_map::generation());
-    let (mut stack, registers) = (Vec::new(), Registers::of(call.stack, call.address));
+    let (mut stack, registers) = (Vec::new(), Registers::with_stack_and_program(call.stack, call.address));
     let outcome = walk(registers, &ProcessCode, &mut CopiedStack { start: call.stack, bytes }, cache, |address, _| {
         stack.push(address);
         (stack.len() as u64) < MAX_NATIVE_FRAMES
@@ -325,8 +325,8 @@ struct CopiedStack {
 
 impl Memory for CopiedStack {
     fn read(&mut self, address: u64) -> Option<u64> {
-        let at = usize::try_from(address.checked_sub(self.start)?).ok()?;
-        Some(u64::from_ne_bytes(self.bytes.get(at..at.checked_add(8)?)?.try_into().ok()?))
+        let offset = usize::try_from(address.checked_sub(self.start)?).ok()?;
+        Some(u64::from_ne_bytes(self.bytes.get(offset..offset.checked_add(8)?)?.try_into().ok()?))
     }
 }
 

@@ -220,7 +220,7 @@ impl Writer {
 
     /// Reads the mappings at the first sample. Returns true once there has been a sample.
     fn ensure_begun(&mut self) -> bool {
-        if self.last_mapping_read == 0 && slot::all().any(|(_, slot)| !slot.is_drained()) {
+        if self.last_mapping_read == 0 && slot::iter().any(|(_, slot)| !slot.is_drained()) {
             self.read_mappings(self.began);
         }
         self.last_mapping_read != 0
@@ -352,14 +352,14 @@ impl Writer {
     /// Reads the mappings again if libraries have changed or a sample hit unknown code.
     fn update_code(&mut self) {
         let now = clock::monotonic();
-        let changed = LIBRARIES_CHANGED.swap(0, Ordering::AcqRel);
+        let change_time = LIBRARIES_CHANGED.swap(0, Ordering::AcqRel);
         let is_retry_due = UNKNOWN_CODE.load(Ordering::Relaxed) && now >= self.next_mapping_read;
-        if changed == 0 && !is_retry_due {
+        if change_time == 0 && !is_retry_due {
             return;
         }
         UNKNOWN_CODE.store(false, Ordering::Relaxed);
         // The mappings exist since the loader's notification, or else since some time after the last read.
-        let since = if changed != 0 { changed } else { self.last_mapping_read + 1 };
+        let since = if change_time != 0 { change_time } else { self.last_mapping_read + 1 };
         let has_new = self.read_mappings(since);
         // Unknown code that stays unknown, such as that of another JIT, must not cost ever more reads.
         self.mapping_backoff_ns =
@@ -391,8 +391,8 @@ impl Writer {
             self.batch.initial_features(&initial_features(), output.attribute());
         }
         self.last_mapping_read = clock::monotonic();
-        let Some((text, new, ranges)) = self.mappings.refresh() else { return false };
-        for mapping in &new {
+        let Some((text, new_mappings, ranges)) = self.mappings.refresh() else { return false };
+        for mapping in &new_mappings {
             let path = PathBuf::from(std::ffi::OsStr::from_bytes(&mapping.path));
             match is_image_path(&path).then(|| self.pins.pin(&path)).flatten() {
                 Some(pinned) => {
@@ -402,22 +402,22 @@ impl Writer {
                 None => self.batch.mapping(id, mapping),
             }
         }
-        if !new.is_empty() {
+        if !new_mappings.is_empty() {
             self.has_new_mappings = true;
             code_map::publish_libraries(ranges);
             if self.wants_python && self.python.is_none() {
-                self.python = Python::find(&text, &new, self.pins.directory());
+                self.python = Python::find(&text, &new_mappings, self.pins.directory());
             }
             if let Some(python) = &self.python {
-                python.find_asyncio(&new);
+                python.find_asyncio(&new_mappings);
             }
         }
-        !new.is_empty()
+        !new_mappings.is_empty()
     }
 
     /// Writes the samples of all rings, and frees the slots of threads that have exited.
     fn drain(&mut self, may_wait: bool) {
-        for (index, slot) in slot::all() {
+        for (index, slot) in slot::iter() {
             let state = slot.state.load(Ordering::Acquire);
             if matches!(state, slot::ARMED | slot::ENDED) {
                 self.drain_slot(index, slot, may_wait);
@@ -595,7 +595,7 @@ impl Writer {
     /// Disarms all threads, and waits for running handlers.
     fn end_sampling(&self) {
         ACTIVE.store(false, Ordering::SeqCst);
-        for (_, slot) in slot::all() {
+        for (_, slot) in slot::iter() {
             threads::disarm(slot);
         }
         // A handler's work is bounded, but its thread may be preempted in it: wait a limited time.
@@ -605,7 +605,7 @@ impl Writer {
             }
             std::thread::yield_now();
         }
-        slot::all().for_each(|(_, slot)| threads::close_counter(slot));
+        slot::iter().for_each(|(_, slot)| threads::close_counter(slot));
     }
 
     /// Ends the recording: drains everything, and finishes or discards the file.

@@ -143,7 +143,7 @@ impl Rule {
             Rule::Undefined => None,
             Rule::Offset(offset) => memory(cfa_plus(offset)),
             Rule::ValueOffset(offset) => Some(cfa_plus(offset)),
-            Rule::Register(other) => registers(u64::from(other)),
+            Rule::Register(source) => registers(u64::from(source)),
             Rule::Expression(start) => {
                 let address = evaluate(read_block(section, start)?, registers, memory, Some(frame_address))?;
                 memory(address)

@@ -144,8 +144,9 @@ pub(super) fn drain(mut visit: impl FnMut(Definition)) {
 
 fn read_record(start: u64, words: u64) -> Option<Definition> {
     let word = |index: u64| ring_word(start + index).load(Ordering::Relaxed);
-    let half = |index: u64| (word(index) as u32, (word(index) >> 32) as u32);
-    let ((first_line, lines), (name, name_state), (file, file_state)) = (half(3), half(4), half(5));
+    let read_halves = |index: u64| (word(index) as u32, (word(index) >> 32) as u32);
+    let ((first_line, lines), (name, name_state), (file, file_state)) =
+        (read_halves(3), read_halves(4), read_halves(5));
     let mut index = HEADER_WORDS;
     let mut piece = |size: u32| {
         let end = index + u64::from(size).div_ceil(8);
@@ -211,8 +212,8 @@ mod tests {
             assert_eq!(expected, number);
         }
         // Bytes that have become unreadable.
-        let gone = CodeObject { number, name: piece(name, 1), ..CodeObject::default() };
-        assert_eq!(write(&gone, |_, _, _| false), None);
+        let unreadable = CodeObject { number, name: piece(name, 1), ..CodeObject::default() };
+        assert_eq!(write(&unreadable, |_, _, _| false), None);
         drain(|_| panic!("it has no number"));
     }
 }

@@ -48,8 +48,8 @@ impl<'a> Evaluators<'a> {
     /// Returns the number of evaluators that the previous native frame was; `stack` is the stack pointer in this frame.
     /// The stack grows downwards, so the previous frame's data lies between the two stack pointers.
     pub(crate) fn count_before(&mut self, address: u64, stack: u64) -> usize {
-        let passed = self.anchors.iter().take_while(|anchor| **anchor < stack).count();
-        let (passed_anchors, rest) = self.anchors.split_at(passed);
+        let passed_count = self.anchors.iter().take_while(|anchor| **anchor < stack).count();
+        let (passed_anchors, rest) = self.anchors.split_at(passed_count);
         let count =
             passed_anchors.iter().filter(|anchor| **anchor >= self.previous_stack && self.previous_stack != 0).count();
         let is_evaluator = self.interpreter.is_some_and(|interpreter| interpreter.has_code(self.previous_address));

@@ -86,7 +86,7 @@ static LAST_SYMBOLS: Mutex<Option<(Vec<u8>, Arc<Symbols>)>> = Mutex::new(None);
 
 /// Relevant symbols of one file, with their addresses in this process.
 struct Symbols {
-    found: BTreeMap<String, (u64, u64)>,
+    addresses: BTreeMap<String, (u64, u64)>,
     glue: Vec<std::ops::Range<u64>>,
 }
 
@@ -103,7 +103,7 @@ impl Symbols {
                 RUNTIME_SYMBOL | THIS_STATE_SYMBOL | "_PyThreadState_UncheckedGet" | "Py_Version" | "Py_GetVersion"
             ) || matches!(name, "PyCode_Type" | "PyUnicode_Type" | "PyBytes_Type" | "PyCoro_Type" | "PyGen_Type")
         };
-        let mut symbols = Symbols { found: BTreeMap::new(), glue: Vec::new() };
+        let mut symbols = Symbols { addresses: BTreeMap::new(), glue: Vec::new() };
         for kind in [elf::SHT_DYNSYM, elf::SHT_SYMTAB] {
             let Ok(table) = sections.symbols(endian, &cache, kind) else { continue };
             // Read all names in one call: one read per name would take longer than the rest of the start.
@@ -111,7 +111,7 @@ impl Symbols {
             let Ok(names) = names else { continue };
             let name = |symbol: &elf::Sym64<Endianness>| names.get(symbol.st_name(endian) as usize..);
             let is_runtime = |symbol| name(symbol).is_some_and(|name| name.starts_with(RUNTIME_SYMBOL.as_bytes()));
-            if symbols.found.is_empty() && !table.symbols().iter().any(is_runtime) {
+            if symbols.addresses.is_empty() && !table.symbols().iter().any(is_runtime) {
                 continue;
             }
             for symbol in table.symbols().iter().filter(|symbol| symbol.st_value(endian) != 0) {
@@ -119,22 +119,22 @@ impl Symbols {
                 let Some(name) = name else { continue };
                 let (address, size) = (bias.wrapping_add(symbol.st_value(endian)), symbol.st_size(endian));
                 // A copy that the compiler made: `call_function.lto_priv.0`.
-                let plain = name.split(".lto_priv").next().unwrap_or(name);
-                if GLUE_FUNCTIONS.contains(&plain) {
+                let base_name = name.split(".lto_priv").next().unwrap_or(name);
+                if GLUE_FUNCTIONS.contains(&base_name) {
                     symbols.glue.push(address..address.wrapping_add(size));
                 }
                 if is_relevant(name) || name == EVALUATOR_SYMBOL {
-                    symbols.found.insert(name.to_owned(), (address, size));
+                    symbols.addresses.insert(name.to_owned(), (address, size));
                 }
             }
         }
         symbols.glue.sort_by_key(|range| (range.start, range.end));
         symbols.glue.dedup();
-        symbols.found.contains_key(RUNTIME_SYMBOL).then_some(symbols)
+        symbols.addresses.contains_key(RUNTIME_SYMBOL).then_some(symbols)
     }
 
     fn get(&self, name: &str) -> u64 {
-        self.found.get(name).map_or(0, |(address, _)| *address)
+        self.addresses.get(name).map_or(0, |(address, _)| *address)
     }
 }
 
@@ -188,7 +188,7 @@ fn build_interpreter(symbols: &Symbols, lines: &[MapsLine<'_>], path: &Path) -> 
     if !lines.iter().any(is_writable) {
         return Err("its type of code objects cannot be changed".to_owned());
     }
-    let (start, size) = symbols.found.get(EVALUATOR_SYMBOL).copied().unwrap_or_default();
+    let (start, size) = symbols.addresses.get(EVALUATOR_SYMBOL).copied().unwrap_or_default();
     let contains_evaluator =
         |line: &&MapsLine<'_>| line.is_executable() && line.range.contains(jitlisten::Address(start));
     let code = lines.iter().find(contains_evaluator).ok_or("its evaluator is not in executable memory")?;

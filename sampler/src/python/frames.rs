@@ -216,9 +216,9 @@ impl<F: FnMut(u64)> Walk<'_, F> {
 
     /// Adds a suspended coroutine and those that it awaits, innermost first.
     fn walk_suspended(&mut self, outermost: u64, coroutines: &Coroutines) -> Option<()> {
-        let mut chain = [0; MAX_COROUTINES];
+        let mut suspended_coroutines = [0; MAX_COROUTINES];
         let (mut coroutine, mut count) = (outermost, 0);
-        while let Some(entry) = chain.get_mut(count)
+        while let Some(entry) = suspended_coroutines.get_mut(count)
             && self.is_coroutine(coroutine)
             && coroutines.is_suspended(coroutine, &mut self.reader) == Some(true)
         {
@@ -226,7 +226,7 @@ impl<F: FnMut(u64)> Walk<'_, F> {
             let Some(awaited) = coroutines.awaited(coroutine, &mut self.reader) else { break };
             coroutine = awaited;
         }
-        for &coroutine in chain.iter().take(count).rev() {
+        for &coroutine in suspended_coroutines.iter().take(count).rev() {
             self.add_frame(coroutines.frame(coroutine)?)?.then_some(())?;
         }
         (count != 0).then_some(())

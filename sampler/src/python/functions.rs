@@ -66,7 +66,7 @@ pub(crate) struct Functions {
     working_directory: PathBuf,
     numbers: BTreeMap<u64, Arc<PlacedFunction>>,
     /// Functions by a hash of their contents.
-    known: BTreeMap<u64, Arc<PlacedFunction>>,
+    by_contents: BTreeMap<u64, Arc<PlacedFunction>>,
     /// Functions of the current image.
     functions: Vec<Function>,
     image: u64,
@@ -85,7 +85,7 @@ impl Functions {
             stem: format!("python-{}-{:x}", std::process::id(), crate::clock::monotonic()),
             working_directory: std::env::current_dir().unwrap_or_default(),
             numbers: BTreeMap::new(),
-            known: BTreeMap::new(),
+            by_contents: BTreeMap::new(),
             functions: Vec::new(),
             image: 0,
             is_written: true,
@@ -166,14 +166,14 @@ impl Functions {
 
     fn add_definition(&mut self, definition: &Definition) {
         let key = definition_key(definition);
-        let placed = match self.known.get(&key) {
+        let placed = match self.by_contents.get(&key) {
             Some(placed) => Arc::clone(placed),
             None => {
                 let placed = Arc::new(self.place_function(definition));
-                if self.known.len() >= MAX_KNOWN_FUNCTIONS {
-                    self.known.clear();
+                if self.by_contents.len() >= MAX_KNOWN_FUNCTIONS {
+                    self.by_contents.clear();
                 }
-                self.known.insert(key, Arc::clone(&placed));
+                self.by_contents.insert(key, Arc::clone(&placed));
                 placed
             }
         };
@@ -205,9 +205,10 @@ impl Functions {
 
     /// Forgets numbers that no handler uses any more. The newest ones may still be in a ring.
     fn forget_unused_numbers(&mut self) {
-        let used = known::used_numbers();
+        let used_numbers = known::used_numbers();
         let oldest_kept = self.numbers.keys().rev().nth(MAX_NUMBERS / 4).copied().unwrap_or(0);
-        self.numbers.retain(|number, _| *number == UNNAMED_CODE || *number >= oldest_kept || used.contains(number));
+        self.numbers
+            .retain(|number, _| *number == UNNAMED_CODE || *number >= oldest_kept || used_numbers.contains(number));
     }
 
     /// Returns the address of a frame; `None` until its code object is defined.

@@ -52,8 +52,8 @@ pub(super) fn find(code: u64) -> Option<u64> {
 /// Adds a code object. In a full set it replaces another one, which gets a new number at its next sample.
 pub(super) fn insert(code: u64, number: u64) {
     let entries = set_of(code);
-    let free = entries.iter().find(|entry| entry.code.load(Ordering::Relaxed) == 0);
-    let Some(entry) = free.or_else(|| entries.get(number as usize % WAYS)) else { return };
+    let free_entry = entries.iter().find(|entry| entry.code.load(Ordering::Relaxed) == 0);
+    let Some(entry) = free_entry.or_else(|| entries.get(number as usize % WAYS)) else { return };
     let old_code = entry.code.load(Ordering::Relaxed);
     let is_claimed =
         old_code != BUSY && entry.code.compare_exchange(old_code, BUSY, Ordering::AcqRel, Ordering::Relaxed).is_ok();

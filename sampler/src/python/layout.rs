@@ -133,7 +133,7 @@ impl Layout {
             (3, 15) => (22, 30, 39, 47, 58),
             _ => return None,
         };
-        let objects = Objects::at(object, minor);
+        let objects = Objects::locate(object, minor);
         let release = Release {
             minor,
             finalizing: offset(4)?,
@@ -213,7 +213,7 @@ struct Objects {
 }
 
 impl Objects {
-    fn at(object: usize, minor: u8) -> Objects {
+    fn locate(object: usize, minor: u8) -> Objects {
         // Words: pyobject 2, type_object 4 (3.15: 6, heap_type_object 2), tuple 3, list 3, set 4 (3.14), dict 3, float
         // 2, long 3.
         let types = if minor >= 15 { 8 } else { 4 };
@@ -279,9 +279,9 @@ mod tests {
         let mut unknown = bytes.clone();
         unknown[10] = 99;
         assert_eq!(Layout::parse(&unknown), None);
-        let mut moved = bytes.clone();
-        moved[34 * 8 + 24] = 0;
-        assert_eq!(Layout::parse(&moved), None);
+        let mut shifted = bytes.clone();
+        shifted[34 * 8 + 24] = 0;
+        assert_eq!(Layout::parse(&shifted), None);
         assert_eq!(Layout::parse(&bytes[..200]), None);
     }
 

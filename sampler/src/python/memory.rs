@@ -155,20 +155,20 @@ mod tests {
         let _lock = crate::slot::lock_for_test();
         crate::slot::RECORDED_PID.store(std::process::id(), std::sync::atomic::Ordering::Relaxed);
         let words = [1_u64 << 32 | 7, 0x0807_0605_0403_0201];
-        let here = words.as_ptr() as u64;
+        let address = words.as_ptr() as u64;
         for is_held in [true, false] {
             let mut reader = Reader::new(is_held);
             assert_eq!(
-                (reader.read_word(here), reader.read_half_word(here + 4), reader.read_byte(here + 10)),
+                (reader.read_word(address), reader.read_half_word(address + 4), reader.read_byte(address + 10)),
                 (Some(words[0]), Some(1), Some(3))
             );
-            for unmapped in [0, 8, here + 1, PAGE, !(PAGE - 1), 1 << 60] {
+            for unmapped in [0, 8, address + 1, PAGE, !(PAGE - 1), 1 << 60] {
                 assert_eq!(reader.read_word(unmapped), None, "{unmapped:#x}");
             }
         }
         let mut bytes = [0; 8];
         let mut reader = Reader::new(true);
-        assert!(reader.copy(here + 8, bytes.as_mut_ptr(), 8) && bytes == [1, 2, 3, 4, 5, 6, 7, 8]);
+        assert!(reader.copy(address + 8, bytes.as_mut_ptr(), 8) && bytes == [1, 2, 3, 4, 5, 6, 7, 8]);
         assert!(!reader.copy(PAGE - 4, bytes.as_mut_ptr(), 8) && !reader.copy(!0, bytes.as_mut_ptr(), 8));
     }
 }

@@ -30,8 +30,8 @@ pub(crate) trait FrameAddresses {
 pub(crate) fn merge(words: &[u64], outcome: Outcome, names: &impl FrameAddresses, merged: &mut Vec<u64>) -> bool {
     merged.clear();
     let is_frame = |word: &u64| FrameWord::decode(*word).is_some();
-    let split = words.iter().position(|word| !is_frame(word)).unwrap_or(words.len());
-    let (frames, native) = words.split_at(split);
+    let native_start = words.iter().position(|word| !is_frame(word)).unwrap_or(words.len());
+    let (frames, native) = words.split_at(native_start);
     let mut groups: Vec<&[u64]> =
         frames.split_inclusive(|word| FrameWord::decode(*word).is_some_and(|word| word.is_entry)).collect();
     groups.reverse();
@@ -169,16 +169,16 @@ mod tests {
             bases.complete(slot, &words, outcome, |address| address >= 1000, &mut merged);
             merged
         };
-        let whole = [5, 8, EVALUATOR_MARK, 6, 8, EVALUATOR_MARK, 7, 9, 10];
-        assert_eq!(complete(0, 12, &whole, Outcome::Complete), [5, 1011, 6, 1012, 9, 10]);
-        assert_eq!(complete(0, 12, &whole[..3], Outcome::Broken), [5, 1011, 1012, 9, 10]);
+        let complete_words = [5, 8, EVALUATOR_MARK, 6, 8, EVALUATOR_MARK, 7, 9, 10];
+        assert_eq!(complete(0, 12, &complete_words, Outcome::Complete), [5, 1011, 6, 1012, 9, 10]);
+        assert_eq!(complete(0, 12, &complete_words[..3], Outcome::Broken), [5, 1011, 1012, 9, 10]);
         // Stacks of another greenlet, and of another thread.
-        assert_eq!(complete(0, 13, &whole[..3], Outcome::Broken), [5, 1011, 1013]);
-        assert_eq!(complete(1, 12, &whole[..3], Outcome::Broken), [5, 1011, 1012]);
+        assert_eq!(complete(0, 13, &complete_words[..3], Outcome::Broken), [5, 1011, 1013]);
+        assert_eq!(complete(1, 12, &complete_words[..3], Outcome::Broken), [5, 1011, 1012]);
         // A greenlet that is called from elsewhere the next time.
-        let called = [5, 8, EVALUATOR_MARK, 6, 8, EVALUATOR_MARK, 7, 9, 8, EVALUATOR_MARK, 10];
-        complete(1, 12, &called, Outcome::Complete);
-        assert_eq!(complete(1, 12, &whole[..3], Outcome::Broken), [5, 1011, 1012]);
+        let greenlet_words = [5, 8, EVALUATOR_MARK, 6, 8, EVALUATOR_MARK, 7, 9, 8, EVALUATOR_MARK, 10];
+        complete(1, 12, &greenlet_words, Outcome::Complete);
+        assert_eq!(complete(1, 12, &complete_words[..3], Outcome::Broken), [5, 1011, 1012]);
     }
 
     #[test]

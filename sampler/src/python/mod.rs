@@ -79,17 +79,17 @@ impl Python {
     /// Searches new mappings for an interpreter; `maps` lists all of them. Then handlers read its frames. Images are
     /// stored in `directory`.
     pub(crate) fn find(maps: &[u8], new: &[Mapping], directory: &Path) -> Option<Python> {
-        let found = match find::find(maps, new)? {
-            Ok(found) => found,
+        let cpython = match find::find(maps, new)? {
+            Ok(cpython) => cpython,
             Err(refusal) => {
                 log_line!(Warn, "Python functions are not shown: {refusal}");
                 return None;
             }
         };
         let inherited = Inherited {
-            minor: found.interpreter.layout.release.minor,
-            glue: found.glue.into(),
-            dealloc: found.dealloc,
+            minor: cpython.interpreter.layout.release.minor,
+            glue: cpython.glue.into(),
+            dealloc: cpython.dealloc,
         };
         forget_numbers();
         // SAFETY: located through the type of code objects, in writable memory.
@@ -97,8 +97,8 @@ impl Python {
             log_line!(Warn, "Python functions are not shown: another tool has hooked their code");
             return None;
         }
-        log_line!(Info, "reading frames of {}", found.name);
-        interpreter::publish(found.interpreter);
+        log_line!(Info, "reading frames of {}", cpython.name);
+        interpreter::publish(cpython.interpreter);
         Some(Python::new(inherited, directory))
     }
 
@@ -165,12 +165,12 @@ impl Python {
         interpreter::withdraw();
         // SAFETY: the slot that `install_hook` has changed; the interpreter stays mapped.
         unsafe { known::remove_hook(self.inherited.dealloc) };
-        let (damaged, nameless) = (&frames::UNREADABLE_STACKS, &frames::UNNAMED_FRAMES);
-        let (damaged, nameless) = (damaged.load(Ordering::Relaxed), nameless.load(Ordering::Relaxed));
-        if damaged + nameless != 0 {
+        let (unreadable, unnamed) = (&frames::UNREADABLE_STACKS, &frames::UNNAMED_FRAMES);
+        let (unreadable, unnamed) = (unreadable.load(Ordering::Relaxed), unnamed.load(Ordering::Relaxed));
+        if unreadable + unnamed != 0 {
             log_line!(
                 Info,
-                "{damaged} stacks had a frame of Python that could not be read, {nameless} frames have no name"
+                "{unreadable} stacks had a frame of Python that could not be read, {unnamed} frames have no name"
             );
         }
     }

@@ -97,8 +97,8 @@ impl Coroutines {
     /// Returns the member of a set that has only one.
     fn only_member(&self, set: u64, reader: &mut Reader) -> Option<u64> {
         let mut field = |offset: u16| reader.read_word(set.checked_add(u64::from(offset))?);
-        let (used, table, mask) = (field(self.set_used)?, field(self.set_table)?, field(self.set_mask)?);
-        if used != 1 || mask >= MAX_SET_ENTRIES {
+        let (used_count, table, mask) = (field(self.set_used)?, field(self.set_table)?, field(self.set_mask)?);
+        if used_count != 1 || mask >= MAX_SET_ENTRIES {
             return None;
         }
         // Entries are pairs of an object and its hash; a removed object has the hash -1.

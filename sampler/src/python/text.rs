@@ -23,8 +23,8 @@ impl TextState {
 /// Decodes characters of `width` bytes each.
 pub(super) fn decode(width: u32, bytes: &[u8]) -> String {
     let decode_wide = |size: usize| {
-        let characters = bytes.chunks_exact(size).map(|part| {
-            let code = part.iter().rev().fold(0_u32, |code, &byte| code << 8 | u32::from(byte));
+        let characters = bytes.chunks_exact(size).map(|chunk| {
+            let code = chunk.iter().rev().fold(0_u32, |code, &byte| code << 8 | u32::from(byte));
             char::from_u32(code).unwrap_or(char::REPLACEMENT_CHARACTER)
         });
         characters.collect()

@@ -22,11 +22,11 @@ pub const STACK: usize = MACHINE.stack_pointer();
 /// Register number of the program counter.
 pub const PROGRAM: usize = 32;
 /// `x30`, the column of the return address.
-pub(crate) const RETURN: usize = MACHINE.return_address();
+pub(crate) const RETURN_COLUMN: usize = MACHINE.return_address();
 /// Registers that a rule may save: `x19` to `x30`. No function restores `x30`, but it holds the return address.
-pub(crate) const SAVED: [usize; 12] = [19, 20, 21, 22, 23, 24, 25, 26, 27, 28, FRAME, RETURN];
+pub(crate) const SAVED_REGISTERS: [usize; 12] = [19, 20, 21, 22, 23, 24, 25, 26, 27, 28, FRAME, RETURN_COLUMN];
 /// Registers that a call preserves, as a mask: `x19` to `x29`.
-pub(crate) const KEPT: u64 = 0x7ff << 19;
+pub(crate) const PRESERVED_MASK: u64 = 0x7ff << 19;
 pub(crate) const HAS_TRAMPOLINE: bool = false;
 /// True if a frame's record of frame pointer and return address is its lowest part.
 pub(crate) const FRAME_RECORD_IS_LOWEST: bool = true;
@@ -42,10 +42,10 @@ pub(crate) const fn code_address(value: u64) -> u64 {
 }
 
 /// Moves from the return address of a signal handler to the interrupted code.
-pub(crate) fn interrupted(registers: &mut Registers, memory: &mut impl Memory) -> Step {
+pub(crate) fn unwind_signal_return(registers: &mut Registers, memory: &mut impl Memory) -> Step {
     let values = match registers.get(STACK as u64) {
-        Some(frame) => in_signal_frame(frame, memory),
-        None => by_record(registers, memory),
+        Some(frame) => read_signal_frame(frame, memory),
+        None => find_signal_frame(registers, memory),
     };
     let Some(values) = values else { return Step::Broken };
     *registers = Registers::new(values);
@@ -53,7 +53,7 @@ pub(crate) fn interrupted(registers: &mut Registers, memory: &mut impl Memory) -
 }
 
 /// Reads the interrupted registers from the kernel's signal frame.
-fn in_signal_frame(frame: u64, memory: &mut impl Memory) -> Option<[u64; REGISTERS]> {
+fn read_signal_frame(frame: u64, memory: &mut impl Memory) -> Option<[u64; REGISTERS]> {
     let mut values = [0; REGISTERS];
     let mut address = frame.wrapping_add(SIGNAL_REGISTERS);
     for value in &mut values {
@@ -65,9 +65,9 @@ fn in_signal_frame(frame: u64, memory: &mut impl Memory) -> Option<[u64; REGISTE
 /// Finds the signal frame of a stack that was walked by frame pointers. The kernel puts a record with the interrupted
 /// `x29` and `x30` above its frame: right above it, unless vector registers enlarge the frame. Both must match the
 /// saved registers.
-fn by_record(registers: &Registers, memory: &mut impl Memory) -> Option<[u64; REGISTERS]> {
+fn find_signal_frame(registers: &Registers, memory: &mut impl Memory) -> Option<[u64; REGISTERS]> {
     let record = registers.get(FRAME as u64)?;
-    let values = in_signal_frame(record.wrapping_sub(SIGNAL_FRAME), memory)?;
+    let values = read_signal_frame(record.wrapping_sub(SIGNAL_FRAME), memory)?;
     let saved = [memory.read(record)?, memory.read(record.wrapping_add(8))?];
-    (saved == [values[FRAME], values[RETURN]]).then_some(values)
+    (saved == [values[FRAME], values[RETURN_COLUMN]]).then_some(values)
 }

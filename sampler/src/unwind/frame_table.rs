@@ -81,8 +81,8 @@ impl FrameTable {
     /// Returns the entry of the function that contains `address`.
     pub(crate) fn find(&self, address: u64) -> Option<Entry<'_>> {
         let distance = u32::try_from(address.checked_sub(self.base)?).ok()?;
-        let after = self.index.partition_point(|&(start, _)| start <= distance);
-        let &(_, offset) = self.index.get(after.checked_sub(1)?)?;
+        let next_index = self.index.partition_point(|&(start, _)| start <= distance);
+        let &(_, offset) = self.index.get(next_index.checked_sub(1)?)?;
         let entry = self.section().entry(offset as usize).ok()?;
         (address.wrapping_sub(entry.start) < entry.size).then_some(entry)
     }

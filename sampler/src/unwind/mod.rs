@@ -33,12 +33,12 @@ pub use machine::{FRAME, PROGRAM, REGISTERS, STACK};
 pub use rule_cache::RuleCache;
 
 use jitlisten_unwinder::Rule;
-use machine::{RETURN, code_address};
+use machine::{RETURN_COLUMN, code_address};
 
 type Row = jitlisten_unwinder::Row<REGISTERS>;
 
 /// The registers that a call preserves: the callee-saved ones, the stack pointer and the program counter.
-const KEPT: u64 = 1 << STACK | 1 << PROGRAM | machine::KEPT;
+const PRESERVED_MASK: u64 = 1 << STACK | 1 << PROGRAM | machine::PRESERVED_MASK;
 /// Instructions after the call in a trampoline of x86_64, `add rsp, 8; ret`, in the upper bytes of a word.
 const TRAMPOLINE_END: u64 = u64::from_le_bytes([0x48, 0x83, 0xc4, 0x08, 0xc3, 0, 0, 0]) << 24;
 /// Limit for a frame found only through a frame pointer; a larger one is implausible.
@@ -48,18 +48,18 @@ const MAX_FRAME_BYTES: u64 = 1 << 20;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Registers {
     values: [u64; REGISTERS],
-    known: u64,
+    known_mask: u64,
 }
 
 impl Registers {
     /// All registers are known.
     pub fn new(values: [u64; REGISTERS]) -> Self {
-        Registers { values, known: (1 << REGISTERS) - 1 }
+        Registers { values, known_mask: (1 << REGISTERS) - 1 }
     }
 
     /// Only the stack pointer and the program counter are known.
-    pub fn of(stack: u64, program: u64) -> Self {
-        let mut registers = Registers { values: [0; REGISTERS], known: 0 };
+    pub fn with_stack_and_program(stack: u64, program: u64) -> Self {
+        let mut registers = Registers { values: [0; REGISTERS], known_mask: 0 };
         registers.set(STACK, Some(stack));
         registers.set(PROGRAM, Some(program));
         registers
@@ -67,29 +67,29 @@ impl Registers {
 
     /// Value of the stack pointer.
     pub fn stack_pointer(&self) -> u64 {
-        self.at(STACK)
+        self.last_value(STACK)
     }
 
     /// Value of a register, if it is known.
     pub(crate) fn get(&self, register: u64) -> Option<u64> {
         let register = usize::try_from(register).ok()?;
-        self.values.get(register).copied().filter(|_| self.known & 1 << register != 0)
+        self.values.get(register).copied().filter(|_| self.known_mask & 1 << register != 0)
     }
 
     /// Last value of a register, even if it is no longer known.
-    fn at(&self, register: usize) -> u64 {
+    fn last_value(&self, register: usize) -> u64 {
         self.values.get(register).copied().unwrap_or(0)
     }
 
-    /// Marks a register as unknown. [`Registers::at`] still returns its last value.
+    /// Marks a register as unknown. [`Registers::last_value`] still returns its last value.
     fn forget(&mut self, register: usize) {
-        self.known &= !(1 << register);
+        self.known_mask &= !(1 << register);
     }
 
     fn set(&mut self, register: usize, value: Option<u64>) {
         if let Some(slot) = self.values.get_mut(register) {
             *slot = value.unwrap_or(0);
-            self.known = self.known & !(1 << register) | u64::from(value.is_some()) << register;
+            self.known_mask = self.known_mask & !(1 << register) | u64::from(value.is_some()) << register;
         }
     }
 }
@@ -165,24 +165,24 @@ pub fn walk(
     // which may lie after the end of the calling function.
     let mut is_exact = true;
     loop {
-        let stack_pointer = registers.at(STACK);
-        if !frame(registers.at(PROGRAM), stack_pointer) {
+        let stack_pointer = registers.last_value(STACK);
+        if !frame(registers.last_value(PROGRAM), stack_pointer) {
             return Outcome::Truncated;
         }
-        match step(&mut registers, is_exact, code, memory, cache) {
+        match unwind_frame(&mut registers, is_exact, code, memory, cache) {
             Step::Outermost => return Outcome::Complete,
             Step::UnknownCode => return Outcome::UnknownCode,
             Step::Broken => return Outcome::Broken,
             Step::Caller { was_signal_frame } => {
                 // A caller's stack pointer is higher. Exceptions: a frameless function where a call pushes nothing, and
                 // a signal handler on another stack.
-                let caller_stack = registers.at(STACK);
-                let is_frameless = RETURN != PROGRAM && is_exact && caller_stack == stack_pointer;
+                let caller_stack = registers.last_value(STACK);
+                let is_frameless = RETURN_COLUMN != PROGRAM && is_exact && caller_stack == stack_pointer;
                 if !was_signal_frame && caller_stack <= stack_pointer && !is_frameless {
                     return Outcome::Broken;
                 }
                 if was_signal_frame {
-                    memory.change_stack(registers.at(STACK));
+                    memory.change_stack(registers.last_value(STACK));
                 }
                 is_exact = was_signal_frame;
             }
@@ -191,31 +191,31 @@ pub fn walk(
 }
 
 /// Unwinds one frame.
-fn step(
+fn unwind_frame(
     registers: &mut Registers,
     is_exact: bool,
     code: &impl CodeMap,
     memory: &mut impl Memory,
     cache: &mut RuleCache,
 ) -> Step {
-    if code.is_signal_return(registers.at(PROGRAM)) {
-        return machine::interrupted(registers, memory);
+    if code.is_signal_return(registers.last_value(PROGRAM)) {
+        return machine::unwind_signal_return(registers, memory);
     }
-    match by_table(registers, is_exact, code, memory, cache) {
-        Step::Broken if registers.get(STACK as u64).is_none() => by_frame_pointer(registers, code, memory),
+    match unwind_by_table(registers, is_exact, code, memory, cache) {
+        Step::Broken if registers.get(STACK as u64).is_none() => unwind_by_frame_pointer(registers, code, memory),
         step => step,
     }
 }
 
 /// Unwinds one frame by its unwind table, or by the best substitute.
-fn by_table(
+fn unwind_by_table(
     registers: &mut Registers,
     is_exact: bool,
     code: &impl CodeMap,
     memory: &mut impl Memory,
     cache: &mut RuleCache,
 ) -> Step {
-    let address = registers.at(PROGRAM).wrapping_sub(u64::from(!is_exact));
+    let address = registers.last_value(PROGRAM).wrapping_sub(u64::from(!is_exact));
     if let Some(rule) = cache.get(address) {
         return rule.apply(registers, memory);
     }
@@ -224,36 +224,36 @@ fn by_table(
             Some(entry) => {
                 let Some(row) = Row::find(&entry, address, machine::MACHINE) else { return Step::Broken };
                 let is_signal_frame = entry.common.is_signal_frame;
-                if entry.common.return_address != RETURN as u64 {
+                if entry.common.return_address != RETURN_COLUMN as u64 {
                     return Step::Broken;
                 }
                 if !is_signal_frame {
                     cache.put(address, &row);
                 }
-                follow(&row, entry.section, is_signal_frame, registers, memory)
+                apply_row(&row, entry.section, is_signal_frame, registers, memory)
             }
-            None if is_exact && RETURN == PROGRAM => match by_top_of_stack(registers, code, memory) {
-                Step::Broken => by_frame_pointer(registers, code, memory),
+            None if is_exact && RETURN_COLUMN == PROGRAM => match unwind_by_top_of_stack(registers, code, memory) {
+                Step::Broken => unwind_by_frame_pointer(registers, code, memory),
                 step => step,
             },
-            None => by_frame_pointer(registers, code, memory),
+            None => unwind_by_frame_pointer(registers, code, memory),
         },
         Some(Code::Trampoline) if !is_exact && machine::HAS_TRAMPOLINE => {
-            let stack = registers.at(STACK);
-            caller(registers, memory, stack.wrapping_add(16), None)
+            let stack = registers.last_value(STACK);
+            move_to_caller(registers, memory, stack.wrapping_add(16), None)
         }
-        Some(Code::Trampoline | Code::Bare) => by_frame_pointer(registers, code, memory),
+        Some(Code::Trampoline | Code::Bare) => unwind_by_frame_pointer(registers, code, memory),
         None => {
             code.report_unknown_code();
             // It may be a trampoline that was created a moment ago.
             if !is_exact
                 && machine::HAS_TRAMPOLINE
-                && memory.read(registers.at(PROGRAM)).is_some_and(|code| code << 24 == TRAMPOLINE_END)
+                && memory.read(registers.last_value(PROGRAM)).is_some_and(|code| code << 24 == TRAMPOLINE_END)
             {
-                let stack = registers.at(STACK);
-                return caller(registers, memory, stack.wrapping_add(16), None);
+                let stack = registers.last_value(STACK);
+                return move_to_caller(registers, memory, stack.wrapping_add(16), None);
             }
-            match by_frame_pointer(registers, code, memory) {
+            match unwind_by_frame_pointer(registers, code, memory) {
                 Step::Broken => Step::UnknownCode,
                 step => step,
             }
@@ -262,9 +262,14 @@ fn by_table(
 }
 
 /// Moves to the caller, whose frame ends at `frame_address` and whose return address lies right below it.
-fn caller(registers: &mut Registers, memory: &mut impl Memory, frame_address: u64, pointer: Option<u64>) -> Step {
+fn move_to_caller(
+    registers: &mut Registers,
+    memory: &mut impl Memory,
+    frame_address: u64,
+    pointer: Option<u64>,
+) -> Step {
     let Some(return_address) = memory.read(frame_address.wrapping_sub(8)) else { return Step::Broken };
-    registers.known &= KEPT;
+    registers.known_mask &= PRESERVED_MASK;
     if pointer.is_some() {
         registers.set(FRAME, pointer);
     }
@@ -275,30 +280,30 @@ fn caller(registers: &mut Registers, memory: &mut impl Memory, frame_address: u6
 
 /// Unwinds a function that pushes nothing and has no table, such as OpenBLAS's handwritten kernels. The word on top of
 /// the stack is its return address, if it follows a call in code that has a table.
-fn by_top_of_stack(registers: &mut Registers, code: &impl CodeMap, memory: &mut impl Memory) -> Step {
-    let stack = registers.at(STACK);
+fn unwind_by_top_of_stack(registers: &mut Registers, code: &impl CodeMap, memory: &mut impl Memory) -> Step {
+    let stack = registers.last_value(STACK);
     let Some(return_address) = memory.read(stack) else { return Step::Broken };
     let call_address = return_address.wrapping_sub(1);
     let has_table = matches!(code.find(call_address), Some(Code::Table(table)) if table.find(call_address).is_some());
     if !has_table
-        || !memory.read(return_address.wrapping_sub(8)).is_some_and(|bytes| ends_with_a_call(bytes.to_le_bytes()))
+        || !memory.read(return_address.wrapping_sub(8)).is_some_and(|bytes| ends_with_call(bytes.to_le_bytes()))
     {
         return Step::Broken;
     }
-    caller(registers, memory, stack.wrapping_add(8), None)
+    move_to_caller(registers, memory, stack.wrapping_add(8), None)
 }
 
 /// True for code that ends with `call rel32`, or `FF /2` with any length of operand.
-fn ends_with_a_call(bytes: [u8; 8]) -> bool {
+fn ends_with_call(bytes: [u8; 8]) -> bool {
     let is_indirect = |length: usize| bytes[8 - length] == 0xff && bytes[9 - length] >> 3 & 7 == 2;
     bytes[3] == 0xe8 || [2, 3, 4, 6, 7].into_iter().any(is_indirect)
 }
 
 /// Unwinds by the frame pointer, if the memory it points to looks like a frame record: `push rbp; mov rbp, rsp` or `stp
 /// x29, x30, [sp, #-N]!; mov x29, sp` has run.
-fn by_frame_pointer(registers: &mut Registers, code: &impl CodeMap, memory: &mut impl Memory) -> Step {
+fn unwind_by_frame_pointer(registers: &mut Registers, code: &impl CodeMap, memory: &mut impl Memory) -> Step {
     let Some(frame) = registers.get(FRAME as u64) else { return Step::Broken };
-    let distance = frame.wrapping_sub(registers.at(STACK));
+    let distance = frame.wrapping_sub(registers.last_value(STACK));
     if frame & 7 != 0 || distance >= MAX_FRAME_BYTES {
         return Step::Broken;
     }
@@ -308,7 +313,7 @@ fn by_frame_pointer(registers: &mut Registers, code: &impl CodeMap, memory: &mut
     if code.find(return_target.wrapping_sub(1)).is_none() && !code.is_signal_return(return_target) {
         return Step::Broken;
     }
-    let step = caller(registers, memory, frame.wrapping_add(16), Some(saved));
+    let step = move_to_caller(registers, memory, frame.wrapping_add(16), Some(saved));
     if machine::FRAME_RECORD_IS_LOWEST {
         // The rest of the frame lies above the record: the caller's stack pointer is unknown.
         registers.forget(STACK);
@@ -317,43 +322,43 @@ fn by_frame_pointer(registers: &mut Registers, code: &impl CodeMap, memory: &mut
 }
 
 /// Moves to the caller by the rules of a row.
-fn follow(
+fn apply_row(
     row: &Row,
     section: &[u8],
     is_signal_frame: bool,
     registers: &mut Registers,
     memory: &mut impl Memory,
 ) -> Step {
-    if row.rules.get(RETURN) == Some(&Rule::Undefined) {
+    if row.rules.get(RETURN_COLUMN) == Some(&Rule::Undefined) {
         return Step::Outermost;
     }
-    let known = |register: u64| registers.get(register);
+    let read_register = |register: u64| registers.get(register);
     let mut read = |address: u64| memory.read(address);
-    let Some(frame_address) = row.frame_address(section, &known, &mut read) else { return Step::Broken };
+    let Some(frame_address) = row.frame_address(section, &read_register, &mut read) else { return Step::Broken };
     let mut next = *registers;
     if !is_signal_frame {
-        next.known &= KEPT;
+        next.known_mask &= PRESERVED_MASK;
     }
     next.set(STACK, Some(frame_address));
     for (register, rule) in row.rules.iter().enumerate() {
-        let own = match rule {
+        let own_value = match rule {
             // A return address that was not saved is still in its register.
-            Rule::Same if register == RETURN && RETURN != PROGRAM => registers.get(RETURN as u64),
-            Rule::Same if register == RETURN => None,
+            Rule::Same if register == RETURN_COLUMN && RETURN_COLUMN != PROGRAM => registers.get(RETURN_COLUMN as u64),
+            Rule::Same if register == RETURN_COLUMN => None,
             Rule::Same => continue,
             _ => None,
         };
-        let value = rule.value(section, frame_address, own, &known, &mut read);
+        let value = rule.value(section, frame_address, own_value, &read_register, &mut read);
         next.set(register, value);
     }
-    let address = next.get(RETURN as u64).map(code_address);
+    let address = next.get(RETURN_COLUMN as u64).map(code_address);
     let (Some(address), Some(_)) = (address, next.get(STACK as u64)) else { return Step::Broken };
     // A return address of zero ends a stack where no entry marks the outermost frame.
     if address == 0 {
         return Step::Outermost;
     }
     if !is_signal_frame {
-        next.forget(RETURN);
+        next.forget(RETURN_COLUMN);
     }
     next.set(PROGRAM, Some(address));
     *registers = next;

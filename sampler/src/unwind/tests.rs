@@ -89,9 +89,9 @@ fn every_row_of_real_libraries_is_gimlis() {
     assert!(rows > 10_000, "only {rows} rows in {libraries:?}");
 }
 
-struct Words(u64, Vec<u64>);
+struct WordMemory(u64, Vec<u64>);
 
-impl Memory for Words {
+impl Memory for WordMemory {
     fn read(&mut self, address: u64) -> Option<u64> {
         let offset = address.checked_sub(self.0)?;
         (offset % 8 == 0).then_some(())?;
@@ -100,10 +100,10 @@ impl Memory for Words {
 }
 
 #[cfg(target_arch = "x86_64")]
-struct Trampolines;
+struct TrampolineMap;
 
 #[cfg(target_arch = "x86_64")]
-impl CodeMap for Trampolines {
+impl CodeMap for TrampolineMap {
     fn find(&self, address: u64) -> Option<Code<'_>> {
         match address {
             0x1000..0x2000 => Some(Code::Trampoline),
@@ -120,14 +120,14 @@ fn trampolines_and_frame_pointers_are_followed_and_nonsense_is_not() {
     // Start in bare code. Its frame pointer leads to a trampoline, and that one's to bare code again.
     (values[PROGRAM], values[STACK], values[FRAME]) = (0x2500, 0x10000, 0x10010);
     let stack = vec![0, 0, 0x10030, 0x1006, 0, 0x2600, 0x10028, 0x7777];
-    let mut seen = Vec::new();
+    let mut addresses = Vec::new();
     let mut push = |address, _| {
-        seen.push(address);
+        addresses.push(address);
         true
     };
     let mut cache = RuleCache::default();
-    let outcome = walk(Registers::new(values), &Trampolines, &mut Words(0x10000, stack), &mut cache, &mut push);
-    assert_eq!(seen, [0x2500, 0x1006, 0x2600]);
+    let outcome = walk(Registers::new(values), &TrampolineMap, &mut WordMemory(0x10000, stack), &mut cache, &mut push);
+    assert_eq!(addresses, [0x2500, 0x1006, 0x2600]);
     assert_eq!(outcome, Outcome::Broken, "0x7777 is no code");
 }
 
@@ -144,13 +144,13 @@ fn a_stack_that_ends_with_a_zero_is_complete_every_time() {
         let row = table.find(*start).and_then(|entry| Row::find(&entry, *start, machine::MACHINE));
         row.is_some_and(|row| {
             row.cfa == Cfa::Register(STACK as u8, machine::MACHINE.distance_at_entry())
-                && row.rules[RETURN] == if RETURN == PROGRAM { Rule::Offset(-8) } else { Rule::Same }
+                && row.rules[RETURN_COLUMN] == if RETURN_COLUMN == PROGRAM { Rule::Offset(-8) } else { Rule::Same }
         })
     };
     let start = table.starts().filter(|&start| start != 0).find(is_plain).unwrap();
     let mut values = [0; REGISTERS];
     (values[PROGRAM], values[STACK]) = (start, 0x10000);
-    let (mut stack, map, mut cache) = (Words(0x10000, vec![0]), Damaged(table), RuleCache::default());
+    let (mut stack, map, mut cache) = (WordMemory(0x10000, vec![0]), CorruptedTable(table), RuleCache::default());
     let mut outcome = || walk(Registers::new(values), &map, &mut stack, &mut cache, |_, _| true);
     assert_eq!([outcome(), outcome()], [Outcome::Complete; 2]);
     assert!(cache.get(start).is_some());
@@ -160,8 +160,8 @@ fn a_stack_that_ends_with_a_zero_is_complete_every_time() {
 #[cfg(target_arch = "aarch64")]
 #[test]
 fn a_signal_handler_returns_to_where_the_program_was() {
-    struct Kernel;
-    impl CodeMap for Kernel {
+    struct SignalReturnMap;
+    impl CodeMap for SignalReturnMap {
         fn find(&self, address: u64) -> Option<Code<'_>> {
             (0x2000..0x3000).contains(&address).then_some(Code::Bare)
         }
@@ -184,14 +184,19 @@ fn a_signal_handler_returns_to_where_the_program_was() {
     let walk_from = |program: u64, stack_index: usize, frame_index: usize, stack: &[u64]| {
         let mut values = [0; REGISTERS];
         (values[PROGRAM], values[STACK], values[FRAME]) = (program, address_of(stack_index), address_of(frame_index));
-        let (mut seen, mut cache) = (Vec::new(), RuleCache::default());
-        let outcome =
-            walk(Registers::new(values), &Kernel, &mut Words(0x10000, stack.to_vec()), &mut cache, |address, _| {
-                seen.push(address);
+        let (mut addresses, mut cache) = (Vec::new(), RuleCache::default());
+        let outcome = walk(
+            Registers::new(values),
+            &SignalReturnMap,
+            &mut WordMemory(0x10000, stack.to_vec()),
+            &mut cache,
+            |address, _| {
+                addresses.push(address);
                 true
-            });
+            },
+        );
         assert_eq!(outcome, Outcome::Broken, "a frame record at 0");
-        seen
+        addresses
     };
     assert_eq!(walk_from(0x4000, kernels, 0, &stack), [0x4000, 0x2500, 0x2600, 0x2700]);
     // After a step by frame record the stack pointer is unknown.
@@ -200,9 +205,9 @@ fn a_signal_handler_returns_to_where_the_program_was() {
     assert_eq!(walk_from(0x2100, 5, 10, &stack), [0x2100, 0x4000]);
 }
 
-struct Damaged(FrameTable);
+struct CorruptedTable(FrameTable);
 
-impl CodeMap for Damaged {
+impl CodeMap for CorruptedTable {
     fn find(&self, address: u64) -> Option<Code<'_>> {
         (address < 1 << 30).then_some(Code::Table(&self.0))
     }
@@ -235,11 +240,11 @@ fn damaged_tables_are_survived() {
         let Some(&first) = starts.get(next(starts.len().max(1))) else { continue };
         let words =
             (0..512).map(|word| if word % 3 == 0 { starts[next(starts.len())] + 4 } else { 0x10000 + 8 * word });
-        let mut stack = Words(0x10000, words.collect());
+        let mut stack = WordMemory(0x10000, words.collect());
         let mut values = [0x10040; REGISTERS];
         values[PROGRAM] = first + next(64) as u64;
         let mut cache = RuleCache::default();
-        let map = Damaged(table);
+        let map = CorruptedTable(table);
         walk(Registers::new(values), &map, &mut stack, &mut cache, |_, _| {
             frames += 1;
             true
@@ -249,15 +254,15 @@ fn damaged_tables_are_survived() {
 }
 
 #[cfg(target_arch = "x86_64")]
-struct Library {
+struct LibraryMap {
     table: FrameTable,
-    bare: u64,
+    uncovered_address: u64,
 }
 
 #[cfg(target_arch = "x86_64")]
-impl CodeMap for Library {
+impl CodeMap for LibraryMap {
     fn find(&self, address: u64) -> Option<Code<'_>> {
-        (address == self.bare || self.table.find(address).is_some()).then_some(Code::Table(&self.table))
+        (address == self.uncovered_address || self.table.find(address).is_some()).then_some(Code::Table(&self.table))
     }
 }
 
@@ -280,9 +285,9 @@ fn a_function_without_an_entry_returns_to_what_lies_on_top_if_that_is_behind_a_c
     let section = file.section_by_name(".eh_frame").unwrap();
     let table = FrameTable::by_reading(section.data().unwrap().to_vec().into(), section.address(), 0);
     let return_address = table.starts().next().unwrap() + 5;
-    let library = Library { table, bare: 0x7000_0000 };
+    let library = LibraryMap { table, uncovered_address: 0x7000_0000 };
     let mut values = [0; REGISTERS];
-    (values[STACK], values[PROGRAM]) = (0x9000, library.bare);
+    (values[STACK], values[PROGRAM]) = (0x9000, library.uncovered_address);
     let walk_two_frames = |return_address: u64, call: [u8; 8]| {
         let words = vec![(0x9000, return_address), (return_address - 8, u64::from_le_bytes(call))];
         let mut addresses = Vec::new();
@@ -293,10 +298,10 @@ fn a_function_without_an_entry_returns_to_what_lies_on_top_if_that_is_behind_a_c
         });
         addresses
     };
-    let [relative, register, none] = [[0, 0, 0, 0xe8, 0, 0, 0, 0], [0, 0, 0, 0, 0, 0, 0xff, 0xd0], [0x90; 8]];
-    assert_eq!(walk_two_frames(return_address, relative), [library.bare, return_address]);
-    assert_eq!(walk_two_frames(return_address, register), [library.bare, return_address]);
-    assert_eq!(walk_two_frames(return_address, none), [library.bare]);
+    let [relative, register, no_call] = [[0, 0, 0, 0xe8, 0, 0, 0, 0], [0, 0, 0, 0, 0, 0, 0xff, 0xd0], [0x90; 8]];
+    assert_eq!(walk_two_frames(return_address, relative), [library.uncovered_address, return_address]);
+    assert_eq!(walk_two_frames(return_address, register), [library.uncovered_address, return_address]);
+    assert_eq!(walk_two_frames(return_address, no_call), [library.uncovered_address]);
     // No table at the return address.
-    assert_eq!(walk_two_frames(0x8000_0000, relative), [library.bare]);
+    assert_eq!(walk_two_frames(0x8000_0000, relative), [library.uncovered_address]);
 }

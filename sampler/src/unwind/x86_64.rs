@@ -16,11 +16,11 @@ pub const STACK: usize = MACHINE.stack_pointer();
 /// Register number of the program counter, `rip`.
 pub const PROGRAM: usize = 16;
 /// The column of the return address.
-pub(crate) const RETURN: usize = MACHINE.return_address();
+pub(crate) const RETURN_COLUMN: usize = MACHINE.return_address();
 /// Registers that a call preserves: `rbx`, `rbp`, `r12` to `r15`.
-pub(crate) const SAVED: [usize; 6] = [3, FRAME, 12, 13, 14, 15];
+pub(crate) const SAVED_REGISTERS: [usize; 6] = [3, FRAME, 12, 13, 14, 15];
 /// Mask of the registers that a call preserves.
-pub(crate) const KEPT: u64 = 1 << 3 | 1 << FRAME | 0xf << 12;
+pub(crate) const PRESERVED_MASK: u64 = 1 << 3 | 1 << FRAME | 0xf << 12;
 /// True if perf trampolines may occur: up to 3.13, CPython's have neither a frame pointer nor an entry.
 pub(crate) const HAS_TRAMPOLINE: bool = true;
 /// True if a frame's record of frame pointer and return address is its lowest part.
@@ -32,6 +32,6 @@ pub(crate) const fn code_address(value: u64) -> u64 {
 }
 
 /// Never called: on x86_64, unwind tables lead from a signal handler to the interrupted code.
-pub(crate) fn interrupted(_registers: &mut Registers, _memory: &mut impl Memory) -> Step {
+pub(crate) fn unwind_signal_return(_registers: &mut Registers, _memory: &mut impl Memory) -> Step {
     Step::Broken
 }
