@@ -106,7 +106,7 @@ pub(crate) fn take_signal_period(slot: &Slot, overrun: i32) -> u64 {
     elapsed_ns
 }
 
-/// Returns the thread's time, or counted events, that no sample accounts for yet, and accounts for it.
+/// Returns the thread's time, or its counted events, since the previous call.
 pub(crate) fn take_unaccounted(slot: &Slot) -> u64 {
     let total = match (slot_counter(slot), configured_clock()) {
         (Some(counter), _) => match counter.read_count() {

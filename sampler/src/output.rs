@@ -163,7 +163,7 @@ impl Output {
     }
 }
 
-/// Returns the PID in the first record of a recording by jitlisten: the process's name.
+/// Returns the PID from the first record of a recording by jitlisten, which is a COMM record.
 pub(crate) fn first_process(path: &Path) -> Option<u32> {
     let mut record = [0; 16];
     File::open(path).ok()?.read_exact_at(&mut record, DATA_OFFSET).ok()?;

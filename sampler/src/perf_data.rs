@@ -157,7 +157,7 @@ impl Batch {
         });
     }
 
-    /// The name of a thread. `after_exec` discards all earlier mappings.
+    /// Appends a COMM record: a thread's name. `after_exec` discards all earlier mappings.
     pub(crate) fn comm(&mut self, id: SampleId, name: &[u8], after_exec: bool) {
         let misc = if after_exec { PERF_RECORD_MISC_COMM_EXEC } else { 0 };
         self.record_with_id(PERF_RECORD_COMM, misc, id, |bytes| {
@@ -167,12 +167,12 @@ impl Batch {
         });
     }
 
-    /// The start of a thread.
+    /// Appends a FORK record: the start of a thread.
     pub(crate) fn thread_started(&mut self, id: SampleId) {
         self.task(PERF_RECORD_FORK, id);
     }
 
-    /// The end of a thread.
+    /// Appends an EXIT record: the end of a thread.
     pub(crate) fn thread_ended(&mut self, id: SampleId) {
         self.task(PERF_RECORD_EXIT, id);
     }
@@ -187,10 +187,10 @@ impl Batch {
         });
     }
 
-    /// The features that are known at the start.
-    pub(crate) fn initial_features(&mut self, facts: &InitialFeatures, attribute: &Attribute) {
-        let command_line = truncate_words(&facts.command_line, MAX_COMMAND_LINE_BYTES);
-        for (number, section) in sections(&InitialFeatures { command_line, ..facts.clone() }, attribute) {
+    /// Appends records of the features that are known at the start.
+    pub(crate) fn initial_features(&mut self, initial: &InitialFeatures, attribute: &Attribute) {
+        let command_line = truncate_words(&initial.command_line, MAX_COMMAND_LINE_BYTES);
+        for (number, section) in sections(&InitialFeatures { command_line, ..initial.clone() }, attribute) {
             self.record(PERF_RECORD_HEADER_FEATURE, 0, |bytes| {
                 put_u64(bytes, number.into());
                 bytes.extend(section);
@@ -198,7 +198,7 @@ impl Batch {
         }
     }
 
-    /// A new mapping.
+    /// Appends an MMAP2 record: a new mapping.
     pub(crate) fn mapping(&mut self, id: SampleId, mapping: &Mapping) {
         let misc = if mapping.build_id.is_some() { PERF_RECORD_MISC_MMAP_BUILD_ID } else { 0 };
         self.record_with_id(PERF_RECORD_MMAP2, PERF_RECORD_MISC_USER | misc, id, |bytes| {
@@ -226,7 +226,7 @@ impl Batch {
         });
     }
 
-    /// A sample: its stack, innermost address first, and its period in nanoseconds or events.
+    /// Appends a SAMPLE record: a stack, innermost address first, and its period in nanoseconds or events.
     pub(crate) fn sample(&mut self, id: SampleId, period: u64, stack: &[u64]) {
         self.record(PERF_RECORD_SAMPLE, PERF_RECORD_MISC_USER, |bytes| {
             put_u64(bytes, stack.first().copied().unwrap_or(0));
@@ -240,12 +240,12 @@ impl Batch {
         });
     }
 
-    /// The number of samples dropped for lack of space.
+    /// Appends a LOST_SAMPLES record: the number of samples dropped for lack of space.
     pub(crate) fn lost_samples(&mut self, id: SampleId, samples: u64) {
         self.record_with_id(PERF_RECORD_LOST_SAMPLES, 0, id, |bytes| put_u64(bytes, samples));
     }
 
-    /// Marks a round: later records are not earlier than the latest record of the previous round.
+    /// Appends a FINISHED_ROUND record: later records are not earlier than the latest record of the previous round.
     pub(crate) fn finished_round(&mut self) {
         self.record(PERF_RECORD_FINISHED_ROUND, 0, |_| {});
     }
@@ -349,13 +349,13 @@ pub(crate) fn features(features: &Features, attribute: &Attribute, data_end: u64
     (table, sections.iter().map(|(number, _)| *number).collect())
 }
 
-fn sections(facts: &InitialFeatures, attribute: &Attribute) -> Vec<(u32, Vec<u8>)> {
-    let mut command_line = (facts.command_line.len() as u32).to_le_bytes().to_vec();
-    facts.command_line.iter().for_each(|word| put_string(&mut command_line, word));
+fn sections(initial: &InitialFeatures, attribute: &Attribute) -> Vec<(u32, Vec<u8>)> {
+    let mut command_line = (initial.command_line.len() as u32).to_le_bytes().to_vec();
+    initial.command_line.iter().for_each(|word| put_string(&mut command_line, word));
     vec![
-        (HEADER_HOSTNAME, string(facts.hostname.as_bytes())),
-        (HEADER_OSRELEASE, string(facts.release.as_bytes())),
-        (HEADER_VERSION, string(facts.version.as_bytes())),
+        (HEADER_HOSTNAME, string(initial.hostname.as_bytes())),
+        (HEADER_OSRELEASE, string(initial.release.as_bytes())),
+        (HEADER_VERSION, string(initial.version.as_bytes())),
         (HEADER_ARCH, string(std::env::consts::ARCH.as_bytes())),
         (HEADER_CMDLINE, command_line),
         (HEADER_EVENT_DESC, event_description(attribute)),
@@ -415,10 +415,10 @@ mod tests {
     #[test]
     fn the_longest_command_line_is_cut_off_at_a_word() {
         let words = [vec![b'a'; 50 << 10], vec![b'b'; 100], vec![b'c'; 20 << 10], vec![b'd']];
-        let facts = InitialFeatures { command_line: words.to_vec(), ..InitialFeatures::default() };
+        let initial = InitialFeatures { command_line: words.to_vec(), ..InitialFeatures::default() };
         let attribute = Attribute::new(&Options::new("f"), None);
         let mut batch = Batch::default();
-        batch.initial_features(&facts, &attribute);
+        batch.initial_features(&initial, &attribute);
         let (mut rest, mut numbers) = (batch.as_bytes(), Vec::new());
         while let Some(size) = rest.get(6..8).map(|size| u16::from_le_bytes([size[0], size[1]]).into()) {
             assert_eq!(u32::from(rest[0]), PERF_RECORD_HEADER_FEATURE);
@@ -428,6 +428,6 @@ mod tests {
             }
             rest = &rest[size..];
         }
-        assert_eq!(numbers, sections(&facts, &attribute).iter().map(|(number, _)| *number).collect::<Vec<_>>());
+        assert_eq!(numbers, sections(&initial, &attribute).iter().map(|(number, _)| *number).collect::<Vec<_>>());
     }
 }

@@ -22,7 +22,7 @@ use perf_format::{PERF_RECORD_AUXTRACE, PERF_RECORD_COMPRESSED, PERF_RECORD_COMP
 
 use crate::perf_data::{DATA_SIZE_OFFSET, MAGIC};
 
-/// Offset of the field with the data's file offset.
+/// Header offset of the field that holds the file offset of the data.
 const DATA_START_OFFSET: u64 = DATA_SIZE_OFFSET - 8;
 
 /// A recording without a sample has fewer records than this.
@@ -93,7 +93,7 @@ fn may_have_sample(file: &File, length: u64) -> bool {
         let mut bytes = [0; 8];
         file.read_exact_at(&mut bytes, offset).ok().map(|()| u64::from_le_bytes(bytes))
     };
-    // A recording that was piped has a shorter header.
+    // In perf's pipe mode the header is shorter.
     let Some(_) = read_word(8).filter(|&header| header >= DATA_START_OFFSET) else { return true };
     let (Some(start), Some(size)) = (read_word(DATA_START_OFFSET), read_word(DATA_SIZE_OFFSET)) else { return true };
     // perf writes the size at the end of the recording.
@@ -289,7 +289,7 @@ mod tests {
         }
     }
 
-    /// The expected result of `Scene::describe` for a recording by `pid`.
+    /// The expected result of `Fixture::describe` for a recording by `pid`.
     fn recording_by(pid: u32) -> (Option<u32>, Vec<OsString>) {
         (Some(pid), vec![OsString::from(format!("python-{pid}-1f-0.so"))])
     }

@@ -51,7 +51,7 @@ pub enum Error {
     Options(String),
     /// The file cannot be written.
     Output(std::path::PathBuf, std::io::Error),
-    /// Every signal that the sampler could use is in use.
+    /// Every candidate signal already has a handler.
     NoSignal,
     /// The writer thread cannot be created; the `errno` value.
     NoThread(i32),

@@ -138,7 +138,7 @@ pub(crate) struct Writer {
     /// Earliest time to read the mappings again because of unknown code.
     next_mapping_read: u64,
     /// Time of the last read of the mappings; 0 before the first. A fork child reads them at its first sample: many
-    /// children exit before.
+    /// children exit without one.
     last_mapping_read: u64,
     /// Start of the recording; the time of the initial mappings.
     began: u64,

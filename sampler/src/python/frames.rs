@@ -315,7 +315,7 @@ impl<F: FnMut(u64)> Walk<'_, F> {
             let copies = self.reader.read_word(code.checked_add(u64::from(copies))?)?;
             start = self.reader.read_word(copies.checked_add(8 + 8 * u64::from(index))?)?;
         }
-        // The pointer is one unit lower before the first instruction.
+        // Before the first instruction, the instruction pointer is one unit below the code's start.
         let distance = self.reader.read_word(address)?.wrapping_sub(start) as i64;
         Some(u64::try_from(distance).unwrap_or(0) / 2)
     }

@@ -71,7 +71,7 @@ pub(crate) struct Functions {
     functions: Vec<Function>,
     image: u64,
     is_written: bool,
-    /// Time at which the first function without a mapping was defined; 0 if none.
+    /// Definition time of the first function that no mapping covers; 0 if none.
     unmapped_since: u64,
     /// Size of the part of the image that mappings cover.
     mapped: u64,

@@ -61,7 +61,7 @@ pub(super) fn publish(interpreter: Interpreter) {
     PUBLISHED.store(Box::into_raw(Box::new(interpreter)), Ordering::SeqCst);
 }
 
-/// Makes handlers stop reading frames. One that is already running may continue.
+/// Makes handlers stop reading frames. A handler that is already running may continue.
 pub(super) fn withdraw() {
     PUBLISHED.store(std::ptr::null_mut(), Ordering::SeqCst);
 }

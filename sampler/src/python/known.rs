@@ -92,7 +92,7 @@ type Dealloc = unsafe extern "C" fn(*mut c_void);
 /// CPython's `code_dealloc`, while the hook is installed or a call of it runs.
 static ORIGINAL_DEALLOC: AtomicPtr<c_void> = AtomicPtr::new(std::ptr::null_mut());
 
-/// Replaces `tp_dealloc` of code objects.
+/// Substitute for `tp_dealloc` of code objects: forgets the number, then calls the original.
 unsafe extern "C" fn dealloc_hook(code: *mut c_void) {
     remove(code as u64);
     let original = ORIGINAL_DEALLOC.load(Ordering::Acquire);

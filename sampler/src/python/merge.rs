@@ -87,7 +87,7 @@ impl StackBases {
         let Some(outermost) = words.iter().map_while(|word| FrameWord::decode(*word)).last() else { return };
         let base_start = merged.iter().rposition(|&address| is_frame(address)).map_or(0, |index| index + 1);
         let known_base = self.0.get(&slot).filter(|(number, _)| *number == outermost.number);
-        // Evaluators without a frame call a greenlet, which may be called from elsewhere the next time.
+        // Evaluators without a frame call into a greenlet, which may have another caller the next time.
         let entry_frames =
             words.iter().filter(|&&word| FrameWord::decode(word).is_some_and(|word| word.is_entry)).count();
         let is_thread = words.iter().filter(|&&word| word == EVALUATOR_MARK).count() <= entry_frames;
@@ -175,7 +175,7 @@ mod tests {
         // Stacks of another greenlet, and of another thread.
         assert_eq!(complete(0, 13, &complete_words[..3], Outcome::Broken), [5, 1011, 1013]);
         assert_eq!(complete(1, 12, &complete_words[..3], Outcome::Broken), [5, 1011, 1012]);
-        // A greenlet that is called from elsewhere the next time.
+        // A greenlet with another caller the next time.
         let greenlet_words = [5, 8, EVALUATOR_MARK, 6, 8, EVALUATOR_MARK, 7, 9, 8, EVALUATOR_MARK, 10];
         complete(1, 12, &greenlet_words, Outcome::Complete);
         assert_eq!(complete(1, 12, &complete_words[..3], Outcome::Broken), [5, 1011, 1012]);

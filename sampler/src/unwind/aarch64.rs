@@ -45,7 +45,7 @@ pub(crate) const fn code_address(value: u64) -> u64 {
 pub(crate) fn unwind_signal_return(registers: &mut Registers, memory: &mut impl Memory) -> Step {
     let values = match registers.get(STACK as u64) {
         Some(frame) => read_signal_frame(frame, memory),
-        None => find_signal_frame(registers, memory),
+        None => read_registers_by_record(registers, memory),
     };
     let Some(values) = values else { return Step::Broken };
     *registers = Registers::new(values);
@@ -62,10 +62,10 @@ fn read_signal_frame(frame: u64, memory: &mut impl Memory) -> Option<[u64; REGIS
     Some(values)
 }
 
-/// Finds the signal frame of a stack that was walked by frame pointers. The kernel puts a record with the interrupted
-/// `x29` and `x30` above its frame: right above it, unless vector registers enlarge the frame. Both must match the
-/// saved registers.
-fn find_signal_frame(registers: &Registers, memory: &mut impl Memory) -> Option<[u64; REGISTERS]> {
+/// Reads the interrupted registers of a stack that was walked by frame pointers. The kernel puts a record with the
+/// interrupted `x29` and `x30` above its frame: right above it, unless vector registers enlarge the frame. Both must
+/// match the saved registers.
+fn read_registers_by_record(registers: &Registers, memory: &mut impl Memory) -> Option<[u64; REGISTERS]> {
     let record = registers.get(FRAME as u64)?;
     let values = read_signal_frame(record.wrapping_sub(SIGNAL_FRAME), memory)?;
     let saved = [memory.read(record)?, memory.read(record.wrapping_add(8))?];

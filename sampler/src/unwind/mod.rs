@@ -52,12 +52,12 @@ pub struct Registers {
 }
 
 impl Registers {
-    /// All registers are known.
+    /// Creates registers that are all known.
     pub fn new(values: [u64; REGISTERS]) -> Self {
         Registers { values, known_mask: (1 << REGISTERS) - 1 }
     }
 
-    /// Only the stack pointer and the program counter are known.
+    /// Creates registers of which only the stack pointer and the program counter are known.
     pub fn with_stack_and_program(stack: u64, program: u64) -> Self {
         let mut registers = Registers { values: [0; REGISTERS], known_mask: 0 };
         registers.set(STACK, Some(stack));

@@ -198,7 +198,7 @@ fn a_signal_handler_returns_to_where_the_program_was() {
         assert_eq!(outcome, Outcome::Broken, "a frame record at 0");
         addresses
     };
-    assert_eq!(walk_from(0x4000, kernels, 0, &stack), [0x4000, 0x2500, 0x2600, 0x2700]);
+    assert_eq!(walk_from(0x4000, kernel_frame, 0, &stack), [0x4000, 0x2500, 0x2600, 0x2700]);
     // After a step by frame record the stack pointer is unknown.
     assert_eq!(walk_from(0x2100, 5, 10, &stack), [0x2100, 0x4000, 0x2500, 0x2600, 0x2700]);
     stack[record + 1] = 0x2998;
