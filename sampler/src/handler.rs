@@ -201,8 +201,8 @@ fn record(slot: &Slot, overrun: c_int, context: &libc::ucontext_t) {
         let start = clock::monotonic();
         // SAFETY: this is the handler of the slot's thread.
         unsafe { slot.flush_idle(start) };
-        if let Some(space) = slot.free_words() {
-            sample(slot, space, Sample { time: start, period, outcome: Outcome::Complete, count: 0 }, context);
+        if let Some(free_words) = slot.free_words() {
+            sample(slot, free_words, Sample { time: start, period, outcome: Outcome::Complete, count: 0 }, context);
             slot.pace.record_cost(clock::monotonic().saturating_sub(start), measure::period_ns());
             wake::notify_after_sample(start);
         } else {
@@ -218,21 +218,21 @@ fn record(slot: &Slot, overrun: c_int, context: &libc::ucontext_t) {
 }
 
 /// Walks the stack and writes one sample.
-fn sample(slot: &Slot, space: u64, sample: Sample, context: &libc::ucontext_t) {
+fn sample(slot: &Slot, free_words: u64, sample: Sample, context: &libc::ucontext_t) {
     let registers = registers(context);
     let mut memory = StackMemory::new(slot, registers.stack_pointer());
     let mut count = 0;
     let mut put = |word| {
-        if count < space {
+        if count < free_words {
             // SAFETY: this is the handler of the slot's thread, and `count` is less than `space`.
             unsafe { slot.put_word(count, word) };
             count += 1;
         }
-        count < space
+        count < free_words
     };
     // SAFETY: this is the handler of the slot's thread, their only user, and it does not nest.
     let (cache, anchors) = unsafe { (&mut *slot.cache(), &mut *slot.anchors()) };
-    let mut evaluators = Evaluators::read(slot, sample.time, anchors, space / 4 * 3, |word| {
+    let mut evaluators = Evaluators::read(slot, sample.time, anchors, free_words / 4 * 3, |word| {
         let _ = put(word);
     });
     let (is_truncated, python_frames) = (evaluators.walked.is_truncated, evaluators.walked.frames);

@@ -65,7 +65,7 @@ pub(crate) struct MappingInfo {
 }
 
 impl Mappings {
-    pub(crate) fn inheriting(inherited: KnownMappings) -> Mappings {
+    pub(crate) fn with_inherited(inherited: KnownMappings) -> Mappings {
         Mappings { inherited, ..Mappings::default() }
     }
 

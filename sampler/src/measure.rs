@@ -90,7 +90,7 @@ pub(crate) fn slot_counter(slot: &Slot) -> Option<OpenCounter> {
 /// the thread's time, except for the last period.
 pub(crate) fn take_signal_period(slot: &Slot, overrun: i32) -> u64 {
     if slot_counter(slot).is_some() {
-        return take_unaccounted(slot);
+        return take_unaccounted_amount(slot);
     }
     if configured_clock() == Clock::Wall {
         // The writer has added it to `pending_period`.
@@ -107,7 +107,7 @@ pub(crate) fn take_signal_period(slot: &Slot, overrun: i32) -> u64 {
 }
 
 /// Returns the thread's time, or its counted events, since the previous call.
-pub(crate) fn take_unaccounted(slot: &Slot) -> u64 {
+pub(crate) fn take_unaccounted_amount(slot: &Slot) -> u64 {
     let total = match (slot_counter(slot), configured_clock()) {
         (Some(counter), _) => match counter.read_count() {
             Some(count) => count,

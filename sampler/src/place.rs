@@ -179,7 +179,7 @@ pub(crate) struct PinnedImages {
 }
 
 impl PinnedImages {
-    pub(crate) fn beside(recording: &Path) -> PinnedImages {
+    pub(crate) fn for_recording(recording: &Path) -> PinnedImages {
         PinnedImages { directory: images(recording), deferred: Some(Vec::new()) }
     }
 
@@ -407,7 +407,7 @@ mod tests {
         let process = fixture.directory.join("image-4711-9");
         let image = OwnDirectory::create_new(&process).unwrap();
         image.write("object-0.so", b"x").unwrap();
-        let mut pins = PinnedImages::beside(&fixture.file);
+        let mut pins = PinnedImages::for_recording(&fixture.file);
         let pinned = pins.pin(&process.join("object-0.so")).unwrap();
         assert!(!pinned.exists() && !pins.directory().exists());
         pins.pin_deferred();

@@ -6,23 +6,23 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use crate::process::{self, object_base};
 
 /// True if another `pthread_create`, of a library or of the program, is called before ours.
-static IS_PRECEDED: AtomicBool = AtomicBool::new(false);
+static HAS_OUTER_INTERPOSER: AtomicBool = AtomicBool::new(false);
 
 /// Returns true if ThreadSanitizer's runtime is in this process. It cannot see our synchronization, delays signals, and
 /// crashes in threads that start with our function. Calls the loader: not under locks, nor in a fork child.
 pub(crate) fn detect() -> bool {
     let first_object = process::symbol_object_base(c"pthread_create");
-    let is_preceded = first_object.is_some() && first_object != object_base(detect as *const c_void);
-    IS_PRECEDED.store(is_preceded, Ordering::Relaxed);
+    let has_outer_interposer = first_object.is_some() && first_object != object_base(detect as *const c_void);
+    HAS_OUTER_INTERPOSER.store(has_outer_interposer, Ordering::Relaxed);
     // SAFETY: the name is NUL-terminated.
     let is_shared = !unsafe { libc::dlsym(libc::RTLD_DEFAULT, c"__tsan_init".as_ptr()) }.is_null();
-    is_shared || is_preceded && first_object.is_some_and(|object| contains_text(object, b"TSAN_OPTIONS"))
+    is_shared || has_outer_interposer && first_object.is_some_and(|object| contains_text(object, b"TSAN_OPTIONS"))
 }
 
 /// Returns true if a new thread may get a signal stack. A sanitizer's thread that starts with our function believes
 /// that the stack is its own, and unmaps it at the end.
 pub(crate) fn may_give_signal_stack() -> bool {
-    !IS_PRECEDED.load(Ordering::Relaxed)
+    !HAS_OUTER_INTERPOSER.load(Ordering::Relaxed)
 }
 
 /// Returns true if the constants of a program or library contain this text. gcc exports no symbol of a statically

@@ -56,7 +56,7 @@ impl<'a> StackMemory<'a> {
             copy_start: 0,
             copy_end: 0,
         };
-        memory.change_stack(stack_pointer);
+        memory.handle_stack_change(stack_pointer);
         memory
     }
 
@@ -153,7 +153,7 @@ impl Memory for StackMemory<'_> {
         self.read_copy(address, end)
     }
 
-    fn change_stack(&mut self, stack_pointer: u64) {
+    fn handle_stack_change(&mut self, stack_pointer: u64) {
         // The red zone below the stack pointer, where a leaf function keeps data (x86-64 psABI, 3.2.2).
         self.mapped_start = stack_pointer.wrapping_sub(128) & !(PAGE - 1);
         self.mapped_end = self.own_stack_end(stack_pointer).unwrap_or_else(|| next_page(stack_pointer));

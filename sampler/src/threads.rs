@@ -90,7 +90,7 @@ fn start_clock_timer(index: usize, slot: &'static Slot, tid: u32) -> bool {
     slot.counter_id.store(0, Ordering::Release);
     slot.period.store(period, Ordering::Relaxed);
     slot.first_period.store(first, Ordering::Relaxed);
-    measure::take_unaccounted(slot);
+    measure::take_unaccounted_amount(slot);
     // Set the state before the timer runs: its first signal may come immediately.
     slot.state.store(slot::ARMED, Ordering::SeqCst);
     let Ok(timer) = Timer::new(clock, tid, SAMPLING_SIGNAL.load(Ordering::Acquire), value) else { return false };
@@ -142,7 +142,7 @@ pub(crate) fn retire_slot(slot: &Slot) {
     }
     // From here on the handler ignores a pending signal.
     if slot.state.compare_exchange(slot::ARMED, slot::CLAIMED, Ordering::AcqRel, Ordering::Relaxed).is_ok() {
-        let period = slot.pending_period.swap(0, Ordering::Relaxed) + measure::take_unaccounted(slot);
+        let period = slot.pending_period.swap(0, Ordering::Relaxed) + measure::take_unaccounted_amount(slot);
         // SAFETY: called in the slot's thread, and the handler checks the state first.
         unsafe { slot.close_ring(clock::monotonic(), period) };
         slot.state.store(slot::ENDED, Ordering::Release);
@@ -168,7 +168,7 @@ pub(crate) fn flush_caller() {
     let (pending_period, period) =
         (slot.pending_period.swap(0, Ordering::Relaxed), slot.period.load(Ordering::Relaxed));
     // SAFETY: called in the slot's thread, and the handler checks the state first.
-    unsafe { slot.close_ring(clock::monotonic(), pending_period + measure::take_unaccounted(slot)) };
+    unsafe { slot.close_ring(clock::monotonic(), pending_period + measure::take_unaccounted_amount(slot)) };
     let timer = slot.timer.load(Ordering::SeqCst);
     if measure::configured_counter().is_none() && !measure::uses_wall_clock() && timer >= 0 {
         slot.first_period.store(period, Ordering::Relaxed);
@@ -284,12 +284,12 @@ pub(crate) struct Scan {
     /// Passes since the last full scan.
     skipped_scans: u64,
     /// Threads without a timer at the last scan: they may be about to arm themselves.
-    unarmed_tids: BTreeSet<u32>,
+    previously_unarmed: BTreeSet<u32>,
 }
 
 impl Scan {
     /// Creates a scan that ignores the writer's own thread.
-    pub(crate) fn without(writer_tid: u32) -> Self {
+    pub(crate) fn ignoring(writer_tid: u32) -> Self {
         Scan { writer_tid: writer_tid, ..Scan::default() }
     }
 
@@ -308,7 +308,7 @@ impl Scan {
     fn is_due(&mut self, link_count: u64) -> bool {
         self.skipped_scans += 1;
         let is_due = link_count != self.link_count
-            || !self.unarmed_tids.is_empty()
+            || !self.previously_unarmed.is_empty()
             || self.skipped_scans > link_count / SMALL_THREAD_COUNT;
         if is_due {
             (self.link_count, self.skipped_scans) = (link_count, 0);
@@ -328,18 +328,18 @@ impl Scan {
             return;
         }
         // Include ended slots: no timer was available for the thread, or it is about to exit.
-        let armed: BTreeSet<u32> = slot::iter()
+        let armed_tids: BTreeSet<u32> = slot::iter()
             .filter(|(_, slot)| slot.state.load(Ordering::Acquire) != slot::FREE)
             .map(|(_, slot)| slot.tid.load(Ordering::Acquire))
             .collect();
-        let existing: BTreeSet<u32> = tasks.into_iter().filter(|&tid| tid != self.writer_tid).collect();
-        let unarmed: BTreeSet<u32> = existing.difference(&armed).copied().collect();
-        for &tid in unarmed.intersection(&self.unarmed_tids) {
+        let existing_tids: BTreeSet<u32> = tasks.into_iter().filter(|&tid| tid != self.writer_tid).collect();
+        let unarmed_tids: BTreeSet<u32> = existing_tids.difference(&armed_tids).copied().collect();
+        for &tid in unarmed_tids.intersection(&self.previously_unarmed) {
             arm(tid);
         }
-        self.unarmed_tids = unarmed.difference(&self.unarmed_tids).copied().collect();
+        self.previously_unarmed = unarmed_tids.difference(&self.previously_unarmed).copied().collect();
         for (_, slot) in slot::iter() {
-            if !existing.contains(&slot.tid.load(Ordering::Acquire)) {
+            if !existing_tids.contains(&slot.tid.load(Ordering::Acquire)) {
                 disarm(slot);
             }
         }
@@ -373,7 +373,7 @@ mod tests {
     /// A pool of threads may be replaced by another one of the same size.
     #[test]
     fn threads_are_looked_at_where_their_number_stays() {
-        let mut scan = Scan::without(1);
+        let mut scan = Scan::ignoring(1);
         let count_scans = |scan: &mut Scan, link_count| (0..100).filter(|_| scan.is_due(link_count)).count();
         assert_eq!(count_scans(&mut scan, 6), 100);
         // 10,000 threads: scanned once because their number has changed, and then every eight seconds.
@@ -389,7 +389,7 @@ mod tests {
         let slot = slot::claim(u32::MAX).unwrap().1;
         slot.timer.store(-1, Ordering::Relaxed);
         slot.state.store(slot::ARMED, Ordering::Release);
-        Scan::without(u32::MAX - 1).update();
+        Scan::ignoring(u32::MAX - 1).update();
         assert_eq!(slot.state.swap(slot::FREE, Ordering::AcqRel), slot::ARMED);
     }
 }

@@ -178,7 +178,7 @@ impl WatchedThread {
 
     /// Checks a thread that is due. Returns a system call whose stack the writer is to read.
     fn check(&mut self, slot: &Slot, now: u64) -> Option<SystemCall> {
-        let elapsed_ns = measure::take_unaccounted(slot);
+        let elapsed_ns = measure::take_unaccounted_amount(slot);
         let cpu_ns = clock::thread_cpu(slot.tid.load(Ordering::Acquire));
         if self.has_not_run_since_sample(slot, cpu_ns) {
             slot.idle_ns.fetch_add(elapsed_ns, Ordering::AcqRel);
@@ -284,7 +284,7 @@ impl Watch {
                 && is_same_owner
                 && thread.has_not_run_since_sample(slot, clock::thread_cpu(slot.tid.load(Ordering::Acquire)))
             {
-                slot.idle_ns.fetch_add(measure::take_unaccounted(slot), Ordering::AcqRel);
+                slot.idle_ns.fetch_add(measure::take_unaccounted_amount(slot), Ordering::AcqRel);
             }
         }
     }

@@ -19,9 +19,9 @@ pub(crate) fn wake_count() -> u32 {
     WAKE_COUNT.load(Ordering::Acquire)
 }
 
-/// Sleeps until [`notify_writer`] is called, has been called since [`wake_count`] returned `seen`, or the time is over.
-pub(crate) fn wait_for_wake(seen: u32, time: Duration) {
-    futex_wait(&WAKE_COUNT, seen, time);
+/// Sleeps until [`notify_writer`] is called, has been called since [`wake_count`] returned `count`, or the time is over.
+pub(crate) fn wait_for_wake(count: u32, time: Duration) {
+    futex_wait(&WAKE_COUNT, count, time);
 }
 
 /// Wakes the writer, which then starts a pass immediately.
@@ -84,9 +84,9 @@ pub(crate) fn is_write_done(ticket: u32) -> bool {
     COMPLETED_PASS.load(Ordering::Acquire).wrapping_sub(ticket).cast_signed() >= 0
 }
 
-/// Publishes that the writer has completed a pass, which began at the wake count `seen`.
-pub(crate) fn complete_pass(seen: u32) {
-    COMPLETED_PASS.store(seen, Ordering::SeqCst);
+/// Publishes that the writer has completed a pass, which began at this wake count.
+pub(crate) fn complete_pass(count: u32) {
+    COMPLETED_PASS.store(count, Ordering::SeqCst);
     if WAITERS.load(Ordering::SeqCst) != 0 {
         futex_wake(&COMPLETED_PASS);
     }

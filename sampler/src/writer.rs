@@ -167,7 +167,7 @@ impl Writer {
         recorder: Option<Process>,
         inherited: Inherited,
     ) -> Writer {
-        let (mut pins, began) = (PinnedImages::beside(output.path()), clock::monotonic());
+        let (mut pins, began) = (PinnedImages::for_recording(output.path()), clock::monotonic());
         if !output.is_deferred() {
             pins.pin_deferred();
         }
@@ -178,7 +178,7 @@ impl Writer {
             output: Some(output),
             pid: std::process::id(),
             batch: Batch::default(),
-            mappings: Mappings::inheriting(inherited.mappings),
+            mappings: Mappings::with_inherited(inherited.mappings),
             has_new_mappings: false,
             scan: Scan::default(),
             deadline,
@@ -229,7 +229,7 @@ impl Writer {
     /// Runs the writer until the recording ends. `Err` returns the writer, for another thread to continue with it.
     pub(crate) fn run(mut self: Box<Self>) -> Result<End, Box<Writer>> {
         threads::WRITER_TID.store(clock::own_tid(), Ordering::Release);
-        self.scan = Scan::without(clock::own_tid());
+        self.scan = Scan::ignoring(clock::own_tid());
         let end = loop {
             let wake_count = wake::wake_count();
             if WRITER_MODE.compare_exchange(PAUSE, PAUSED, Ordering::AcqRel, Ordering::Relaxed).is_ok() {

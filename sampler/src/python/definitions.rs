@@ -65,8 +65,8 @@ fn reserve(words: u64) -> Option<u64> {
     // Several attempts: other threads may reserve space at the same time.
     for _ in 0..16 {
         let start = WRITE_POSITION.load(Ordering::Relaxed);
-        let to_end = RING_WORDS as u64 - start % RING_WORDS as u64;
-        let padding = if to_end < words { to_end } else { 0 };
+        let words_to_end = RING_WORDS as u64 - start % RING_WORDS as u64;
+        let padding = if words_to_end < words { words_to_end } else { 0 };
         if start + padding + words - READ_POSITION.load(Ordering::Acquire) > RING_WORDS as u64 {
             return None;
         }

@@ -67,15 +67,15 @@ pub(super) struct FoundInterpreter {
     pub(super) name: String,
 }
 
-/// Searches files with new mappings; `text` lists all mappings. `None` if there is no CPython.
-pub(super) fn find(text: &[u8], new: &[Mapping]) -> Option<Result<FoundInterpreter, Refusal>> {
+/// Searches files with new mappings; `maps_text` lists all mappings. `None` if there is no CPython.
+pub(super) fn find(maps_text: &[u8], new_mappings: &[Mapping]) -> Option<Result<FoundInterpreter, Refusal>> {
     let program = fs::metadata("/proc/self/exe").ok().map(|metadata| metadata.ino());
-    let lines: Vec<MapsLine<'_>> = MapsLine::all(text).collect();
+    let lines: Vec<MapsLine<'_>> = MapsLine::all(maps_text).collect();
     let is_candidate = |line: &&MapsLine<'_>| {
         let name = line.path.rsplit(|&byte| byte == b'/').next().unwrap_or_default();
         let is_named = name.starts_with(b"libpython") || name.starts_with(b"python");
         let is_candidate = line.offset == 0 && line.inode != 0 && (is_named || program == Some(line.inode));
-        is_candidate && new.iter().any(|mapping| mapping.inode == line.inode)
+        is_candidate && new_mappings.iter().any(|mapping| mapping.inode == line.inode)
     };
     lines.iter().filter(is_candidate).find_map(|line| find_in_file(line, &lines))
 }

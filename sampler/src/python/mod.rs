@@ -78,8 +78,8 @@ pub(crate) struct Inherited {
 impl Python {
     /// Searches new mappings for an interpreter; `maps` lists all of them. Then handlers read its frames. Images are
     /// stored in `directory`.
-    pub(crate) fn find(maps: &[u8], new: &[Mapping], directory: &Path) -> Option<Python> {
-        let cpython = match find::find(maps, new)? {
+    pub(crate) fn find(maps: &[u8], new_mappings: &[Mapping], directory: &Path) -> Option<Python> {
+        let cpython = match find::find(maps, new_mappings)? {
             Ok(cpython) => cpython,
             Err(refusal) => {
                 log_line!(Warn, "Python functions are not shown: {refusal}");
@@ -121,7 +121,7 @@ impl Python {
     }
 
     /// Searches new mappings for asyncio.
-    pub(crate) fn find_asyncio(&self, new: &[Mapping]) {
+    pub(crate) fn find_asyncio(&self, new_mappings: &[Mapping]) {
         let Some(interpreter) = interpreter::published() else { return };
         if interpreter.layout.coroutines.is_none() || interpreter.tasks.get().is_some() {
             return;
@@ -130,7 +130,7 @@ impl Python {
         let may_contain_asyncio = |mapping: &&Mapping| {
             interpreter.has_code(mapping.start) || name(mapping).is_some_and(|name| name.starts_with(b"_asyncio."))
         };
-        if let Some(tasks) = new.iter().filter(may_contain_asyncio).find_map(find::find_tasks) {
+        if let Some(tasks) = new_mappings.iter().filter(may_contain_asyncio).find_map(find::find_tasks) {
             let _ = interpreter.tasks.set(tasks);
         }
     }

@@ -101,7 +101,7 @@ pub trait Memory {
 
     /// Called when the walk has crossed a signal handler's frame. The interrupted code had this stack pointer, which
     /// may be on another stack.
-    fn change_stack(&mut self, _stack_pointer: u64) {}
+    fn handle_stack_change(&mut self, _stack_pointer: u64) {}
 }
 
 /// The unwind information of the code at an address.
@@ -182,7 +182,7 @@ pub fn walk(
                     return Outcome::Broken;
                 }
                 if was_signal_frame {
-                    memory.change_stack(registers.last_value(STACK));
+                    memory.handle_stack_change(registers.last_value(STACK));
                 }
                 is_exact = was_signal_frame;
             }
