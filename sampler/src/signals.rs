@@ -69,9 +69,10 @@ pub unsafe extern "C-unwind" fn sigaction(
         // SAFETY: passes the caller's arguments on.
         let result = unsafe { next_sigaction(signal, action, old) };
         if result == 0 {
-            // SAFETY: the caller guarantees a valid pointer, and the call has written to it.
             if let Some(old) =
-                unsafe { old.as_mut() }.filter(|old| fatal::visible_handler(old.sa_sigaction) != old.sa_sigaction)
+                // SAFETY: the caller guarantees a valid pointer, and the call has written to it.
+                unsafe { old.as_mut() }
+                    .filter(|old| fatal::visible_handler(old.sa_sigaction) != old.sa_sigaction)
             {
                 // SAFETY: all zeros is a valid `sigaction`: the default disposition.
                 *old = unsafe { MaybeUninit::zeroed().assume_init() };

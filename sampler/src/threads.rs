@@ -290,7 +290,7 @@ pub(crate) struct Scan {
 impl Scan {
     /// Creates a scan that ignores the writer's own thread.
     pub(crate) fn ignoring(writer_tid: u32) -> Self {
-        Scan { writer_tid: writer_tid, ..Scan::default() }
+        Scan { writer_tid, ..Scan::default() }
     }
 
     /// Returns true if every other thread has exited, even one that did not report its end. The process then ends with
