@@ -8,7 +8,7 @@ pub(crate) fn monotonic() -> u64 {
     vdso::read_clock(libc::CLOCK_MONOTONIC).unwrap_or_else(jitlisten::plumbing::monotonic)
 }
 
-/// CPU time of a thread of this process, in ns; 0 for one that has exited.
+/// CPU time of a thread of this process, in ns; 0 if it has exited.
 pub(crate) fn thread_cpu(tid: u32) -> u64 {
     jitlisten::plumbing::nanoseconds_of(thread_cpu_clock(tid))
 }

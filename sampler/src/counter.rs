@@ -152,7 +152,7 @@ fn prepare(descriptor: c_int, tid: u32, signal: c_int, index: usize) -> io::Resu
 }
 
 /// Sets the thread that receives a descriptor's signals; 0: none. The kernel queues signals under the owner's lock, so
-/// the previous owner gets no more of them afterwards.
+/// the previous owner receives none after this call.
 fn set_signal_target(descriptor: c_int, tid: u32) -> bool {
     let owner = SignalTarget { kind: F_OWNER_TID, tid: tid as c_int };
     // SAFETY: `F_SETOWN_EX` reads the structure.
@@ -192,7 +192,7 @@ impl OpenCounter {
         (read == Some(8)).then_some(count)
     }
 
-    /// Keeps counting, but sends no further signal. One that was sent before may still be pending.
+    /// Keeps counting, but sends no further signal. An earlier signal may still be pending.
     pub(crate) fn mute(self) {
         let _ = self.is_open() && set_signal_target(self.descriptor, 0);
     }

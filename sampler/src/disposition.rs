@@ -90,7 +90,7 @@ pub(crate) fn kernel_mask_word(set: *const SignalSet) -> *mut u64 {
     set.cast_mut().cast()
 }
 
-/// Calls libc's `sigaction(2)`, which knows nothing of the sampling signal's special treatment.
+/// Calls libc's `sigaction(2)`, bypassing the interposed function.
 ///
 /// # Safety
 /// Same contract as `sigaction(2)`.
@@ -98,8 +98,8 @@ pub(crate) unsafe fn next_sigaction(signal: c_int, action: *const libc::sigactio
     next!(c"sigaction", fn(c_int, *const libc::sigaction, *mut libc::sigaction) -> c_int, -1, signal, action, old)
 }
 
-/// Restores the program's disposition of a signal. No timer or counter sends the signal any more. One that is still
-/// pending in a thread is dropped: the kernel drops pending signals when they become ignored.
+/// Restores the program's disposition of a signal. By now no timer or counter sends it. A signal
+/// that is still pending in a thread is dropped: the kernel drops pending signals when they become ignored.
 pub(crate) fn return_to_program(signal: c_int) {
     // SAFETY: all zeros is a valid `sigaction`.
     let mut action: libc::sigaction = unsafe { mem::zeroed() };

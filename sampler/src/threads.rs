@@ -293,7 +293,7 @@ impl Scan {
         Scan { writer_tid, ..Scan::default() }
     }
 
-    /// Returns true if every other thread has exited, even one that did not report its end. The process then ends with
+    /// Returns true if every other thread has exited, whether or not it reported its end. The process then ends with
     /// the writer.
     pub(crate) fn is_writer_last(&self) -> bool {
         let pid = std::process::id();
@@ -316,7 +316,7 @@ impl Scan {
         is_due
     }
 
-    /// Scans the threads if due. Arms those that were without a timer at two scans, and disarms those that have exited.
+    /// Scans the threads if due. Arms threads that had no timer at two scans, and disarms exited threads.
     pub(crate) fn update(&mut self) {
         let link_count = count_task_links();
         if !self.is_due(link_count) {

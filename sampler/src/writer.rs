@@ -431,7 +431,7 @@ impl Writer {
                 threads::close_counter(slot);
             }
             if state == slot::ENDED && !threads::thread_exists(self.pid, tid) {
-                // The thread has exited: drain once more, for samples added after the drain above.
+                // The thread has exited: drain again, for samples added after the drain above.
                 self.drain_slot(index, slot, false);
                 self.write_idle_sample(index, slot);
                 self.last_stacks.remove(&index);
