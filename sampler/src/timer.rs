@@ -2,8 +2,8 @@
 //!
 //! `timer_create(2)` with `SIGEV_THREAD_ID` signals one thread. A clock id of the form `~tid << 3 | 6` is that thread's
 //! CPU time (`clock_getcpuclockid(3)`, `include/linux/posix-timers.h`). CPU timers fire at the kernel's tick, so a rate
-//! above `CONFIG_HZ` does not increase the number of samples. The period of a sample is all of the thread's time since the previous
-//! sample.
+//! above `CONFIG_HZ` does not increase the number of samples. The period of a sample is all of the thread's time since
+//! the previous sample.
 
 use std::ffi::c_int;
 use std::io;

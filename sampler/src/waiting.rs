@@ -1,8 +1,8 @@
 //! Wall-clock time ([`Clock::Wall`](crate::Clock)): samples waiting threads without disturbing them.
 //!
 //! ```text
-//!   writer, at each interval       has the thread run since its last sample?   no:  repeat its last stack (`Slot::idle_ns`)
-//!                                                                              yes: set its timer, which sends the signal
+//!   writer, at each interval       has the thread run since its last sample?   no:  repeat its last stack (`idle_ns`)
+//!                                                                              yes: set its timer, to send a signal
 //!   handler                        takes a sample, and restarts the system call that it has interrupted
 //! ```
 //! A thread that starts to wait receives one signal. The kernel then restarts most system calls. Those that fail with

@@ -19,7 +19,8 @@ pub(crate) fn wake_count() -> u32 {
     WAKE_COUNT.load(Ordering::Acquire)
 }
 
-/// Sleeps until [`notify_writer`] is called, has been called since [`wake_count`] returned `count`, or the time is over.
+/// Sleeps until [`notify_writer`] is called, has been called since [`wake_count`] returned `count`, or the time is
+/// over.
 pub(crate) fn wait_for_wake(count: u32, time: Duration) {
     futex_wait(&WAKE_COUNT, count, time);
 }

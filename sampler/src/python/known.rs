@@ -1,7 +1,7 @@
 //! Numbers of code objects: a table for handlers, and a hook that removes freed ones.
 //!
 //! ```text
-//!   handler: code object ---> number          no lock; on a miss, the object gets a new number and is defined (`definitions`)
+//!   handler: code object ---> number          no lock; on a miss, the object is numbered and defined (`definitions`)
 //!   hook on PyCode_Type.tp_dealloc: code object ---> removed
 //! ```
 //! A frame holds a reference to its code object, so an object on a stack is not freed. A freed object is no longer in

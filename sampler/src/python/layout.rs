@@ -214,8 +214,8 @@ struct Objects {
 
 impl Objects {
     fn locate(object: usize, minor: u8) -> Objects {
-        // Sizes in words: pyobject 2, type_object 4 (3.15: 6, heap_type_object 2), tuple 3, list 3, set 4 (3.14), dict 3, float
-        // 2, long 3.
+        // Sizes in words: pyobject 2, type_object 4 (3.15: 6, heap_type_object 2), tuple 3, list 3, set 4 (3.14), dict
+        // 3, float 2, long 3.
         let types = if minor >= 15 { 8 } else { 4 };
         let bytes = object + 2 + types + 3 + 3 + if minor >= 14 { 4 } else { 0 } + 3 + 2 + 3;
         Objects { bytes, text: bytes + 3 }
