@@ -141,7 +141,7 @@ impl Report {
         let detail = Detail { by_thread: options.by_thread, native_lines: options.lookup.native_lines };
         let activities = Activities::new(&recording, &symbols);
         if options.no_compile {
-            recording.samples.retain(|sample| activities.of(sample.stack).activity != Activity::Compiling);
+            recording.samples.retain(|sample| activities.get(sample.stack).activity != Activity::Compiling);
         }
         let profile = Profile::with(&recording, &symbols, activities, detail);
         let roots = Roots::of(&recording, &options.lookup);
@@ -183,7 +183,7 @@ impl Report {
 
     /// Whether a source is the user's, and neither a library's nor Python's.
     pub fn is_users(&self, path: &str) -> bool {
-        activity::is_users(path)
+        activity::is_user_source(path)
     }
 
     /// Whether a function is of the user's files, or of code without a file that no library runs.

@@ -4,7 +4,7 @@ use std::io::Read as _;
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
-use crate::printable::{LONGEST_LINE, printable};
+use crate::printable::{MAX_LINE_CHARACTERS, printable};
 use crate::source_hashes::hash as source_hash;
 use jitlisten_files::open_regular;
 
@@ -114,7 +114,7 @@ fn lines(bytes: &[u8]) -> Vec<String> {
     let mut lines: Vec<String> = bytes
         .split(|byte| *byte == b'\n')
         .map(|line| {
-            let line = line.get(..LONGEST_LINE * 4).unwrap_or(line);
+            let line = line.get(..MAX_LINE_CHARACTERS * 4).unwrap_or(line);
             let text = match latin {
                 true => line.iter().map(|byte| char::from(*byte)).collect(),
                 false => String::from_utf8_lossy(line).into_owned(),
@@ -151,7 +151,7 @@ mod tests {
         assert_eq!(lines("# -*- coding: latin-1 -*-\n\u{e9}".replace('\u{e9}', "e").as_bytes())[1], "e");
         assert_eq!(lines(b"# coding: latin-1\n\xe9")[1], "\u{e9}");
         let long = lines(&vec![b'x'; 100_000]);
-        assert_eq!(long[0].chars().count(), LONGEST_LINE + 1);
+        assert_eq!(long[0].chars().count(), MAX_LINE_CHARACTERS + 1);
     }
 
     #[test]

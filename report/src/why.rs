@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 use std::path::Path;
 use std::str::FromStr;
 
-use crate::loops::{LEAST_PERCENT, LEAST_SAMPLES, Loop};
+use crate::loops::{Loop, MIN_PERCENT, MIN_SAMPLES};
 use crate::printable::printable;
 use crate::profile::{Count, SourceLines};
 use crate::report::{Report, counted, file_name, grouped};
@@ -123,8 +123,8 @@ fn no_loop(report: &Report, file: &SourceLines, line: u32) -> String {
     match file.lines.get(&line).map(|line| line.shares.total.samples).filter(|samples| *samples != 0) {
         None => format!("no samples at {place}{other}"),
         Some(samples) => format!(
-            "no loop at {place}: it has {}, and only x86-64 loops with at least {LEAST_SAMPLES} samples and \
-             {LEAST_PERCENT} % of compiled code are known{other}",
+            "no loop at {place}: it has {}, and only x86-64 loops with at least {MIN_SAMPLES} samples and \
+             {MIN_PERCENT} % of compiled code are known{other}",
             counted(samples as usize, "sample")
         ),
     }
@@ -134,7 +134,7 @@ fn one(report: &Report, of: &Loop, text: &mut String) {
     let percent = |count: Count, all: Count| format!("{:.1} %", count.percent_of(all));
     let all = report.profile.all;
     let inlined = if of.is_inlined { "inlined into " } else { "" };
-    let _ = writeln!(text, "{} ({}), {inlined}{}", of.name(), file_name(&of.around), printable(&of.function));
+    let _ = writeln!(text, "{} ({}), {inlined}{}", of.name(), file_name(&of.loop_path), printable(&of.function));
     let samples = counted(of.total.samples as usize, "sample");
     let _ = writeln!(text, "{samples}, {} of all; without calls {}", percent(of.total, all), percent(of.own, all));
     for advice in &of.advice {
@@ -175,7 +175,7 @@ const LONGEST_INSTRUCTION: u64 = 15;
 
 fn source(report: &Report, of: &Loop, text: &mut String) {
     let files = report.profile.files.iter().zip(&report.sources);
-    let Some((file, source)) = files.into_iter().find(|(file, _)| file.path == of.around) else { return };
+    let Some((file, source)) = files.into_iter().find(|(file, _)| file.path == of.loop_path) else { return };
     let shown = of.first..=of.last.min(of.first.saturating_add(MOST_LINES - 1));
     for number in shown {
         let own = file.lines.get(&number).map(|line| line.shares.own).filter(|own| !own.is_zero());

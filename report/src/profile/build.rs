@@ -8,7 +8,7 @@ use super::libraries::{Libraries, frames};
 use super::summary::Sums;
 use super::tree::{Parent, Trees};
 use super::{Count, Detail, Extent, FunctionRow, Inlined, Line, Profile, Shares, SourceLines, ThreadRow, stack_counts};
-use crate::activity::{Activities, Activity, Done, is_generated};
+use crate::activity::{Activities, Activity, StackActivity, is_generated};
 use crate::recording::Recording;
 use crate::symbols::{Frame, Kind, Symbols, is_entry};
 
@@ -27,7 +27,7 @@ pub(super) fn build(recording: &Recording, symbols: &Symbols, activities: Activi
     builder.threads = vec![(Count::default(), Count::default()); recording.threads.len()];
     builder.working = vec![false; recording.threads.len()];
     for (stack, threads) in by_stack {
-        builder.stack(recording.stacks.get(stack), activities.of(stack), &threads);
+        builder.stack(recording.stacks.get(stack), activities.get(stack), &threads);
     }
     let mut profile = builder.finish(recording);
     profile.activities = activities;
@@ -150,7 +150,7 @@ impl<'a> Builder<'a> {
         self.in_table(frame).then_some(frame.source.zip(frame.line)).flatten()
     }
 
-    fn stack(&mut self, locations: &[u32], done: &Done, threads: &[(u32, Count)]) {
+    fn stack(&mut self, locations: &[u32], done: &StackActivity, threads: &[(u32, Count)]) {
         let mut count = Count::default();
         for (thread, part) in threads {
             count += *part;
@@ -172,7 +172,7 @@ impl<'a> Builder<'a> {
     }
 
     /// The line that it is the time of, and that of the user's which called it.
-    fn below(&mut self, done: &Done, count: Count) {
+    fn below(&mut self, done: &StackActivity, count: Count) {
         if let Some(spot) = done.user {
             let line = self.lines.entry(spot).or_default();
             line.below += count;
@@ -203,7 +203,7 @@ impl<'a> Builder<'a> {
     }
 
     /// Self: the innermost frame of the innermost place, and where an interpreted line called C, that line.
-    fn leaf(&mut self, location: u32, done: &Done, count: Count, threads: &[(u32, Count)]) {
+    fn leaf(&mut self, location: u32, done: &StackActivity, count: Count, threads: &[(u32, Count)]) {
         let Some(frame) = self.symbols.frames(location).first() else { return };
         let owner = done.owner.filter(|owner| done.in_c && self.is_python_line(owner) && !self.in_table(frame));
         let frame = owner.as_ref().unwrap_or(frame);

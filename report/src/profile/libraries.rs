@@ -3,7 +3,7 @@
 use rustc_hash::FxHashMap;
 
 use super::{Count, Shares};
-use crate::activity::{Activities, Activity, Done};
+use crate::activity::{Activities, Activity, StackActivity};
 use crate::symbols::{Frame, Symbols};
 
 /// A library, with what was compiled of its code and what was interpreted.
@@ -40,7 +40,7 @@ impl Libraries {
     pub(super) fn add<'a>(
         &mut self,
         activities: &Activities,
-        done: &Done,
+        done: &StackActivity,
         frames: impl Iterator<Item = &'a Frame>,
         rows: &[u32],
         count: Count,

@@ -3,7 +3,7 @@
 use rustc_hash::FxHashMap;
 
 use super::{Count, Place};
-use crate::activity::{Activities, Activity, Done};
+use crate::activity::{Activities, Activity, StackActivity};
 
 /// All samples, by what was done. Everything here together is all there is.
 #[derive(Clone, Debug, Default)]
@@ -56,7 +56,7 @@ pub(super) struct Sums {
 }
 
 impl Sums {
-    pub(super) fn add(&mut self, done: &Done, count: Count) {
+    pub(super) fn add(&mut self, done: &StackActivity, count: Count) {
         match done.activity {
             Activity::Compiled => self.summary.compiled += count,
             Activity::Interpreted => self.summary.interpreted += count,

@@ -55,7 +55,7 @@ impl Elf {
         let is_dynamic = headers.iter().any(|header| header.p_type(endian) == elf::PT_DYNAMIC);
         let header = parsed.elf_header();
         let is_image = header.e_type.get(endian) == elf::ET_DYN && !is_dynamic;
-        let machine = Machine::of(header.e_machine.get(endian));
+        let machine = Machine::from_elf(header.e_machine.get(endian));
         let symbols = Symbols::read(&parsed, usize::try_from(length).unwrap_or(usize::MAX));
         let build_id = parsed.build_id().ok().flatten().unwrap_or_default().to_vec();
         Ok(Elf { segments, symbols, lines: None, blocks: FxHashMap::default(), machine, build_id, is_image, cache })

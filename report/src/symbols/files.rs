@@ -5,7 +5,7 @@ use std::path::Path;
 use super::elf::Elf;
 use super::line_zero::is_line_zero;
 use super::source_frame::SourceFrame;
-use crate::lookup::{Lookup, candidates, same_id};
+use crate::lookup::{Lookup, build_ids_match, candidates};
 use crate::machine::Machine;
 use crate::recording::{MappedFile, Recording};
 use crate::roots::Roots;
@@ -157,7 +157,7 @@ fn open(roots: &Roots, file: &MappedFile) -> State {
 }
 
 fn is_recorded_one(elf: &Elf, file: &MappedFile) -> bool {
-    file.build_id.is_empty() || elf.build_id.is_empty() || same_id(&elf.build_id, &file.build_id)
+    file.build_id.is_empty() || elf.build_id.is_empty() || build_ids_match(&elf.build_id, &file.build_id)
 }
 
 /// Whether a name of a mapping is not that of a file.

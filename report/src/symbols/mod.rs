@@ -22,7 +22,7 @@ use crate::recording::{Location, Recording};
 use files::Files;
 use generated::Named;
 use kernel::KernelSymbols;
-pub(crate) use perf_map::LARGEST as LARGEST_MAP;
+pub(crate) use perf_map::LARGEST as MAX_MAP_BYTES;
 use perf_map::{MapFiles, PerfMap};
 
 /// Whose code a function is.

@@ -9,7 +9,7 @@ use object::read::elf::ElfFile64;
 use object::{Endianness, Object as _, ObjectSection as _, ReadCache, elf};
 
 use super::machine::{Machine, Registers, Row};
-use crate::lookup::{candidates, same_id};
+use crate::lookup::{build_ids_match, candidates};
 use crate::segments::Segments;
 
 /// A section of rules that is longer is not read.
@@ -67,7 +67,7 @@ impl Module {
         let cache = ReadCache::new(file);
         let file = ElfFile64::<Endianness, &ReadCache<File>>::parse(&cache).ok()?;
         let own = file.build_id().ok().flatten().unwrap_or_default();
-        if !build_id.is_empty() && !own.is_empty() && !same_id(own, build_id) {
+        if !build_id.is_empty() && !own.is_empty() && !build_ids_match(own, build_id) {
             return None;
         }
         let expected = match machine {
