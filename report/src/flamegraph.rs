@@ -31,18 +31,18 @@ pub fn to_flamegraph(report: &Report, out: &mut impl io::Write) -> io::Result<()
 }
 
 fn draw(report: &Report, out: &mut impl io::Write) -> io::Result<()> {
-    let lines = collapsed::shown(report);
+    let lines = collapsed::shown_stacks(report);
     let mut colours = PaletteMap::default();
     for stack in 0..report.recording.stacks.len() as u32 {
         for frame in shown_frames(report, stack) {
-            colours.insert(collapsed::name(report, &frame), colour(report, &frame));
+            colours.insert(collapsed::frame_name(report, &frame), colour(report, &frame));
         }
     }
     // Frames that are not code, such as threads and the root, are grey. The root has an empty name until it is drawn.
     colours.insert("", GREY);
     colours.insert("all", GREY);
     for thread in &report.recording.threads {
-        colours.insert(collapsed::plain(&thread.name), GREY);
+        colours.insert(collapsed::escape(&thread.name), GREY);
     }
     let mut options = Options::default();
     options.bgcolors = Some(BackgroundColor::Flat(Color { r: 250, g: 250, b: 250 }));
@@ -54,7 +54,7 @@ fn draw(report: &Report, out: &mut impl io::Write) -> io::Result<()> {
     options.min_width = MIN_FRAME_WIDTH_PERCENT;
     // The end of a name is its argument types, which may be cut.
     options.text_truncate_direction = TextTruncateDirection::Right;
-    (options.count_name, options.factor) = match Unit::of(report) {
+    (options.count_name, options.factor) = match Unit::for_report(report) {
         // Stacks are weighted in ns.
         Unit::Time => ("microseconds".to_owned(), 1e-3),
         Unit::Events => (crate::printable::printable(report.event()), 1.0),

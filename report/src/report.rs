@@ -110,7 +110,7 @@ impl Report {
                 error if files.len() == 1 => error,
                 error => Error::InFile { path: path.clone(), error: Box::new(error) },
             })?;
-            recording.find_images_beside(path);
+            recording.find_moved_images(path);
             if let Some(root) = root {
                 recording.set_root(root);
             }
@@ -143,7 +143,7 @@ impl Report {
         if options.no_compile {
             recording.samples.retain(|sample| activities.get(sample.stack).activity != Activity::Compiling);
         }
-        let profile = Profile::with(&recording, &symbols, activities, detail);
+        let profile = Profile::with_activities(&recording, &symbols, activities, detail);
         let roots = Roots::of(&recording, &options.lookup);
         let sources = sources(&profile, &symbols, &roots.all(), recorded);
         let mut notes = recording.notes.clone();
@@ -193,7 +193,8 @@ impl Report {
             (Kind::Compiled, None) => !row.name.starts_with("NRT_"),
             (Kind::Compiled | Kind::Python, Some(at)) => {
                 let path = &self.profile.files[at.file as usize].path;
-                self.is_users(path) || activity::is_generated(path) && !row.shares.own.is_zero() && !row.is_of_library
+                self.is_users(path)
+                    || activity::is_generated(path) && !row.shares.own.is_zero() && !row.is_library_function
             }
             _ => false,
         }

@@ -212,7 +212,7 @@ impl Timeline {
 
 pub(super) fn stacks(report: &Report) -> Value {
     let recording = &report.recording;
-    let unit = Unit::of(report);
+    let unit = Unit::for_report(report);
     let (mut tree, numbers) = (Tree::new(), Numbers::new(report));
     // Node, activity and hot line of each stack.
     let hot = HotLines::new(report);

@@ -300,13 +300,11 @@ const RULES: [Rule; 19] = [
             let Facts { gathers, scatters, indirect, .. } = hot_loop.facts;
             is_small(hot_loop) && (gathers + scatters != 0 || hot_loop.is_one_at_a_time() && indirect != 0)
         },
-        text: |hot_loop| {
-            match hot_loop.facts.gathers + hot_loop.facts.scatters {
+        text: |hot_loop| match hot_loop.facts.gathers + hot_loop.facts.scatters {
             0 => "one value at a time: an address comes from an array; nothing to gain by options".to_owned(),
             _ => "each value is fetched by itself (gather); neighbours in memory are faster: of a[i, j], j should be \
                 the inner loop's"
                 .to_owned(),
-        }
         },
     },
 ];
