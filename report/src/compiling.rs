@@ -6,7 +6,7 @@ use unicode_width::{UnicodeWidthChar as _, UnicodeWidthStr as _};
 
 use crate::compilations::{Compilation, Why};
 use crate::report::{Report, duration};
-use crate::text::{WIDE, cut, wrapped};
+use crate::text::{MIN_WIDE_COLUMNS, truncate, wrapped};
 
 /// Compilations of one function.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -77,7 +77,7 @@ pub fn compilations_to_text(report: &Report, width: Option<usize>, all: bool) ->
     let total: u64 = outermost().map(|row| row.took).sum();
     let is_shown = |row: &Compilation| all || row.took * 200 >= total;
     let shown: Vec<&Compilation> = rows.iter().filter(|row| is_shown(row)).collect();
-    let is_wide = width.is_none_or(|width| width >= WIDE);
+    let is_wide = width.is_none_or(|width| width >= MIN_WIDE_COLUMNS);
     let start_time = start_time(report);
     let max_width = |cell: &dyn Fn(&Compilation) -> String, min_width: usize| {
         shown.iter().map(|row| cell(row).width()).max().unwrap_or_default().max(min_width)
@@ -97,7 +97,9 @@ pub fn compilations_to_text(report: &Report, width: Option<usize>, all: bool) ->
     );
     let mut text = String::new();
     let mut line = |content: String| {
-        text.push_str(&width.map_or_else(|| content.trim_end().to_owned(), |width| cut(content.trim_end(), width)));
+        text.push_str(
+            &width.map_or_else(|| content.trim_end().to_owned(), |width| truncate(content.trim_end(), width)),
+        );
         text.push('\n');
     };
     let format_row = |figures: &str, name: &str, signature: &str, reason: &str| match is_wide {
@@ -209,7 +211,7 @@ fn columns(total_width: Option<usize>, has_signatures: bool, widths: [usize; 3])
 fn padded(text: &str, width: usize) -> String {
     let mut padded_text = text.to_owned();
     if text.width() > width {
-        let head = cut(text, (width / 3).max(1));
+        let head = truncate(text, (width / 3).max(1));
         let tail: Vec<char> = text.chars().rev().collect();
         let mut remaining = width - head.width();
         let tail = tail.into_iter().take_while(|character| {

@@ -8,7 +8,7 @@ use crate::printable::printable;
 use crate::profile::{Count, FunctionRow, Line, Shares};
 use crate::report::{Report, file_name};
 use crate::symbols::Kind;
-use crate::text::{WIDE, cut, wrapped};
+use crate::text::{MIN_WIDE_COLUMNS, truncate, wrapped};
 
 /// Smaller changes are hidden unless all are requested.
 const MIN_CHANGE_POINTS: f64 = 0.3;
@@ -163,7 +163,7 @@ pub fn diff_to_text(before: &Report, after: &Report, width: Option<usize>, all: 
 }
 
 fn table(text: &mut String, heading: &str, changes: &[Change], width: Option<usize>, all: bool) {
-    let is_wide = width.is_none_or(|width| width >= WIDE);
+    let is_wide = width.is_none_or(|width| width >= MIN_WIDE_COLUMNS);
     let in_seconds = changes.iter().any(|change| change.seconds.is_some());
     let title = match (is_wide, in_seconds) {
         (true, true) => "   seconds: before, after, change |  self %: before, after, change | total % |",
@@ -171,7 +171,7 @@ fn table(text: &mut String, heading: &str, changes: &[Change], width: Option<usi
         (false, true) => " seconds: before, after, change |  points |",
         (false, false) => "  self %: before, after, change | total % |",
     };
-    let _ = writeln!(text, "\n{}", truncate(&format!("{title} {heading}"), width));
+    let _ = writeln!(text, "\n{}", truncate_to(&format!("{title} {heading}"), width));
     let shown = changes.iter().filter(|change| all || change.size() >= MIN_CHANGE_POINTS).take(if all {
         usize::MAX
     } else {
@@ -192,13 +192,13 @@ fn table(text: &mut String, heading: &str, changes: &[Change], width: Option<usi
         };
         // The file name is enough to identify a line.
         let name = printable(file_name(&change.name));
-        let _ = writeln!(text, "{}", truncate(&format!("{shares} {name}  {}", change.source), width).trim_end());
+        let _ = writeln!(text, "{}", truncate_to(&format!("{shares} {name}  {}", change.source), width).trim_end());
     }
     if count == 0 {
         let _ = writeln!(text, "no {heading} differs by {MIN_CHANGE_POINTS} points");
     }
 }
 
-fn truncate(row: &str, width: Option<usize>) -> String {
-    width.map_or_else(|| row.to_owned(), |width| cut(row, width))
+fn truncate_to(row: &str, width: Option<usize>) -> String {
+    width.map_or_else(|| row.to_owned(), |width| truncate(row, width))
 }

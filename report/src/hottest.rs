@@ -41,7 +41,7 @@ pub fn hottest(report: &Report, max_rows: usize) -> Vec<HotLine> {
     for (file, lines) in profile.files.iter().enumerate() {
         for (number, line) in &lines.lines {
             let compiled = is_compiled(profile, &line.functions);
-            if !compiled && !report.is_users(&lines.path) && line.generated_by.is_none() {
+            if !compiled && !report.is_user_source(&lines.path) && line.generated_by.is_none() {
                 continue;
             }
             let own = line.hot;
@@ -61,7 +61,7 @@ pub fn hottest(report: &Report, max_rows: usize) -> Vec<HotLine> {
 pub fn calling(report: &Report, max_rows: usize) -> Vec<CallingLine> {
     let profile = &report.profile;
     let mut calling = Vec::new();
-    for (file, lines) in profile.files.iter().enumerate().filter(|(_, lines)| report.is_users(&lines.path)) {
+    for (file, lines) in profile.files.iter().enumerate().filter(|(_, lines)| report.is_user_source(&lines.path)) {
         for (number, line) in &lines.lines {
             let below_ns = line.below.weight.saturating_sub(line.hot.weight);
             if below_ns as f64 * 100.0 >= MIN_BELOW_PERCENT * profile.all.weight as f64 && below_ns != 0 {

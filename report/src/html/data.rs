@@ -105,7 +105,7 @@ fn functions(report: &Report) -> Vec<Value> {
             if let Some(library) = library {
                 add("library", json!(printable(library)));
             }
-            if report.is_yours(row) {
+            if report.is_user_function(row) {
                 add("yours", json!(true));
             }
             if let Some(at) = row.lines {
@@ -173,7 +173,7 @@ fn file_value<'a>(
         .collect();
     json!({
         "path": printable(&file.path),
-        "library": !report.is_users(&file.path),
+        "library": !report.is_user_source(&file.path),
         "note": source.note.as_deref().map(printable),
         "n": [own.samples, own.weight, null, null],
         "parts": parts(report, file, source),
@@ -223,7 +223,7 @@ fn inlined(report: &Report, calls: &[Inlined]) -> Value {
 /// Returns the parts of a source that the page shows, the whole or the context of samples: first line and texts of
 /// each.
 fn parts(report: &Report, file: &SourceLines, source: &SourceText) -> Vec<Value> {
-    let (max_whole_lines, context) = match report.is_users(&file.path) {
+    let (max_whole_lines, context) = match report.is_user_source(&file.path) {
         true => (MAX_WHOLE_SOURCE_LINES, CONTEXT_LINES),
         false => (0, LIBRARY_CONTEXT_LINES),
     };

@@ -172,7 +172,7 @@ fn describe_loop(
     let mut lines: BTreeMap<Origin, (Count, u32)> = BTreeMap::new();
     let mut shown_instructions = Vec::new();
     for machine::Step { address, end, .. } in natural_loop.instructions().map(|index| instructions[index].step) {
-        let origin = code.places_of_user(address);
+        let origin = code.user_lines(address);
         let (mut sampled_here, mut calls) = (Sampled::default(), FxHashMap::default());
         for (_, instruction) in sampled.range(address..end.max(address)) {
             sampled_here.own += instruction.own;

@@ -9,7 +9,7 @@ use super::Recording;
 use super::address_space::{KERNEL, Space};
 use super::sample::RawSample;
 use super::tasks::{MappedFile, Thread};
-use crate::unwind::Mapped;
+use crate::unwind::MappedAddress;
 
 const NONE: u32 = u32::MAX;
 /// Limit on the earlier entries of an address that are searched. If more has been mapped there, a position may have
@@ -122,11 +122,11 @@ impl Interner {
         pid: u32,
         address: u64,
         time: u64,
-    ) -> Option<Mapped<'f>> {
+    ) -> Option<MappedAddress<'f>> {
         let mapping = self.spaces.get(&pid)?.find(address, time).mapping?;
         let file = files.get(mapping.file as usize)?;
         let offset = mapping.offset.wrapping_add(address.checked_sub(mapping.start)?);
-        Some(Mapped { file: mapping.file, offset, path: &file.path, build_id: &file.build_id })
+        Some(MappedAddress { file: mapping.file, offset, path: &file.path, build_id: &file.build_id })
     }
 
     /// Interns the sample's stack. `walked` are the instructions unwound from its stack copy, innermost first.

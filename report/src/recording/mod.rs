@@ -228,14 +228,15 @@ impl Recording {
         if unreadable != 0 {
             self.notes.push(format!("{unreadable} samples are damaged and not counted"));
         }
-        if unwinder.cut != 0 {
+        if unwinder.truncated_walks != 0 {
             self.notes.push(format!(
                 "{} stacks are longer than their copies: record with --call-graph dwarf,65528",
-                unwinder.cut
+                unwinder.truncated_walks
             ));
         }
-        if unwinder.broken != 0 {
-            self.notes.push(format!("{} stacks end early: no unwind information for the last frame", unwinder.broken));
+        if unwinder.failed_walks != 0 {
+            self.notes
+                .push(format!("{} stacks end early: no unwind information for the last frame", unwinder.failed_walks));
         }
         interner.finish(self);
         Ok(())

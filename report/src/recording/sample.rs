@@ -4,7 +4,7 @@ use perf_format::*;
 
 use super::bytes::Bytes;
 use super::event::Event;
-use crate::unwind::Copied;
+use crate::unwind::StackCopy;
 
 /// Fields of a sample that the report needs.
 #[derive(Clone, Copy, Debug)]
@@ -17,7 +17,7 @@ pub(super) struct RawSample<'a> {
     /// Call chain of eight-byte numbers.
     pub(super) chain: &'a [u8],
     /// Copy of registers and stack, from `--call-graph dwarf`.
-    pub(super) stack_copy: Option<Copied<'a>>,
+    pub(super) stack_copy: Option<StackCopy<'a>>,
 }
 
 /// Returns the id of the event that a sample belongs to.
@@ -67,7 +67,7 @@ pub(super) fn parse<'a>(event: &Event, body: &'a [u8]) -> Option<RawSample<'a>> 
 }
 
 /// Parses the fields after the call chain. If they are damaged, the sample is used without them.
-fn stack_copy<'a>(event: &Event, mut cursor: Bytes<'a>) -> Option<Copied<'a>> {
+fn stack_copy<'a>(event: &Event, mut cursor: Bytes<'a>) -> Option<StackCopy<'a>> {
     if !event.has_stack_copies() {
         return None;
     }
@@ -90,7 +90,7 @@ fn stack_copy<'a>(event: &Event, mut cursor: Bytes<'a>) -> Option<Copied<'a>> {
     let size = usize::try_from(cursor.u64()?).ok()?;
     let stack = cursor.take(size)?;
     let used_bytes = if size == 0 { 0 } else { usize::try_from(cursor.u64()?).ok()? };
-    Some(Copied { mask: event.user_registers, registers, stack: stack.get(..used_bytes).unwrap_or(stack) })
+    Some(StackCopy { mask: event.user_registers, registers, stack: stack.get(..used_bytes).unwrap_or(stack) })
 }
 
 /// Skips `PERF_SAMPLE_READ`: the values of the counter or of its group.
