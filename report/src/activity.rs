@@ -153,7 +153,7 @@ impl Activities {
             locations.map(|location| activities.location_role(symbols, &roles, location)).collect();
         let is_wall = recording.is_wall();
         let stack = |stack: u32| {
-            StackSummary::new(recording.stacks.get(stack).iter().map(|at| &location_roles[*at as usize]))
+            StackSummary::new(recording.stacks.get(stack).iter().map(|location| &location_roles[*location as usize]))
                 .classify(is_wall, &mut names)
         };
         activities.stacks = (0..recording.stacks.len() as u32).map(stack).collect();

@@ -82,12 +82,12 @@ impl Assembly {
             return self.unavailable.map(|why| json!(why));
         };
         let blocks = blocks.iter().map(|(name, instructions)| {
-            let shown: Vec<Value> = instructions
+            let instruction_values: Vec<Value> = instructions
                 .iter()
                 .take(MAX_INSTRUCTIONS_PER_LINE)
                 .map(|(address, count, text)| json!([format!("{address:x}"), count.weight, text]))
                 .collect();
-            json!([name, shown])
+            json!([name, instruction_values])
         });
         Some(blocks.collect())
     }
@@ -99,7 +99,7 @@ fn sampled_addresses(recording: &Recording, symbols: &Symbols) -> BTreeMap<u32, 
     for sample in &recording.samples {
         let Some(leaf) = recording.stacks.get(sample.stack).first() else { continue };
         let has_source = symbols.frames(*leaf).first().is_some_and(|frame| frame.source.is_some());
-        let Some(position) = recording.locations[*leaf as usize].place.filter(|_| has_source) else { continue };
+        let Some(position) = recording.locations[*leaf as usize].position.filter(|_| has_source) else { continue };
         *offsets_by_file.entry(position.file).or_default().entry(position.offset).or_default() +=
             Count { weight: sample.weight, samples: 1 };
     }

@@ -50,9 +50,9 @@ pub fn bundle(report: &Report, root: &Path) -> Result<Bundled, Error> {
 /// Returns the files that have samples.
 fn sampled_files(report: &Report) -> BTreeSet<PathBuf> {
     let recording = &report.recording;
-    let files = recording.locations.iter().filter_map(|location| location.place);
+    let files = recording.locations.iter().filter_map(|location| location.position);
     files
-        .filter_map(|place| recording.files.get(place.file as usize))
+        .filter_map(|position| recording.files.get(position.file as usize))
         .map(|file| PathBuf::from(&file.path))
         .filter(|path| path.is_absolute() && !path.starts_with("//anon"))
         .collect()

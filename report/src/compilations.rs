@@ -280,13 +280,13 @@ fn subtract_nested(rows: &mut [Compilation]) {
 mod tests {
     use super::*;
 
-    fn row(text: &str) -> Option<Compilation> {
+    fn parse_row(text: &str) -> Option<Compilation> {
         Compilation::parse(text.as_bytes(), 7)
     }
 
     /// Returns a row of thread 7.
-    fn spanning(depth: u32, begin: u64, end: u64) -> Compilation {
-        row(&format!(
+    fn row_spanning(depth: u32, begin: u64, end: u64) -> Compilation {
+        parse_row(&format!(
             r#"{{"function": "__main__.f.<locals>.g", "file": "/a/prog.py", "line": 3, "signature": "(int64)",
                  "thread": 7, "depth": {depth}, "begin": {begin}, "end": {end}, "cpu": {}, "llvm": 90, "why": "off",
                  "caller": "/a/prog.py:9"}}"#,
@@ -297,18 +297,23 @@ mod tests {
 
     #[test]
     fn what_is_compiled_inside_is_taken_off_once() {
-        let mut rows = [spanning(0, 100, 200), spanning(1, 110, 160), spanning(2, 120, 130), spanning(1, 170, 180)];
+        let mut rows = [
+            row_spanning(0, 100, 200),
+            row_spanning(1, 110, 160),
+            row_spanning(2, 120, 130),
+            row_spanning(1, 170, 180),
+        ];
         subtract_nested(&mut rows);
         assert_eq!(rows.each_ref().map(|row| row.exclusive), [40, 40, 10, 10]);
         // Nested rows whose enclosing compilation is missing keep their time.
-        let mut rows = [spanning(1, 110, 160), spanning(0, 300, 400), spanning(1, 290, 310)];
+        let mut rows = [row_spanning(1, 110, 160), row_spanning(0, 300, 400), row_spanning(1, 290, 310)];
         subtract_nested(&mut rows);
         assert_eq!(rows.each_ref().map(|row| row.exclusive), [50, 80, 20]);
     }
 
     #[test]
     fn a_row_is_for_people() {
-        let row = spanning(0, 0, 1_500_000_000);
+        let row = row_spanning(0, 0, 1_500_000_000);
         assert_eq!((row.name().as_str(), row.llvm), ("prog.f.g", 90));
         let kernel =
             Compilation { function: "<dynamic>.__numba_parfor_gufunc_0x7efe944eea90".to_owned(), ..row.clone() };
@@ -347,15 +352,15 @@ mod tests {
 
     #[test]
     fn damaged_lines_are_none() {
-        assert!(spanning(0, 100, 150).llvm == 50, "no more than all of it");
+        assert!(row_spanning(0, 100, 150).llvm == 50, "no more than all of it");
         for text in ["", "{", "[]", "3", "{}", "null", r#"{"function": 3}"#, "\u{0}"] {
-            assert_eq!(row(text), None, "{text}");
+            assert_eq!(parse_row(text), None, "{text}");
         }
         let whole = r#"{"function": "f", "file": "", "line": 3, "signature": "",
             "thread": 7, "depth": 0, "begin": 5, "end": END, "cpu": 1}"#;
-        assert!(row(&whole.replace("END", "6")).is_some());
+        assert!(parse_row(&whole.replace("END", "6")).is_some());
         for end in ["4", "-1", "1e30", "18446744073709551615", "\"6\""] {
-            assert_eq!(row(&whole.replace("END", end)), None, "{end}");
+            assert_eq!(parse_row(&whole.replace("END", end)), None, "{end}");
         }
     }
 }

@@ -6,7 +6,7 @@ use unicode_width::{UnicodeWidthChar as _, UnicodeWidthStr as _};
 
 use crate::compilations::{Compilation, Why};
 use crate::report::{Report, duration};
-use crate::text::{MIN_WIDE_COLUMNS, truncate, wrapped};
+use crate::text::{MIN_WIDE_COLUMNS, truncate, wrap};
 
 /// Compilations of one function.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -86,7 +86,7 @@ pub fn compilations_to_text(report: &Report, width: Option<usize>, all: bool) ->
     let signature = |row: &Compilation| row.signature.clone();
     let figures =
         if is_wide { "    when     took    Numba     LLVM     code  " } else { "    when     took     LLVM  " };
-    let [names, signatures, reasons] = columns(
+    let [names, signatures, reasons] = column_widths(
         width.map(|width| width.saturating_sub(figures.len())),
         is_wide,
         [
@@ -104,17 +104,22 @@ pub fn compilations_to_text(report: &Report, width: Option<usize>, all: bool) ->
     };
     let format_row = |figures: &str, name: &str, signature: &str, reason: &str| match is_wide {
         true => {
-            format!("{figures}{}  {}  {}", padded(name, names), padded(signature, signatures), padded(reason, reasons))
+            format!(
+                "{figures}{}  {}  {}",
+                pad_or_truncate(name, names),
+                pad_or_truncate(signature, signatures),
+                pad_or_truncate(reason, reasons)
+            )
         }
-        false => format!("{figures}{}  {}", padded(name, names), padded(reason, reasons)),
+        false => format!("{figures}{}  {}", pad_or_truncate(name, names), pad_or_truncate(reason, reasons)),
     };
     line(format_row(figures, "function", "signature", "why"));
     for row in &shown {
         let unless_cached = |text: String| if row.why == Why::Cached { String::new() } else { text };
-        let [when, took] = [row.begin.saturating_sub(start_time), row.took].map(seconds);
-        let [numba, llvm] = [row.took - row.llvm, row.llvm].map(|part| unless_cached(seconds(part)));
+        let [when, took] = [row.begin.saturating_sub(start_time), row.took].map(format_seconds);
+        let [numba, llvm] = [row.took - row.llvm, row.llvm].map(|part| unless_cached(format_seconds(part)));
         let figures = match is_wide {
-            true => format!("{when:>8} {took:>8} {numba:>8} {llvm:>8} {:>8}  ", unless_cached(bytes(row.size))),
+            true => format!("{when:>8} {took:>8} {numba:>8} {llvm:>8} {:>8}  ", unless_cached(format_bytes(row.size))),
             false => format!("{when:>8} {took:>8} {llvm:>8}  "),
         };
         line(format_row(&figures, &indented(row), &row.signature, &reason_text(row)));
@@ -123,7 +128,7 @@ pub fn compilations_to_text(report: &Report, width: Option<usize>, all: bool) ->
         line(format!("{} more took less than 0.5 % (use --all)", rows.len() - shown.len()));
     }
     line(String::new());
-    for part in wrapped(&summary(report), "; ", width.unwrap_or(usize::MAX)) {
+    for part in wrap(&summary(report), "; ", width.unwrap_or(usize::MAX)) {
         line(part);
     }
     text
@@ -133,18 +138,18 @@ pub fn compilations_to_text(report: &Report, width: Option<usize>, all: bool) ->
 pub(crate) fn summary(report: &Report) -> String {
     let rows = &report.compilations;
     let total = rows.iter().filter(|row| row.is_outermost()).map(|row| row.took).sum();
-    let count = |wanted: &dyn Fn(&Compilation) -> bool| rows.iter().filter(|row| wanted(row)).count();
-    let plural = |count: usize, what: &str| format!("{count} {what}{}", if count == 1 { "" } else { "s" });
+    let count = |matches: &dyn Fn(&Compilation) -> bool| rows.iter().filter(|row| matches(row)).count();
+    let plural = |count: usize, noun: &str| format!("{count} {noun}{}", if count == 1 { "" } else { "s" });
     let llvm: u64 = rows.iter().filter(|row| row.is_outermost()).map(|row| row.llvm).sum();
     // Cycles of perf have no unit of time, and wall-clock time covers several threads.
     let all = Some(report.profile.all.weight).filter(|_| report.is_time() && !report.recording.is_wall());
-    let total_suffix = all.map(|all| format!(" of {}", seconds(all))).unwrap_or_default();
+    let total_suffix = all.map(|all| format!(" of {}", format_seconds(all))).unwrap_or_default();
     let mut parts = vec![format!(
         "{}, {}{} (LLVM {})",
         plural(count(&Compilation::is_outermost), "compilation"),
-        seconds(total),
+        format_seconds(total),
         total_suffix,
-        seconds(llvm),
+        format_seconds(llvm),
     )];
     let nested = count(&|row| row.depth > 0 && row.why != Why::Cached);
     if nested > 0 {
@@ -153,7 +158,7 @@ pub(crate) fn summary(report: &Report) -> String {
     let cached = count(&|row| row.why == Why::Cached);
     if cached > 0 {
         let took: u64 = rows.iter().filter(|row| row.why == Why::Cached).map(|row| row.exclusive).sum();
-        parts.push(format!("{cached} from the cache ({})", seconds(took)));
+        parts.push(format!("{cached} from the cache ({})", format_seconds(took)));
     }
     let recompiled = count(&|row| row.why == Why::NoLines);
     if recompiled > 0 {
@@ -177,14 +182,14 @@ pub(crate) fn reason_text(row: &Compilation) -> String {
     parts.collect::<Vec<_>>().join("; ")
 }
 
-fn seconds(nanoseconds: u64) -> String {
+fn format_seconds(nanoseconds: u64) -> String {
     match nanoseconds {
         0..1_000_000_000 => duration(nanoseconds),
         _ => format!("{:.2} s", nanoseconds as f64 / 1e9),
     }
 }
 
-fn bytes(count: u64) -> String {
+fn format_bytes(count: u64) -> String {
     match count {
         0 => String::new(),
         1..1000 => format!("{count} B"),
@@ -193,7 +198,7 @@ fn bytes(count: u64) -> String {
 }
 
 /// Returns the widths of the name, signature and reason columns. The reason comes first because it says what to do.
-fn columns(total_width: Option<usize>, has_signatures: bool, widths: [usize; 3]) -> [usize; 3] {
+fn column_widths(total_width: Option<usize>, has_signatures: bool, widths: [usize; 3]) -> [usize; 3] {
     const COLUMN_GAP_COLUMNS: usize = 2;
     const MAX_REASON_COLUMNS: usize = 36;
     let Some(total_width) = total_width else { return widths };
@@ -208,7 +213,7 @@ fn columns(total_width: Option<usize>, has_signatures: bool, widths: [usize; 3])
 }
 
 /// Pads text with spaces, or shortens it in the middle, its least informative part.
-fn padded(text: &str, width: usize) -> String {
+fn pad_or_truncate(text: &str, width: usize) -> String {
     let mut padded_text = text.to_owned();
     if text.width() > width {
         let head = truncate(text, (width / 3).max(1));
@@ -232,11 +237,11 @@ mod tests {
 
     #[test]
     fn figures_have_their_units() {
-        assert_eq!([2_000_000, 1_500_000_000].map(seconds), ["2 ms", "1.50 s"]);
-        assert_eq!([0, 290, 14_200].map(bytes), ["", "290 B", "14.2 KB"]);
-        assert_eq!(padded("numba.core.f", 7) + &padded("x", 3), "n…ore.fx  ");
-        assert_eq!(columns(Some(75), true, [60, 40, 34]), [22, 15, 34]);
-        assert_eq!(columns(Some(54), false, [60, 40, 34]), [25, 0, 27]);
-        assert_eq!(columns(Some(75), true, [10, 11, 12]), [10, 11, 12]);
+        assert_eq!([2_000_000, 1_500_000_000].map(format_seconds), ["2 ms", "1.50 s"]);
+        assert_eq!([0, 290, 14_200].map(format_bytes), ["", "290 B", "14.2 KB"]);
+        assert_eq!(pad_or_truncate("numba.core.f", 7) + &pad_or_truncate("x", 3), "n…ore.fx  ");
+        assert_eq!(column_widths(Some(75), true, [60, 40, 34]), [22, 15, 34]);
+        assert_eq!(column_widths(Some(54), false, [60, 40, 34]), [25, 0, 27]);
+        assert_eq!(column_widths(Some(75), true, [10, 11, 12]), [10, 11, 12]);
     }
 }

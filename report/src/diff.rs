@@ -8,7 +8,7 @@ use crate::printable::printable;
 use crate::profile::{Count, FunctionRow, Line, Shares};
 use crate::report::{Report, file_name};
 use crate::symbols::Kind;
-use crate::text::{MIN_WIDE_COLUMNS, truncate, wrapped};
+use crate::text::{MIN_WIDE_COLUMNS, truncate, wrap};
 
 /// Smaller changes are hidden unless all are requested.
 const MIN_CHANGE_POINTS: f64 = 0.3;
@@ -51,19 +51,21 @@ pub struct Difference {
 /// Compares two recordings. Lines are matched by path and number, so in a source that was edited between the recordings
 /// only functions are comparable.
 pub fn diff(before: &Report, after: &Report) -> Difference {
-    let activities = changes(before, after, |report| {
+    let activities = compare_rows(before, after, |report| {
         let rows = report.profile.summary.rows().into_iter();
         rows.map(|(activity, count)| (activity.words().to_owned(), Shares { own: count, total: count })).collect()
     });
-    let functions = changes(before, after, |report| {
+    let functions = compare_rows(before, after, |report| {
         let is_shown = |row: &&FunctionRow| match row.kind {
             Kind::Compiled => true,
-            Kind::Python => row.lines.is_some_and(|at| is_user_source(&report.profile.files[at.file as usize].path)),
+            Kind::Python => {
+                row.lines.is_some_and(|lines| is_user_source(&report.profile.files[lines.file as usize].path))
+            }
             _ => false,
         };
         report.profile.functions.iter().filter(is_shown).map(|row| (row.name.clone(), row.shares)).collect()
     });
-    let mut lines = changes(before, after, |report| {
+    let mut lines = compare_rows(before, after, |report| {
         let is_compiled = |line: &Line| {
             line.functions.iter().any(|row| report.profile.functions[*row as usize].kind == Kind::Compiled)
         };
@@ -103,7 +105,7 @@ fn source_text(report: &Report, name: &str) -> Option<String> {
     report.sources[file].line(line.parse().ok()?).map(|text| text.trim_start().to_owned())
 }
 
-fn changes(before: &Report, after: &Report, rows: impl Fn(&Report) -> Vec<(String, Shares)>) -> Vec<Change> {
+fn compare_rows(before: &Report, after: &Report, rows: impl Fn(&Report) -> Vec<(String, Shares)>) -> Vec<Change> {
     let mut changes_by_name: BTreeMap<String, Change> = BTreeMap::new();
     let percents = |report: &Report, shares: &Shares| {
         let percent = |count: Count| count.percent_of(report.profile.all);
@@ -140,11 +142,11 @@ pub fn diff_to_text(before: &Report, after: &Report, width: Option<usize>, all: 
     let columns = width.unwrap_or(usize::MAX);
     for (label, report) in [("before", before), ("after", after)] {
         let title = format!("{label}: {}", printable(&report.title()));
-        for line in wrapped(&title, " · ", columns) {
+        for line in wrap(&title, " · ", columns) {
             let _ = writeln!(text, "{line}");
         }
         for note in &report.notes {
-            for line in wrapped(&printable(&format!("note: {note}")), " ", columns.saturating_sub(2).max(20)) {
+            for line in wrap(&printable(&format!("note: {note}")), " ", columns.saturating_sub(2).max(20)) {
                 let _ = writeln!(text, "  {line}");
             }
         }
@@ -156,13 +158,13 @@ pub fn diff_to_text(before: &Report, after: &Report, width: Option<usize>, all: 
         let path = printable(path);
         let _ = writeln!(text, "note: {path} was changed in between: equal line numbers may be different lines");
     }
-    table(&mut text, "what was done", &difference.activities, width, true);
-    table(&mut text, "function", &difference.functions, width, all);
-    table(&mut text, "line", &difference.lines, width, all);
+    write_table(&mut text, "what was done", &difference.activities, width, true);
+    write_table(&mut text, "function", &difference.functions, width, all);
+    write_table(&mut text, "line", &difference.lines, width, all);
     text
 }
 
-fn table(text: &mut String, heading: &str, changes: &[Change], width: Option<usize>, all: bool) {
+fn write_table(text: &mut String, heading: &str, changes: &[Change], width: Option<usize>, all: bool) {
     let is_wide = width.is_none_or(|width| width >= MIN_WIDE_COLUMNS);
     let in_seconds = changes.iter().any(|change| change.seconds.is_some());
     let title = match (is_wide, in_seconds) {
@@ -172,13 +174,13 @@ fn table(text: &mut String, heading: &str, changes: &[Change], width: Option<usi
         (false, false) => "  self %: before, after, change | total % |",
     };
     let _ = writeln!(text, "\n{}", truncate_to(&format!("{title} {heading}"), width));
-    let shown = changes.iter().filter(|change| all || change.size() >= MIN_CHANGE_POINTS).take(if all {
+    let shown_changes = changes.iter().filter(|change| all || change.size() >= MIN_CHANGE_POINTS).take(if all {
         usize::MAX
     } else {
         MAX_ROWS
     });
     let mut count = 0;
-    for change in shown {
+    for change in shown_changes {
         count += 1;
         let columns = |(before, after): (f64, f64), digits: usize, width: usize| {
             format!("{before:>width$.digits$} {after:>width$.digits$} {:>+width$.digits$}", after - before)

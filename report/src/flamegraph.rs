@@ -35,7 +35,7 @@ fn draw(report: &Report, out: &mut impl io::Write) -> io::Result<()> {
     let mut colours = PaletteMap::default();
     for stack in 0..report.recording.stacks.len() as u32 {
         for frame in shown_frames(report, stack) {
-            colours.insert(collapsed::frame_name(report, &frame), colour(report, &frame));
+            colours.insert(collapsed::frame_name(report, &frame), frame_colour(report, &frame));
         }
     }
     // Frames that are not code, such as threads and the root, are grey. The root has an empty name until it is drawn.
@@ -65,7 +65,7 @@ fn draw(report: &Report, out: &mut impl io::Write) -> io::Result<()> {
 }
 
 /// Returns the colour of a frame: a hue for the kind of code, and a shade for the name.
-fn colour(report: &Report, frame: &Frame) -> Color {
+fn frame_colour(report: &Report, frame: &Frame) -> Color {
     let function = report.symbols.function(frame);
     let mut hasher = FxHasher::default();
     hasher.write(function.name.as_bytes());

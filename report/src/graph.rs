@@ -27,7 +27,7 @@ impl NaturalLoop {
 }
 
 /// Finds the loops of a function. The first instruction is the entry.
-pub(crate) fn loops(steps: &[Step]) -> Vec<NaturalLoop> {
+pub(crate) fn find_loops(steps: &[Step]) -> Vec<NaturalLoop> {
     if steps.is_empty() {
         return Vec::new();
     }
@@ -178,7 +178,7 @@ impl Graph {
     fn new(steps: &[Step]) -> Graph {
         let index: FxHashMap<u64, usize> =
             steps.iter().enumerate().map(|(index, step)| (step.address, index)).collect();
-        let blocks = blocks(steps, &index);
+        let blocks = find_blocks(steps, &index);
         let block_at: FxHashMap<usize, usize> =
             blocks.iter().enumerate().map(|(block, range)| (range.start, block)).collect();
         let target = |address: Option<u64>| address.and_then(|address| block_at.get(index.get(&address)?).copied());
@@ -269,8 +269,8 @@ impl Dominators {
         }
     }
 
-    fn dominates(&self, above: usize, block: usize) -> bool {
-        matches!((self.intervals[above], self.intervals[block]), (Some(above), Some(below)) if is_within(below, above))
+    fn dominates(&self, ancestor: usize, block: usize) -> bool {
+        matches!((self.intervals[ancestor], self.intervals[block]), (Some(ancestor), Some(below)) if is_within(below, ancestor))
     }
 }
 
@@ -355,7 +355,7 @@ impl Forest {
     }
 }
 
-fn blocks(steps: &[Step], index: &FxHashMap<u64, usize>) -> Vec<Range<usize>> {
+fn find_blocks(steps: &[Step], index: &FxHashMap<u64, usize>) -> Vec<Range<usize>> {
     let mut starts = BTreeSet::from([0]);
     for (number, step) in steps.iter().enumerate() {
         if let Flow::Jump(Some(address)) | Flow::Branch(Some(address)) = step.flow {
@@ -398,7 +398,8 @@ mod tests {
 
     /// Builds instructions at addresses 0, 1, 2, ...
     fn steps(flows: &[Flow]) -> Vec<Step> {
-        let step = |(at, flow): (usize, &Flow)| Step { address: at as u64, end: at as u64 + 1, flow: *flow };
+        let step =
+            |(address, flow): (usize, &Flow)| Step { address: address as u64, end: address as u64 + 1, flow: *flow };
         flows.iter().enumerate().map(step).collect()
     }
 
@@ -406,7 +407,7 @@ mod tests {
     fn a_loop_in_a_loop() {
         use Flow::{Branch, Leave, Next};
         // The outer loop is 1 to 5, the inner one 2 to 3.
-        let natural_loops = loops(&steps(&[Next, Next, Next, Branch(Some(2)), Next, Branch(Some(1)), Leave]));
+        let natural_loops = find_loops(&steps(&[Next, Next, Next, Branch(Some(2)), Next, Branch(Some(1)), Leave]));
         assert_eq!(natural_loops.len(), 2);
         assert_eq!(natural_loops[0], NaturalLoop { own_blocks: vec![1..2, 4..6], exits: vec![6], is_innermost: false });
         assert_eq!(natural_loops[1].instructions().collect::<Vec<_>>(), [2, 3]);
@@ -416,7 +417,7 @@ mod tests {
     #[test]
     fn a_loop_that_ends_early_has_two_exits() {
         use Flow::{Branch, Leave, Next};
-        let natural_loops = loops(&steps(&[Next, Branch(Some(4)), Next, Branch(Some(0)), Leave]));
+        let natural_loops = find_loops(&steps(&[Next, Branch(Some(4)), Next, Branch(Some(0)), Leave]));
         assert_eq!(
             natural_loops,
             [NaturalLoop { own_blocks: vec![0..2, 2..4], exits: vec![4, 4], is_innermost: true }]
@@ -426,15 +427,15 @@ mod tests {
     #[test]
     fn code_that_nothing_reaches_and_unknown_targets_are_no_loops() {
         use Flow::{Branch, Jump, Leave};
-        assert_eq!(loops(&steps(&[Leave, Jump(Some(1))])), []);
-        assert_eq!(loops(&steps(&[Branch(None), Jump(None), Branch(Some(99))])), []);
-        assert_eq!(loops(&[]), []);
+        assert_eq!(find_loops(&steps(&[Leave, Jump(Some(1))])), []);
+        assert_eq!(find_loops(&steps(&[Branch(None), Jump(None), Branch(Some(99))])), []);
+        assert_eq!(find_loops(&[]), []);
     }
 
     #[test]
     fn a_loop_that_several_branches_repeat_is_one() {
         use Flow::{Branch, Leave, Next};
-        let natural_loops = loops(&steps(&[Next, Branch(Some(0)), Next, Branch(Some(0)), Leave]));
+        let natural_loops = find_loops(&steps(&[Next, Branch(Some(0)), Next, Branch(Some(0)), Leave]));
         assert_eq!(natural_loops, [NaturalLoop { own_blocks: vec![0..2, 2..4], exits: vec![4], is_innermost: true }]);
     }
 
@@ -443,7 +444,7 @@ mod tests {
         use Flow::{Branch, Jump, Leave, Next};
         let join_at =
             |flows: &[Flow], instruction| Branches::new(&steps(flows)).and_then(|branches| branches.join(instruction));
-        // Paths through 1 and 2 diverge at 0 and join at 4; unreachable padding at 3.
+        // Paths through 1 and 2 diverge at 0 and join at 4; unreachable padding is at 3.
         let parted = [Branch(Some(2)), Jump(Some(4)), Jump(Some(4)), Next, Branch(Some(0)), Leave];
         assert_eq!(join_at(&parted, 4), Some((vec![1..2, 2..3], 0..1)));
         assert_eq!((join_at(&parted, 0), join_at(&parted, 1), join_at(&parted, 9)), (None, None, None));
@@ -458,20 +459,22 @@ mod tests {
         const INSTRUCTIONS: usize = 16_000;
         // Nested loops; then a sequence of loops that each have an exit to the end.
         let nested: Vec<Flow> = (0..INSTRUCTIONS)
-            .map(|at| {
-                if at < INSTRUCTIONS / 2 {
+            .map(|address| {
+                if address < INSTRUCTIONS / 2 {
                     Flow::Branch(Some(INSTRUCTIONS as u64))
                 } else {
-                    Flow::Branch(Some((INSTRUCTIONS - at) as u64))
+                    Flow::Branch(Some((INSTRUCTIONS - address) as u64))
                 }
             })
             .chain([Flow::Leave])
             .collect();
-        assert_eq!(loops(&steps(&nested)).len(), INSTRUCTIONS / 2);
+        assert_eq!(find_loops(&steps(&nested)).len(), INSTRUCTIONS / 2);
         let sequential: Vec<Flow> = (0..INSTRUCTIONS as u64)
-            .map(|at| if at % 2 == 0 { Flow::Branch(Some(INSTRUCTIONS as u64)) } else { Flow::Branch(Some(at - 1)) })
+            .map(|address| {
+                if address % 2 == 0 { Flow::Branch(Some(INSTRUCTIONS as u64)) } else { Flow::Branch(Some(address - 1)) }
+            })
             .chain([Flow::Leave])
             .collect();
-        assert_eq!(loops(&steps(&sequential)).len(), INSTRUCTIONS / 2);
+        assert_eq!(find_loops(&steps(&sequential)).len(), INSTRUCTIONS / 2);
     }
 }

@@ -1,6 +1,6 @@
 //! Hottest lines of the whole program.
 
-use crate::profile::{Count, Place, Profile};
+use crate::profile::{Count, Profile, SourcePosition};
 use crate::report::Report;
 use crate::symbols::Kind;
 
@@ -8,7 +8,7 @@ use crate::symbols::Kind;
 #[derive(Clone, Copy, Debug)]
 pub struct HotLine {
     /// File, as an index into [`Profile::files`], and line.
-    pub place: Place,
+    pub position: SourcePosition,
     /// Self time, including the C functions that the line calls and the code that Numba compiles in for it.
     pub own: Count,
     /// Self time plus the time in everything that the line calls.
@@ -23,7 +23,7 @@ pub struct HotLine {
 #[derive(Clone, Copy, Debug)]
 pub struct CallingLine {
     /// File, as an index into [`Profile::files`], and line.
-    pub place: Place,
+    pub position: SourcePosition,
     /// Time in callees, except those that lead through another line of the user's.
     pub below: Count,
     /// Part of `below` that was spent compiling.
@@ -46,19 +46,19 @@ pub fn hottest(report: &Report, max_rows: usize) -> Vec<HotLine> {
             }
             let own = line.hot;
             if own.weight != 0 {
-                let place = (file as u32, *number);
-                hot.push(HotLine { place, own, total: line.shares.total.max(own), in_c: line.in_c, compiled });
+                let position = (file as u32, *number);
+                hot.push(HotLine { position, own, total: line.shares.total.max(own), in_c: line.in_c, compiled });
             }
         }
     }
-    hot.sort_by(|a, b| b.own.cmp(&a.own).then(a.place.cmp(&b.place)));
+    hot.sort_by(|a, b| b.own.cmp(&a.own).then(a.position.cmp(&b.position)));
     hot.truncate(max_rows);
     hot
 }
 
 /// Returns the user's lines whose callees took most of the time: libraries, compiled code in libraries, or the
 /// compiler.
-pub fn calling(report: &Report, max_rows: usize) -> Vec<CallingLine> {
+pub fn calling_lines(report: &Report, max_rows: usize) -> Vec<CallingLine> {
     let profile = &report.profile;
     let mut calling = Vec::new();
     for (file, lines) in profile.files.iter().enumerate().filter(|(_, lines)| report.is_user_source(&lines.path)) {
@@ -66,14 +66,14 @@ pub fn calling(report: &Report, max_rows: usize) -> Vec<CallingLine> {
             let below_ns = line.below.weight.saturating_sub(line.hot.weight);
             if below_ns as f64 * 100.0 >= MIN_BELOW_PERCENT * profile.all.weight as f64 && below_ns != 0 {
                 calling.push(CallingLine {
-                    place: (file as u32, *number),
+                    position: (file as u32, *number),
                     below: line.below,
                     compiling: line.below_compiling,
                 });
             }
         }
     }
-    calling.sort_by(|a, b| b.below.cmp(&a.below).then(a.place.cmp(&b.place)));
+    calling.sort_by(|a, b| b.below.cmp(&a.below).then(a.position.cmp(&b.position)));
     calling.truncate(max_rows);
     calling
 }

@@ -92,7 +92,7 @@ fn hot_lines(report: &Report) -> Vec<Value> {
     let rows = hottest(report, usize::MAX);
     rows.iter()
         .map(|line| {
-            let (file, number) = (line.place.0 as usize, line.place.1);
+            let (file, number) = (line.position.0 as usize, line.position.1);
             json!({
                 "path": report.profile.files[file].path,
                 "line": number,

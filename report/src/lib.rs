@@ -46,7 +46,7 @@ pub use compiling::{CompiledFunction, compilations_to_json, compilations_to_text
 pub use diff::{Change, Difference, diff, diff_to_text};
 pub use error::Error;
 pub use flamegraph::to_flamegraph;
-pub use hottest::{CallingLine, HotLine, calling, hottest};
+pub use hottest::{CallingLine, HotLine, calling_lines, hottest};
 pub use html::to_html;
 pub use json::to_json;
 pub use lookup::Lookup;
@@ -56,7 +56,7 @@ pub use profile::{
     Count, Detail, Extent, FunctionRow, Inlined, LibraryRow, Line, Profile, Shares, SourceLines, Summary, ThreadRow,
 };
 pub use recording::{
-    Event, Facts, Follower, Location, MappedFile, Origin, Place, Recording, Sample, Selection, Stacks, Thread,
+    Event, Facts, FilePosition, Follower, Location, MappedFile, Origin, Recording, Sample, Selection, Stacks, Thread,
 };
 pub use report::{Group, Options, RecordingFile, Report};
 pub use source::{Compiled, SourceText};

@@ -9,7 +9,7 @@ use rustc_hash::FxHashMap;
 use crate::activity::{self, Activities, Activity};
 use crate::compilations::{self, Compilation};
 use crate::lookup::Lookup;
-use crate::loops::{Loop, loops};
+use crate::loops::{Loop, find_loops};
 use crate::profile::{Detail, FunctionRow, Profile, ThreadRow};
 use crate::recording::{Recording, Selection, Thread};
 use crate::roots::Roots;
@@ -167,7 +167,7 @@ impl Report {
 
     /// Returns the loops of compiled code that ran, hottest first.
     pub fn loops(&self) -> &[Loop] {
-        self.loops.get_or_init(|| loops(&self.recording, &self.symbols, &self.profile, &self.roots))
+        self.loops.get_or_init(|| find_loops(&self.recording, &self.symbols, &self.profile, &self.roots))
     }
 
     /// Returns the name of the event.
@@ -214,7 +214,7 @@ impl Report {
     }
 
     /// Returns the version, as in `Python 3.12`, from the files that the process mapped.
-    fn python(&self) -> Option<String> {
+    fn python_version(&self) -> Option<String> {
         self.recording.files.iter().find_map(|file| {
             let name = file_name(&file.path);
             let version = name.strip_prefix("lib").unwrap_or(name).strip_prefix("python3.")?;
@@ -227,7 +227,7 @@ impl Report {
     pub fn title(&self) -> String {
         let facts = &self.recording.facts;
         let mut parts = vec![self.program()];
-        parts.extend(self.python());
+        parts.extend(self.python_version());
         let all = self.profile.all;
         let elapsed_text =
             self.elapsed().filter(|elapsed| *elapsed > 0).map(|elapsed| format!(" in {}", duration(elapsed)));

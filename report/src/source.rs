@@ -60,11 +60,11 @@ impl SourceText {
         let candidates = roots.iter().map(|root| root.join(relative)).chain([path.to_owned()]);
         let (mut last_error, mut changed) = (String::new(), None);
         for candidate in candidates {
-            match read(&candidate) {
+            match read_file(&candidate) {
                 Ok((bytes, modified)) => {
                     let note = compiled.compare(&bytes, modified);
                     let is_unchanged = note.is_none();
-                    let text = SourceText { lines: lines(&bytes), note };
+                    let text = SourceText { lines: split_lines(&bytes), note };
                     if is_unchanged {
                         return text;
                     }
@@ -97,7 +97,7 @@ impl SourceText {
     }
 }
 
-fn read(path: &Path) -> Result<(Vec<u8>, Option<SystemTime>), String> {
+fn read_file(path: &Path) -> Result<(Vec<u8>, Option<SystemTime>), String> {
     let file = open_regular(path).map_err(|error| error.to_string())?;
     let metadata = file.metadata().map_err(|error| error.to_string())?;
     if metadata.len() > MAX_SOURCE_BYTES {
@@ -108,7 +108,7 @@ fn read(path: &Path) -> Result<(Vec<u8>, Option<SystemTime>), String> {
     Ok((bytes, metadata.modified().ok()))
 }
 
-fn lines(bytes: &[u8]) -> Vec<String> {
+fn split_lines(bytes: &[u8]) -> Vec<String> {
     let is_latin1 = declares_latin(bytes);
     let bytes = bytes.strip_prefix(b"\xef\xbb\xbf").unwrap_or(bytes);
     let mut lines: Vec<String> = bytes
@@ -146,11 +146,11 @@ mod tests {
 
     #[test]
     fn nothing_in_a_source_moves_a_terminal() {
-        let text = lines(b"a\x1b[2Jb\tc\r\n\xff\xfe\nlast");
+        let text = split_lines(b"a\x1b[2Jb\tc\r\n\xff\xfe\nlast");
         assert_eq!(text, ["a\u{241b}[2Jb    c", "\u{fffd}\u{fffd}", "last"]);
-        assert_eq!(lines("# -*- coding: latin-1 -*-\n\u{e9}".replace('\u{e9}', "e").as_bytes())[1], "e");
-        assert_eq!(lines(b"# coding: latin-1\n\xe9")[1], "\u{e9}");
-        let long_lines = lines(&vec![b'x'; 100_000]);
+        assert_eq!(split_lines("# -*- coding: latin-1 -*-\n\u{e9}".replace('\u{e9}', "e").as_bytes())[1], "e");
+        assert_eq!(split_lines(b"# coding: latin-1\n\xe9")[1], "\u{e9}");
+        let long_lines = split_lines(&vec![b'x'; 100_000]);
         assert_eq!(long_lines[0].chars().count(), MAX_LINE_CHARACTERS + 1);
     }
 

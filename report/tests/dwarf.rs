@@ -91,7 +91,7 @@ fn our_chains(report: &Report) -> Chains {
     let address_of = |location: &u32| {
         let location = &recording.locations[*location as usize];
         let is_file = |path: &str| path.starts_with('/') && !path.starts_with("//anon") || path == "[vdso]";
-        let position = location.place.filter(|position| is_file(&recording.files[position.file as usize].path));
+        let position = location.position.filter(|position| is_file(&recording.files[position.file as usize].path));
         position.map_or(location.address, |position| position.offset)
     };
     let samples = recording.samples.iter().map(|sample| {

@@ -83,8 +83,9 @@ fn hot_lines(data: &Value, stacks: &Stacks) -> Vec<(u64, u64, bool, u64, u64)> {
 }
 
 fn hottest_lines(report: &Report) -> Vec<(u64, u64, bool, u64, u64)> {
-    let line =
-        |line: &HotLine| (line.place.0.into(), line.place.1.into(), line.compiled, line.own.weight, line.in_c.weight);
+    let line = |line: &HotLine| {
+        (line.position.0.into(), line.position.1.into(), line.compiled, line.own.weight, line.in_c.weight)
+    };
     hottest(report, usize::MAX).iter().map(line).collect()
 }
 

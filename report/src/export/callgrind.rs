@@ -33,7 +33,7 @@ pub(crate) fn to_callgrind(report: &Report) -> String {
         *counts.entry(stack).or_default() += count;
     }
     for (stack, count) in counts {
-        add(&mut functions, &stack_frames(report, stack), count);
+        add_stack(&mut functions, &stack_frames(report, stack), count);
     }
     let event: String =
         report.event().chars().map(|letter| if letter.is_alphanumeric() { letter } else { '_' }).collect();
@@ -49,20 +49,30 @@ pub(crate) fn to_callgrind(report: &Report) -> String {
     let frames: BTreeMap<FunctionKey, Frame> = functions.iter().map(|(key, (frame, _))| (*key, *frame)).collect();
     let mut names = Names::default();
     for (key, (frame, costs)) in &functions {
-        let _ = writeln!(out, "\nfl={}\nfn={}", names.file(report, frame), names.function(report, frame, key));
+        let _ = writeln!(
+            out,
+            "\nfl={}\nfn={}",
+            names.file_reference(report, frame),
+            names.function_reference(report, frame, key)
+        );
         for (line, count) in &costs.own {
             let _ = writeln!(out, "{line} {} {}", count.weight, count.samples);
         }
         for ((line, callee), (count, callee_line)) in &costs.calls {
             let Some(inner) = frames.get(callee) else { continue };
-            let _ = writeln!(out, "cfi={}\ncfn={}", names.file(report, inner), names.function(report, inner, callee));
+            let _ = writeln!(
+                out,
+                "cfi={}\ncfn={}",
+                names.file_reference(report, inner),
+                names.function_reference(report, inner, callee)
+            );
             let _ = writeln!(out, "calls={} {callee_line}\n{line} {} {}", count.samples, count.weight, count.samples);
         }
     }
     out
 }
 
-fn add(functions: &mut BTreeMap<FunctionKey, (Frame, Costs)>, frames: &[Frame], count: Count) {
+fn add_stack(functions: &mut BTreeMap<FunctionKey, (Frame, Costs)>, frames: &[Frame], count: Count) {
     let key_of = |frame: &Frame| (frame.source, frame.function);
     let Some(leaf) = frames.first() else { return };
     for frame in frames {
@@ -95,7 +105,7 @@ struct Names {
 }
 
 impl Names {
-    fn file(&mut self, report: &Report, frame: &Frame) -> String {
+    fn file_reference(&mut self, report: &Report, frame: &Frame) -> String {
         let file = path(report, frame).map_or_else(|| "???".to_owned(), printable);
         let next = self.files.len() + 1;
         match self.files.get(&file) {
@@ -107,7 +117,7 @@ impl Names {
         }
     }
 
-    fn function(&mut self, report: &Report, frame: &Frame, key: &FunctionKey) -> String {
+    fn function_reference(&mut self, report: &Report, frame: &Frame, key: &FunctionKey) -> String {
         let next = self.functions.len() + 1;
         match self.functions.get(key) {
             Some(number) => format!("({number})"),

@@ -17,12 +17,12 @@ const MAX_SUM_BITS: u32 = 62;
 
 /// Returns the lines, sorted.
 pub(crate) fn collapsed(report: &Report) -> Vec<String> {
-    lines(report, stack_frames)
+    collapse(report, stack_frames)
 }
 
 /// Returns the lines for a flame graph.
 pub(crate) fn shown_stacks(report: &Report) -> Vec<String> {
-    lines(report, drawn_frames)
+    collapse(report, drawn_frames)
 }
 
 fn drawn_frames(report: &Report, stack: u32) -> Vec<Frame> {
@@ -31,7 +31,7 @@ fn drawn_frames(report: &Report, stack: u32) -> Vec<Frame> {
     (0..frames.len()).filter(is_shown).map(|index| frames[index]).collect()
 }
 
-fn lines(report: &Report, frames: fn(&Report, u32) -> Vec<Frame>) -> Vec<String> {
+fn collapse(report: &Report, frames: fn(&Report, u32) -> Vec<Frame>) -> Vec<String> {
     let mut stacks: BTreeMap<String, Count> = BTreeMap::new();
     for ((stack, thread), count) in stack_counts(&report.recording) {
         let process = report.recording.threads.get(thread as usize).map_or("", |thread| thread.name.as_str());

@@ -77,7 +77,7 @@ struct Tables {
 }
 
 impl Tables {
-    fn string(&mut self, text: &str) -> usize {
+    fn intern_string(&mut self, text: &str) -> usize {
         let next = self.strings.len();
         let strings = &mut self.strings;
         *self.string_indices.entry(text.to_owned()).or_insert_with(|| {
@@ -86,7 +86,7 @@ impl Tables {
         })
     }
 
-    fn frame(&mut self, report: &Report, frame: &Frame, depth: u32) -> usize {
+    fn intern_frame(&mut self, report: &Report, frame: &Frame, depth: u32) -> usize {
         if let Some(index) = self.frame_indices.get(&(*frame, depth)) {
             return *index;
         }
@@ -94,8 +94,8 @@ impl Tables {
         let function = match self.function_indices.get(&key) {
             Some(index) => *index,
             None => {
-                let name = self.string(&label(report, frame));
-                let file = path(report, frame).map(|path| self.string(path));
+                let name = self.intern_string(&label(report, frame));
+                let file = path(report, frame).map(|path| self.intern_string(path));
                 self.functions.push((name, file));
                 self.function_indices.insert(key, self.functions.len() - 1);
                 self.functions.len() - 1
@@ -108,12 +108,12 @@ impl Tables {
     }
 
     /// Interns a stack, whose outermost frame comes first.
-    fn stack(&mut self, report: &Report, frames: &[Frame]) -> Option<usize> {
+    fn intern_stack(&mut self, report: &Report, frames: &[Frame]) -> Option<usize> {
         let mut prefix = None;
         let mut depth = 0;
         for frame in frames.iter().rev() {
             depth = if frame.inlined { depth + 1 } else { 0 };
-            let frame = self.frame(report, frame, depth);
+            let frame = self.intern_frame(report, frame, depth);
             let next = self.stacks.len();
             let stacks = &mut self.stacks;
             let index = *self.stack_indices.entry((prefix, frame)).or_insert_with(|| {
@@ -164,7 +164,7 @@ fn thread_value(report: &Report, thread: u32, samples: &[Sample], start: u64) ->
         .map(|sample| {
             *stack_by_number
                 .entry(sample.stack)
-                .or_insert_with(|| tables.stack(report, &stack_frames(report, sample.stack)))
+                .or_insert_with(|| tables.intern_stack(report, &stack_frames(report, sample.stack)))
         })
         .collect();
     let previous = std::iter::once(start).chain(samples.iter().map(|sample| sample.time));

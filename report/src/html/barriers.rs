@@ -19,7 +19,7 @@ pub(super) fn is_parallel(row: &FunctionRow) -> bool {
 
 /// Returns the wait in ns by function row, thread and time slice. `begins` holds the start time of each thread's
 /// slices.
-pub(super) fn barriers(report: &Report, begins: &[u64], slice: u64) -> BTreeMap<(u32, u32, u64), u64> {
+pub(super) fn barrier_waits(report: &Report, starts: &[u64], slice: u64) -> BTreeMap<(u32, u32, u64), u64> {
     let mut waits = BTreeMap::new();
     let recording = &report.recording;
     if !recording.is_wall() {
@@ -52,7 +52,7 @@ pub(super) fn barriers(report: &Report, begins: &[u64], slice: u64) -> BTreeMap<
         }
         let wait = (sample.time.saturating_sub(sample.weight), sample.time);
         for row in loops_by_thread.get(&sample.thread).into_iter().flatten() {
-            let slice = sample.time.saturating_sub(begins[sample.thread as usize]) / slice;
+            let slice = sample.time.saturating_sub(starts[sample.thread as usize]) / slice;
             let busy = &loops[&(*row, process(sample.thread))];
             *waits.entry((*row, sample.thread, slice)).or_default() += overlap(busy, wait);
         }

@@ -67,7 +67,7 @@ fn facts(report: &Report) -> Value {
     rows.map(|(label, count)| json!([label, count.samples, count.weight])).collect()
 }
 
-fn counts(shares: &Shares) -> Value {
+fn counts_value(shares: &Shares) -> Value {
     json!([shares.own.samples, shares.own.weight, shares.total.samples, shares.total.weight])
 }
 
@@ -96,7 +96,7 @@ fn functions(report: &Report) -> Vec<Value> {
             let mut value = json!({
                 "name": printable(&row.name),
                 "kind": crate::json::kind_name(row.kind),
-                "n": counts(&row.shares),
+                "n": counts_value(&row.shares),
             });
             let mut add = |key: &str, field: Value| value.as_object_mut().map(|map| map.insert(key.to_owned(), field));
             if !module.is_empty() {
@@ -108,8 +108,8 @@ fn functions(report: &Report) -> Vec<Value> {
             if report.is_user_function(row) {
                 add("yours", json!(true));
             }
-            if let Some(at) = row.lines {
-                add("at", json!([at.file, at.first, at.last]));
+            if let Some(lines) = row.lines {
+                add("at", json!([lines.file, lines.first, lines.last]));
             }
             if !row.callers.is_empty() {
                 let callers = row.callers.iter().take(MAX_CALLERS);
@@ -123,7 +123,7 @@ fn functions(report: &Report) -> Vec<Value> {
                 let compilations = row.several_compilations().iter();
                 add(
                     "compilations",
-                    compilations.map(|(name, shares)| json!([printable(name), counts(shares)])).collect(),
+                    compilations.map(|(name, shares)| json!([printable(name), counts_value(shares)])).collect(),
                 );
             }
             value
@@ -176,17 +176,17 @@ fn file_value<'a>(
         "library": !report.is_user_source(&file.path),
         "note": source.note.as_deref().map(printable),
         "n": [own.samples, own.weight, null, null],
-        "parts": parts(report, file, source),
+        "parts": source_parts(report, file, source),
         "lines": lines,
     })
 }
 
 fn line_value(report: &Report, assembly: Option<Value>, loops: Option<Vec<Value>>, line: &Line) -> Value {
     let mut value = Map::new();
-    value.insert("n".to_owned(), counts(&line.shares));
+    value.insert("n".to_owned(), counts_value(&line.shares));
     value.insert("f".to_owned(), json!(line.functions));
     if !line.inlined.is_empty() {
-        value.insert("i".to_owned(), inlined(report, &line.inlined));
+        value.insert("i".to_owned(), inlined_calls(report, &line.inlined));
     }
     if !line.calls.is_empty() {
         let calls: Vec<Value> =
@@ -202,7 +202,7 @@ fn line_value(report: &Report, assembly: Option<Value>, loops: Option<Vec<Value>
     Value::Object(value)
 }
 
-fn inlined(report: &Report, calls: &[Inlined]) -> Value {
+fn inlined_calls(report: &Report, calls: &[Inlined]) -> Value {
     let calls = calls.iter().map(|call| {
         let file = call.file.map(|file| file as usize);
         let text = file.and_then(|file| report.sources[file].line(call.line)).unwrap_or_default();
@@ -211,9 +211,9 @@ fn inlined(report: &Report, calls: &[Inlined]) -> Value {
         value.insert("p".to_owned(), json!(file.map_or(-1, |file| file as i64)));
         value.insert("l".to_owned(), json!(call.line));
         value.insert("s".to_owned(), json!(text.trim_start()));
-        value.insert("n".to_owned(), counts(&call.shares));
+        value.insert("n".to_owned(), counts_value(&call.shares));
         if !call.inlined.is_empty() {
-            value.insert("i".to_owned(), inlined(report, &call.inlined));
+            value.insert("i".to_owned(), inlined_calls(report, &call.inlined));
         }
         Value::Object(value)
     });
@@ -222,7 +222,7 @@ fn inlined(report: &Report, calls: &[Inlined]) -> Value {
 
 /// Returns the parts of a source that the page shows, the whole or the context of samples: first line and texts of
 /// each.
-fn parts(report: &Report, file: &SourceLines, source: &SourceText) -> Vec<Value> {
+fn source_parts(report: &Report, file: &SourceLines, source: &SourceText) -> Vec<Value> {
     let (max_whole_lines, context) = match report.is_user_source(&file.path) {
         true => (MAX_WHOLE_SOURCE_LINES, CONTEXT_LINES),
         false => (0, LIBRARY_CONTEXT_LINES),

@@ -14,12 +14,12 @@ const MAX_INSTRUCTIONS: usize = 300;
 pub(super) fn by_line(report: &Report) -> FxHashMap<(&str, u32), Vec<Value>> {
     let mut loops_by_line: FxHashMap<(&str, u32), Vec<Value>> = FxHashMap::default();
     for hot_loop in report.loops() {
-        loops_by_line.entry((&hot_loop.path, hot_loop.line)).or_default().push(value(hot_loop));
+        loops_by_line.entry((&hot_loop.path, hot_loop.line)).or_default().push(loop_value(hot_loop));
     }
     loops_by_line
 }
 
-fn value(hot_loop: &Loop) -> Value {
+fn loop_value(hot_loop: &Loop) -> Value {
     let instructions = hot_loop.instructions.iter().take(MAX_INSTRUCTIONS).map(|instruction| {
         let callee = instruction.calls.first().map(|(name, _)| printable(name));
         json!([instruction.line, instruction.total.weight, instruction.text, callee])

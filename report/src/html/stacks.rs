@@ -15,12 +15,12 @@ use crate::export::{
     shown::{is_entry_of, shown_frames},
 };
 use crate::hottest::{HotLine, hottest};
-use crate::profile::{Count, Place};
+use crate::profile::{Count, SourcePosition};
 use crate::recording::Recording;
 use crate::report::Report;
 use crate::symbols::Frame;
 
-use super::barriers::barriers;
+use super::barriers::barrier_waits;
 
 /// Time slices of the timeline.
 const MAX_SLICES: u64 = 300;
@@ -101,14 +101,14 @@ impl Tree {
                 true => index as u32,
                 false => {
                     let rest = self.child(parent, 0);
-                    self.add_to(rest, node.weight)
+                    self.add_weight(rest, node.weight)
                 }
             });
         }
         representatives
     }
 
-    fn add_to(&mut self, node: u32, weight: u64) -> u32 {
+    fn add_weight(&mut self, node: u32, weight: u64) -> u32 {
         let sum = &mut self.nodes[node as usize].weight;
         *sum = sum.saturating_add(weight);
         node
@@ -116,16 +116,16 @@ impl Tree {
 }
 
 /// Indices that a [`Spot`] refers to.
-struct Numbers {
+struct Indices {
     files: FxHashMap<u32, i64>,
 }
 
-impl Numbers {
-    fn new(report: &Report) -> Numbers {
+impl Indices {
+    fn new(report: &Report) -> Indices {
         let files: FxHashMap<&str, i64> =
             report.profile.files.iter().zip(0..).map(|(file, number)| (file.path.as_str(), number)).collect();
         let sources = report.symbols.sources.iter().zip(0..);
-        Numbers { files: sources.filter_map(|(path, at)| Some((at, *files.get(path.as_str())?))).collect() }
+        Indices { files: sources.filter_map(|(path, source)| Some((source, *files.get(path.as_str())?))).collect() }
     }
 
     fn spot(&self, report: &Report, frame: &Frame, is_entry: bool) -> Spot {
@@ -144,30 +144,30 @@ impl Numbers {
 
 /// Candidates for the list of hottest lines, for any selected part of the recording.
 struct HotLines {
-    numbers: FxHashMap<Place, u32>,
+    indices: FxHashMap<SourcePosition, u32>,
     lines: Vec<HotLine>,
 }
 
 impl HotLines {
     fn new(report: &Report) -> HotLines {
         let lines = hottest(report, usize::MAX);
-        HotLines { numbers: lines.iter().map(|line| line.place).zip(0..).collect(), lines }
+        HotLines { indices: lines.iter().map(|line| line.position).zip(0..).collect(), lines }
     }
 
     /// Returns the hot line code of a stack, as in [`Part`].
-    fn line_code(&self, report: &Report, numbers: &Numbers, stack: u32) -> u32 {
+    fn line_code(&self, report: &Report, indices: &Indices, stack: u32) -> u32 {
         let stack_activity = report.profile.activities.get(stack);
-        let place = stack_activity
+        let position = stack_activity
             .line
-            .and_then(|(source, line)| Some((u32::try_from(*numbers.files.get(&source)?).ok()?, line)));
-        let number = place.and_then(|place| self.numbers.get(&place));
+            .and_then(|(source, line)| Some((u32::try_from(*indices.files.get(&source)?).ok()?, line)));
+        let number = position.and_then(|position| self.indices.get(&position));
         number.map_or(0, |number| 1 + 2 * number + u32::from(stack_activity.in_c))
     }
 
     /// Returns for each line its file, its number, true if it is compiled, and the caller of generated code.
-    fn value(&self, report: &Report) -> Value {
+    fn to_json(&self, report: &Report) -> Value {
         let line = |line: &HotLine| {
-            let (file, number) = line.place;
+            let (file, number) = line.position;
             let generated_by =
                 report.profile.files[file as usize].lines.get(&number).and_then(|line| line.generated_by);
             json!([file, number, line.compiled, generated_by])
@@ -213,7 +213,7 @@ impl Timeline {
 pub(super) fn stacks(report: &Report) -> Value {
     let recording = &report.recording;
     let unit = Unit::for_report(report);
-    let (mut tree, numbers) = (Tree::new(), Numbers::new(report));
+    let (mut tree, indices) = (Tree::new(), Indices::new(report));
     // Node, activity and hot line of each stack.
     let hot = HotLines::new(report);
     let mut leaves: Vec<Option<(u32, u8, u32)>> = vec![None; recording.stacks.len()];
@@ -223,19 +223,19 @@ pub(super) fn stacks(report: &Report) -> Value {
             let mut node = ROOT;
             for (depth, frame) in frames.iter().enumerate().rev() {
                 let is_entry = depth != 0 && is_entry_of(report, frame, &frames[depth - 1]);
-                let spot = tree.intern_spot(numbers.spot(report, frame, is_entry));
+                let spot = tree.intern_spot(indices.spot(report, frame, is_entry));
                 node = tree.child(node, spot);
             }
-            (node, activity(report, sample.stack), hot.line_code(report, &numbers, sample.stack))
+            (node, activity_index(report, sample.stack), hot.line_code(report, &indices, sample.stack))
         });
-        tree.add_to(node, unit.amount(Count { weight: sample.weight, samples: 1 }));
+        tree.add_weight(node, unit.amount(Count { weight: sample.weight, samples: 1 }));
     }
     let representatives = tree.merge_light_nodes();
     let timeline = Timeline::new(recording);
     let mut slices = MAX_SLICES;
     let (slice, parts) = loop {
         let slice = timeline.length / slices + 1;
-        let parts = parts(recording, &timeline, slice, |stack| {
+        let parts = collect_parts(recording, &timeline, slice, |stack| {
             let (node, activity, line_code) = leaves[stack as usize].unwrap_or_default();
             (representatives[node as usize], activity, line_code)
         });
@@ -258,7 +258,7 @@ pub(super) fn stacks(report: &Report) -> Value {
             count.weight,
         ]);
     }
-    let barriers = barriers(report, &timeline.thread_starts(recording), slice).into_iter();
+    let barriers = barrier_waits(report, &timeline.thread_starts(recording), slice).into_iter();
     json!({
         "clock": unit == Unit::Time,
         "unit": if unit == Unit::Samples { "samples" } else { report.event() },
@@ -270,14 +270,14 @@ pub(super) fn stacks(report: &Report) -> Value {
         }).collect::<Vec<_>>(),
         "nodes": depths.iter().flat_map(|(depth, spot)| [*depth, *spot]).collect::<Vec<_>>(),
         "parts": flat_parts,
-        "hot": hot.value(report),
+        "hot": hot.to_json(report),
         "barriers": barriers
             .flat_map(|((f, thread, slice), waited)| [f.into(), thread.into(), slice, waited])
             .collect::<Vec<u64>>(),
     })
 }
 
-fn parts(
+fn collect_parts(
     recording: &Recording,
     timeline: &Timeline,
     slice: u64,
@@ -316,6 +316,6 @@ fn preorder(tree: &Tree, representatives: &[u32]) -> (Vec<u32>, Vec<(u32, u32)>)
 }
 
 /// Returns the index into [`Activity::ALL`].
-fn activity(report: &Report, stack: u32) -> u8 {
+fn activity_index(report: &Report, stack: u32) -> u8 {
     report.profile.activities.get(stack).activity as u8
 }

@@ -10,8 +10,8 @@ use crate::machine::{Flow, Machine};
 fn innermost(code: &[u8]) -> Vec<Facts> {
     let instructions = Machine::Aarch64.instructions(code, 0);
     let steps: Vec<_> = instructions.iter().map(|instruction| instruction.step).collect();
-    let natural_loops = graph::loops(&steps).into_iter().filter(|natural_loops| natural_loops.is_innermost);
-    natural_loops.map(|natural_loops| count::facts(&instructions, &natural_loops)).collect()
+    let natural_loops = graph::find_loops(&steps).into_iter().filter(|natural_loops| natural_loops.is_innermost);
+    natural_loops.map(|natural_loops| count::loop_facts(&instructions, &natural_loops)).collect()
 }
 
 fn kernel_code(kernel: &str) -> Vec<u8> {

@@ -6,16 +6,16 @@ use super::facts::{Elements, Facts};
 use crate::graph::NaturalLoop;
 use crate::machine::{Class, FIRST_VECTOR, Flow, Instruction, Memory, Operation, Registers};
 
-pub(super) fn facts(instructions: &[Instruction], natural_loop: &NaturalLoop) -> Facts {
+pub(super) fn loop_facts(instructions: &[Instruction], natural_loop: &NaturalLoop) -> Facts {
     let mut facts = Facts { exits: natural_loop.exits.len() as u32, ..Facts::default() };
     let mut elements = Elements::default();
-    let body: Vec<&Instruction> = natural_loop.instructions().map(|at| &instructions[at]).collect();
+    let body: Vec<&Instruction> = natural_loop.instructions().map(|index| &instructions[index]).collect();
     for instruction in &body {
         count_instruction(&mut facts, &mut elements, instruction);
     }
     facts.element = elements.most_common();
     facts.checked_divisions = if natural_loop.exits.len() > 1 { count_checked_divisions(&body) } else { 0 };
-    facts.exceptions = natural_loop.exits.iter().filter(|exit| raises(instructions, **exit)).count() as u32;
+    facts.exceptions = natural_loop.exits.iter().filter(|exit| raises_exception(instructions, **exit)).count() as u32;
     facts.indirect = count_indirect(&body);
     // Registers that the loop changes.
     let changed = body.iter().fold(Registers::default(), |registers, instruction| registers | instruction.written);
@@ -30,7 +30,7 @@ pub(super) fn facts(instructions: &[Instruction], natural_loop: &NaturalLoop) ->
 }
 
 /// Returns true if the code at a loop exit returns 1, which is how a Numba function raises.
-fn raises(instructions: &[Instruction], mut index: usize) -> bool {
+fn raises_exception(instructions: &[Instruction], mut index: usize) -> bool {
     /// Limit on the instructions that are examined.
     const MAX_EXIT_INSTRUCTIONS: usize = 64;
     let mut status = None;
@@ -126,8 +126,9 @@ fn count_counted_exits(natural_loop: &NaturalLoop, instructions: &[Instruction])
         counted
     };
     let leaves = |range: &&Range<usize>| {
-        let Some(last) = range.end.checked_sub(1).map(|at| instructions[at].step) else { return false };
-        let is_inside = |address: u64| natural_loop.instructions().any(|at| instructions[at].step.address == address);
+        let Some(last) = range.end.checked_sub(1).map(|index| instructions[index].step) else { return false };
+        let is_inside =
+            |address: u64| natural_loop.instructions().any(|index| instructions[index].step.address == address);
         match last.flow {
             Flow::Branch(target) => !(target.is_some_and(is_inside) && is_inside(last.end)),
             _ => false,
@@ -227,7 +228,7 @@ fn classify_carried_values(facts: &mut Facts, body: &[&Instruction], changed: Re
         let mut value = Value { from, chosen, added, other, ..Value::default() };
         if let (Operation::Move, [source]) = (instruction.operation, &read[..]) {
             value = values[*source];
-        } else if let Some((addend, is_product)) = addend(instruction, target, &values) {
+        } else if let Some((addend, is_product)) = accumulator_operand(instruction, target, &values) {
             let accumulator = values[addend];
             (value.sum_of, value.changes) = (accumulator.sum_of, accumulator.changes + 1);
             value.is_multiplied = accumulator.is_multiplied || is_product;
@@ -288,7 +289,7 @@ fn sum_bit(value: &Value) -> u32 {
 
 /// Returns the operand of an addition, multiplication or fused operation that would be the accumulator, and true for a
 /// multiplication.
-fn addend(instruction: &Instruction, target: usize, values: &[Value]) -> Option<(usize, bool)> {
+fn accumulator_operand(instruction: &Instruction, target: usize, values: &[Value]) -> Option<(usize, bool)> {
     let (operands, is_product) = match instruction.operation {
         Operation::Add(operands) => (operands, false),
         Operation::Multiply(operands) => (operands, true),
@@ -315,8 +316,8 @@ mod tests {
     fn facts_of(bytes: &[u8]) -> Facts {
         let instructions = Machine::X86_64.instructions(bytes, 0x1000);
         let steps: Vec<_> = instructions.iter().map(|instruction| instruction.step).collect();
-        let [natural_loop] = &graph::loops(&steps)[..] else { panic!("one loop: {instructions:?}") };
-        facts(&instructions, natural_loop)
+        let [natural_loop] = &graph::find_loops(&steps)[..] else { panic!("one loop: {instructions:?}") };
+        loop_facts(&instructions, natural_loop)
     }
 
     #[test]

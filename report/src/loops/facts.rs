@@ -80,7 +80,7 @@ impl Facts {
     }
 
     /// Describes the vector width of a vectorised loop: `8 values at a time (512 bits)`.
-    pub fn vector(&self) -> Option<String> {
+    pub fn describe_vector(&self) -> Option<String> {
         let (lanes, bits) = (self.lanes(), self.width);
         self.is_vectorised().then(|| match lanes {
             0 | 1 => format!("several values at a time ({bits} bits)"),
@@ -89,14 +89,14 @@ impl Facts {
     }
 
     /// Describes the vector width, or says `one value at a time`.
-    pub(super) fn lanes_text(&self) -> String {
+    pub(super) fn describe_lanes(&self) -> String {
         let fallback =
             if self.unknown == 0 { "one value at a time" } else { "not known (SVE or other new instructions)" };
-        self.vector().unwrap_or_else(|| fallback.to_owned())
+        self.describe_vector().unwrap_or_else(|| fallback.to_owned())
     }
 
     /// Describes exits other than the end of the loop, if any: `2 besides its end: 1 exception, 1 other`.
-    pub fn early_exits(&self) -> Option<String> {
+    pub fn describe_early_exits(&self) -> Option<String> {
         let early = self.exits.checked_sub(1).filter(|early| *early != 0)?;
         let exceptions = self.exceptions.min(early);
         let plural = |count: u32, noun: &str| match count {

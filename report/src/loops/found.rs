@@ -146,8 +146,8 @@ impl Loop {
     }
 
     /// Describes the vector width of a vectorised loop: `8 values at a time (512 bits)`.
-    pub fn vector(&self) -> Option<String> {
-        self.facts.vector()
+    pub fn describe_vector(&self) -> Option<String> {
+        self.facts.describe_vector()
     }
 
     /// Returns the number of lanes as `8x` or `1x`; `?x` if unknown.
@@ -164,8 +164,8 @@ impl Loop {
 
     /// Describes the loop in rows of a name and a text.
     pub fn rows(&self) -> Vec<(&'static str, String)> {
-        let mut rows = vec![("runs", self.facts.lanes_text()), ("machine code", self.facts.summary())];
-        if let Some(exits) = self.facts.early_exits() {
+        let mut rows = vec![("runs", self.facts.describe_lanes()), ("machine code", self.facts.summary())];
+        if let Some(exits) = self.facts.describe_early_exits() {
             rows.push(("ways out", exits));
         }
         let calls = self.calls.iter().map(|(name, count)| (name, count.percent_of(self.total)));
@@ -194,7 +194,7 @@ impl Loop {
     fn distinct_versions(&self) -> Vec<(String, u64, u32)> {
         let mut distinct: Vec<(String, u64, u32)> = Vec::new();
         for version in &self.versions {
-            let (lanes, samples) = (version.facts.lanes_text(), version.total.samples);
+            let (lanes, samples) = (version.facts.describe_lanes(), version.total.samples);
             match distinct
                 .iter_mut()
                 .find(|(other_lanes, other_samples, _)| samples == 0 && *other_samples == 0 && *other_lanes == lanes)

@@ -56,7 +56,7 @@ struct Sampled {
 }
 
 /// Finds the loops that ran, the hottest first.
-pub(crate) fn loops(recording: &Recording, symbols: &Symbols, profile: &Profile, roots: &Roots) -> Vec<Loop> {
+pub(crate) fn find_loops(recording: &Recording, symbols: &Symbols, profile: &Profile, roots: &Roots) -> Vec<Loop> {
     let mut hot_loops = Vec::new();
     for (file, offsets) in sampled_instructions(recording, symbols) {
         let Some(mut code) = ImageCode::open(roots, &recording.files[file as usize]) else { continue };
@@ -96,7 +96,7 @@ fn sampled_instructions(recording: &Recording, symbols: &Symbols) -> BTreeMap<u3
         for (depth, location) in stack.iter().enumerate() {
             let is_compiled =
                 symbols.frames(*location).first().is_some_and(|frame| symbols.function(frame).kind == Kind::Compiled);
-            let position = recording.locations[*location as usize].place.filter(|_| is_compiled);
+            let position = recording.locations[*location as usize].position.filter(|_| is_compiled);
             let Some(position) = position.filter(|position| seen.insert((position.file, position.offset))) else {
                 continue;
             };
@@ -140,7 +140,7 @@ fn add_image_loops(
         let length = (range.end - range.start).min(MAX_FUNCTION_BYTES);
         let bytes = code.bytes(range.start, length as usize);
         let instructions = machine.instructions(&bytes, range.start);
-        let loops = graph::loops(&instructions.iter().map(|instruction| instruction.step).collect::<Vec<_>>());
+        let loops = graph::find_loops(&instructions.iter().map(|instruction| instruction.step).collect::<Vec<_>>());
         let mut function_loops: Vec<(Loop, FxHashSet<Origin>)> = loops
             .iter()
             .filter_map(|natural_loop| describe_loop(code, &instructions, natural_loop, &sampled))
@@ -227,7 +227,7 @@ fn describe_loop(
         total,
         calls: heaviest_first(calls),
         below: heaviest_first(below),
-        facts: count::facts(instructions, natural_loop),
+        facts: count::loop_facts(instructions, natural_loop),
         is_innermost: natural_loop.is_innermost,
         versions: Vec::new(),
         instructions: shown_instructions,

@@ -21,12 +21,14 @@ fn decode_all(code: &[u8], address: u64) -> impl Iterator<Item = (u64, Option<De
 
 pub(super) fn steps(code: &[u8], address: u64) -> Vec<Step> {
     let decoded: Vec<_> = decode_all(code, address).collect();
-    (0..decoded.len()).map(|index| step(&decoded, index)).collect()
+    (0..decoded.len()).map(|index| decode_step(&decoded, index)).collect()
 }
 
 pub(super) fn instructions(code: &[u8], address: u64) -> Vec<Instruction> {
     let decoded: Vec<_> = decode_all(code, address).collect();
-    (0..decoded.len()).map(|index| instruction(step(&decoded, index), decoded[index].1.as_ref())).collect()
+    (0..decoded.len())
+        .map(|index| decode_instruction(decode_step(&decoded, index), decoded[index].1.as_ref()))
+        .collect()
 }
 
 pub(super) fn text(code: &[u8], address: u64) -> String {
@@ -53,7 +55,7 @@ fn pc_offset(decoded: &Decoded) -> Option<i64> {
     })
 }
 
-fn step(instructions: &[(u64, Option<Decoded>)], index: usize) -> Step {
+fn decode_step(instructions: &[(u64, Option<Decoded>)], index: usize) -> Step {
     use Opcode as O;
     let (address, decoded) = (instructions[index].0, instructions[index].1.as_ref());
     let target = || decoded.and_then(pc_offset).map(|offset| address.wrapping_add_signed(offset));
@@ -72,12 +74,12 @@ fn step(instructions: &[(u64, Option<Decoded>)], index: usize) -> Step {
 fn is_tail_call(preceding: &[(u64, Option<Decoded>)], jump: Option<&Decoded>) -> bool {
     let candidates =
         preceding.iter().rev().take(MAX_INSTRUCTIONS_TO_TAIL_CALL).filter_map(|(_, decoded)| decoded.as_ref());
-    let target = jump.map(|jump| registers(&jump.operands[0]));
-    let setter = candidates.into_iter().find(|candidate| Some(registers(&candidate.operands[0])) == target);
+    let target = jump.map(|jump| operand_registers(&jump.operands[0]));
+    let setter = candidates.into_iter().find(|candidate| Some(operand_registers(&candidate.operands[0])) == target);
     setter.is_some_and(|setter| matches!(setter.opcode, Opcode::MOVZ | Opcode::MOVK))
 }
 
-fn instruction(step: Step, decoded: Option<&Decoded>) -> Instruction {
+fn decode_instruction(step: Step, decoded: Option<&Decoded>) -> Instruction {
     let mut out = Instruction {
         step,
         operation: Operation::Unknown,
@@ -91,12 +93,12 @@ fn instruction(step: Step, decoded: Option<&Decoded>) -> Instruction {
     };
     let Some(decoded) = decoded else { return out };
     let shape = Shape::from_opcode(decoded.opcode);
-    out.operation = operation(decoded);
-    out.class = class(decoded);
-    out.memory = memory(decoded, shape);
-    let written = shape.written();
+    out.operation = decode_operation(decoded);
+    out.class = classify(decoded);
+    out.memory = memory_access(decoded, shape);
+    let written = shape.written_operands();
     for (index, operand) in decoded.operands.iter().enumerate() {
-        let registers = registers(operand);
+        let registers = operand_registers(operand);
         if index < written && !is_address(operand) {
             out.written |= registers;
         } else {
@@ -106,15 +108,15 @@ fn instruction(step: Step, decoded: Option<&Decoded>) -> Instruction {
     let is_part =
         matches!(decoded.operands[0], Operand::SIMDRegisterElementsLane(..) | Operand::SIMDRegisterGroupLane(..));
     if shape == Shape::ReadsTarget || is_part {
-        out.read |= registers(&decoded.operands[0]);
+        out.read |= operand_registers(&decoded.operands[0]);
     }
     if out.memory.is_some_and(|memory| memory.updates_base) {
-        out.written |= decoded.operands.iter().filter_map(base).collect();
+        out.written |= decoded.operands.iter().filter_map(base_register).collect();
     }
     out.sets_flags = shape == Shape::Compares || sets_flags(decoded.opcode);
-    out.increment = increment(decoded);
+    out.increment = find_increment(decoded);
     let is_status = matches!(decoded.operands[0], Operand::Register(_, 0) | Operand::RegisterOrSP(_, 0));
-    out.status = (is_status && written == 1 && out.memory.is_none()).then(|| constant(decoded));
+    out.status = (is_status && written == 1 && out.memory.is_none()).then(|| written_constant(decoded));
     out
 }
 
@@ -206,7 +208,7 @@ impl Shape {
         }
     }
 
-    fn written(self) -> usize {
+    fn written_operands(self) -> usize {
         match self {
             Shape::Computes | Shape::ReadsTarget => 1,
             Shape::LoadsPair => 2,
@@ -215,57 +217,60 @@ impl Shape {
     }
 }
 
-fn general(number: u16) -> Option<u8> {
+fn general_register(number: u16) -> Option<u8> {
     u8::try_from(number).ok()
 }
 
-fn vector(number: u16) -> Option<u8> {
+fn vector_register(number: u16) -> Option<u8> {
     u8::try_from(number).ok().map(|number| number + FIRST_VECTOR)
 }
 
 /// Returns the registers of an operand, except the zero register.
-fn registers(operand: &Operand) -> Registers {
-    let consecutive =
-        |first: u16, count: u8| (0..u16::from(count)).filter_map(|index| vector((first + index) % 32)).collect();
+fn operand_registers(operand: &Operand) -> Registers {
+    let consecutive = |first: u16, count: u8| {
+        (0..u16::from(count)).filter_map(|index| vector_register((first + index) % 32)).collect()
+    };
     match *operand {
         Operand::Register(_, number) | Operand::RegShift(_, _, _, number) if number == SP_OR_ZERO => {
             Registers::default()
         }
         Operand::Register(_, number) | Operand::RegShift(_, _, _, number) | Operand::RegisterOrSP(_, number) => {
-            general(number).into_iter().collect()
+            general_register(number).into_iter().collect()
         }
-        Operand::RegisterPair(_, number) => [general(number), general(number + 1)].into_iter().flatten().collect(),
+        Operand::RegisterPair(_, number) => {
+            [general_register(number), general_register(number + 1)].into_iter().flatten().collect()
+        }
         Operand::SIMDRegister(_, number)
         | Operand::SIMDRegisterElements(_, number, _)
         | Operand::SIMDRegisterElementsLane(_, number, ..)
-        | Operand::SIMDRegisterElementsMultipleLane(_, number, ..) => vector(number).into_iter().collect(),
+        | Operand::SIMDRegisterElementsMultipleLane(_, number, ..) => vector_register(number).into_iter().collect(),
         Operand::SIMDRegisterGroup(_, number, _, count) | Operand::SIMDRegisterGroupLane(number, _, count, _) => {
             consecutive(number, count)
         }
-        Operand::RegRegOffset(base, index, ..) if index == SP_OR_ZERO => general(base).into_iter().collect(),
+        Operand::RegRegOffset(base, index, ..) if index == SP_OR_ZERO => general_register(base).into_iter().collect(),
         Operand::RegRegOffset(base, index, ..) | Operand::RegPostIndexReg(base, index) => {
-            [general(base), general(index)].into_iter().flatten().collect()
+            [general_register(base), general_register(index)].into_iter().flatten().collect()
         }
-        Operand::RegPreIndex(base, ..) | Operand::RegPostIndex(base, _) => general(base).into_iter().collect(),
+        Operand::RegPreIndex(base, ..) | Operand::RegPostIndex(base, _) => general_register(base).into_iter().collect(),
         _ => Registers::default(),
     }
 }
 
 fn is_address(operand: &Operand) -> bool {
-    base(operand).is_some()
+    base_register(operand).is_some()
 }
 
-fn base(operand: &Operand) -> Option<u8> {
+fn base_register(operand: &Operand) -> Option<u8> {
     match *operand {
         Operand::RegRegOffset(base, ..)
         | Operand::RegPostIndexReg(base, _)
         | Operand::RegPreIndex(base, ..)
-        | Operand::RegPostIndex(base, _) => general(base),
+        | Operand::RegPostIndex(base, _) => general_register(base),
         _ => None,
     }
 }
 
-fn memory(decoded: &Decoded, shape: Shape) -> Option<Memory> {
+fn memory_access(decoded: &Decoded, shape: Shape) -> Option<Memory> {
     use Opcode as O;
     let address = decoded.operands.iter().find(|operand| is_address(operand))?;
     if matches!(decoded.opcode, O::PRFM | O::PRFUM) {
@@ -276,7 +281,7 @@ fn memory(decoded: &Decoded, shape: Shape) -> Option<Memory> {
         O::LDADD(_) | O::LDCLR(_) | O::LDSET(_) | O::LDEOR(_) | O::SWP(_) | O::CAS(_) | O::CASP(_) | O::LDXR | O::LDAXR
     );
     Some(Memory {
-        address: registers(address),
+        address: operand_registers(address),
         is_stack: matches!(
             *address,
             Operand::RegPreIndex(SP_OR_ZERO | FRAME_POINTER, ..) | Operand::RegPostIndex(SP_OR_ZERO | FRAME_POINTER, _)
@@ -291,14 +296,14 @@ fn memory(decoded: &Decoded, shape: Shape) -> Option<Memory> {
 }
 
 /// Returns the sizes of the element and the register of a vector operand, in bits.
-fn packed(operand: &Operand) -> Option<(u32, u32)> {
+fn packed_sizes(operand: &Operand) -> Option<(u32, u32)> {
     match *operand {
-        Operand::SIMDRegisterElements(whole, _, element) => Some((bits(element), bits(whole))),
+        Operand::SIMDRegisterElements(whole, _, element) => Some((size_bits(element), size_bits(whole))),
         _ => None,
     }
 }
 
-fn bits(size: SIMDSizeCode) -> u32 {
+fn size_bits(size: SIMDSizeCode) -> u32 {
     match size {
         SIMDSizeCode::B => 8,
         SIMDSizeCode::H => 16,
@@ -309,9 +314,9 @@ fn bits(size: SIMDSizeCode) -> u32 {
 }
 
 /// Returns the class of arithmetic on floating-point values and on vectors of integers. Moves are not arithmetic.
-fn class(decoded: &Decoded) -> Class {
+fn classify(decoded: &Decoded) -> Class {
     use Opcode as O;
-    let vectors = || decoded.operands.iter().filter_map(packed);
+    let vectors = || decoded.operands.iter().filter_map(packed_sizes);
     let width = vectors().map(|(_, bits)| bits).max();
     match decoded.opcode {
         O::FADD
@@ -356,7 +361,7 @@ fn class(decoded: &Decoded) -> Class {
             None => Class::Scalar,
         },
         // Pairwise operations within one register end a vectorised sum or a complex product.
-        O::FADDP | O::FMAXP | O::FMINP | O::FMAXNMP | O::FMINNMP => match packed(&decoded.operands[0]) {
+        O::FADDP | O::FMAXP | O::FMINP | O::FMAXNMP | O::FMINNMP => match packed_sizes(&decoded.operands[0]) {
             Some((element, width)) => Class::Packed(width, Some(element)),
             None => Class::Scalar,
         },
@@ -400,17 +405,17 @@ fn class(decoded: &Decoded) -> Class {
     }
 }
 
-fn operation(decoded: &Decoded) -> Operation {
+fn decode_operation(decoded: &Decoded) -> Operation {
     use Opcode as O;
     let operands = &decoded.operands;
     let vector_at = |index: usize| match operands[index] {
         Operand::SIMDRegister(_, number)
         | Operand::SIMDRegisterElements(_, number, _)
-        | Operand::SIMDRegisterElementsLane(_, number, ..) => vector(number),
+        | Operand::SIMDRegisterElementsLane(_, number, ..) => vector_register(number),
         _ => None,
     };
     let general_at = |index: usize| match operands[index] {
-        Operand::Register(_, number) => general(number),
+        Operand::Register(_, number) => general_register(number),
         _ => None,
     };
     let is_lane = matches!(operands[0], Operand::SIMDRegisterGroupLane(..));
@@ -450,17 +455,17 @@ fn sets_flags(opcode: Opcode) -> bool {
     matches!(opcode, O::ADDS | O::SUBS | O::ANDS | O::BICS | O::ADCS | O::SBCS)
 }
 
-fn increment(decoded: &Decoded) -> Option<(u8, u8)> {
+fn find_increment(decoded: &Decoded) -> Option<(u8, u8)> {
     let register_of = |operand: &Operand| match *operand {
         Operand::Register(_, number) | Operand::RegisterOrSP(_, number) | Operand::RegShift(_, _, _, number)
             if number != SP_OR_ZERO =>
         {
-            general(number)
+            general_register(number)
         }
         _ => None,
     };
     if let Some(Operand::RegPostIndexReg(base, by)) = decoded.operands.iter().find(|operand| is_address(operand)) {
-        return Some((general(*base)?, general(*by)?));
+        return Some((general_register(*base)?, general_register(*by)?));
     }
     if !matches!(decoded.opcode, Opcode::ADD | Opcode::SUB | Opcode::ADDS | Opcode::SUBS) {
         return None;
@@ -476,7 +481,7 @@ fn increment(decoded: &Decoded) -> Option<(u8, u8)> {
 }
 
 /// Returns the constant that an instruction writes.
-fn constant(decoded: &Decoded) -> Option<u32> {
+fn written_constant(decoded: &Decoded) -> Option<u32> {
     match (decoded.opcode, decoded.operands[1], decoded.operands[2]) {
         (Opcode::MOVZ, Operand::ImmShift(value, 0), _) => Some(value.into()),
         (Opcode::MOVZ, Operand::Immediate(value), _) => Some(value),

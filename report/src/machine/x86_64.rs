@@ -16,13 +16,13 @@ fn decoder(code: &[u8], address: u64) -> Decoder<'_> {
 
 pub(super) fn steps(code: &[u8], address: u64) -> Vec<Step> {
     let decoded: Vec<Decoded> = decoder(code, address).into_iter().collect();
-    (0..decoded.len()).map(|index| step(&decoded, index)).collect()
+    (0..decoded.len()).map(|index| decode_step(&decoded, index)).collect()
 }
 
 pub(super) fn instructions(code: &[u8], address: u64) -> Vec<Instruction> {
     let mut factory = InstructionInfoFactory::new();
     let decoded: Vec<Decoded> = decoder(code, address).into_iter().collect();
-    (0..decoded.len()).map(|index| instruction(&decoded, index, &mut factory)).collect()
+    (0..decoded.len()).map(|index| decode_instruction(&decoded, index, &mut factory)).collect()
 }
 
 pub(super) fn text(code: &[u8], address: u64) -> String {
@@ -31,7 +31,7 @@ pub(super) fn text(code: &[u8], address: u64) -> String {
     text
 }
 
-fn step(instructions: &[Decoded], index: usize) -> Step {
+fn decode_step(instructions: &[Decoded], index: usize) -> Step {
     let decoded = &instructions[index];
     let target = || Some(decoded.near_branch_target()).filter(|target| *target != 0);
     let flow = match decoded.flow_control() {
@@ -52,7 +52,7 @@ fn is_tail_call(preceding: &[Decoded], jump: &Decoded) -> bool {
     jump.op0_kind() == OpKind::Register && setter.is_some_and(|setter| setter.op1_kind() == OpKind::Immediate64)
 }
 
-fn instruction(instructions: &[Decoded], index: usize, factory: &mut InstructionInfoFactory) -> Instruction {
+fn decode_instruction(instructions: &[Decoded], index: usize, factory: &mut InstructionInfoFactory) -> Instruction {
     let decoded = &instructions[index];
     let mnemonic = mnemonic(decoded);
     let bits = vector_bits(decoded);
@@ -68,15 +68,15 @@ fn instruction(instructions: &[Decoded], index: usize, factory: &mut Instruction
         }
     }
     Instruction {
-        step: step(instructions, index),
-        operation: operation(decoded, &mnemonic),
-        class: class(&mnemonic, bits),
+        step: decode_step(instructions, index),
+        operation: decode_operation(decoded, &mnemonic),
+        class: classify(&mnemonic, bits),
         read,
         written,
-        memory: memory(decoded, &mnemonic),
+        memory: memory_access(decoded, &mnemonic),
         sets_flags: decoded.rflags_modified() != 0,
-        increment: increment(decoded),
-        status: status(decoded),
+        increment: find_increment(decoded),
+        status: status_write(decoded),
     }
 }
 
@@ -113,7 +113,7 @@ fn vector_bits(decoded: &Decoded) -> u32 {
 }
 
 /// Returns the class of arithmetic on floating-point values and on vectors of integers. Moves are not arithmetic.
-fn class(mnemonic: &str, bits: u32) -> Class {
+fn classify(mnemonic: &str, bits: u32) -> Class {
     const FLOAT: [&str; 16] = [
         "ADD", "SUB", "MUL", "DIV", "SQRT", "MAX", "MIN", "FMADD", "FMSUB", "FNMADD", "FNMSUB", "FMADDSUB", "ROUND",
         "RNDSCALE", "ADDSUB", "CMP",
@@ -149,7 +149,7 @@ fn class(mnemonic: &str, bits: u32) -> Class {
     }
 }
 
-fn operation(decoded: &Decoded, mnemonic: &str) -> Operation {
+fn decode_operation(decoded: &Decoded, mnemonic: &str) -> Operation {
     const MOVES: [&str; 3] = ["MOVAP", "MOVUP", "MOVDQ"];
     let has_prefix = |list: &[&str]| list.iter().any(|start| mnemonic.starts_with(start));
     let register =
@@ -191,7 +191,7 @@ fn operation(decoded: &Decoded, mnemonic: &str) -> Operation {
     }
 }
 
-fn memory(decoded: &Decoded, mnemonic: &str) -> Option<Memory> {
+fn memory_access(decoded: &Decoded, mnemonic: &str) -> Option<Memory> {
     let operand = (0..decoded.op_count()).find(|operand| decoded.op_kind(*operand) == OpKind::Memory)?;
     if matches!(decoded.mnemonic(), Mnemonic::Lea | Mnemonic::Nop) {
         return None;
@@ -206,7 +206,7 @@ fn memory(decoded: &Decoded, mnemonic: &str) -> Option<Memory> {
     })
 }
 
-fn increment(decoded: &Decoded) -> Option<(u8, u8)> {
+fn find_increment(decoded: &Decoded) -> Option<(u8, u8)> {
     let target = register_number(decoded.op0_register()).filter(|target| *target < FIRST_VECTOR)?;
     let addend = match decoded.mnemonic() {
         Mnemonic::Add | Mnemonic::Sub => register_number(decoded.op1_register()),
@@ -220,7 +220,7 @@ fn increment(decoded: &Decoded) -> Option<(u8, u8)> {
     addend.map(|addend| (target, addend))
 }
 
-fn status(decoded: &Decoded) -> Option<Option<u32>> {
+fn status_write(decoded: &Decoded) -> Option<Option<u32>> {
     let is_status =
         decoded.op_count() == 2 && decoded.op0_kind() == OpKind::Register && decoded.op0_register() == Register::EAX;
     match decoded.mnemonic() {

@@ -25,7 +25,7 @@ pub(super) fn build(recording: &Recording, symbols: &Symbols, activities: Activi
         by_stack.entry(stack).or_default().push((thread, count));
     }
     builder.threads = vec![(Count::default(), Count::default()); recording.threads.len()];
-    builder.working = vec![false; recording.threads.len()];
+    builder.ran_user_code = vec![false; recording.threads.len()];
     for (stack, threads) in by_stack {
         builder.add_stack(recording.stacks.get(stack), activities.get(stack), &threads);
     }
@@ -57,7 +57,7 @@ struct Builder<'a> {
     generated: FxHashMap<(Spot, Spot), Count>,
     trees: Trees,
     threads: Vec<(Count, Count)>,
-    working: Vec<bool>,
+    ran_user_code: Vec<bool>,
     seen: Seen,
 }
 
@@ -124,7 +124,7 @@ impl<'a> Builder<'a> {
             generated: FxHashMap::default(),
             trees: Trees::default(),
             threads: Vec::new(),
-            working: Vec::new(),
+            ran_user_code: Vec::new(),
             seen: Seen::default(),
         }
     }
@@ -155,7 +155,7 @@ impl<'a> Builder<'a> {
         let mut count = Count::default();
         for (thread, thread_count) in threads {
             count += *thread_count;
-            self.working[*thread as usize] |= stack_activity.owner.is_some();
+            self.ran_user_code[*thread as usize] |= stack_activity.owner.is_some();
         }
         self.profile.all += count;
         self.sums.add(stack_activity, count);
@@ -356,7 +356,7 @@ impl<'a> Builder<'a> {
         profile.threads = recording
             .threads
             .iter()
-            .zip(self.threads.iter().zip(&self.working))
+            .zip(self.threads.iter().zip(&self.ran_user_code))
             .map(|(thread, ((all, compiled), works))| ThreadRow {
                 thread: thread.clone(),
                 all: *all,
@@ -370,14 +370,14 @@ impl<'a> Builder<'a> {
 
     fn finish_tables(self, profile: &mut Profile) {
         let order = row_order(&self.row_names, &self.row_shares);
-        let new_row: FxHashMap<u32, u32> = order.iter().zip(0..).map(|(old, new)| (*old, new)).collect();
-        profile.rows = self.rows.iter().map(|old| new_row.get(old).copied().unwrap_or(u32::MAX)).collect();
+        let new_rows: FxHashMap<u32, u32> = order.iter().zip(0..).map(|(old_row, new)| (*old_row, new)).collect();
+        profile.rows = self.rows.iter().map(|old_row| new_rows.get(old_row).copied().unwrap_or(u32::MAX)).collect();
         let files = file_order(self.symbols, &self.lines);
         let file_numbers: FxHashMap<u32, u32> = files.iter().zip(0..).map(|(source, file)| (*source, file)).collect();
         let file_of = |source: Option<u32>| source.and_then(|source| file_numbers.get(&source).copied());
         let mut trees = self.trees.finish(&file_of);
         profile.summary = self.sums.finish(self.activities, &file_of);
-        profile.libraries = self.libraries.finish(self.activities, &new_row);
+        profile.libraries = self.libraries.finish(self.activities, &new_rows);
         profile.files = files
             .iter()
             .map(|source| SourceLines { path: self.symbols.sources[*source as usize].clone(), lines: BTreeMap::new() })
@@ -386,10 +386,10 @@ impl<'a> Builder<'a> {
         let mut callers: FxHashMap<u32, Vec<(u32, Option<Spot>, Count)>> = FxHashMap::default();
         for ((caller, spot, callee), count) in &self.edges {
             if let Some(spot) = spot {
-                *calls.entry(*spot).or_default().entry(new_row[callee]).or_default() += *count;
+                *calls.entry(*spot).or_default().entry(new_rows[callee]).or_default() += *count;
             }
             let call_site = spot.and_then(|(source, line)| Some((file_of(Some(source))?, line)));
-            callers.entry(*callee).or_default().push((new_row[caller], call_site, *count));
+            callers.entry(*callee).or_default().push((new_rows[caller], call_site, *count));
         }
         let mut generated: Vec<((Spot, Spot), Count)> = self.generated.into_iter().collect();
         generated.sort_by_key(|(spots, count)| (*count, *spots));
@@ -398,8 +398,8 @@ impl<'a> Builder<'a> {
         for (spot, mut line) in self.lines {
             line.generated_by = generated.get(&spot).and_then(|user| Some((file_of(Some(user.0))?, user.1)));
             line.inlined = trees.remove(&spot).unwrap_or_default();
-            renumber(&mut line.inlined, &new_row);
-            line.functions.iter_mut().for_each(|row| *row = new_row[row]);
+            renumber(&mut line.inlined, &new_rows);
+            line.functions.iter_mut().for_each(|row| *row = new_rows[row]);
             line.functions.sort_unstable();
             line.calls = calls.remove(&spot).map(|calls| calls.into_iter().collect()).unwrap_or_default();
             line.calls.sort_by(|a, b| b.1.cmp(&a.1).then(a.0.cmp(&b.0)));
@@ -427,16 +427,16 @@ impl<'a> Builder<'a> {
         }
         let library_rows: FxHashSet<u32> =
             profile.libraries.iter().flat_map(|library| &library.functions).map(|(row, _)| *row).collect();
-        for old in order {
-            let (name, kind) = self.row_names[old as usize].clone();
-            let mut compilations = merge_compilations(compilations.remove(&old).unwrap_or_default());
+        for old_row in order {
+            let (name, kind) = self.row_names[old_row as usize].clone();
+            let mut compilations = merge_compilations(compilations.remove(&old_row).unwrap_or_default());
             compilations.sort_by(|a, b| b.1.own.cmp(&a.1.own).then_with(|| a.0.cmp(&b.0)));
-            let mut callers = callers.remove(&old).unwrap_or_default();
+            let mut callers = callers.remove(&old_row).unwrap_or_default();
             callers.sort_by(|a, b| b.2.cmp(&a.2).then((a.0, a.1).cmp(&(b.0, b.1))));
-            let lines = extents.get(&old).map(|(_, lines)| *lines);
-            let shares = self.row_shares[old as usize];
-            let by_thread = by_thread.remove(&old).unwrap_or_default();
-            let is_library_function = library_rows.contains(&new_row[&old]);
+            let lines = extents.get(&old_row).map(|(_, lines)| *lines);
+            let shares = self.row_shares[old_row as usize];
+            let by_thread = by_thread.remove(&old_row).unwrap_or_default();
+            let is_library_function = library_rows.contains(&new_rows[&old_row]);
             let row = FunctionRow { name, kind, shares, by_thread, compilations, lines, is_library_function, callers };
             profile.functions.push(row);
         }
@@ -454,10 +454,10 @@ fn merge_compilations(compilations: Vec<(String, Shares)>) -> Vec<(String, Share
     merged.into_iter().collect()
 }
 
-fn renumber(calls: &mut [Inlined], new_row: &FxHashMap<u32, u32>) {
+fn renumber(calls: &mut [Inlined], new_rows: &FxHashMap<u32, u32>) {
     for call in calls {
-        call.function = new_row[&call.function];
-        renumber(&mut call.inlined, new_row);
+        call.function = new_rows[&call.function];
+        renumber(&mut call.inlined, new_rows);
     }
 }
 

@@ -83,7 +83,7 @@ pub struct Line {
     /// Shares by thread, if requested, as indices into [`Profile::threads`].
     pub by_thread: BTreeMap<u32, Shares>,
     /// For generated code, which has no file: the user's line that most of it ran for.
-    pub generated_by: Option<Place>,
+    pub generated_by: Option<SourcePosition>,
     /// Functions that have code at the line, as indices into [`Profile::functions`].
     pub functions: Vec<u32>,
     /// Calls that were inlined at the line.
@@ -102,7 +102,7 @@ pub struct SourceLines {
 }
 
 /// Source line: index into [`Profile::files`], and line number.
-pub(crate) type Place = (u32, u32);
+pub(crate) type SourcePosition = (u32, u32);
 
 /// Range of lines in one file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -133,7 +133,7 @@ pub struct FunctionRow {
     /// True if the function is run by a library.
     pub is_library_function: bool,
     /// Callers: function, line of the call, and count.
-    pub callers: Vec<(u32, Option<Place>, Count)>,
+    pub callers: Vec<(u32, Option<SourcePosition>, Count)>,
 }
 
 impl FunctionRow {

@@ -2,7 +2,7 @@
 
 use rustc_hash::FxHashMap;
 
-use super::{Count, Place};
+use super::{Count, SourcePosition};
 use crate::activity::{Activities, Activity, StackActivity};
 
 /// Samples by activity. The fields add up to all samples.
@@ -19,7 +19,7 @@ pub struct Summary {
     /// Part of `compiling` in LLVM.
     pub in_llvm: Count,
     /// Compiling by the user's line that triggered it: file and line number, hottest first.
-    pub compiling_for: Vec<(Place, Count)>,
+    pub compiling_for: Vec<(SourcePosition, Count)>,
     /// Imports by library, hottest first.
     pub importing: Vec<(String, Count)>,
     /// Garbage collection.

@@ -26,12 +26,12 @@ pub struct Location {
     /// Address of the instruction. For a caller: of the last byte of the call.
     pub address: u64,
     /// Position in the file that was mapped there at that time.
-    pub place: Option<Place>,
+    pub position: Option<FilePosition>,
 }
 
 /// Position in a mapped file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Place {
+pub struct FilePosition {
     /// Index into [`Recording::files`].
     pub file: u32,
     /// Offset in the file.
@@ -191,11 +191,12 @@ impl Interner {
             entry = validity.next;
         }
         let mapping_at = self.spaces.get(&space).unwrap_or(&self.empty_space).find(address, time);
-        let place = mapping_at
-            .mapping
-            .map(|mapping| Place { file: mapping.file, offset: mapping.offset.wrapping_add(address - mapping.start) });
+        let position = mapping_at.mapping.map(|mapping| FilePosition {
+            file: mapping.file,
+            offset: mapping.offset.wrapping_add(address - mapping.start),
+        });
         let location = self.locations.len() as u32;
-        self.locations.push(Location { origin: 0, pid: (space != KERNEL).then_some(space), address, place });
+        self.locations.push(Location { origin: 0, pid: (space != KERNEL).then_some(space), address, position });
         self.validity.push(Validity { from: mapping_at.from, to: mapping_at.to, next: first });
         self.by_address.insert((space, address), location);
         location

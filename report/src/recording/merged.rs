@@ -3,7 +3,7 @@
 use rustc_hash::FxHashMap;
 
 use super::Origin;
-use super::{Location, MappedFile, Place, Recording, Sample, Thread};
+use super::{FilePosition, Location, MappedFile, Recording, Sample, Thread};
 use crate::Error;
 
 impl Recording {
@@ -32,9 +32,10 @@ impl Recording {
         let origins: Vec<u32> = other.origins.iter().map(|origin| origin_index(origin, &mut self.origins)).collect();
         let (first_location, first_stack) = (self.locations.len() as u32, self.stacks.len() as u32);
         self.locations.extend(other.locations.into_iter().map(|location| {
-            let place = location.place.map(|place| Place { file: files[place.file as usize], ..place });
+            let position =
+                location.position.map(|position| FilePosition { file: files[position.file as usize], ..position });
             let origin = origins.get(location.origin as usize).copied().unwrap_or_default();
-            Location { origin, place, ..location }
+            Location { origin, position, ..location }
         }));
         self.stacks.append(&other.stacks, first_location);
         self.samples.extend(other.samples.into_iter().map(|sample| Sample {

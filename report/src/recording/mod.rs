@@ -24,7 +24,7 @@ use std::path::{Path, PathBuf};
 pub use event::Event;
 pub use follower::Follower;
 pub use format::Facts;
-pub use interned::{Location, Place, Stacks};
+pub use interned::{FilePosition, Location, Stacks};
 pub use origin::Origin;
 pub use tasks::{MappedFile, Thread};
 
@@ -276,13 +276,13 @@ impl Container {
     fn note_end(&mut self, end: End) {
         match end {
             End::Whole => {}
-            End::CutOff(at) => {
+            End::CutOff(offset) => {
                 self.notes.push(format!(
-                    "the recording was cut off at byte {at}, inside a record; all records before it are read"
+                    "the recording was cut off at byte {offset}, inside a record; all records before it are read"
                 ));
             }
-            End::Damaged(at) => {
-                self.notes.push(format!("the recording is damaged at byte {at}; all records before it are read"));
+            End::Damaged(offset) => {
+                self.notes.push(format!("the recording is damaged at byte {offset}; all records before it are read"));
             }
             End::CompressedDamaged => {
                 self.notes.push(
@@ -326,7 +326,7 @@ fn count_sample(counts: &mut Vec<u64>, event: usize) {
 /// Returns the index of a sample's event.
 fn event_index(events: &[Event], by_id: &EventIds, body: &[u8]) -> usize {
     let [first, _, ..] = events else { return 0 };
-    sample::id(first, body).and_then(|id| by_id.find(id)).unwrap_or_default()
+    sample::event_id(first, body).and_then(|id| by_id.find(id)).unwrap_or_default()
 }
 
 fn is_kernel(record: Record<'_>) -> bool {

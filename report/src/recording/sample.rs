@@ -21,7 +21,7 @@ pub(super) struct RawSample<'a> {
 }
 
 /// Returns the id of the event that a sample belongs to.
-pub(super) fn id(event: &Event, body: &[u8]) -> Option<u64> {
+pub(super) fn event_id(event: &Event, body: &[u8]) -> Option<u64> {
     let mut cursor = Bytes(body);
     if event.has_field(PERF_SAMPLE_IDENTIFIER) {
         return cursor.u64();

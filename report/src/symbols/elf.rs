@@ -101,7 +101,7 @@ impl Elf {
             None => Arc::new(Blocks::new(&machine.steps(&self.code(start, Blocks::decoded_length(&range)), start))),
         };
         self.blocks.insert(start, Arc::clone(&blocks));
-        blocks.infer_frames(address, |at| self.frames(at))
+        blocks.infer_frames(address, |neighbour| self.frames(neighbour))
     }
 
     /// Returns path and hash of sources, from the part of the line table that has been read.

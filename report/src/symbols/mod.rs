@@ -168,7 +168,7 @@ impl<'a> Resolver<'a> {
 
     fn resolve_location(&mut self, location: &Location) {
         let Some(pid) = location.pid else { return self.push_kernel_frame(location.address) };
-        if let Some(position) = location.place
+        if let Some(position) = location.position
             && self.push_file_frames(position.file, position.offset)
         {
             return;
@@ -178,8 +178,8 @@ impl<'a> Resolver<'a> {
         if let Some(name) = map.find(location.address).map(str::to_owned) {
             return self.push_perf_map_frame(&name);
         }
-        let module = location.place.map(|position| self.cache.files.name(position.file).to_owned());
-        let is_compiled = location.place.is_some_and(|position| self.cache.files.is_image(position.file));
+        let module = location.position.map(|position| self.cache.files.name(position.file).to_owned());
+        let is_compiled = location.position.is_some_and(|position| self.cache.files.is_image(position.file));
         match module {
             Some(module) if is_compiled => self.push_named_frame(format!("[{module}]"), Kind::Compiled, module),
             Some(module) if !files::is_anonymous(&module) => {

@@ -1,11 +1,11 @@
 //! First screen: the summary, and the hottest lines of the whole program.
 
-use super::{Table, heat_colour, percent, truncate, wrapped};
+use super::{Table, heat_colour, percent, truncate, wrap};
 use crate::activity::Activity;
 use crate::compilations::{Compilation, Why};
-use crate::hottest::{CallingLine, HotLine, calling, hottest};
+use crate::hottest::{CallingLine, HotLine, calling_lines, hottest};
 use crate::printable::printable;
-use crate::profile::{Count, Place};
+use crate::profile::{Count, SourcePosition};
 use crate::report::{duration, file_name, group_digits, plural};
 
 /// Limit on the hottest lines.
@@ -26,7 +26,7 @@ impl Table<'_> {
     pub(super) fn write_head(&mut self) {
         let report = self.report;
         let columns = self.style.width.unwrap_or(usize::MAX);
-        for line in wrapped(&printable(&report.title()), " · ", columns) {
+        for line in wrap(&printable(&report.title()), " · ", columns) {
             self.write_coloured(&line, "1");
         }
         let command = report.recording.facts.command.join(" ");
@@ -34,7 +34,7 @@ impl Table<'_> {
             self.write_coloured(&printable(&format!("recorded by: {command}")), "2");
         }
         for note in &report.notes {
-            for (index, line) in wrapped(&printable(note), " ", columns.saturating_sub(6).max(20)).iter().enumerate() {
+            for (index, line) in wrap(&printable(note), " ", columns.saturating_sub(6).max(20)).iter().enumerate() {
                 self.write_coloured(&format!("{} {line}", if index == 0 { "note:" } else { "     " }), "33");
             }
         }
@@ -65,7 +65,7 @@ impl Table<'_> {
                 self.write_compiled_functions();
             }
         }
-        if let Some(idle) = self.idle() {
+        if let Some(idle) = self.idle_ns() {
             self.write_line(&format!(
                 "{:>9} {:8}  {:<18}  --wall shows where",
                 duration(idle),
@@ -173,7 +173,7 @@ impl Table<'_> {
     }
 
     /// Returns the elapsed time that the busiest thread was off the processor: waiting, or preempted.
-    fn idle(&self) -> Option<u64> {
+    fn idle_ns(&self) -> Option<u64> {
         let report = self.report;
         if report.recording.is_wall() || !report.is_time() || report.no_compile || report.processes().len() != 1 {
             return None;
@@ -189,7 +189,7 @@ impl Table<'_> {
         if lines.is_empty() {
             return;
         }
-        let positions: Vec<String> = lines.iter().map(|line| self.format_position(line.place)).collect();
+        let positions: Vec<String> = lines.iter().map(|line| self.format_position(line.position)).collect();
         let columns = max_columns(&positions);
         self.write_line("");
         let total = if self.is_wide() { "  total %" } else { "" };
@@ -200,17 +200,17 @@ impl Table<'_> {
             let kind = if line.compiled { "compiled" } else { "Python" };
             let row = format!("{} {}{total}  {position:<columns$}  {kind:<8}  ", self.seconds(own), self.percent(own));
             let colour = heat_colour(own.percent_of(self.report.profile.all));
-            let row = self.append_source(&row, line.place, &self.remark(line));
+            let row = self.append_source(&row, line.position, &self.remark(line));
             self.write_coloured(&row, colour);
         }
     }
 
     fn write_calling(&mut self) {
-        let lines = calling(self.report, MAX_CALLING_LINES);
+        let lines = calling_lines(self.report, MAX_CALLING_LINES);
         if lines.is_empty() {
             return;
         }
-        let positions: Vec<String> = lines.iter().map(|line| self.format_position(line.place)).collect();
+        let positions: Vec<String> = lines.iter().map(|line| self.format_position(line.position)).collect();
         let columns = max_columns(&positions);
         self.write_line("");
         self.write_coloured(
@@ -222,7 +222,7 @@ impl Table<'_> {
             let row = format!("{} {}  {position:<columns$}  ", self.seconds(below), self.percent(below));
             let share = compiling.percent_of(below);
             let remark = if share >= 10.0 { format!("{share:.0} % compiling") } else { String::new() };
-            let row = self.append_source(&row, line.place, &remark);
+            let row = self.append_source(&row, line.position, &remark);
             self.write_line(&row);
         }
     }
@@ -236,7 +236,7 @@ impl Table<'_> {
     }
 
     /// Returns `prog.py:12`. For generated code without a file, also returns its caller's line.
-    fn format_position(&self, (file, line): Place) -> String {
+    fn format_position(&self, (file, line): SourcePosition) -> String {
         let path = self.report.profile.files.get(file as usize).map_or("", |file| file.path.as_str());
         let position = format!("{}:{line}", printable(file_name(path)));
         let line = self.report.profile.files.get(file as usize).and_then(|file| file.lines.get(&line));
@@ -255,17 +255,17 @@ impl Table<'_> {
             40.0.. => "half in C",
             _ => "",
         };
-        let path = &self.report.profile.files[line.place.0 as usize].path;
+        let path = &self.report.profile.files[line.position.0 as usize].path;
         let mut loops =
-            self.report.loops().iter().filter(|hot_loop| hot_loop.line == line.place.1 && hot_loop.path == *path);
+            self.report.loops().iter().filter(|hot_loop| hot_loop.line == line.position.1 && hot_loop.path == *path);
         let flag = if loops.any(|hot_loop| !hot_loop.advice.is_empty()) { "⚑" } else { "" };
         [in_c_remark, flag].iter().filter(|word| !word.is_empty()).copied().collect::<Vec<_>>().join(" ")
     }
 
     /// Appends the source of a line, which is truncated so that the remark fits at the end.
-    fn append_source(&self, row: &str, (file, line): Place, remark: &str) -> String {
+    fn append_source(&self, row: &str, (file, line): SourcePosition, remark: &str) -> String {
         let source_line =
-            |(file, line): Place| self.report.sources.get(file as usize).and_then(|source| source.line(line));
+            |(file, line): SourcePosition| self.report.sources.get(file as usize).and_then(|source| source.line(line));
         // Generated code has no file, so the line that it ran for is shown.
         let generated_by = || self.report.profile.files.get(file as usize)?.lines.get(&line)?.generated_by;
         let source = source_line((file, line)).or_else(|| source_line(generated_by()?)).unwrap_or_default();

@@ -255,9 +255,9 @@ impl Table<'_> {
         let report = self.report;
         let mut files: Vec<_> = report.profile.files.iter().zip(&report.sources).enumerate().collect();
         files.sort_by_key(|(_, (file, _))| !report.is_user_source(&file.path));
-        let shown = shown_functions(report, self.style).concat();
+        let functions_to_show = shown_functions(report, self.style).concat();
         for (index, (file, source)) in files {
-            let blocks = self.blocks(index as u32, source, &shown);
+            let blocks = self.blocks(index as u32, source, &functions_to_show);
             // The interpreter's own modules have no text, only line numbers.
             let is_named = self.style.is_named(&file.path);
             if blocks.is_empty() || file.path.starts_with("<frozen ") && !self.style.all && !is_named {
@@ -282,15 +282,20 @@ impl Table<'_> {
     }
 
     /// Returns the line ranges of a file to show, sorted and without gaps of a line.
-    fn blocks(&self, file: u32, source: &SourceText, shown: &[&FunctionRow]) -> Vec<std::ops::RangeInclusive<u32>> {
+    fn blocks(
+        &self,
+        file: u32,
+        source: &SourceText,
+        functions_to_show: &[&FunctionRow],
+    ) -> Vec<std::ops::RangeInclusive<u32>> {
         let SourceLines { path, lines } = &self.report.profile.files[file as usize];
         let is_shown = self.style.function.is_none() && self.style.file.is_none_or(|part| path.contains(part));
         if self.style.all && is_shown {
             return merge_ranges(lines.keys().map(|line| context_range(*line, source)).collect());
         }
         let mut blocks = Vec::new();
-        for row in shown {
-            let Some(Extent { first, last, .. }) = row.lines.filter(|at| at.file == file) else { continue };
+        for row in functions_to_show {
+            let Some(Extent { first, last, .. }) = row.lines.filter(|lines| lines.file == file) else { continue };
             if lines.contains_key(&0) {
                 blocks.push(0..=0);
             }
@@ -336,7 +341,8 @@ impl Table<'_> {
             for advice in &hot_loop.advice {
                 rows.push((format!("⚑ {}: {}", hot_loop.name_at_line(), advice.text), "35"));
             }
-            if let (true, true, Some(vector)) = (self.style.all, hot_loop.advice.is_empty(), hot_loop.vector()) {
+            if let (true, true, Some(vector)) = (self.style.all, hot_loop.advice.is_empty(), hot_loop.describe_vector())
+            {
                 rows.push((format!("✓ {}: {vector}", hot_loop.name_at_line()), "32"));
             }
         }
@@ -345,7 +351,7 @@ impl Table<'_> {
         for (text, colour) in rows {
             let prefix = format!("{} |       |   ", self.blank_columns());
             let columns = self.style.width.map_or(usize::MAX, |width| width.saturating_sub(prefix.width() + 2).max(20));
-            for (index, part) in wrapped(&printable(&text), " ", columns).iter().enumerate() {
+            for (index, part) in wrap(&printable(&text), " ", columns).iter().enumerate() {
                 let indent = if index == 0 { "" } else { "  " };
                 self.write_coloured(&format!("{prefix}{indent}{part}"), colour);
             }
@@ -406,7 +412,7 @@ impl Table<'_> {
 }
 
 /// Splits a text into lines of at most `columns`, at the separators between its parts.
-pub(crate) fn wrapped(text: &str, separator: &str, columns: usize) -> Vec<String> {
+pub(crate) fn wrap(text: &str, separator: &str, columns: usize) -> Vec<String> {
     let mut lines: Vec<String> = Vec::new();
     for part in text.split(separator) {
         match lines.last_mut() {
@@ -461,7 +467,7 @@ fn shown_functions<'a>(report: &'a Report, style: Style<'a>) -> [Vec<&'a Functio
     let is_selected = style.is_selected();
     let is_shown = |row: &&FunctionRow| {
         if is_selected {
-            let path = row.lines.map(|at| report.profile.files[at.file as usize].path.as_str());
+            let path = row.lines.map(|lines| report.profile.files[lines.file as usize].path.as_str());
             return style.function.is_none_or(|part| row.name.contains(part))
                 && style.file.is_none_or(|name_part| path.is_some_and(|path| path.contains(name_part)));
         }
