@@ -1,4 +1,4 @@
-//! The activity of each sample (exactly one of a few), and the line that it is charged to.
+//! Activity of each sample, and the line that the sample is charged to.
 //!
 //! A stack belongs to its innermost Python or compiled function, its *owner*: the time of C functions is charged to the
 //! line that called them. Functions of a compiler, of the import system and of the garbage collector take precedence
@@ -125,9 +125,9 @@ struct LocationRole {
     is_user_code: bool,
     has_file: bool,
     line: Option<(u32, u32)>,
-    /// Package of the file of that line.
+    /// Package of `line`'s file.
     package: Option<u32>,
-    /// True if that line has no file.
+    /// True if `line` is in generated code, which has no file.
     is_generated: bool,
 }
 
@@ -279,7 +279,7 @@ impl Role {
 struct StackSummary {
     owner: Option<(Frame, Kind)>,
     in_c: bool,
-    /// True if a frame inside the owner belongs to a compiler; `compiles` covers all frames.
+    /// True if the owner, or a function that it called, belongs to a compiler; `compiles` covers the whole stack.
     owner_compiles: bool,
     compiles: bool,
     in_llvm: bool,
@@ -298,7 +298,7 @@ struct StackSummary {
     package: Option<u32>,
     user: Option<(u32, u32)>,
     line: Option<(u32, u32)>,
-    /// Package of the line's file; and true if the line has no file.
+    /// Package of `line`'s file, and true if `line` is in generated code without a file.
     line_package: Option<u32>,
     is_generated: bool,
 }

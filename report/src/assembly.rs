@@ -1,4 +1,4 @@
-//! The instructions of compiled code, by source line, with the samples of each.
+//! Instructions of compiled code by source line, with the samples of each.
 
 use std::collections::BTreeMap;
 
@@ -13,8 +13,9 @@ use crate::symbols::{ImageCode, Symbols};
 
 /// Code of a function after this limit is not disassembled.
 const MAX_FUNCTION_BYTES: u64 = 64 << 10;
-/// Limit on instructions shown for one line; the next one is for the whole report.
+/// Limit on the instructions that are shown for one line.
 const MAX_INSTRUCTIONS_PER_LINE: usize = 300;
+/// Limit on the instructions of the whole report.
 const MAX_INSTRUCTIONS: usize = 60_000;
 
 /// Address in the image, samples, and text of an instruction.

@@ -12,9 +12,11 @@ use serde_json::Value;
 use crate::printable::printable;
 use crate::recording::{Recording, Selection};
 
-/// Limits on the compilations in a file and on its size. The writer stops earlier.
+/// Limit on the compilations that are read from a file. The writer stops earlier.
 const MAX_COMPILATIONS: usize = 1 << 16;
+/// Limit on the bytes that are read from a file. The writer stops earlier.
 const MAX_FILE_BYTES: u64 = 64 << 20;
+/// Size limit of the header line.
 const MAX_HEADER_BYTES: u64 = 4096;
 /// Compilations this close to the first or last sample may still belong to the recording.
 const TOLERANCE_NS: u64 = 1_000_000_000;

@@ -1,4 +1,4 @@
-//! Reports about compilations: time by function, and the table of `jitlisten compiles`.
+//! Reports on compilations: time by function, and the table of `jitlisten compiles`.
 
 use rustc_hash::FxHashMap;
 use serde_json::{Value, json};

@@ -1,4 +1,4 @@
-//! Compares two recordings by activity, function and line, in seconds and in shares of all samples.
+//! Comparison of two recordings by activity, function and line, in seconds and in shares of all samples.
 
 use std::collections::BTreeMap;
 use std::fmt::Write;

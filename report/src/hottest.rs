@@ -24,7 +24,7 @@ pub struct HotLine {
 pub struct CallingLine {
     /// File, as an index into [`Profile::files`], and line.
     pub position: SourcePosition,
-    /// Time in callees, except those that lead through another line of the user's.
+    /// Time of the samples whose innermost line of the user's is this one.
     pub below: Count,
     /// Part of `below` that was spent compiling.
     pub compiling: Count,

@@ -1,4 +1,4 @@
-//! Reads a `perf.data` and the code it names: percent per source line with inlined calls, flame graphs, exports.
+//! Reports from a `perf.data` and the code it names: percent per source line with inlined calls, flame graphs, exports.
 //!
 //! ```text
 //!  perf.data ─ recording ─ symbols ─ profile ─┬─ text, json, html     the line table

@@ -1,4 +1,4 @@
-//! Sanitises text for output.
+//! Sanitised text for output.
 
 /// Longer texts are truncated to this many characters.
 pub(crate) const MAX_LINE_CHARACTERS: usize = 1000;

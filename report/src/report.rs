@@ -104,7 +104,7 @@ impl Report {
         for RecordingFile { path, root } in files {
             let roots: Vec<PathBuf> = options.lookup.roots.iter().chain(root).cloned().collect();
             let recording = Recording::open_with(path, &options.selection, &roots);
-            // With several files, the error must name the one that it is about.
+            // With several files, the error must say which one it concerns.
             let mut recording = recording.map_err(|error| match error {
                 error @ Error::Io { .. } => error,
                 error if files.len() == 1 => error,

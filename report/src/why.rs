@@ -30,8 +30,9 @@ impl FromStr for SourceLine {
     }
 }
 
-/// Limits on a loop's instructions and source lines.
+/// Later instructions of a loop are not shown.
 const MAX_INSTRUCTIONS: usize = 400;
+/// Later source lines of a loop are not shown.
 const MAX_SOURCE_LINES: u32 = 20;
 /// Limit on the files or lines that an error message suggests.
 const MAX_SUGGESTIONS: usize = 8;

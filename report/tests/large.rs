@@ -1,4 +1,4 @@
-//! Limit on the cost of reading 1,000,000 samples of 64 threads with the command: two seconds of CPU time and 300 MB.
+//! Test of the cost of reading 1,000,000 samples of 64 threads: at most two seconds of CPU time and 300 MB.
 #![allow(missing_docs, clippy::unwrap_used, clippy::print_stdout)]
 
 mod common;

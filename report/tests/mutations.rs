@@ -1,5 +1,4 @@
-//! Recordings, images and sources with random damage are passed to every output. Nothing may panic, and sums must be
-//! right.
+//! Tests with random damage in recordings, images and sources: no output may panic, and sums must be right.
 //!
 //! Each of the three runs for two seconds, or `JITLISTEN_MUTATIONS` seconds. The fuzz target `report` is more thorough.
 #![allow(missing_docs, clippy::unwrap_used)]

@@ -121,7 +121,7 @@ fn a_recorder_that_was_killed_leaves_its_samples() {
         .stdout(Stdio::null())
         .spawn()
         .unwrap();
-    // Time for compiled code to run. perf has written records once the file grows.
+    // Wait until compiled code has run, and perf has written its samples.
     let deadline = std::time::Instant::now() + std::time::Duration::from_secs(300);
     let has_samples =
         || Report::open(&recording, &Options::default()).is_ok_and(|report| report.profile.compiled.samples > 50);

@@ -25,9 +25,11 @@ use super::stacks::stacks;
 const MAX_WHOLE_SOURCE_LINES: u32 = 3000;
 const CONTEXT_LINES: u32 = 40;
 const LIBRARY_CONTEXT_LINES: u32 = 5;
-/// Limits on the listed functions, and on the callers of a function or the callees of a line.
+/// Limit on the functions in the page's list.
 const MAX_LISTED_FUNCTIONS: usize = 300;
+/// Limit on the callers of a function, and on the callees of a line.
 const MAX_CALLERS: usize = 12;
+/// Limit on compilations; the longest are kept.
 const MAX_COMPILATIONS: usize = 2000;
 
 pub(super) fn data(report: &Report) -> Value {

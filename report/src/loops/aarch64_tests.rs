@@ -66,7 +66,7 @@ fn calls_spills_and_exits() {
     assert_eq!((ratio.divisions, ratio.checked_divisions, ratio.exits, ratio.exceptions), (1, 1, 2, 1));
 }
 
-/// Code is `movz x8, #1; movk x8, #2, lsl #16; br x8`, and the same without the constant.
+/// Machine code: `movz x8, #1; movk x8, #2, lsl #16; br x8`, and the same without the constant.
 #[test]
 fn a_jump_to_a_constant_leaves_the_function() {
     let flow = |code: &[u32]| {
@@ -77,7 +77,7 @@ fn a_jump_to_a_constant_leaves_the_function() {
     assert_eq!(flow(&[0xd503201f, 0xd61f0100]), Flow::Jump(None));
 }
 
-/// Code is `ldr d0, [x9], #8; ptrue p0.d; subs x7, x7, #1; b.ne; ret`.
+/// Machine code: `ldr d0, [x9], #8; ptrue p0.d; subs x7, x7, #1; b.ne; ret`.
 #[test]
 fn of_instructions_that_are_not_known_nothing_is_said() {
     let code: Vec<u8> = [0xfc408520_u32, 0x25d8e3e0, 0xf10004e7, 0x54ffffa1, 0xd65f03c0]

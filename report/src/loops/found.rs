@@ -97,8 +97,9 @@ pub struct Instruction {
 
 /// A version with fewer than one in this many of the loop's samples counts as not run.
 const DID_NOT_RUN_RATIO: u64 = 50;
-/// Limits on named calls. A call with a lower percentage may be the kernel interrupting the loop.
+/// Limit on the calls of a loop that are named.
 const MAX_NAMED_CALLS: usize = 5;
+/// Minimum percentage of a named call. Below, the kernel may only have interrupted the loop.
 const MIN_CALL_PERCENT: f64 = 0.5;
 
 impl Loop {

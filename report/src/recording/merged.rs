@@ -1,4 +1,4 @@
-//! Merges several recordings: of the processes of a program, of its ranks on several machines, or of repetitions.
+//! Merging of several recordings: of the processes of a program, of its ranks on several machines, or of repetitions.
 
 use rustc_hash::FxHashMap;
 

@@ -38,13 +38,13 @@ pub struct MappedFile {
     pub root: Option<PathBuf>,
 }
 
-/// Collector for the first pass.
+/// Mappings, thread names and lost samples, collected in the first pass.
 #[derive(Debug, Default)]
 pub(super) struct Tasks {
     history: History,
     files: Vec<MappedFile>,
     file_indices: FxHashMap<MappedFile, u32>,
-    /// Time, thread, and its name or the thread that created it.
+    /// Time, thread id, and the new name or the creating thread.
     names: Vec<(u64, u32, Naming)>,
     last_names: FxHashMap<u32, String>,
     lost: u64,

@@ -50,7 +50,7 @@ impl Files {
             self.files.clear();
         }
         self.roots = roots;
-        // Functions of Python are added to their images while a recording is running.
+        // The recorder adds Python functions to their images while it runs.
         for entry in self.files.iter_mut().filter(|entry| entry.name.starts_with("python-")) {
             entry.state = State::Unopened;
         }
@@ -188,7 +188,7 @@ impl FileSymbols {
     /// Opens an ELF file.
     ///
     /// Returns a sentence that says why the file is not a valid ELF file.
-    /// A sentence, where it is none.
+    /// Returns a message if the file is not a valid ELF file.
     pub fn open(path: &Path) -> Result<FileSymbols, String> {
         Elf::open(path).map(FileSymbols)
     }
@@ -220,7 +220,7 @@ impl ImageCode {
         opened.find(|elf| is_recorded_file(elf, file)).map(ImageCode)
     }
 
-    /// Whose instructions can be decoded.
+    /// Returns the instruction set, if there is a decoder for it.
     pub(crate) fn machine(&self) -> Option<Machine> {
         self.0.machine
     }

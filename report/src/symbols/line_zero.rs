@@ -18,8 +18,9 @@ use super::source_frame::SourceFrame;
 use crate::graph::Branches;
 use crate::machine::{Flow, Step};
 
-/// Limits on the decoded bytes of a function, and on the instructions searched for a neighbour.
+/// Code of a function after this limit is not decoded.
 const MAX_FUNCTION_BYTES: u64 = 256 << 10;
+/// Limit on the instructions that are searched for a located neighbour, in each direction.
 const MAX_SEARCHED_INSTRUCTIONS: usize = 400;
 
 /// Instructions of a function, and the starts of its basic blocks.
@@ -224,7 +225,7 @@ mod tests {
         assert_eq!(line_of(0x106, &[(0x103, seven)]), None);
     }
 
-    /// Code is `je` over a `nop`, another `nop`, `ret`: functions set the result shared by several returns like this.
+    /// Machine code: `je` over a `nop`, another `nop`, `ret`: functions set the result shared by several returns like this.
     #[test]
     fn a_block_of_one_instruction_has_the_line_of_both_neighbours() {
         let line = |next_line| {
@@ -234,7 +235,7 @@ mod tests {
         assert_eq!((line(7), line(8)), (Some(vec![frame("f", 7)]), None));
     }
 
-    /// Code is `je`, `nop`, `je`, `nop`, `je`, `nop`, `ret`, with all jumps to the `ret`: like checks before a
+    /// Machine code: `je`, `nop`, `je`, `nop`, `je`, `nop`, `ret`, with all jumps to the `ret`: like checks before a
     /// vectorised loop.
     #[test]
     fn blocks_entered_from_above_have_the_line_of_both_neighbours() {
@@ -251,7 +252,7 @@ mod tests {
         }
     }
 
-    /// Code is `je` to the `nop` at 5, `nop`, `jmp` to the one at 6, two `nop`, `je`, `ret`: a store that both branches
+    /// Machine code: `je` to the `nop` at 5, `nop`, `jmp` to the one at 6, two `nop`, `je`, `ret`: a store that both branches
     /// of an `if` make.
     #[test]
     fn what_branches_have_in_common_has_their_line_or_the_one_where_they_part() {

@@ -47,11 +47,13 @@ impl Style<'_> {
 
 /// Limit on functions without [`Style::all`].
 const MAX_FUNCTIONS: usize = 15;
-/// Limits on libraries, and on functions of each.
+/// Limit on libraries without [`Style::all`].
 const MAX_LIBRARIES: usize = 8;
+/// Limit on the functions named for each library.
 const MAX_LIBRARY_FUNCTIONS: usize = 3;
-/// Minimum share of a function in all samples, and of a compiled function in those of compiled code.
+/// Minimum share of a function in all samples.
 const MIN_PERCENT: f64 = 0.5;
+/// Minimum share of a compiled function in the samples of compiled code.
 const MIN_COMPILED_PERCENT: f64 = 1.0;
 /// Context lines around a line with samples.
 const CONTEXT_LINES: u32 = 2;

@@ -97,8 +97,8 @@ impl Registers {
         step().is_some()
     }
 
-    /// Steps to the caller of a CPython trampoline. It has one word on the stack: the frame pointer, if it has one
-    /// (from 3.13 on). `in_interpreter` returns true for return addresses in the interpreter.
+    /// Steps to the caller of a CPython trampoline, which has one word on the stack. From 3.13 on, that word is the
+    /// caller's frame pointer. `in_interpreter` returns true for return addresses in the interpreter.
     pub(super) fn step_over_trampoline(
         &mut self,
         read: &impl Fn(u64) -> Option<u64>,
