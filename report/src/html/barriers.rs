@@ -17,7 +17,7 @@ pub(super) fn is_parallel(row: &FunctionRow) -> bool {
     row.kind == Kind::Compiled && (row.name.contains("prange") || row.name.contains("gufunc"))
 }
 
-/// Returns the wait in ns by function row, thread and time slice. `begins` holds the start time of each thread's
+/// Returns the wait in ns by function row, thread and time slice. `starts` holds the start time of each thread's
 /// slices.
 pub(super) fn barrier_waits(report: &Report, starts: &[u64], slice: u64) -> BTreeMap<(u32, u32, u64), u64> {
     let mut waits = BTreeMap::new();

@@ -159,7 +159,7 @@ impl Shape {
             | O::ST2
             | O::ST3
             | O::ST4 => Shape::Stores,
-            // Atomic operations also read the value that they add.
+            // The addend of an atomic operation counts as written, too.
             O::LDP
             | O::LDPSW
             | O::LDNP

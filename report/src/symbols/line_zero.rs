@@ -146,7 +146,7 @@ pub(super) fn is_line_zero(frames: &[SourceFrame]) -> bool {
     frames.first().is_some_and(|frame| frame.file.is_some() && frame.line.is_none_or(|line| line == 0))
 }
 
-/// Returns the outermost frames that both have.
+/// Returns the outermost frames that two stacks share.
 fn common_callers(first: &[SourceFrame], second: &[SourceFrame]) -> Option<Vec<SourceFrame>> {
     let shared_count =
         first.iter().rev().zip(second.iter().rev()).take_while(|(first, second)| first == second).count();
@@ -183,7 +183,7 @@ mod tests {
     use super::*;
     use crate::machine::Machine;
 
-    /// Code is three `nop`, `jne` to the second, two `nop`, `ret`.
+    /// Machine code: three `nop`, `jne` to the second, two `nop`, `ret`.
     const CODE: [u8; 8] = [0x90, 0x90, 0x90, 0x75, 0xfc, 0x90, 0x90, 0xc3];
 
     fn frame(name: &str, line: u32) -> SourceFrame {

@@ -283,7 +283,7 @@ impl Table<'_> {
         }
     }
 
-    /// Returns the line ranges of a file to show, sorted and without gaps of a line.
+    /// Returns the line ranges of a file to show, sorted, and merged if they nearly touch.
     fn blocks(
         &self,
         file: u32,
@@ -441,7 +441,7 @@ pub(crate) fn truncate(text: &str, columns: usize) -> String {
     text.chars().take_while(fits).chain(['…']).collect()
 }
 
-/// Returns the machine, if there are several.
+/// Returns ` on HOST` if there are several machines.
 fn host_suffix(has_several: bool, host: &str) -> String {
     if has_several { format!(" on {}", printable(host)) } else { String::new() }
 }
