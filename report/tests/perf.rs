@@ -1,5 +1,5 @@
-//! Tests with recordings that perf makes now: of Numba under `jitlisten run`, as a file, as a pipe, cut off by SIGKILL,
-//! and of a running process (`-p`) that forks.
+//! Tests with recordings that perf makes now: of Numba under `jitlisten run`, as a file, as a pipe, truncated by
+//! SIGKILL, and of a running process (`-p`) that forks.
 //!
 //! Needs perf, the first environment of `ci/setup.sh` and `cargo build --release`.
 #![allow(missing_docs, clippy::unwrap_used)]

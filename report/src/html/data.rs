@@ -57,7 +57,7 @@ pub(super) fn data(report: &Report) -> Value {
     })
 }
 
-/// Returns the counts that qualify the figures, if they are not zero.
+/// Returns the counts of samples without a line and of lost samples, unless they are zero.
 fn facts(report: &Report) -> Value {
     let profile = &report.profile;
     let rows = [

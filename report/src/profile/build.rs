@@ -95,8 +95,8 @@ impl<'a> Builder<'a> {
         let mut row_indices: FxHashMap<(&str, Kind, &str), u32> = FxHashMap::default();
         let (mut rows, mut row_names) = (Vec::new(), Vec::new());
         for function in &symbols.functions {
-            // The compilations of a function are in different images, so compiled functions have one row in spite of
-            // the module.
+            // The compilations of a function are in different images, so the module does not tell compiled functions
+            // apart.
             let module = if function.kind == Kind::Compiled { "" } else { function.module.as_str() };
             let next = row_indices.len() as u32;
             let row = *row_indices.entry((&function.base, function.kind, module)).or_insert_with(|| {

@@ -99,7 +99,8 @@ impl Container {
         Some(())
     }
 
-    /// Returns the range of the records. A recorder that was killed leaves the size at 0, or at a planned size.
+    /// Returns the range of the records. A recorder that was killed leaves the size at 0, or at the size that it
+    /// planned to write.
     fn data_section(&mut self, start: u64, size: u64, length: u64) -> std::ops::Range<u64> {
         let end = start.saturating_add(size);
         if start > length {

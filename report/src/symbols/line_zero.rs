@@ -225,7 +225,8 @@ mod tests {
         assert_eq!(line_of(0x106, &[(0x103, seven)]), None);
     }
 
-    /// Machine code: `je` over a `nop`, another `nop`, `ret`: functions set the result shared by several returns like this.
+    /// Machine code: `je` over a `nop`, another `nop`, `ret`. Functions set the result shared by several returns like
+    /// this.
     #[test]
     fn a_block_of_one_instruction_has_the_line_of_both_neighbours() {
         let line = |next_line| {
@@ -235,8 +236,8 @@ mod tests {
         assert_eq!((line(7), line(8)), (Some(vec![frame("f", 7)]), None));
     }
 
-    /// Machine code: `je`, `nop`, `je`, `nop`, `je`, `nop`, `ret`, with all jumps to the `ret`: like checks before a
-    /// vectorised loop.
+    /// Machine code: `je`, `nop`, `je`, `nop`, `je`, `nop`, `ret`, with all jumps to the `ret`. Checks before a
+    /// vectorised loop look like this.
     #[test]
     fn blocks_entered_from_above_have_the_line_of_both_neighbours() {
         let (inlined_g, inlined_h) = (vec![frame("g", 20), frame("f", 7)], vec![frame("h", 30), frame("f", 7)]);
@@ -252,8 +253,8 @@ mod tests {
         }
     }
 
-    /// Machine code: `je` to the `nop` at 5, `nop`, `jmp` to the one at 6, two `nop`, `je`, `ret`: a store that both branches
-    /// of an `if` make.
+    /// Machine code: `je` to the `nop` at 5, `nop`, `jmp` to the one at 6, two `nop`, `je`, `ret`. It is a store that
+    /// both branches of an `if` make.
     #[test]
     fn what_branches_have_in_common_has_their_line_or_the_one_where_they_part() {
         let line = |zero: &[SourceFrame], lines: [Vec<SourceFrame>; 3]| {
