@@ -1,6 +1,6 @@
-"""Compiles, forks, and compiles in the child, which goes on when its parent is gone.
+"""Compiles, forks, and compiles in the child, which outlives its parent.
 
-Prints lines "WHO FUNCTION FILE", and at last what the child finds about the lock of its parent's directory.
+Prints lines "WHO FUNCTION FILE", and finally the child's view of the lock on its parent's directory.
 """
 
 import ctypes
@@ -13,12 +13,12 @@ import jit
 from where import file_of
 
 engine = jit.engine()
-kind = ctypes.CFUNCTYPE(ctypes.c_int64)
+prototype = ctypes.CFUNCTYPE(ctypes.c_int64)
 
 
 def compile(name, result):
     address = jit.compile_into(engine, f"define i64 @{name}() {{ ret i64 {result} }}", name)
-    assert kind(address)() == result
+    assert prototype(address)() == result
     return address
 
 
@@ -33,8 +33,8 @@ if os.fork() == 0:
     of_child = compile("of_child", 2)
     report("child", "common", common)
     report("child", "of_child", of_child)
-    until = time.monotonic() + 60
-    while os.getppid() == parent and time.monotonic() < until:
+    deadline = time.monotonic() + 60
+    while os.getppid() == parent and time.monotonic() < deadline:
         time.sleep(0.02)
     alive = pathlib.Path(file_of(common)).with_name("alive")
     with open(alive) as lock:
