@@ -36,4 +36,4 @@ for task in tasks:
 deadline = time.process_time() + float(sys.argv[1])
 while time.process_time() < deadline:
     for task in tasks:
-        resumed(task, resume)
+        resumed(task, resume_depth)
