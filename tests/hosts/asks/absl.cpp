@@ -1,4 +1,4 @@
-// absl's symbolizer, which its failure handler and its checks use: it reads the files in /proc/self/maps.
+// absl's symbolizer, used by its failure handler and its checks. It reads the files listed in /proc/self/maps.
 #include <absl/debugging/failure_signal_handler.h>
 #include <absl/debugging/symbolize.h>
 #include <cstdio>
