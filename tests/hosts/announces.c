@@ -9,8 +9,8 @@ void *dlopen(const char *name, int mode)
     static void *(*real)(const char *, int);
     if (!real)
         real = (void *(*)(const char *, int))dlsym(RTLD_NEXT, "dlopen");
-    void *handle = real(name, mode);
+    void *library = real(name, mode);
     if (mode & RTLD_NOLOAD)
         ((void (*)(void))_r_debug.r_brk)();
-    return handle;
+    return library;
 }

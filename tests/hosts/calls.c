@@ -63,7 +63,7 @@ static void load_many(int count) {
 }
 
 /* CPU time of this process, in ms. */
-static double milliseconds(void) {
+static double cpu_milliseconds(void) {
     struct timespec now;
     clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &now);
     return now.tv_sec * 1e3 + now.tv_nsec / 1e6;
@@ -76,32 +76,32 @@ static void print_ready_and_wait(void) {
 }
 
 /* Forks five children. Prints their process IDs, and the minimum of their CPU time up to the return of fork, in ms. */
-static int forks(int count) {
+static int measure_forks(int count) {
     double minimum = 1e9;
-    pid_t child = 0;
+    pid_t run_in_child = 0;
     load_many(count);
     for (int attempt = 0; attempt < 5; attempt++) {
         int pipe_ends[2];
         double milliseconds_in_child;
         if (pipe(pipe_ends)) return 2;
-        child = fork();
-        if (child == 0) {
-            milliseconds_in_child = milliseconds();
+        run_in_child = fork();
+        if (run_in_child == 0) {
+            milliseconds_in_child = cpu_milliseconds();
             if (write(pipe_ends[1], &milliseconds_in_child, sizeof milliseconds_in_child) != sizeof milliseconds_in_child) _exit(2);
             _exit(0);
         }
         if (read(pipe_ends[0], &milliseconds_in_child, sizeof milliseconds_in_child) != sizeof milliseconds_in_child) return 2;
-        waitpid(child, NULL, 0);
+        waitpid(run_in_child, NULL, 0);
         close(pipe_ends[0]), close(pipe_ends[1]);
         minimum = milliseconds_in_child < minimum ? milliseconds_in_child : minimum;
-        printf("child %d\n", child);
+        printf("child %d\n", run_in_child);
     }
     printf("milliseconds %.2f\n", minimum);
     return 0;
 }
 
 /* Forks a child that runs inherited code, compiles, or enables its own perf map. */
-static int child(const char *action) {
+static int run_in_child(const char *action) {
     unsigned char *address = map_loops(2);
     load(address, "inherited");
     pid_t pid = fork();
@@ -119,7 +119,7 @@ static int child(const char *action) {
 }
 
 /* Compiles, waits, and replaces a function by new code at the same address. */
-static int neighbour(const char *name) {
+static int replace_function(const char *name) {
     char text[64];
     unsigned char *address = map_loops(3);
     snprintf(text, sizeof text, "%s_first", name);
@@ -145,7 +145,7 @@ static long resident_kb(void) {
 }
 
 /* Loads and frees objects, and prints the resident memory after each half. */
-static int turns(int count) {
+static int load_and_free_repeatedly(int count) {
     unsigned char *address = map_loops(1);
     for (int half = 0; half < 2; half++) {
         for (int i = 0; i < count / 2; i++) unload(load(address, "passing"));
@@ -156,7 +156,7 @@ static int turns(int count) {
 
 /* Loads one object of `count` functions: with gaps, each in its own section; with lines, adjacent, all in one section.
  * */
-static int sections(size_t count, int with_lines) {
+static int load_many_sections(size_t count, int with_lines) {
     const size_t stride = with_lines ? sizeof LOOP : 64;
     unsigned char *address = mmap(NULL, count * stride, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     struct jitlisten_function *functions = calloc(count, sizeof *functions);
@@ -189,7 +189,7 @@ static void print_status(const char *prefix) {
     fclose(file);
 }
 
-static int address_space(void) {
+static int print_peak_address_space(void) {
     load(map_loops(1), "first");
     print_status("VmPeak");
     return 0;
@@ -200,7 +200,7 @@ static void print_signals(void) {
 }
 
 /* Prints the signal state at the start, with a signal blocked, and after an object was loaded and freed. */
-static int signals(void) {
+static int print_signals_over_life(void) {
     sigset_t set;
     print_signals();
     sigemptyset(&set), sigaddset(&set, SIGUSR1);
@@ -212,10 +212,10 @@ static int signals(void) {
 }
 
 /* Compiles as root, becomes another user, and compiles more. With `worker`, a forked child does so. */
-static int becomes(const char *who, int user) {
+static int compile_as_other_user(const char *process, int user) {
     unsigned char *address = map_loops(2);
     load(address, "of_root");
-    if (!strcmp(who, "worker")) {
+    if (!strcmp(process, "worker")) {
         pid_t pid = fork();
         if (pid) {
             waitpid(pid, NULL, 0);
@@ -225,12 +225,12 @@ static int becomes(const char *who, int user) {
     }
     if (setgid((gid_t)user) || setuid((uid_t)user)) return 2;
     load(address + PAGE, "of_user");
-    if (!strcmp(who, "worker")) _exit(0);
+    if (!strcmp(process, "worker")) _exit(0);
     return 0;
 }
 
 /* Exercises the sinks: load, free, load again, fork. */
-static int everything(void) {
+static int exercise_sinks(void) {
     unsigned char *address = map_loops(3);
     unload(load(address, "first"));
     load(address, "second");
@@ -246,7 +246,7 @@ static int everything(void) {
 }
 
 /* Without privileges, a session does not open its log, and counts the lost lines. */
-static int lost_lines(void) {
+static int print_lost_lines(void) {
     struct jitlisten_statistics statistics = {.size = sizeof statistics};
     load(map_loops(1), "first");
     if (jitlisten_get_statistics && jitlisten_get_statistics(&statistics)) return 3;
@@ -256,15 +256,15 @@ static int lost_lines(void) {
 
 int main(int argc, char **argv) {
     const char *scenario = argc > 1 ? argv[1] : "", *word = argc > 2 ? argv[2] : "";
-    if (!strcmp(scenario, "forks")) return forks(atoi(word));
-    if (!strcmp(scenario, "child")) return child(word);
-    if (!strcmp(scenario, "neighbour")) return neighbour(word);
-    if (!strcmp(scenario, "turns")) return turns(atoi(word));
-    if (!strcmp(scenario, "becomes")) return becomes(word, atoi(argv[3]));
-    if (!strcmp(scenario, "everything")) return everything();
-    if (!strcmp(scenario, "sections")) return sections(strtoul(word, NULL, 10), argc > 3);
-    if (!strcmp(scenario, "address-space")) return address_space();
-    if (!strcmp(scenario, "signals")) return signals();
-    if (!strcmp(scenario, "lost-lines")) return lost_lines();
+    if (!strcmp(scenario, "forks")) return measure_forks(atoi(word));
+    if (!strcmp(scenario, "child")) return run_in_child(word);
+    if (!strcmp(scenario, "neighbour")) return replace_function(word);
+    if (!strcmp(scenario, "turns")) return load_and_free_repeatedly(atoi(word));
+    if (!strcmp(scenario, "becomes")) return compile_as_other_user(word, atoi(argv[3]));
+    if (!strcmp(scenario, "everything")) return exercise_sinks();
+    if (!strcmp(scenario, "sections")) return load_many_sections(strtoul(word, NULL, 10), argc > 3);
+    if (!strcmp(scenario, "address-space")) return print_peak_address_space();
+    if (!strcmp(scenario, "signals")) return print_signals_over_life();
+    if (!strcmp(scenario, "lost-lines")) return print_lost_lines();
     return 1;
 }

@@ -8,7 +8,7 @@ import mmap
 import os
 import sys
 
-from where import file_of, mappings
+from where import backing_file, count_mappings
 
 READ, WRITE, EXECUTE = 0x1000000, 0x2000000, 0x4000000
 LLVM = ctypes.CDLL(sys.argv[1])
@@ -65,7 +65,7 @@ def function_address(engine, name):
 
 
 def report(step, address, should_call=True):
-    file = "image" if file_of(address).endswith(".so") else file_of(address)
+    file = "image" if backing_file(address).endswith(".so") else backing_file(address)
     result = ctypes.CFUNCTYPE(ctypes.c_int32)(address)() if should_call else "not called"
     print(f"{step}: {file}, {result}", flush=True)
 
@@ -98,9 +98,9 @@ with open("/proc/self/maps") as maps:
     print("images left:", sum(line.rstrip().endswith(".so") and "/object-" in line for line in maps))
 
 # The earlier engines have filled LLVM's own caches, whose mappings no longer change.
-mappings_before = mappings()
+mappings_before = count_mappings()
 for _ in range(100):
     engine = create_engine(module("f", 42))
     function_address(engine, "f")
     call("LLVMDisposeExecutionEngine", engine, result=None)
-print("more mappings:", mappings() - mappings_before)
+print("more mappings:", count_mappings() - mappings_before)

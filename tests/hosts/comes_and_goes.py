@@ -12,7 +12,7 @@ import os
 import sys
 
 import jit
-from where import mappings
+from where import count_mappings
 
 WARM, TURNS = int(sys.argv[1]), int(sys.argv[2])
 PADDING = "a_name_of_some_length_" * 18
@@ -40,7 +40,7 @@ def directory_bytes(directory):
     return total_bytes
 
 
-def print_usage(what):
+def print_usage(label):
     gc.collect()
     libc.malloc_trim(0)
     with open("/proc/self/statm") as statm:
@@ -48,7 +48,7 @@ def print_usage(what):
     path = f"/tmp/perf-{os.getpid()}.map"
     perf_map = os.path.getsize(path) if os.path.exists(path) else 0
     usage = {
-        "resident": resident, "mappings": mappings(), "perf_map": perf_map,
+        "resident": resident, "mappings": count_mappings(), "perf_map": perf_map,
         "files": directory_bytes(os.environ["JITLISTEN_DIR"])
     }
     print(json.dumps(usage), flush=True)

@@ -7,7 +7,7 @@ import re
 HEADER = pathlib.Path(__file__).parents[2] / "include/jitlisten.h"
 
 
-def read():
+def read_statistics():
     try:
         get_statistics = ctypes.CDLL(None).jitlisten_get_statistics
     except AttributeError:

@@ -48,8 +48,8 @@ static const char *text =
     "define i64 @ghc%1$d(i64 %%n) nounwind noinline {\n"
     "  %%a = call ghccc i64 @hidden%1$d(i64 %%n, i64 %2$d)\n  %%b = xor i64 %%a, %%n\n  ret i64 %%b\n}\n";
 
-static void fail(const char *what) {
-    fprintf(stderr, "%s\n", what);
+static void fail(const char *message) {
+    fprintf(stderr, "%s\n", message);
     exit(1);
 }
 
@@ -88,13 +88,13 @@ static long orc(const char *ir, const char *outer, const char *ghc) {
 }
 
 static long mcjit(const char *ir, const char *outer, const char *ghc) {
-    struct compiled compiled = compile_text(ir, outer);
-    return run(compiled.address, LLVMGetFunctionAddress(compiled.engine, ghc));
+    struct compiled compiled_function = compile_text(ir, outer);
+    return run(compiled_function.address, LLVMGetFunctionAddress(compiled_function.engine, ghc));
 }
 
 static int is_orc, modules_per_thread, is_listening;
 static atomic_int compiled_count;
-static long sums[THREADS];
+static long sums_by_thread[THREADS];
 
 static void *work(void *argument) {
     long thread = (long)argument;
@@ -103,7 +103,7 @@ static void *work(void *argument) {
         snprintf(ir, sizeof ir, text, number, number + 1000);
         snprintf(outer, sizeof outer, "outer%d", number);
         snprintf(ghc, sizeof ghc, "ghc%d", number);
-        sums[thread] += is_orc ? orc(ir, outer, ghc) : mcjit(ir, outer, ghc);
+        sums_by_thread[thread] += is_orc ? orc(ir, outer, ghc) : mcjit(ir, outer, ghc);
         /* libjitlisten is opened while all threads are compiling, and all of them compile more afterwards. */
         atomic_fetch_add(&compiled_count, 1);
         while (is_listening && number % modules_per_thread == modules_per_thread - 2 && atomic_load(&compiled_count) >= 0) usleep(1000);
@@ -138,8 +138,8 @@ int embedded(int argc, char **argv) {
     long sum = 0;
     for (int thread = 0; thread < threads; thread++) {
         pthread_join(thread_handles[thread], NULL);
-        sum += sums[thread];
-        sums[thread] = 0;
+        sum += sums_by_thread[thread];
+        sums_by_thread[thread] = 0;
     }
     printf("%s %ld\n", argv[1], sum);
     if (waits_for_input || loops) puts("running");

@@ -42,7 +42,7 @@ static void exit_by_instruction(long status) {
 
 /* Prints which thread runs the handlers of exit(3), and whether SIGTERM is blocked there. */
 static __thread const char *thread_name = "another thread";
-static void at_exit(void) {
+static void print_thread_at_exit(void) {
     sigset_t blocked;
     pthread_sigmask(SIG_SETMASK, NULL, &blocked);
     printf("handlers in %s, SIGTERM %s\n", thread_name, sigismember(&blocked, SIGTERM) ? "blocked" : "open");
@@ -102,11 +102,11 @@ static void install_filter(struct sock_filter *instructions, unsigned short leng
 int main(int argc, char **argv) {
     const char *scenario = argc > 1 ? argv[1] : "";
     /* Static, because the main thread's stack may be gone before a worker reads these. */
-    static double brief = 0.05, longer = 0.15;
+    static double short_seconds = 0.05, long_seconds = 0.15;
     thread_name = "the main thread";
-    atexit(at_exit);
+    atexit(print_thread_at_exit);
     setvbuf(stdout, NULL, _IONBF, 0);
-    burn(brief);
+    burn(short_seconds);
     if (!strcmp(scenario, "main")) {
         syscall(SYS_exit, 21);
     } else if (!strcmp(scenario, "main by an instruction")) {
@@ -114,42 +114,42 @@ int main(int argc, char **argv) {
     } else if (!strcmp(scenario, "group")) {
         syscall(SYS_exit_group, 25);
     } else if (!strcmp(scenario, "main, then a worker")) {
-        start_thread(work_and_exit, &longer);
+        start_thread(work_and_exit, &long_seconds);
         syscall(SYS_exit, 21);
     } else if (!strcmp(scenario, "main, then a worker returns")) {
-        start_thread(work_and_return, &longer);
+        start_thread(work_and_return, &long_seconds);
         syscall(SYS_exit, 21);
     } else if (!strcmp(scenario, "a worker, then main")) {
-        start_thread(work_and_exit, &brief);
+        start_thread(work_and_exit, &short_seconds);
         burn(0.3);
         syscall(SYS_exit, 21);
     } else if (!strcmp(scenario, "a worker, then main returns")) {
-        start_thread(work_and_exit, &brief);
+        start_thread(work_and_exit, &short_seconds);
         burn(0.3);
         return 26;
     } else if (!strcmp(scenario, "pthread_exit")) {
         pthread_exit(NULL);
     } else if (!strcmp(scenario, "pthread_exit, then a worker")) {
-        start_thread(work_and_return, &longer);
+        start_thread(work_and_return, &long_seconds);
         pthread_exit(NULL);
     } else if (!strcmp(scenario, "pthread_exit, then a worker exits")) {
-        start_thread(work_and_exit, &longer);
+        start_thread(work_and_exit, &long_seconds);
         pthread_exit(NULL);
     } else if (!strcmp(scenario, "pthread_exit, then workers")) {
         pthread_barrier_init(&workers_barrier, NULL, 4);
-        for (int number = 0; number < 4; number++) start_thread(return_together, &longer);
+        for (int number = 0; number < 4; number++) start_thread(return_together, &long_seconds);
         pthread_exit(NULL);
     } else if (!strcmp(scenario, "strict")) {
         if (prctl(PR_SET_SECCOMP, SECCOMP_MODE_STRICT)) abort();
-        burn(longer);
+        burn(long_seconds);
         syscall(SYS_exit, 23);
     } else if (!strcmp(scenario, "strict, killed")) {
         if (prctl(PR_SET_SECCOMP, SECCOMP_MODE_STRICT)) abort();
-        burn(longer);
+        burn(long_seconds);
         getppid();
     } else if (!strcmp(scenario, "strict, crashed")) {
         if (syscall(SYS_seccomp, SECCOMP_SET_MODE_STRICT, 0, NULL)) abort();
-        burn(longer);
+        burn(long_seconds);
         *(volatile int *)16 = 1;
     } else if (!strcmp(scenario, "filter") || !strcmp(scenario, "filter, crashed")) {
         struct sock_filter filter_program[] = {
@@ -159,7 +159,7 @@ int main(int argc, char **argv) {
             BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_KILL_PROCESS),
         };
         install_filter(filter_program, sizeof filter_program / sizeof *filter_program);
-        burn(longer);
+        burn(long_seconds);
         if (!strcmp(scenario, "filter, crashed")) *(volatile int *)16 = 1;
         return 24;
     } else if (!strcmp(scenario, "filter of threads")) {
@@ -180,11 +180,11 @@ int main(int argc, char **argv) {
             BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
         };
         install_filter(filter_program, sizeof filter_program / sizeof *filter_program);
-        burn(longer);
+        burn(long_seconds);
         return 27;
     } else if (!strcmp(scenario, "daemon")) {
         if (daemon(1, 1)) abort();
-        burn(longer);
+        burn(long_seconds);
         printf("a daemon\n");
         return 28;
     } else if (!strcmp(scenario, "vfork")) {
@@ -206,20 +206,20 @@ int main(int argc, char **argv) {
         pause();
     } else if (!strcmp(scenario, "no /proc")) {
         if (chroot("/usr/share")) abort();
-        start_thread(work_and_exit, &longer);
+        start_thread(work_and_exit, &long_seconds);
         exit_by_instruction(21);
     } else if (!strcmp(scenario, "no /proc, pthread_exit")) {
         /* Loads libgcc_s, which pthread_exit needs, before the chroot. */
         pthread_t thread;
         if (pthread_create(&thread, NULL, call_pthread_exit, NULL) || pthread_join(thread, NULL)) abort();
         if (chroot("/usr/share")) abort();
-        start_thread(work_and_return, &longer);
+        start_thread(work_and_return, &long_seconds);
         pthread_exit(NULL);
     }
     else if (!strcmp(scenario, "threads")) {
         pthread_t threads[3];
         for (int number = 0; number < 3; number++)
-            if (pthread_create(threads + number, NULL, work_and_allocate, &longer)) abort();
+            if (pthread_create(threads + number, NULL, work_and_allocate, &long_seconds)) abort();
         for (int number = 0; number < 3; number++) pthread_join(threads[number], NULL);
         printf("%d allocations\n", allocations);
         return 32;
@@ -229,7 +229,7 @@ int main(int argc, char **argv) {
         int status = 0;
         if (child == 0) {
             if (!strcmp(scenario, "another user") ? setuid(65534) : chroot("/usr/share")) _exit(33);
-            burn(longer);
+            burn(long_seconds);
             _exit(34);
         }
         if (waitpid(child, &status, 0) != child) abort();

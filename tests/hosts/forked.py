@@ -10,7 +10,7 @@ import pathlib
 import time
 
 import jit
-from where import file_of
+from where import backing_file
 
 engine = jit.engine()
 prototype = ctypes.CFUNCTYPE(ctypes.c_int64)
@@ -23,7 +23,7 @@ def compile(name, result):
 
 
 def report(process, name, address):
-    os.write(1, f"{process} {name} {file_of(address)}\n".encode())
+    os.write(1, f"{process} {name} {backing_file(address)}\n".encode())
 
 
 common = compile("common", 1)
@@ -36,7 +36,7 @@ if os.fork() == 0:
     deadline = time.monotonic() + 60
     while os.getppid() == parent and time.monotonic() < deadline:
         time.sleep(0.02)
-    alive = pathlib.Path(file_of(common)).with_name("alive")
+    alive = pathlib.Path(backing_file(common)).with_name("alive")
     with open(alive) as lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -129,12 +129,12 @@ struct __attribute__((visibility("default"))) RuntimeDyldELF {
         if (mode == "null" || mode == "never" || (mode == "late" && call_count++ == 0)) return LoadResult(nullptr);
         Info *info = new Info(mode == "stranger" ? static_cast<void *>(&mode) : this);
         if (mode == "heap") {
-            void *slots = calloc(16, 8);
-            memcpy(slots, *reinterpret_cast<void **>(info), 48);
-            memcpy(static_cast<void *>(info), &slots, 8);
+            void *vtable = calloc(16, 8);
+            memcpy(vtable, *reinterpret_cast<void **>(info), 48);
+            memcpy(static_cast<void *>(info), &vtable, 8);
         }
-        void *slots = mode == "data" ? vtable_of_data : foreign_vtable;
-        if (mode == "data" || mode == "others") memcpy(static_cast<void *>(info), &slots, 8);
+        void *vtable = mode == "data" ? vtable_of_data : foreign_vtable;
+        if (mode == "data" || mode == "others") memcpy(static_cast<void *>(info), &vtable, 8);
         if (mode == "none") memset(static_cast<void *>(info), 0, 8);
         return LoadResult(info);
     }

@@ -26,14 +26,14 @@ def foreign(_):
     burn(SECONDS)
 
 
-def in_foreign_thread():
+def run_in_foreign_thread():
     libc = ctypes.CDLL(None)
     thread = ctypes.c_ulong()
     assert libc.pthread_create(ctypes.byref(thread), None, foreign, None) == 0
     assert libc.pthread_join(thread, None) == 0
 
 
-def in_second_interpreter():
+def run_in_second_interpreter():
     code = f"{BURN}\ndef inside():\n    burn({SECONDS})\ninside()"
     if sys.version_info >= (3, 13):
         import _interpreters
@@ -61,9 +61,9 @@ def between(depth):
 
 
 sys.setrecursionlimit(6000)
-in_foreign_thread()
-in_second_interpreter()
-thread = threading.Thread(target=in_second_interpreter)
+run_in_foreign_thread()
+run_in_second_interpreter()
+thread = threading.Thread(target=run_in_second_interpreter)
 thread.start()
 thread.join()
 # Record a complete stack first: `between` has too many C frames for Python 3.10 and older.

@@ -35,12 +35,12 @@ for number in range(60):
     functions.append(prototype(jit.compile_into(engine, SOURCE.format(number), f"f{number}")))
 expected = [function(5_000) for function in functions]
 mismatches = 0
-done = False
+should_stop = False
 
 
 def work():
     global mismatches
-    while not done:
+    while not should_stop:
         mismatches += sum(function(5_000) != result for function, result in zip(functions, expected))
 
 
@@ -55,7 +55,7 @@ for thread in threads:
 for _ in range(10):
     assert LIBRARY.jitlisten_enable(b"image") == 0
     assert LIBRARY.jitlisten_disable(b"image") == 0
-done = True
+should_stop = True
 for thread in threads:
     thread.join()
 print("wrong:", mismatches)

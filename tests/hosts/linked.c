@@ -19,12 +19,12 @@ int main(int argc, char **argv) {
         return 2;
     void *library = llvmlite_open(argv[1], RTLD_NOW);
     printf("%d\n", (int)compile_and_call(library, "before_open"));
-    jitlisten_status opened = jitlisten_open();
+    jitlisten_status open_status = jitlisten_open();
     printf("%d\n", (int)compile_and_call(library, "after_open"));
     struct jitlisten_statistics statistics;
     memset(&statistics, 0, sizeof statistics);
     statistics.size = sizeof statistics;
-    jitlisten_status counted = jitlisten_get_statistics(&statistics);
-    printf("open %d, statistics %d, %d objects\n", (int)opened, (int)counted, (int)statistics.objects_finalized);
+    jitlisten_status statistics_status = jitlisten_get_statistics(&statistics);
+    printf("open %d, statistics %d, %d objects\n", (int)open_status, (int)statistics_status, (int)statistics.objects_finalized);
     return 0;
 }

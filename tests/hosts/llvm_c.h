@@ -76,16 +76,16 @@ static inline struct compiled compile_text(const char *text, const char *functio
     return compile_with(text, function, NULL);
 }
 
-/* Compiles `i64 NAME(i64 n)`, which returns 3 n + NUMBER. `name` is spelled as in quoted LLVM assembly, `plain` as a
- * symbol. */
-static inline struct compiled compile_named(const char *name, const char *plain, long addend) {
+/* Compiles `i64 NAME(i64 n)`, which returns 3 n + NUMBER. `name` is spelled as in quoted LLVM assembly, `symbol` as the
+ * plain symbol name. */
+static inline struct compiled compile_named(const char *name, const char *symbol, long addend) {
     size_t size = strlen(name) + 256;
     char *text = (char *)malloc(size);
     snprintf(text, size,
              "define i64 @\"%s\"(i64 %%n) uwtable \"frame-pointer\"=\"all\" {\n"
              "  %%a = mul i64 %%n, 3\n  %%b = add i64 %%a, %ld\n  ret i64 %%b\n}\n",
              name, addend);
-    struct compiled compiled = compile_text(text, plain);
+    struct compiled compiled = compile_text(text, symbol);
     free(text);
     return compiled;
 }

@@ -51,7 +51,7 @@ static inline uint64_t llvmlite_compile(void *library, const char *text, const c
 }
 
 /* Reads a text file. The caller frees the result. */
-static inline char *contents(const char *path, size_t *size) {
+static inline char *read_text_file(const char *path, size_t *size) {
     enum { MAX_BYTES = 1 << 16 };
     char *text = calloc(1, MAX_BYTES);
     FILE *file = fopen(path, "r");

@@ -9,7 +9,7 @@ from memray import FileReader
 #: Lines of allocates.py: the call of `make`, and the allocation of the array.
 TOTAL_LINE, MAKE_LINE = 23, 13
 
-large_allocations = whole_stacks = named_stacks = stacks_with_line = stacks_with_inlined_line = 0
+large_allocations = complete_stacks = named_stacks = stacks_with_line = stacks_with_inlined_line = 0
 with FileReader(sys.argv[1]) as reader:
     for record in reader.get_allocation_records():
         if not 8_000_000 <= record.size < 8_002_000:
@@ -29,7 +29,7 @@ with FileReader(sys.argv[1]) as reader:
         stacks_with_inlined_line += any("make" in function and line == MAKE_LINE for function, line in compiled)
         has_allocator = any(name.startswith("NRT_") for name in stack)
         named_stacks += any("__main__" in name and "total" in name and "cpython" not in name for name in stack)
-        whole_stacks += has_allocator and any(
+        complete_stacks += has_allocator and any(
             name in ("Dispatcher_call", "call_cfunc", "compile_and_invoke") for name in stack
         )
-print(large_allocations, whole_stacks, named_stacks, stacks_with_line, stacks_with_inlined_line)
+print(large_allocations, complete_stacks, named_stacks, stacks_with_line, stacks_with_inlined_line)

@@ -12,7 +12,7 @@ import sys
 import llvmlite.binding as llvm
 
 import jit
-from where import file_of
+from where import backing_file
 
 COUNT = int(sys.argv[1])
 finalize_together = sys.argv[2] == "together"
@@ -43,7 +43,7 @@ prototype = ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_int64, ctypes.c_int64)
 right_count = sum(prototype(address)(1, 2) == 3 + number for number, address in enumerate(addresses.values()))
 print("right:", right_count)
 for name, address in addresses.items():
-    print(name, file_of(address))
+    print(name, backing_file(address))
 sys.stdout.flush()
 if sys.argv[4:]:
     print("waiting", flush=True)

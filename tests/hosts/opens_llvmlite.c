@@ -16,7 +16,7 @@ int main(int argc, char **argv)
         return 2;
     void *library = llvmlite_open(argv[1], strcmp(argv[3], "now") == 0 ? RTLD_NOW : RTLD_LAZY);
     size_t size;
-    char *text = contents(argv[2], &size);
+    char *text = read_text_file(argv[2], &size);
     double (*alpha)(int64_t, double) = (double (*)(int64_t, double))(uintptr_t)llvmlite_compile(library, text, "alpha");
     free(text);
     printf("%.17g\nrunning\n", alpha(10, 1.0));

@@ -23,16 +23,16 @@ int main(int argc, char **argv)
     struct compiled compiled = compile_named("before", "before", 1);
     if (!is_right(compiled, 1))
         return 1;
-    double begin = cpu_milliseconds();
+    double before_opening = cpu_milliseconds();
     for (int i = 0; i < count; i++) {
         char path[4096];
         snprintf(path, sizeof path, "%s%d.so", argv[1], i);
         if (!(handles[i] = dlopen(path, RTLD_NOW)))
             return 1;
     }
-    double opened = cpu_milliseconds();
+    double after_opening = cpu_milliseconds();
     for (int i = count; i-- > 0;)
         dlclose(handles[i]);
-    printf("%.1f opening %.1f closing\n", opened - begin, cpu_milliseconds() - opened);
+    printf("%.1f opening %.1f closing\n", after_opening - before_opening, cpu_milliseconds() - after_opening);
     return 0;
 }

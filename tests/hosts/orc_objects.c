@@ -163,7 +163,7 @@ static void link_nested(int count) {
 }
 
 struct work_share {
-    int begin, end, frees, frees_last;
+    int begin, end, disposes_engines, disposes_last;
     long sum;
 };
 
@@ -172,13 +172,13 @@ static void *link_share(void *argument) {
     for (int number = work_share->begin; number < work_share->end; number++) {
         void *engine = make_engine();
         work_share->sum += link_module(engine, number);
-        if (work_share->frees_last || (work_share->frees && number + 1 < work_share->end))
+        if (work_share->disposes_last || (work_share->disposes_engines && number + 1 < work_share->end))
             check(CALL(void *, "LLVMOrcDisposeLLJIT", engine), "dispose");
     }
     return NULL;
 }
 
-static void run(const char *path, int flags, int count, int threads, int frees, int frees_last, int nested) {
+static void run(const char *path, int flags, int count, int threads, int disposes_engines, int disposes_last, int nested) {
     llvm = dlopen(path, flags);
     if (!llvm) {
         fprintf(stderr, "%s\n", dlerror());
@@ -193,7 +193,7 @@ static void run(const char *path, int flags, int count, int threads, int frees, 
         return;
     }
     int half = threads ? count / 2 : 0;
-    struct work_share first = {0, half, frees, frees_last, 0}, second = {half, count, frees, frees_last, 0};
+    struct work_share first = {0, half, disposes_engines, disposes_last, 0}, second = {half, count, disposes_engines, disposes_last, 0};
     pthread_t thread;
     if (threads && pthread_create(&thread, NULL, link_share, &first)) exit(1);
     link_share(&second);
@@ -203,11 +203,11 @@ static void run(const char *path, int flags, int count, int threads, int frees, 
 
 int main(int argc, char **argv) {
     if (argc < 3) return 2;
-    int flags = RTLD_NOW, threads = 0, frees = 0, repeats = 0, nested = 0, loops = 0;
+    int flags = RTLD_NOW, threads = 0, disposes_engines = 0, repeats = 0, nested = 0, loops = 0;
     for (int word = 3; word < argc; word++) {
         if (!strcmp(argv[word], "deepbind")) flags |= RTLD_DEEPBIND;
         threads |= !strcmp(argv[word], "threads");
-        frees |= !strcmp(argv[word], "frees");
+        disposes_engines |= !strcmp(argv[word], "frees");
         repeats |= !strcmp(argv[word], "again");
         nested |= !strcmp(argv[word], "nested");
         loops |= !strcmp(argv[word], "loops");
@@ -218,7 +218,7 @@ int main(int argc, char **argv) {
         run(argv[1], flags, atoi(argv[2]), threads, 1, 1, 0);
         dlclose(llvm);
     }
-    run(argv[1], flags, atoi(argv[2]), threads, frees, 0, nested);
+    run(argv[1], flags, atoi(argv[2]), threads, disposes_engines, 0, nested);
     puts("running");
     fflush(stdout);
     for (long sum = 0; loops;) sum += last_chain(sum);

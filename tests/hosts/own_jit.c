@@ -52,8 +52,8 @@ int main(int argc, char **argv) {
     if (argc != 4)
         return 2;
     size_t size;
-    char *source = contents(argv[2], &size);
-    char *object = contents(argv[3], &size);
+    char *source = read_text_file(argv[2], &size);
+    char *object = read_text_file(argv[3], &size);
     struct jit_code_entry valid = {NULL, NULL, object, size};
     struct jit_code_entry malformed = {NULL, NULL, "no object at all", 17};
     update_list(&valid, 1);

@@ -52,20 +52,20 @@ void *calloc(size_t count, size_t size) {
     return zeroed ? memset(zeroed, 0, count * size) : NULL;
 }
 
-void free(void *old) {
-    if (!old) return;
-    size_t *header = (size_t *)((char *)old - 32);
+void free(void *allocation) {
+    if (!allocation) return;
+    size_t *header = (size_t *)((char *)allocation - 32);
     if (!header[1]) return;
     pthread_mutex_lock(&lock);
     munmap((void *)header[1], header[2]);
     pthread_mutex_unlock(&lock);
 }
 
-void *realloc(void *old, size_t size) {
-    void *grown = malloc(size);
-    if (!old || !grown) return grown;
-    size_t before = ((size_t *)((char *)old - 32))[0];
-    memcpy(grown, old, before < size ? before : size);
-    free(old);
-    return grown;
+void *realloc(void *allocation, size_t size) {
+    void *new_allocation = malloc(size);
+    if (!allocation || !new_allocation) return new_allocation;
+    size_t old_bytes = ((size_t *)((char *)allocation - 32))[0];
+    memcpy(new_allocation, allocation, old_bytes < size ? old_bytes : size);
+    free(allocation);
+    return new_allocation;
 }

@@ -74,10 +74,10 @@ static void allocate_memory(struct memory *memory) {
 
 static uint8_t *allocate(size_t *used, uint8_t *start, size_t size, size_t alignment) {
     *used = (*used + alignment - 1) & ~(alignment - 1);
-    uint8_t *allocated = start + *used;
+    uint8_t *result = start + *used;
     *used += size;
     if (*used > HALF_BYTES) exit(1);
-    return allocated;
+    return result;
 }
 
 static uint8_t *allocate_code_section(void *memory, uintptr_t size, unsigned alignment, unsigned id, const char *name) {

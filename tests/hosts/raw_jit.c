@@ -13,8 +13,8 @@
 
 static volatile unsigned long result;
 
-static int report_failure(const char *what) {
-    fprintf(stderr, "raw_jit: %s: %s\n", what, jitlisten_last_error());
+static int report_failure(const char *operation) {
+    fprintf(stderr, "raw_jit: %s: %s\n", operation, jitlisten_last_error());
     return 1;
 }
 

@@ -13,8 +13,8 @@ import os
 import sys
 
 import jit
-from counters import read
-from where import file_of, mappings
+from counters import read_statistics
+from where import backing_file, count_mappings
 
 COUNT = int(sys.argv[1])
 MODE = sys.argv[2]
@@ -29,7 +29,7 @@ def exhaust_mappings(remaining):
     """Changes the protection of every second page of a large mapping, which costs two mappings per pair of pages."""
     with open("/proc/sys/vm/max_map_count") as file:
         limit = int(file.read())
-    pairs = (limit - mappings() - remaining) // 2
+    pairs = (limit - count_mappings() - remaining) // 2
     start = LIBC.mmap(None, 2 * pairs * PAGE, mmap.PROT_READ, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS, -1, 0)
     for pair in range(pairs):
         if LIBC.mprotect(start + 2 * pair * PAGE, PAGE, 0) != 0:
@@ -82,6 +82,6 @@ for index in range(COUNT):
     addresses.append(jit.compile_into(engine, SOURCE.format(index), f"f{index}"))
 prototype = ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_int64, ctypes.c_int64)
 print("right:", sum(prototype(address)(1, 2) == 3 + index for index, address in enumerate(addresses)))
-print("images:", sum(file_of(address).endswith(".so") for address in addresses))
+print("images:", sum(backing_file(address).endswith(".so") for address in addresses))
 for name in ("image_failures", "images_written", "images_refused", "images_put_back"):
-    print(f"{name}:", read().get(name))
+    print(f"{name}:", read_statistics().get(name))

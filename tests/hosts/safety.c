@@ -61,10 +61,10 @@ static int find_library(struct dl_phdr_info *info, size_t size, void *unused) {
 #define FROM_LIBRARY (library_end && (uintptr_t)__builtin_return_address(0) - library_start < library_end - library_start)
 
 /* Called in the middle of each file write by the library, that is, while it holds its locks. */
-static void (*in_write)(void);
+static void (*write_hook)(void);
 
 ssize_t write(int file, const void *bytes, size_t size) {
-    if (in_write && FROM_LIBRARY) in_write();
+    if (write_hook && FROM_LIBRARY) write_hook();
     return syscall(SYS_write, file, bytes, size);
 }
 
@@ -150,7 +150,7 @@ long syscall(long number, ...) {
 }
 
 /* If set, listing libraries takes long for the library, with a lock of the loader held. */
-static volatile int lists_slowly;
+static volatile int should_list_slowly;
 
 struct listing {
     int (*callback)(struct dl_phdr_info *, size_t, void *);
@@ -166,7 +166,7 @@ static int list_slowly(struct dl_phdr_info *info, size_t size, void *pointer) {
 
 int dl_iterate_phdr(int (*callback)(struct dl_phdr_info *, size_t, void *), void *data) {
     int (*next)(int (*)(struct dl_phdr_info *, size_t, void *), void *) = dlsym(RTLD_NEXT, "dl_iterate_phdr");
-    struct listing listing = {callback, data, lists_slowly && FROM_LIBRARY};
+    struct listing listing = {callback, data, should_list_slowly && FROM_LIBRARY};
     return next(list_slowly, &listing);
 }
 
@@ -202,14 +202,14 @@ static void raise_in_write(void) {
     if (write_count++ == 0) raise(SIGUSR1);
 }
 
-static int interrupted(const char *action) {
+static int compile_interrupted(const char *action) {
     signal(SIGUSR1, !strcmp(action, "exit") ? on_exit_signal : !strcmp(action, "fork") ? on_fork_signal : on_dlopen_signal);
     live_function = compile_named("first", "first", 1);
     atexit(dispose_live);
-    in_write = raise_in_write;
+    write_hook = raise_in_write;
     alarm(60);
     struct compiled second = compile_named("second", "second", 2);
-    in_write = NULL;
+    write_hook = NULL;
     if (write_count == 0) raise(SIGUSR1); /* without the library */
     printf("second: %d\n", is_right(second, 2));
     compile("third", 3);
@@ -224,9 +224,9 @@ static void cancel_in_write(void) {
 }
 
 static void *compile_until_cancelled(void *unused) {
-    in_write = cancel_in_write;
+    write_hook = cancel_in_write;
     struct compiled second = compile_named("second", "second", 2);
-    in_write = NULL;
+    write_hook = NULL;
     if (write_count == 0) pthread_cancel(pthread_self());
     printf("second: %d\n", is_right(second, 2));
     fflush(stdout);
@@ -234,7 +234,7 @@ static void *compile_until_cancelled(void *unused) {
     return unused;
 }
 
-static int cancelled(void) {
+static int compile_cancelled(void) {
     pthread_t thread;
     void *result;
     compile("first", 1);
@@ -251,7 +251,7 @@ static int cancelled(void) {
 
 void __jit_debug_register_code(void);
 
-static int keeps_errno(void) {
+static int check_errno(void) {
     compile("first", 1);
     errno = EXDEV;
     __jit_debug_register_code();
@@ -285,7 +285,7 @@ static void run_command(const char *command) {
 }
 
 /* Closes all unknown descriptors, like a daemon, and then opens its own files under the same numbers. */
-static int daemon_closes(const char *path) {
+static int close_like_daemon(const char *path) {
     compile("first", 1);
     for (int file = 3; file < 1100; file++) close(file);
     int own_file = open(path, O_RDWR | O_CREAT, 0600);
@@ -317,7 +317,7 @@ static void wait_for(pid_t child) {
 }
 
 /* Children that run another program inherit the host's descriptors and no others. */
-static int runs_others(void) {
+static int run_other_programs(void) {
     char *words[] = {"sh", "-c", "cd /proc/self/fd && echo *", NULL};
     char *variables[] = {"PATH=/usr/bin:/bin", NULL};
     pid_t child;
@@ -343,7 +343,7 @@ static int runs_others(void) {
 }
 
 /* Forks with clone(2), which calls no pthread_atfork handler. */
-static int raw_fork(void) {
+static int fork_without_handlers(void) {
     compile("first", 1);
     pid_t child = syscall(SYS_clone, SIGCHLD, NULL, NULL, NULL, NULL);
     if (child == 0) {
@@ -357,7 +357,7 @@ static int raw_fork(void) {
 }
 
 /* Replaces the program in the same process. */
-static int execs(void) {
+static int exec_self(void) {
     compile("first", 1);
     execl("/proc/self/exe", "safety", "second", NULL);
     fail("exec");
@@ -365,7 +365,7 @@ static int execs(void) {
 }
 
 /* Forks a child that compiles nothing. */
-static int idle_fork(void) {
+static int fork_idle_child(void) {
     compile("first", 1);
     pid_t child = fork();
     if (child == 0) _exit(0);
@@ -392,7 +392,7 @@ static int fork_storm(int forks) {
     jitlisten_status (*enable)(const char *) = dlsym(RTLD_DEFAULT, "jitlisten_enable");
     jitlisten_status (*disable)(const char *) = dlsym(RTLD_DEFAULT, "jitlisten_disable");
     compile("first", 1);
-    lists_slowly = 1;
+    should_list_slowly = 1;
     for (long i = 0; i < 2; i++) pthread_create(&threads[i], NULL, compile_until_stopped, (void *)i);
     for (int i = 0; i < forks; i++) {
         usleep(1000 * (i % 7));
@@ -414,7 +414,7 @@ static int fork_storm(int forks) {
 /* --- Ends
  * ------------------------------------------------------------------------------------------------------------- */
 
-static int ends(const char *ending) {
+static int end_process(const char *ending) {
     compile("first", 1);
     if (getenv("SAFETY_RUNS")) run_command(getenv("SAFETY_RUNS"));
     compile("second", 2);
@@ -453,7 +453,7 @@ static long starved_child(long from, long to, int functions, volatile long *requ
 }
 
 /* Runs one child after another, in which all page requests from the N-th on fail, or only the N-th. */
-static int starves(int functions) {
+static int starve_children(int functions) {
     volatile long *request_count = mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     compile("first", 1);
     long failed_children = starved_child(LONG_MAX - 1, LONG_MAX - 1, functions, request_count), total_requests = *request_count;
@@ -478,7 +478,7 @@ static rlim_t address_space(void) {
 }
 
 /* Compiles in a process that may use only `more` additional bytes of address space. */
-static void narrow_child(rlim_t extra_bytes) {
+static void compile_with_limited_space(rlim_t extra_bytes) {
     jitlisten_status (*get_statistics)(struct jitlisten_statistics *) = dlsym(RTLD_DEFAULT, "jitlisten_get_statistics");
     jitlisten_status (*enable)(const char *) = dlsym(RTLD_DEFAULT, "jitlisten_enable");
     jitlisten_status (*disable)(const char *) = dlsym(RTLD_DEFAULT, "jitlisten_disable");
@@ -504,7 +504,7 @@ static void narrow_child(rlim_t extra_bytes) {
     _exit(right ? 0 : 1);
 }
 
-static int narrows(void) {
+static int limit_address_space_of_children(void) {
     static const rlim_t extra_bytes[] = {0, 4096, 16 << 10, 64 << 10, 256 << 10, 1 << 20, 4 << 20, 16 << 20};
     refused_count = mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     mallopt(M_TOP_PAD, 0); /* the host's heap gets exactly what it requests, so no free memory is left over */
@@ -513,7 +513,7 @@ static int narrows(void) {
         int status;
         long refused_before = *refused_count;
         pid_t child = fork();
-        if (child == 0) narrow_child(extra_bytes[i]);
+        if (child == 0) compile_with_limited_space(extra_bytes[i]);
         waitpid(child, &status, 0);
         printf("%lu bytes more: status %x\n", (unsigned long)extra_bytes[i], status);
         fflush(stdout);
@@ -522,7 +522,7 @@ static int narrows(void) {
     return 0;
 }
 
-static int limited(const char *what) {
+static int compile_with_limit(const char *what) {
     int limits_files = !strcmp(what, "files");
     struct rlimit old_limit, limit;
     getrlimit(limits_files ? RLIMIT_NOFILE : RLIMIT_FSIZE, &old_limit);
@@ -537,7 +537,7 @@ static int limited(const char *what) {
 }
 
 /* Makes system calls fail with EPERM, like a container's seccomp profile. */
-static int filtered(void) {
+static int compile_under_filter(void) {
     static const int forbidden[] = {SYS_process_vm_readv, SYS_process_vm_writev, SYS_flock, SYS_fstatfs, SYS_ioctl,
                                     SYS_membarrier, SYS_getrandom, SYS_memfd_create, SYS_rt_sigtimedwait, SYS_ptrace};
     struct sock_filter filter[64];
@@ -559,29 +559,29 @@ static int filtered(void) {
  * --------------------------------------------------------------------------------------------------------- */
 
 /* Compiles functions with hostile names, spelled as in LLVM assembly. */
-static int names(void) {
-    static const char *const spelled[] = {"two\\0Alines",         "7f0000000000 10 forged\\0A7f0000001000 10 other",
+static int compile_hostile_names(void) {
+    static const char *const escaped_names[] = {"two\\0Alines",         "7f0000000000 10 forged\\0A7f0000001000 10 other",
                                           "\\1B[31mred\\1B[0m",    "\\1B]0;title\\07",
                                           "bad \\FF\\FE utf-8",    "\\E2\\80\\AEright to left",
                                           " ",                    "x",
                                           "0xdeadbeef",           "\\0D\\0A",
                                           "\\7F\\C2\\9B31m",       "../../../../etc/passwd",
                                           "%s%n%x",               "\\C0\\80overlong"};
-    int count = sizeof spelled / sizeof *spelled;
+    int count = sizeof escaped_names / sizeof *escaped_names;
     for (int i = 0; i < count; i++) {
-        char plain[256], *end = plain;
-        for (const char *at = spelled[i]; *at; at++) {
+        char plain_name[256], *end = plain_name;
+        for (const char *at = escaped_names[i]; *at; at++) {
             unsigned byte = (unsigned char)*at;
             if (byte == '\\') sscanf(at + 1, "%2x", &byte), at += 2;
             *end++ = (char)byte;
         }
         *end = 0;
-        printf("%d", is_right(compile_named(spelled[i], plain, i), i));
+        printf("%d", is_right(compile_named(escaped_names[i], plain_name, i), i));
     }
-    char *huge = malloc((1 << 20) + 1);
-    memset(huge, 'n', 1 << 20);
-    huge[1 << 20] = 0;
-    printf("%d\n", is_right(compile_named(huge, huge, 99), 99));
+    char *long_name = malloc((1 << 20) + 1);
+    memset(long_name, 'n', 1 << 20);
+    long_name[1 << 20] = 0;
+    printf("%d\n", is_right(compile_named(long_name, long_name, 99), 99));
     compile("last", 1);
     return 0;
 }
@@ -603,7 +603,7 @@ static void run_loop(struct compiled compiled, double seconds) {
 }
 
 /* Frees a function and compiles others until one of them gets its address. */
-static int recycles(double seconds) {
+static int reuse_address(double seconds) {
     struct compiled compiled = compile_loop("summer");
     unsigned long address = compiled.address;
     int turns = 0;
@@ -645,7 +645,7 @@ static void write_statistics(void) {
 }
 
 /* Opens a session in a program that is linked with the library and may be privileged (set-user-ID). */
-static int privileged(void) {
+static int open_privileged(void) {
     jitlisten_status (*open_session)(void) = dlsym(RTLD_DEFAULT, "jitlisten_open");
     jitlisten_status (*enable)(const char *) = dlsym(RTLD_DEFAULT, "jitlisten_enable");
     printf("AT_SECURE: %lu\n", getauxval(AT_SECURE));
@@ -668,7 +668,7 @@ static const char *describe_function(uintptr_t function) {
 }
 
 /* Opens a session in a program that the library was preloaded into, in a way that also affects set-user-ID programs. */
-static int preloaded(void) {
+static int open_preloaded(void) {
     jitlisten_status (*open_session)(void) = dlsym(RTLD_DEFAULT, "jitlisten_open");
     printf("AT_SECURE: %lu, library: %s\n", getauxval(AT_SECURE), open_session && library_end ? "there" : "not there");
     compile("first", 1);
@@ -685,26 +685,26 @@ int main(int argc, char **argv) {
     dl_iterate_phdr(find_library, NULL);
     llvm_begin();
     atexit(write_statistics);
-    if (!strcmp(scenario, "interrupted")) return interrupted(word);
-    if (!strcmp(scenario, "cancelled")) return cancelled();
-    if (!strcmp(scenario, "errno")) return keeps_errno();
-    if (!strcmp(scenario, "daemon")) return daemon_closes(word);
+    if (!strcmp(scenario, "interrupted")) return compile_interrupted(word);
+    if (!strcmp(scenario, "cancelled")) return compile_cancelled();
+    if (!strcmp(scenario, "errno")) return check_errno();
+    if (!strcmp(scenario, "daemon")) return close_like_daemon(word);
     if (!strcmp(scenario, "numbers")) return print_next_descriptor();
-    if (!strcmp(scenario, "runs-others")) return runs_others();
+    if (!strcmp(scenario, "runs-others")) return run_other_programs();
     if (!strcmp(scenario, "fork-storm")) return fork_storm(atoi(word));
-    if (!strcmp(scenario, "raw-fork")) return raw_fork();
-    if (!strcmp(scenario, "execs")) return execs();
-    if (!strcmp(scenario, "idle-fork")) return idle_fork();
-    if (!strcmp(scenario, "ends")) return ends(word);
-    if (!strcmp(scenario, "starves")) return starves(atoi(word));
-    if (!strcmp(scenario, "limited")) return limited(word);
-    if (!strcmp(scenario, "narrows")) return narrows();
-    if (!strcmp(scenario, "filtered")) return filtered();
-    if (!strcmp(scenario, "privileged")) return privileged();
-    if (!strcmp(scenario, "preloaded")) return preloaded();
-    if (!strcmp(scenario, "names")) return names();
+    if (!strcmp(scenario, "raw-fork")) return fork_without_handlers();
+    if (!strcmp(scenario, "execs")) return exec_self();
+    if (!strcmp(scenario, "idle-fork")) return fork_idle_child();
+    if (!strcmp(scenario, "ends")) return end_process(word);
+    if (!strcmp(scenario, "starves")) return starve_children(atoi(word));
+    if (!strcmp(scenario, "limited")) return compile_with_limit(word);
+    if (!strcmp(scenario, "narrows")) return limit_address_space_of_children();
+    if (!strcmp(scenario, "filtered")) return compile_under_filter();
+    if (!strcmp(scenario, "privileged")) return open_privileged();
+    if (!strcmp(scenario, "preloaded")) return open_preloaded();
+    if (!strcmp(scenario, "names")) return compile_hostile_names();
     if (!strcmp(scenario, "opens")) return open_and_close_library(word);
-    if (!strcmp(scenario, "recycles")) return recycles(atof(word));
+    if (!strcmp(scenario, "recycles")) return reuse_address(atof(word));
     for (int i = 1; i < argc; i++) compile(argv[i], i);
     return 0;
 }

@@ -19,7 +19,7 @@
 
 enum { THREADS = 16, KEPT = 4 };
 
-static volatile int stop;
+static volatile int should_stop;
 static unsigned long compiled_count, freed_count, wrong_results, walk_count, frame_count;
 static const char *const sinks[] = {"perfmap", "jitdump", "unwind", "image"};
 
@@ -35,26 +35,26 @@ static void on_sigprof(int number, siginfo_t *info, void *context) {
 
 static void *work(void *argument) {
     long worker = (long)argument;
-    struct compiled kept[KEPT] = {{0}};
-    for (long round = 0; !stop; round++) {
+    struct compiled kept_functions[KEPT] = {{0}};
+    for (long round = 0; !should_stop; round++) {
         char name[64];
-        struct compiled *slot = &kept[round % KEPT];
+        struct compiled *slot = &kept_functions[round % KEPT];
         if (slot->engine) dispose(*slot), __sync_fetch_and_add(&freed_count, 1);
         snprintf(name, sizeof name, "worker_%ld_%ld", worker, round);
         *slot = compile_named(name, name, round);
         __sync_fetch_and_add(&compiled_count, 1);
         for (int i = 0; i < KEPT; i++)
-            if (kept[i].engine && !is_right(kept[i], round - (round - i + KEPT) % KEPT)) __sync_fetch_and_add(&wrong_results, 1);
+            if (kept_functions[i].engine && !is_right(kept_functions[i], round - (round - i + KEPT) % KEPT)) __sync_fetch_and_add(&wrong_results, 1);
     }
     for (int i = 0; i < KEPT; i++)
-        if (kept[i].engine) dispose(kept[i]), __sync_fetch_and_add(&freed_count, 1);
+        if (kept_functions[i].engine) dispose(kept_functions[i]), __sync_fetch_and_add(&freed_count, 1);
     return NULL;
 }
 
 static void *switch_sinks(void *unused) {
     jitlisten_status (*enable)(const char *) = dlsym(RTLD_DEFAULT, "jitlisten_enable");
     jitlisten_status (*disable)(const char *) = dlsym(RTLD_DEFAULT, "jitlisten_disable");
-    for (unsigned round = 0; enable && !stop; round++) {
+    for (unsigned round = 0; enable && !should_stop; round++) {
         const char *sink = sinks[round % 4];
         /* Images leave files on disk, so they are enabled only briefly. */
         jitlisten_status first = round % 4 == 3 ? enable(sink) : disable(sink);
@@ -76,7 +76,7 @@ int main(int argc, char **argv) {
     for (long i = 0; i < THREADS; i++) pthread_create(&threads[i], NULL, work, (void *)i);
     pthread_create(&switcher, NULL, switch_sinks, NULL);
     for (time_t until = time(NULL) + seconds; time(NULL) < until;) usleep(100000); /* signals interrupt usleep */
-    stop = 1;
+    should_stop = 1;
     for (int i = 0; i < THREADS; i++) pthread_join(threads[i], NULL);
     pthread_join(switcher, NULL);
     setitimer(ITIMER_PROF, &never, NULL);

@@ -36,9 +36,9 @@ static double clock_seconds(clockid_t clock)
     return (double)now.tv_sec + (double)now.tv_nsec / 1e9;
 }
 
-KEPT static double turn(double x, long times)
+KEPT static double iterate(double x, long iterations)
 {
-    for (long i = 0; i < times; i++)
+    for (long i = 0; i < iterations; i++)
         x = x * 0.999 + 1.0 / (x * x + 1.0);
     return x;
 }
@@ -48,7 +48,7 @@ KEPT static void burn(double seconds)
 {
     double deadline = clock_seconds(CLOCK_THREAD_CPUTIME_ID) + seconds;
     while (clock_seconds(CLOCK_THREAD_CPUTIME_ID) < deadline)
-        sink = turn(sink, 1000);
+        sink = iterate(sink, 1000);
 }
 
 static jitlisten_status start(const char *path)
@@ -74,8 +74,8 @@ static struct jitlisten_record_statistics statistics(void)
 }
 
 /* Two functions that take time in the ratio 3:1. */
-KEPT static void three_of_four(long n) { sink = turn(1.0, 3 * n); sink = sink + 1; }
-KEPT static void one_of_four(long n) { sink = turn(1.0, n); sink = sink + 1; }
+KEPT static void three_of_four(long n) { sink = iterate(1.0, 3 * n); sink = sink + 1; }
+KEPT static void one_of_four(long n) { sink = iterate(1.0, n); sink = sink + 1; }
 
 KEPT static double exp_three(long n)
 {
@@ -95,7 +95,7 @@ KEPT static double exp_one(long n)
 
 /* Rounds are much shorter than the sampling period and of random length, so that samples are independent. With rounds
  * as long as a kernel tick, samples drift through the round, and the measured shares err by several sigma. */
-static int loops(double seconds)
+static int run_loops(double seconds)
 {
     double deadline = clock_seconds(CLOCK_THREAD_CPUTIME_ID) + seconds;
     while (clock_seconds(CLOCK_THREAD_CPUTIME_ID) < deadline)
@@ -106,7 +106,7 @@ static int loops(double seconds)
     return 0;
 }
 
-static int exps(double seconds)
+static int run_exps(double seconds)
 {
     double deadline = clock_seconds(CLOCK_THREAD_CPUTIME_ID) + seconds;
     while (clock_seconds(CLOCK_THREAD_CPUTIME_ID) < deadline)
@@ -127,9 +127,9 @@ KEPT static void touch(long pages)
 KEPT static void touch_three(long n) { touch(3 * n); sink = sink + 1; }
 KEPT static void touch_one(long n) { touch(n); sink = sink + 1; }
 
-static void *cause_faults(void *times)
+static void *cause_faults(void *iterations)
 {
-    for (long i = 0; i < (long)times; i++) {
+    for (long i = 0; i < (long)iterations; i++) {
         touch_three(300);
         touch_one(300);
     }
@@ -137,12 +137,12 @@ static void *cause_faults(void *times)
 }
 
 /* Causes page faults in two threads, 1,200 per iteration in each. Prints the page faults of the process. */
-static int faults(long times)
+static int run_faults(long iterations)
 {
     pthread_t thread;
     struct rusage usage;
-    pthread_create(&thread, NULL, cause_faults, (void *)times);
-    cause_faults((void *)times);
+    pthread_create(&thread, NULL, cause_faults, (void *)iterations);
+    cause_faults((void *)iterations);
     pthread_join(thread, NULL);
     getrusage(RUSAGE_SELF, &usage);
     printf("%ld\n", usage.ru_minflt);
@@ -150,7 +150,7 @@ static int faults(long times)
 }
 
 /* Does a fixed amount of work, for callgrind. */
-static int fixed(double rounds)
+static int run_fixed_work(double rounds)
 {
     for (long i = 0; i < (long)rounds; i++) {
         three_of_four(10000);
@@ -170,14 +170,14 @@ static void *burn_and_report(void *unused)
 }
 
 /* Runs `count` threads of `seconds` each, `at_once` at a time. */
-static int threads(int count, double seconds, int at_once)
+static int run_threads(int count, double seconds, int concurrent)
 {
     pthread_t running[64];
     thread_seconds = seconds;
-    for (int i = 0; i < count; i += at_once) {
-        for (int j = 0; j < at_once; j++)
+    for (int i = 0; i < count; i += concurrent) {
+        for (int j = 0; j < concurrent; j++)
             pthread_create(&running[j], NULL, burn_and_report, NULL);
-        for (int j = 0; j < at_once; j++)
+        for (int j = 0; j < concurrent; j++)
             pthread_join(running[j], NULL);
     }
     return 0;
@@ -193,7 +193,7 @@ static void burn_in_handler(int signal)
 }
 
 /* Burns CPU time in a signal handler, alternately on the thread's stack and on an alternate stack. */
-static int handlers(double seconds)
+static int run_handlers(double seconds)
 {
     static char stack[65536];
     stack_t alternate_stack = {.ss_sp = stack, .ss_size = sizeof stack};
@@ -221,11 +221,11 @@ KEPT static int deep(int depth, double seconds)
 static sigjmp_buf overflow_point;
 static void on_overflow(int signal) { (void)signal; siglongjmp(overflow_point, 1); }
 
-KEPT static int endless(int depth)
+KEPT static int recurse_forever(int depth)
 {
     volatile char frame[256];
     frame[0] = (char)depth;
-    return depth < 0 ? 0 : endless(depth + 1) + frame[0];
+    return depth < 0 ? 0 : recurse_forever(depth + 1) + frame[0];
 }
 
 /* Overflows its stack repeatedly, and survives. */
@@ -237,11 +237,11 @@ static void *overflows(void *seconds)
     double deadline = clock_seconds(CLOCK_THREAD_CPUTIME_ID) + *(double *)seconds;
     while (clock_seconds(CLOCK_THREAD_CPUTIME_ID) < deadline)
         if (sigsetjmp(overflow_point, 1) == 0)
-            endless(0);
+            recurse_forever(0);
     return NULL;
 }
 
-static int overflow(double seconds)
+static int run_overflow(double seconds)
 {
     struct sigaction action = {.sa_handler = on_overflow, .sa_flags = SA_ONSTACK};
     pthread_t thread;
@@ -259,7 +259,7 @@ static volatile long tick_count;
 static void count_tick(int signal) { (void)signal; tick_count++; }
 
 /* Runs a SIGPROF profiler of its own. */
-static int own_profiler(double seconds)
+static int run_own_profiler(double seconds)
 {
     struct itimerval interval = {{0, 10000}, {0, 10000}};
     signal(SIGPROF, count_tick);
@@ -270,7 +270,7 @@ static int own_profiler(double seconds)
 }
 
 /* Prints how many blocking system calls were interrupted, in a thread that also works. */
-static int interrupted(double seconds)
+static int count_interrupted_calls(double seconds)
 {
     int count = 0;
     double deadline = clock_seconds(CLOCK_MONOTONIC) + seconds;
@@ -284,7 +284,7 @@ static int interrupted(double seconds)
     return 0;
 }
 
-static int forks(const char *directory)
+static int record_in_fork(const char *directory)
 {
     int status;
     burn(0.2);
@@ -307,7 +307,7 @@ static int forks(const char *directory)
 }
 
 /* Runs children of 20 ms, one after another, none of which calls exit(3). */
-static int short_lived(const char *ending)
+static int run_short_children(const char *ending)
 {
     char *const words[] = {"true", NULL};
     for (int i = 0; i < 40; i++) {
@@ -340,7 +340,7 @@ static int short_lived(const char *ending)
 }
 
 /* Prints the average CPU time in ms of 100 children that do nothing, after fork or exec. */
-static int children(const char *kind)
+static int time_children(const char *kind)
 {
     char *const words[] = {"true", NULL};
     for (int i = 0; i < 100; i++) {
@@ -360,7 +360,7 @@ static int children(const char *kind)
 
 /* Prints for each of 100 children the CPU time in ms before its first own instruction: after a fork, or after an exec.
  * In the executed program, `kind` is the CPU time in s before the exec. */
-static int first(const char *kind)
+static int time_first_instruction(const char *kind)
 {
     char used[32];
     double now = clock_seconds(CLOCK_PROCESS_CPUTIME_ID);
@@ -383,7 +383,7 @@ static int first(const char *kind)
 }
 
 /* The child of a vfork shares this process's memory, but its end must not end the recording. */
-static int vforks(double seconds)
+static int run_vforks(double seconds)
 {
     for (int i = 0; i < 20; i++) {
         burn(seconds / 20);
@@ -422,7 +422,7 @@ static void exit_from_handler(int signal)
 }
 
 /* Exits from a signal handler, most likely while malloc's lock is held. */
-static int leaves(void)
+static int exit_during_malloc(void)
 {
     struct itimerval alarm_in_200_ms = {.it_value = {.tv_usec = 200000}};
     signal(SIGALRM, exit_from_handler);
@@ -443,7 +443,7 @@ static void *blocked(void *seconds)
     return NULL;
 }
 
-static int blocks(double seconds)
+static int run_with_blocked_thread(double seconds)
 {
     pthread_t thread;
     pthread_create(&thread, NULL, blocked, &seconds);
@@ -453,7 +453,7 @@ static int blocks(double seconds)
 }
 
 /* Records part of the program, twice, into two files. */
-static int parts(const char *directory)
+static int record_two_parts(const char *directory)
 {
     char path[4096];
     three_of_four(50000000);
@@ -471,7 +471,7 @@ static int parts(const char *directory)
     return 0;
 }
 
-static int no_timers(const char *directory)
+static int run_without_timers(const char *directory)
 {
     struct rlimit low_limit = {4, 4};
     char path[4096];
@@ -479,14 +479,14 @@ static int no_timers(const char *directory)
     snprintf(path, sizeof path, "%s/few.data", directory);
     if (start(path) != JITLISTEN_OK)
         return 2;
-    threads(40, 0.02, 20);
+    run_threads(40, 0.02, 20);
     if (stop() != JITLISTEN_OK)
         return 3;
     printf("without %lu\n", (unsigned long)statistics().threads_without_timer);
     return 0;
 }
 
-static int large_file(const char *directory)
+static int run_with_file_limit(const char *directory)
 {
     struct rlimit low_limit = {100000, 100000};
     char path[4096];
@@ -548,7 +548,7 @@ static void *disturb(void *number)
 static void ignore_signal(int signal) { (void)signal; }
 
 /* Starts and stops a recording every tenth of a second, while threads do all kinds of things. */
-static int soak(double seconds, const char *directory)
+static int run_soak(double seconds, const char *directory)
 {
     pthread_t thread[4];
     char path[4096];
@@ -576,7 +576,7 @@ static int soak(double seconds, const char *directory)
 }
 
 /* Starts programs through a shell, as programs do that look for their own components. */
-static int commands(double seconds)
+static int run_commands(double seconds)
 {
     burn(seconds / 2);
     if (system("true; /bin/ls / >/dev/null") != 0)
@@ -594,28 +594,28 @@ int main(int argc, char **argv)
 #define SCENARIO(name, call)                                                                                              \
     if (strcmp(scenario, name) == 0)                                                                                      \
         return call;
-    SCENARIO("loops", loops(number))
-    SCENARIO("exps", exps(number))
-    SCENARIO("fixed", fixed(number))
-    SCENARIO("faults", faults(atol(word)))
-    SCENARIO("threads", threads(atoi(word), atof(argv[3]), atoi(argv[4])))
-    SCENARIO("handlers", handlers(number))
+    SCENARIO("loops", run_loops(number))
+    SCENARIO("exps", run_exps(number))
+    SCENARIO("fixed", run_fixed_work(number))
+    SCENARIO("faults", run_faults(atol(word)))
+    SCENARIO("threads", run_threads(atoi(word), atof(argv[3]), atoi(argv[4])))
+    SCENARIO("handlers", run_handlers(number))
     SCENARIO("deep", deep(atoi(word), atof(argv[3])) * 0)
-    SCENARIO("overflow", overflow(number))
-    SCENARIO("own-profiler", own_profiler(number))
-    SCENARIO("interrupted", interrupted(number))
-    SCENARIO("forks", forks(word))
-    SCENARIO("short-lived", short_lived(word))
-    SCENARIO("children", children(word))
-    SCENARIO("first", first(word))
-    SCENARIO("vforks", vforks(number))
-    SCENARIO("leaves", leaves())
-    SCENARIO("commands", commands(number))
-    SCENARIO("blocks", blocks(number))
-    SCENARIO("parts", parts(word))
-    SCENARIO("no-timers", no_timers(word))
-    SCENARIO("large-file", large_file(word))
-    SCENARIO("soak", soak(number, argv[3]))
+    SCENARIO("overflow", run_overflow(number))
+    SCENARIO("own-profiler", run_own_profiler(number))
+    SCENARIO("interrupted", count_interrupted_calls(number))
+    SCENARIO("forks", record_in_fork(word))
+    SCENARIO("short-lived", run_short_children(word))
+    SCENARIO("children", time_children(word))
+    SCENARIO("first", time_first_instruction(word))
+    SCENARIO("vforks", run_vforks(number))
+    SCENARIO("leaves", exit_during_malloc())
+    SCENARIO("commands", run_commands(number))
+    SCENARIO("blocks", run_with_blocked_thread(number))
+    SCENARIO("parts", record_two_parts(word))
+    SCENARIO("no-timers", run_without_timers(word))
+    SCENARIO("large-file", run_with_file_limit(word))
+    SCENARIO("soak", run_soak(number, argv[3]))
     if (strcmp(scenario, "killed") == 0) {
         burn(number);
         kill(getpid(), SIGKILL);

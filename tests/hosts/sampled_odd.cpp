@@ -42,7 +42,7 @@ namespace context = boost::context;
 KEPT static void in_a_fiber(double seconds) { burn(seconds); sink = sink + 1; }
 
 /* Runs short-lived fibers, whose stacks differ in size and are unmapped after use. */
-static int fibers(double seconds) {
+static int run_fibers(double seconds) {
     double deadline = now(CLOCK_THREAD_CPUTIME_ID) + seconds;
     for (size_t turn = 0; now(CLOCK_THREAD_CPUTIME_ID) < deadline; turn++) {
         context::protected_fixedsize_stack stack(size_t{16384} << turn % 4);
@@ -63,13 +63,13 @@ static int fibers(double seconds) {
 }
 
 KEPT static int throw_from(int depth) {
-    std::string unwound(40, 'x');
-    if (depth == 0) throw std::runtime_error(unwound);
-    return throw_from(depth - 1) + static_cast<int>(unwound.size());
+    std::string destroyed_string(40, 'x');
+    if (depth == 0) throw std::runtime_error(destroyed_string);
+    return throw_from(depth - 1) + static_cast<int>(destroyed_string.size());
 }
 
 /* Throws and catches continuously, so that an exception is being handled nearly all the time. */
-static int exceptions(double seconds) {
+static int run_exceptions(double seconds) {
     long caught = 0, thrown = 0;
     for (double deadline = now(CLOCK_THREAD_CPUTIME_ID) + seconds; now(CLOCK_THREAD_CPUTIME_ID) < deadline; thrown++) try {
             sink = throw_from(30);
@@ -92,7 +92,7 @@ extern "C" void called_back(void) {
 }
 
 /* Unloads a library while its function `through` is calling back. */
-static int unloaded(double seconds, const char *path) {
+static int run_unloaded_caller(double seconds, const char *path) {
     burn_seconds = seconds / 10;
     for (volatile int i = 0; i < 10; i = i + 1) {
         library = dlopen(path, RTLD_NOW);
@@ -115,7 +115,7 @@ static void *burn_in_crowd(void *seconds) {
 }
 
 /* Runs `count` threads at the same time. */
-static int crowd(unsigned count, double seconds) {
+static int run_crowd(unsigned count, double seconds) {
     std::vector<pthread_t> threads(count);
     pthread_attr_t small_stack_attributes;
     pthread_attr_init(&small_stack_attributes);
@@ -130,15 +130,15 @@ static int crowd(unsigned count, double seconds) {
     return 0;
 }
 
-static volatile long ticks[2];
+static volatile long tick_counts[2];
 
 /* Uses POSIX timers of the program's own, with real-time signals; one measures the thread's CPU time. */
-static int own_timers(double seconds) {
+static int run_own_timers(double seconds) {
     const clockid_t clocks[2] = {CLOCK_MONOTONIC, CLOCK_THREAD_CPUTIME_ID};
     for (int i = 0; i < 2; i++) {
         struct sigaction action = {};
         action.sa_sigaction = [](int, siginfo_t *info, void *) {
-            ticks[info->si_value.sival_int] = ticks[info->si_value.sival_int] + 1 + info->si_overrun;
+            tick_counts[info->si_value.sival_int] = tick_counts[info->si_value.sival_int] + 1 + info->si_overrun;
         };
         action.sa_flags = SA_SIGINFO | SA_RESTART;
         sigaction(SIGRTMIN + i, &action, nullptr);
@@ -151,12 +151,12 @@ static int own_timers(double seconds) {
         if (timer_create(clocks[i], &event, &timer) != 0 || timer_settime(timer, 0, &interval, nullptr) != 0) return 2;
     }
     burn(seconds);
-    printf("%ld %ld\n", ticks[0], ticks[1]);
+    printf("%ld %ld\n", tick_counts[0], tick_counts[1]);
     return 0;
 }
 
 /* Starts children that share this process's memory until they exec. */
-static int vforks(double seconds) {
+static int run_vforks(double seconds) {
     long count = 0;
     for (double deadline = now(CLOCK_MONOTONIC) + seconds; now(CLOCK_MONOTONIC) < deadline; count++) {
         pid_t child = vfork();
@@ -181,7 +181,7 @@ static void *burn_after_main(void *seconds) {
 }
 
 /* Ends the main thread first; the process ends with its last thread. */
-static int last_thread(double seconds) {
+static int run_last_thread(double seconds) {
     static double argument;
     argument = seconds;
     pthread_t thread;
@@ -201,7 +201,7 @@ static void *waits(void *index) {
 }
 
 /* Cancels waiting threads, eight at a time. */
-static int cancels(double seconds) {
+static int cancel_threads(double seconds) {
     for (double deadline = now(CLOCK_MONOTONIC) + seconds; now(CLOCK_MONOTONIC) < deadline;) {
         pthread_t threads[8];
         for (uintptr_t i = 0; i < 8; i++)
@@ -221,7 +221,7 @@ static void record_handler_frame(int) { handler_frame = static_cast<char *>(__bu
 
 /* Handles signals on an 8 KiB stack with a guard page. Prints the bytes of it that were used, and the kernel's share.
  * */
-static int small_signal_stack(double seconds) {
+static int measure_signal_stack(double seconds) {
     const size_t size = 8192, page = 4096;
     void *mapped = mmap(nullptr, page + size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (mapped == MAP_FAILED || mprotect(mapped, page, PROT_NONE) != 0) return 2;
@@ -236,10 +236,10 @@ static int small_signal_stack(double seconds) {
     raise(SIGUSR1);
     memset(stack_bottom, 0x5a, size);
     burn(seconds);
-    exceptions(seconds);
-    size_t untouched = 0;
-    while (untouched < size && stack_bottom[untouched] == 0x5a) untouched++;
-    printf("%zu %zu\n", size - untouched, static_cast<size_t>(stack_bottom + size - handler_frame));
+    run_exceptions(seconds);
+    size_t untouched_bytes = 0;
+    while (untouched_bytes < size && stack_bottom[untouched_bytes] == 0x5a) untouched_bytes++;
+    printf("%zu %zu\n", size - untouched_bytes, static_cast<size_t>(stack_bottom + size - handler_frame));
     return 0;
 }
 
@@ -247,14 +247,14 @@ int main(int argc, char **argv) {
     if (argc < 3) return 1;
     std::string scenario = argv[1];
     double number = atof(argv[2]);
-    if (scenario == "fibers") return fibers(number);
-    if (scenario == "exceptions") return exceptions(number);
-    if (scenario == "unloaded") return unloaded(number, argv[3]);
-    if (scenario == "crowd") return crowd(static_cast<unsigned>(number), atof(argv[3]));
-    if (scenario == "own-timers") return own_timers(number);
-    if (scenario == "vforks") return vforks(number);
-    if (scenario == "last-thread") return last_thread(number);
-    if (scenario == "cancels") return cancels(number);
-    if (scenario == "small-signal-stack") return small_signal_stack(number);
+    if (scenario == "fibers") return run_fibers(number);
+    if (scenario == "exceptions") return run_exceptions(number);
+    if (scenario == "unloaded") return run_unloaded_caller(number, argv[3]);
+    if (scenario == "crowd") return run_crowd(static_cast<unsigned>(number), atof(argv[3]));
+    if (scenario == "own-timers") return run_own_timers(number);
+    if (scenario == "vforks") return run_vforks(number);
+    if (scenario == "last-thread") return run_last_thread(number);
+    if (scenario == "cancels") return cancel_threads(number);
+    if (scenario == "small-signal-stack") return measure_signal_stack(number);
     return 1;
 }

@@ -68,9 +68,9 @@ static void compile(long turn) {
 }
 
 KEPT static int throw_from(int depth) {
-    std::string unwound(40, 'x');
-    if (depth == 0) throw std::runtime_error(unwound);
-    return throw_from(depth - 1) + static_cast<int>(unwound.size());
+    std::string destroyed_string(40, 'x');
+    if (depth == 0) throw std::runtime_error(destroyed_string);
+    return throw_from(depth - 1) + static_cast<int>(destroyed_string.size());
 }
 
 static void raise_and_catch() {
@@ -124,7 +124,7 @@ static void fork_and_exec(long turn) {
     CHECK(waitpid(child, &status, 0) == child && status == 0);
 }
 
-static void *blocked_and_short(void *) {
+static void *burn_with_blocked_signals(void *) {
     sigset_t all;
     sigfillset(&all);
     pthread_sigmask(SIG_SETMASK, &all, nullptr);
@@ -134,7 +134,7 @@ static void *blocked_and_short(void *) {
 
 static void run_short_thread() {
     pthread_t thread;
-    CHECK(pthread_create(&thread, nullptr, blocked_and_short, nullptr) == 0);
+    CHECK(pthread_create(&thread, nullptr, burn_with_blocked_signals, nullptr) == 0);
     CHECK(pthread_join(thread, nullptr) == 0);
 }
 
@@ -147,7 +147,7 @@ static void load_and_unload() {
     dlclose(library);
 }
 
-static void *restless(void *number) {
+static void *disturb(void *number) {
     for (long turn = reinterpret_cast<long>(number); !done; turn++) switch (turn % 8) {
             case 0: compile(turn); break;
             case 1: raise_and_catch(); break;
@@ -162,7 +162,7 @@ static void *restless(void *number) {
 }
 
 /* Checks that the records end where the header says, and that none is malformed. Returns the number of samples. */
-static long samples_in(const std::string &path) {
+static long count_samples(const std::string &path) {
     std::ifstream file(path, std::ios::binary);
     std::vector<char> bytes((std::istreambuf_iterator<char>(file)), {});
     CHECK(bytes.size() > 248 && memcmp(bytes.data(), "PERFILE2", 8) == 0);
@@ -191,9 +191,9 @@ static long resident_kib() {
     std::string word;
     while (file >> word)
         if (word == "VmRSS:") break;
-    long kibibytes = 0;
-    file >> kibibytes;
-    return kibibytes;
+    long resident = 0;
+    file >> resident;
+    return resident;
 }
 
 static long open_descriptors() {
@@ -221,7 +221,7 @@ int main(int argc, char **argv) {
     sigaction(SIGUSR2, &on_alternate_stack, nullptr);
     llvm_begin();
     pthread_t threads[4];
-    for (long i = 0; i < 4; i++) CHECK(pthread_create(&threads[i], nullptr, restless, reinterpret_cast<void *>(i * 2)) == 0);
+    for (long i = 0; i < 4; i++) CHECK(pthread_create(&threads[i], nullptr, disturb, reinterpret_cast<void *>(i * 2)) == 0);
     double started = now(CLOCK_MONOTONIC);
     long recordings = 0, samples = 0, early_memory_kib = 0, early_descriptors = 0;
     for (; now(CLOCK_MONOTONIC) < started + seconds; recordings++) {
@@ -232,7 +232,7 @@ int main(int argc, char **argv) {
         CHECK(start(path.c_str(), &options) == JITLISTEN_OK);
         usleep(100000);
         CHECK(stop() == JITLISTEN_OK);
-        samples += samples_in(path);
+        samples += count_samples(path);
         std::filesystem::remove_all(path + ".images");
         if (!early_memory_kib && now(CLOCK_MONOTONIC) > started + seconds / 5) early_memory_kib = resident_kib(), early_descriptors = open_descriptors();
     }

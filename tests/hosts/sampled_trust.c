@@ -58,19 +58,19 @@ KEPT static int frames(int depth, long turns)
 
 static long arguments[2];
 
-static void *in_thread(void *unused)
+static void *run_frames(void *unused)
 {
     frames((int)arguments[0], arguments[1]);
     return unused;
 }
 
 /* Runs in a thread other than the main thread, whose stack bounds are harder to find. */
-static int deep(long depth, long turns)
+static int run_deep(long depth, long turns)
 {
     pthread_t thread;
     arguments[0] = depth;
     arguments[1] = turns;
-    if (pthread_create(&thread, NULL, in_thread, NULL) != 0 || pthread_join(thread, NULL) != 0)
+    if (pthread_create(&thread, NULL, run_frames, NULL) != 0 || pthread_join(thread, NULL) != 0)
         return 2;
     puts("done");
     return 0;
@@ -78,10 +78,10 @@ static int deep(long depth, long turns)
 
 static ucontext_t main_context;
 
-static void inside(void) { frames((int)arguments[0], arguments[1]); }
+static void run_frames_on_context(void) { frames((int)arguments[0], arguments[1]); }
 
 /* Runs on a stack that is not the thread's own (makecontext). */
-static int context(long depth, long turns)
+static int run_on_context(long depth, long turns)
 {
     const size_t size = 1 << 20;
     static ucontext_t other_context;
@@ -93,7 +93,7 @@ static int context(long depth, long turns)
     other_context.uc_stack.ss_sp = stack;
     other_context.uc_stack.ss_size = size;
     other_context.uc_link = &main_context;
-    makecontext(&other_context, inside, 0);
+    makecontext(&other_context, run_frames_on_context, 0);
     if (swapcontext(&main_context, &other_context) != 0)
         return 3;
     puts("done");
@@ -101,7 +101,7 @@ static int context(long depth, long turns)
 }
 
 /* Handles signals on an alternate stack of `bytes` bytes, and checks the pattern below that stack. */
-static void *on_small_stack(void *bytes)
+static void *work_on_small_stack(void *bytes)
 {
     const size_t size = (size_t)(long)bytes, guard_bytes = 1 << 16;
     unsigned char *mapped =
@@ -119,13 +119,13 @@ static void *on_small_stack(void *bytes)
     return "whole";
 }
 
-static int small_stacks(void)
+static int run_on_small_stacks(void)
 {
     const long sizes[] = {2048, 3072, 5632, 8192};
     for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
         pthread_t thread;
         void *result = NULL;
-        if (pthread_create(&thread, NULL, on_small_stack, (void *)sizes[i]) != 0 || pthread_join(thread, &result) != 0)
+        if (pthread_create(&thread, NULL, work_on_small_stack, (void *)sizes[i]) != 0 || pthread_join(thread, &result) != 0)
             return 2;
         printf("%ld: %s\n", sizes[i], (char *)result);
     }
@@ -135,7 +135,7 @@ static int small_stacks(void)
 static unsigned char used_stack[65536 + 8192];
 
 /* Uses the stack until only the kernel's part of the next signal frame and 2 KB are left, on every processor. */
-static void on_stack(int number)
+static void fill_stack_and_work(int number)
 {
     const unsigned char *handler_frame = __builtin_frame_address(0);
     const long signal_frame_bytes = used_stack + sizeof used_stack - handler_frame, bytes_left = handler_frame - (used_stack + 65536);
@@ -145,11 +145,11 @@ static void on_stack(int number)
 }
 
 /* Samples a thread whose own signal handler already occupies part of the alternate signal stack. */
-static int stack_in_use(void)
+static int run_on_used_stack(void)
 {
     memset(used_stack, 0x5a, 65536);
     stack_t stack = {.ss_sp = used_stack + 65536, .ss_size = 8192};
-    struct sigaction action = {.sa_handler = on_stack, .sa_flags = SA_ONSTACK};
+    struct sigaction action = {.sa_handler = fill_stack_and_work, .sa_flags = SA_ONSTACK};
     if (sigaltstack(&stack, NULL) != 0 || sigaction(SIGUSR1, &action, NULL) != 0)
         return 2;
     raise(SIGUSR1);
@@ -164,7 +164,7 @@ static volatile long handled_count;
 static void count_signal(int number) { handled_count += number > 0; }
 
 /* Resets every signal to its default, like a daemon. Prints how many had another disposition. */
-static int all_default(void)
+static int reset_all_signals(void)
 {
     long other_dispositions = 0;
     for (int number = 1; number <= SIGRTMAX; number++) {
@@ -183,7 +183,7 @@ static int all_default(void)
 }
 
 /* Installs a handler for each real-time signal, and sends each signal once. */
-static int all_handled(void)
+static int handle_all_signals(void)
 {
     long sent = 0;
     for (int number = SIGRTMIN; number <= SIGRTMAX; number++) {
@@ -227,11 +227,11 @@ static void *wait_for_signal(void *method)
             return "a signal waits";
     if (pthread_create(&sender, NULL, send_signal, (void *)(long)SIGUSR2) != 0)
         return "no thread";
-    const struct timespec minute = {60, 0};
+    const struct timespec one_minute = {60, 0};
     switch ((long)method) {
     case 0: sigwait(&all, &number); break;
     case 1: number = sigwaitinfo(&all, &info); break;
-    case 2: number = sigtimedwait(&all, &info, &minute); break;
+    case 2: number = sigtimedwait(&all, &info, &one_minute); break;
     default: {
         struct signalfd_siginfo read_info = {0};
         int descriptor = signalfd(-1, &all, SFD_CLOEXEC);
@@ -244,7 +244,7 @@ static void *wait_for_signal(void *method)
     return number == SIGUSR2 ? "the one that was sent" : "another signal";
 }
 
-static int all_waited_for(void)
+static int wait_for_all_signals(void)
 {
     for (long method = 0; method < 4; method++) {
         pthread_t thread;
@@ -298,7 +298,7 @@ KEPT static int wait_once(long call, size_t size)
     }
 }
 
-static int waits_interrupted(void)
+static int count_interrupted_waits(void)
 {
     signal(SIGALRM, ignore_signal);
     int interrupted = 0;
@@ -350,7 +350,7 @@ KEPT static void *idles(void *argument)
     return argument;
 }
 
-static int idle(long seconds)
+static int run_idle_threads(long seconds)
 {
     pthread_t threads[100];
     sem_init(&finished, 0, 0);
@@ -370,24 +370,24 @@ int main(int argc, char **argv)
     const char *scenario = argc > 1 ? argv[1] : "";
     long number = argc > 2 ? atol(argv[2]) : 1;
     if (strcmp(scenario, "deep") == 0)
-        return deep(number, argc > 3 ? atol(argv[3]) : 1);
+        return run_deep(number, argc > 3 ? atol(argv[3]) : 1);
     if (strcmp(scenario, "context") == 0)
-        return context(number, argc > 3 ? atol(argv[3]) : 1);
+        return run_on_context(number, argc > 3 ? atol(argv[3]) : 1);
     if (strcmp(scenario, "small-stacks") == 0)
-        return small_stacks();
+        return run_on_small_stacks();
     if (strcmp(scenario, "stack-in-use") == 0)
-        return stack_in_use();
+        return run_on_used_stack();
     if (strcmp(scenario, "all-default") == 0)
-        return all_default();
+        return reset_all_signals();
     if (strcmp(scenario, "all-handled") == 0)
-        return all_handled();
+        return handle_all_signals();
     if (strcmp(scenario, "all-waited-for") == 0)
-        return all_waited_for();
+        return wait_for_all_signals();
     if (strcmp(scenario, "waits-interrupted") == 0)
-        return waits_interrupted();
+        return count_interrupted_waits();
     if (strcmp(scenario, "writes-cut-short") == 0)
         return writes_cut_short();
     if (strcmp(scenario, "idle") == 0)
-        return idle(number);
+        return run_idle_threads(number);
     return 1;
 }

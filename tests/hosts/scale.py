@@ -12,7 +12,7 @@ import time
 import llvmlite.binding as llvm
 
 import jit
-from where import mappings
+from where import count_mappings
 
 OBJECTS, FUNCTIONS = int(sys.argv[1]), int(sys.argv[2])
 prototype = ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_int64)
@@ -47,6 +47,6 @@ for number in range(0, OBJECTS, max(1, OBJECTS // 100)):
 per_object = (resident_bytes() - initial_resident) // OBJECTS
 report = {
     "wrong": wrong_results, "tenths": microseconds_by_tenth, "bytes": bytes_by_tenth,
-    "per_object": per_object, "mappings": mappings()
+    "per_object": per_object, "mappings": count_mappings()
 }
 print(json.dumps(report))

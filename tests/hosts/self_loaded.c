@@ -49,13 +49,13 @@ char *LLVMGetErrorMessage(LLVMErrorRef);
 
 enum { SIZE = 16 * 4096 };
 
-static const char *text =
+static const char *functions_ir =
     "define i64 @outer%1$d(i64 %%n) nounwind noinline {\n"
     "  %%a = call i64 @inner%1$d(i64 %%n)\n  %%b = add i64 %%a, %2$d\n  ret i64 %%b\n}\n"
     "define i64 @inner%1$d(i64 %%n) nounwind noinline {\n"
     "  %%a = mul i64 %%n, 3\n  %%b = xor i64 %%a, %2$d\n  ret i64 %%b\n}\n";
 
-static const char *conventions =
+static const char *ghc_functions_ir =
     "define ghccc i64 @hidden%1$d(i64 %%base, i64 %%stack) nounwind noinline {\n"
     "  %%a = mul i64 %%base, %%stack\n  %%b = add i64 %%a, 5\n  ret i64 %%b\n}\n"
     "define i64 @ghc%1$d(i64 %%n) nounwind noinline {\n"
@@ -81,8 +81,8 @@ static void check(LLVMErrorRef error) {
 static LLVMMemoryBufferRef compile_object(int number, int is_bpf) {
     char ir[1024], *error = NULL, *triple = is_bpf ? "bpfel" : LLVMGetDefaultTargetTriple();
     int constant = is_equal() ? 1000 + number / 2 : 1000 + number;
-    int length = snprintf(ir, sizeof ir, text, number, constant);
-    if (!is_bpf) snprintf(ir + length, sizeof ir - length, conventions, number, constant);
+    int length = snprintf(ir, sizeof ir, functions_ir, number, constant);
+    if (!is_bpf) snprintf(ir + length, sizeof ir - length, ghc_functions_ir, number, constant);
     LLVMContextRef context = LLVMContextCreate();
     LLVMModuleRef module;
     LLVMTargetRef target;
@@ -104,10 +104,10 @@ static uint8_t *load(const char *bytes, uint64_t *outer, uint64_t *ghc) {
     const Elf64_Ehdr *header = (const Elf64_Ehdr *)bytes;
     const Elf64_Shdr *sections = (const Elf64_Shdr *)(bytes + header->e_shoff);
     int protection = PROT_READ | PROT_WRITE | (is_writable() ? PROT_EXEC : 0);
-    static uint8_t *pool;
-    uint8_t *memory = pool ? pool : mmap(NULL, SIZE, protection, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    static uint8_t *reused_memory;
+    uint8_t *memory = reused_memory ? reused_memory : mmap(NULL, SIZE, protection, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (memory == MAP_FAILED) fail("mmap");
-    if (is_mode("reused")) pool = memory;
+    if (is_mode("reused")) reused_memory = memory;
     size_t used = 0;
     uint64_t *addresses = calloc(header->e_shnum, sizeof *addresses);
     for (int i = 0; i < header->e_shnum; i++) {

@@ -44,19 +44,19 @@ static size_t page_bytes;
 static uint8_t *allocate(uint8_t *start, size_t *used, size_t size, size_t alignment) {
     alignment = alignment ? alignment : 16;
     *used = (*used + alignment - 1) & ~(alignment - 1);
-    uint8_t *allocated = start + *used;
+    uint8_t *result = start + *used;
     *used += size;
     if (*used > ARENA_BYTES) exit(1);
-    return allocated;
+    return result;
 }
 
 static uint8_t *allocate_code_section(void *unused, uintptr_t size, unsigned alignment, unsigned id, const char *name) {
     (void)unused, (void)id, (void)name;
-    uint8_t *allocated = allocate(code, &code_used, size, alignment);
-    first_page = (uint8_t *)((uintptr_t)allocated & -(uintptr_t)PAGE);
-    page_bytes = (size_t)(allocated + size - first_page);
+    uint8_t *result = allocate(code, &code_used, size, alignment);
+    first_page = (uint8_t *)((uintptr_t)result & -(uintptr_t)PAGE);
+    page_bytes = (size_t)(result + size - first_page);
     if (mprotect(first_page, page_bytes, CODE_PROTECTION | PROT_WRITE)) exit(1);
-    return allocated;
+    return result;
 }
 
 static uint8_t *allocate_data_section(void *unused, uintptr_t size, unsigned alignment, unsigned id, const char *name, int fixed) {

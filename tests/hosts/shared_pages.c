@@ -40,20 +40,20 @@ static int has_option(const char *option) {
     return 0;
 }
 
-static void fail(const char *what) {
+static void exit_with_error(const char *what) {
     fprintf(stderr, "shared_pages: %s: %s\n", what, jitlisten_last_error());
     exit(1);
 }
 
 static void *map(int protection, int flags, int file) {
     void *mapped = mmap(NULL, (size_t)count * slot_bytes, protection, flags, file, 0);
-    if (mapped == MAP_FAILED) fail("mmap");
+    if (mapped == MAP_FAILED) exit_with_error("mmap");
     return mapped;
 }
 
 static void protect(int number, int protection) {
     unsigned char *at = code + (size_t)number * slot_bytes;
-    if (mprotect((void *)((unsigned long)at & -(unsigned long)PAGE_BYTES), PAGE_BYTES, protection)) fail("mprotect");
+    if (mprotect((void *)((unsigned long)at & -(unsigned long)PAGE_BYTES), PAGE_BYTES, protection)) exit_with_error("mprotect");
 }
 
 /* Assembles mov eax, NUMBER; ret */
@@ -65,25 +65,25 @@ static void assemble_function(int number, unsigned char *bytes) {
 
 static void write_function(int number) {
     size_t at = (size_t)number * slot_bytes;
-    int toggles = !has_option("writable") && !has_option("memory") && !write_view;
+    int toggles_protection = !has_option("writable") && !has_option("memory") && !write_view;
     if (has_option("memory")) {
         unsigned char bytes[6];
         assemble_function(number, bytes);
-        if (pwrite(memory_file, bytes, 6, (off_t)(unsigned long)(code + at)) != 6) fail("pwrite");
+        if (pwrite(memory_file, bytes, 6, (off_t)(unsigned long)(code + at)) != 6) exit_with_error("pwrite");
         return;
     }
-    if (toggles) protect(number, WRITABLE_CODE_PROTECTION);
+    if (toggles_protection) protect(number, WRITABLE_CODE_PROTECTION);
     assemble_function(number, (write_view ? write_view : code) + at);
-    if (toggles) protect(number, CODE_PROTECTION);
+    if (toggles_protection) protect(number, CODE_PROTECTION);
 }
 
 static jitlisten_object report(int number) {
     struct jitlisten_function function = {(unsigned long)(code + (size_t)number * slot_bytes), 6, "shared"};
     struct jitlisten_code code_description = {sizeof code_description, &function, 1, NULL, 0, NULL, 0};
     jitlisten_object object;
-    if (jitlisten_code_loaded(&code_description, &object)) fail("loaded");
-    if (has_option("owned") && jitlisten_owns_pages(object)) fail("owns_pages");
-    if (jitlisten_finalized(object)) fail("finalized");
+    if (jitlisten_code_loaded(&code_description, &object)) exit_with_error("loaded");
+    if (has_option("owned") && jitlisten_owns_pages(object)) exit_with_error("owns_pages");
+    if (jitlisten_finalized(object)) exit_with_error("finalized");
     return object;
 }
 
@@ -100,7 +100,7 @@ static void *compile(void *unused) {
         int (*call)(void) = (int (*)(void))(unsigned long)(code + (size_t)number * slot_bytes);
         if (call() != number) __sync_fetch_and_add(&wrong_results, 1);
         if (!has_option("frees")) continue;
-        if (jitlisten_freeing(object)) fail("freeing");
+        if (jitlisten_freeing(object)) exit_with_error("freeing");
         pthread_mutex_lock(&lock);
         write_function(number);
         pthread_mutex_unlock(&lock);
@@ -113,8 +113,8 @@ static void *compile(void *unused) {
 
 static void *toggle_image_sink(void *unused) {
     while (!__sync_fetch_and_add(&is_done, 0))
-        if (jitlisten_enable("image") || jitlisten_disable("image")) fail("enable");
-    if (jitlisten_enable("image")) fail("enable");
+        if (jitlisten_enable("image") || jitlisten_disable("image")) exit_with_error("enable");
+    if (jitlisten_enable("image")) exit_with_error("enable");
     return unused;
 }
 
@@ -123,10 +123,10 @@ int main(int argc, char **argv) {
     count = atoi(argv[1]), words = argv + 2, slot_bytes = has_option("owned") ? PAGE_BYTES : SLOT_BYTES;
     struct jitlisten_options options = {.size = sizeof options, .sinks = "image"};
     options.listen = has_option("process") ? JITLISTEN_LISTEN_PROCESS : JITLISTEN_LISTEN_CALLS;
-    if (jitlisten_open_with(&options)) fail("open");
+    if (jitlisten_open_with(&options)) exit_with_error("open");
     if (has_option("shared") || has_option("private")) {
         int file = memfd_create("code", MFD_CLOEXEC);
-        if (ftruncate(file, (off_t)count * slot_bytes)) fail("ftruncate");
+        if (ftruncate(file, (off_t)count * slot_bytes)) exit_with_error("ftruncate");
         write_view = map(PROT_READ | PROT_WRITE, MAP_SHARED, file);
         code = map(CODE_PROTECTION, has_option("shared") ? MAP_SHARED : MAP_PRIVATE, file);
     } else {
@@ -150,7 +150,7 @@ int main(int argc, char **argv) {
         damaged += memcmp(code + (size_t)i * slot_bytes, bytes, 6) != 0;
     }
     struct jitlisten_statistics statistics = {.size = sizeof statistics};
-    if (jitlisten_get_statistics(&statistics)) fail("statistics");
+    if (jitlisten_get_statistics(&statistics)) exit_with_error("statistics");
     printf("wrong %d lost %d images %lu refused %lu withdrawn %lu\n", wrong_results, damaged, statistics.images_written, statistics.images_refused,
            statistics.images_withdrawn);
     return 0;

@@ -17,12 +17,12 @@
 enum { CALLERS = 4, OPENERS = 2, THREADS = CALLERS + OPENERS, MIN_CALLS = 2000, MIN_OPENS = 20 };
 
 static void (*register_code)(void);
-static volatile int stop;
+static volatile int should_stop;
 static volatile unsigned long calls_by_thread[THREADS];
 
 static void *call(void *counter) {
     volatile unsigned long *calls = counter;
-    while (!stop) {
+    while (!should_stop) {
         register_code();
         ++*calls;
     }
@@ -32,7 +32,7 @@ static void *call(void *counter) {
 /* Opens and closes a library that nothing else in this program has loaded. */
 static void *open_and_close(void *counter) {
     volatile unsigned long *calls = counter;
-    while (!stop) {
+    while (!should_stop) {
         void *library = dlopen("librt.so.1", RTLD_NOW);
         if (!library) {
             fprintf(stderr, "%s\n", dlerror());
@@ -88,7 +88,7 @@ int main(int argc, char **argv) {
     if (!open_session || open_session() != 0) return 1;
     wait_for_progress_of_all_threads();
     print_bytes("after");
-    stop = 1;
+    should_stop = 1;
     for (int i = 0; i < THREADS; i++) {
         if (pthread_join(threads[i], NULL) != 0) return 1;
         total_calls += calls_by_thread[i];

@@ -37,11 +37,11 @@ class Llvm:
         module, engine, error, options = ctypes.c_void_p(), ctypes.c_void_p(), ctypes.c_char_p(), Options()
         assert not library.LLVMParseIRInContext(context, buffer, ctypes.byref(module), ctypes.byref(error)), error
         library.LLVMInitializeMCJITCompilerOptions(ctypes.byref(options), ctypes.sizeof(options))
-        failed = library.LLVMCreateMCJITCompilerForModule(
+        has_failed = library.LLVMCreateMCJITCompilerForModule(
             ctypes.byref(engine), module, ctypes.byref(options), ctypes.c_size_t(ctypes.sizeof(options)),
             ctypes.byref(error),
         )
-        assert not failed, error
+        assert not has_failed, error
         address = library.LLVMGetFunctionAddress(engine, name.encode())
         print(name, prototype(address)(1))
 

@@ -68,17 +68,17 @@ static int log_contains(const char *log_path, const char *expected)
 
 int main(int argc, char **argv)
 {
-    pthread_t opener, looker;
+    pthread_t opening_thread, lookup_thread;
     char byte = 0;
     void *library;
     if (argc < 3 || pipe(started_pipe) || pipe(continue_pipe) || dup2(started_pipe[1], STARTED_FILE) != STARTED_FILE || dup2(continue_pipe[0], CONTINUE_FILE) != CONTINUE_FILE)
         return 2;
     /* Create both threads first: pthread_create blocks while another thread is in dlopen. */
-    if (pthread_create(&looker, NULL, look_up, "nothing of this name") || pthread_create(&opener, NULL, open_library, argv[1]))
+    if (pthread_create(&lookup_thread, NULL, look_up, "nothing of this name") || pthread_create(&opening_thread, NULL, open_library, argv[1]))
         return 3;
     for (int turn = 0; argc > 3 && turn < 20000 && !log_contains(argv[3], argv[1]); turn++)
         usleep(1000);
-    if (write(continue_pipe[1], &byte, 1) != 1 || pthread_join(opener, &library) || pthread_join(looker, NULL) || !library)
+    if (write(continue_pipe[1], &byte, 1) != 1 || pthread_join(opening_thread, &library) || pthread_join(lookup_thread, NULL) || !library)
         return 4;
     int (*embedded)(int, char **) = (int (*)(int, char **))dlsym(library, "embedded");
     char *arguments[] = {"embedded", "mcjit", argv[2], NULL};

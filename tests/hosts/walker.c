@@ -89,12 +89,12 @@ static void walk_with_libunwind(ucontext_t *context) {
     } while (unw_step(&cursor) > 0);
 }
 
-static volatile int deepest;
+static volatile int max_depth;
 
 static void keep_deepest(void) {
     int i = 0;
     while (i < depth && is_counted(stack[i])) i++;
-    if (i > deepest) deepest = i;
+    if (i > max_depth) max_depth = i;
 }
 
 static void on_signal(int number, siginfo_t *info, void *ucontext) {
@@ -200,5 +200,5 @@ __attribute__((constructor)) static void start_if_preloaded(void) {
 __attribute__((destructor)) static void report(void) {
     if (!unwinder_name) return;
     walk_stop();
-    fprintf(stderr, "%s %d %d %d\n", unwinder_name, sample_count, complete_count, deepest);
+    fprintf(stderr, "%s %d %d %d\n", unwinder_name, sample_count, complete_count, max_depth);
 }

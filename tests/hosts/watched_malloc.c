@@ -61,7 +61,7 @@ static int is_system(uintptr_t address) {
 
 /* A walk out of the C library that records which libc function was entered. */
 struct walk {
-    uintptr_t entered;
+    uintptr_t entered_function;
     int is_jitlisten;
 };
 
@@ -69,16 +69,16 @@ static _Unwind_Reason_Code walk_step(struct _Unwind_Context *context, void *data
     struct walk *walk = data;
     uintptr_t address = _Unwind_GetIP(context);
     if (is_system(address)) {
-        walk->entered = address;
+        walk->entered_function = address;
         return _URC_NO_REASON;
     }
     walk->is_jitlisten = is_in(jitlisten_range, address);
     return _URC_END_OF_STACK;
 }
 
-static void count_library_call(uintptr_t entered) {
+static void count_library_call(uintptr_t entered_function) {
     Dl_info info = {0};
-    const char *name = dladdr((void *)entered, &info) && info.dli_sname ? info.dli_sname : "?";
+    const char *name = dladdr((void *)entered_function, &info) && info.dli_sname ? info.dli_sname : "?";
     for (int i = 0; i < MAX_NAMES; i++) {
         if (!library_functions[i].calls) snprintf(library_functions[i].name, sizeof library_functions[i].name, "%s", name);
         if (strcmp(library_functions[i].name, name)) continue;
@@ -116,7 +116,7 @@ static void watch(uintptr_t caller) {
         _Unwind_Backtrace(walk_step, &walk);
         if (walk.is_jitlisten) {
             pthread_mutex_lock(&lock);
-            count_library_call(walk.entered);
+            count_library_call(walk.entered_function);
             pthread_mutex_unlock(&lock);
         }
     } else if (mode == 3 && is_in(jitlisten_range, caller)) {

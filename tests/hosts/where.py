@@ -1,7 +1,7 @@
 """The kernel's view of an address, for hosts that examine their own code."""
 
 
-def file_of(address):
+def backing_file(address):
     """Returns the file that backs the page of `address`, or "nothing" for an anonymous mapping."""
     with open("/proc/self/maps") as maps:
         for line in maps:
@@ -11,6 +11,6 @@ def file_of(address):
     return "no mapping"
 
 
-def mappings():
+def count_mappings():
     with open("/proc/self/maps") as maps:
         return sum(1 for _ in maps)

@@ -31,7 +31,7 @@ enum { MAX_FRAMES = 64 };
 struct query {
     uintptr_t address;
     unsigned long long adds, subs;
-    int count, torn;
+    int count, has_changed_counters;
     char file[4096];
     uintptr_t start, bias;
 };
@@ -39,7 +39,7 @@ struct query {
 static int visit_library(struct dl_phdr_info *info, size_t size, void *data) {
     struct query *query = data;
     (void)size;
-    query->torn |= query->count > 0 && (query->adds != info->dlpi_adds || query->subs != info->dlpi_subs);
+    query->has_changed_counters |= query->count > 0 && (query->adds != info->dlpi_adds || query->subs != info->dlpi_subs);
     query->adds = info->dlpi_adds, query->subs = info->dlpi_subs;
     query->count++;
     for (int i = 0; i < info->dlpi_phnum; i++) {
@@ -114,7 +114,7 @@ static void query_libunwind(void) {
 double ask(double x) {
     struct query query = {0};
     dl_iterate_phdr(visit_library, &query);
-    fprintf(stderr, "phdr %d %llu %llu%s\n", query.count, query.adds, query.subs, query.torn ? " torn" : "");
+    fprintf(stderr, "phdr %d %llu %llu%s\n", query.count, query.adds, query.subs, query.has_changed_counters ? " torn" : "");
     void *frames[MAX_FRAMES];
     int count = backtrace(frames, MAX_FRAMES);
     for (int i = 0; i < count; i++) query_frame(frames[i]);

@@ -39,8 +39,8 @@ def beta(x):
 
 
 
-def print_step(word):
-    print(word, file=sys.stderr, flush=True)
+def print_step(label):
+    print(label, file=sys.stderr, flush=True)
 
 
 def compile_another():
