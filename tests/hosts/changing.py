@@ -75,7 +75,7 @@ address = function_address(engine, "f")
 page = address // PAGE * PAGE
 report("final", address)
 protect(page, READ | WRITE)
-report("writable", address, is_called=False)
+report("writable", address, should_call=False)
 protect(page, READ | EXECUTE)
 report("executable again", address)
 protect(page, READ | WRITE)
