@@ -1,6 +1,6 @@
 """Changes code pages without loading a new object, through LLVM's own functions: changing.py libLLVM.so
 
-Prints one line per step: the file behind the page of `f`, and the return value of `f`.
+Prints one line per step: the file that backs the page of `f`, and the return value of `f`.
 """
 
 import ctypes

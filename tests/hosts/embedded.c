@@ -1,5 +1,5 @@
-/* A host with LLVM linked in, not recognizable by any package: the tests build it as a program or as a library, with
- * static LLVM libraries or a shared one, stripped or not.
+/* A host with LLVM linked in, which no installed package identifies. The tests build it as a program or as a library,
+ * with static LLVM libraries or a shared one, stripped or not.
  *
  *     embedded ENGINE COUNT [WORD...]
  *
@@ -122,7 +122,7 @@ int embedded(int argc, char **argv) {
         waits_for_input |= !strcmp(argv[word], "kept");
         loops |= !strcmp(argv[word], "loops");
     }
-    llvm_begin();
+    initialize_llvm();
     LLVMLinkInMCJIT();
     pthread_t thread_handles[THREADS];
     for (long thread = 0; thread < threads; thread++)

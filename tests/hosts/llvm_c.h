@@ -37,7 +37,7 @@ void TARGET(Target)(void);
 void TARGET(TargetMC)(void);
 void TARGET(AsmPrinter)(void);
 
-static inline void llvm_begin(void) {
+static inline void initialize_llvm(void) {
     TARGET(TargetInfo)();
     TARGET(Target)();
     TARGET(TargetMC)();
@@ -90,7 +90,7 @@ static inline struct compiled compile_named(const char *name, const char *symbol
     return compiled;
 }
 
-static inline int is_right(struct compiled compiled, long addend) {
+static inline int returns_expected(struct compiled compiled, long addend) {
     return compiled.address != 0 && ((long (*)(long))compiled.address)(5) == 15 + addend;
 }
 

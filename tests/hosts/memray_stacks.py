@@ -16,7 +16,7 @@ with FileReader(sys.argv[1]) as reader:
             continue
         try:
             frames = record.hybrid_stack_trace(max_stacks=60)
-        except NotImplementedError:  # a deallocation
+        except NotImplementedError:  # raised for deallocations
             continue
         large_allocations += 1
         stack = [function for function, *_ in frames]

@@ -19,9 +19,9 @@ int main(int argc, char **argv)
         return 2;
     int count = atoi(argv[2]);
     void **handles = malloc((size_t)count * sizeof *handles);
-    llvm_begin();
+    initialize_llvm();
     struct compiled compiled = compile_named("before", "before", 1);
-    if (!is_right(compiled, 1))
+    if (!returns_expected(compiled, 1))
         return 1;
     double before_opening = cpu_milliseconds();
     for (int i = 0; i < count; i++) {

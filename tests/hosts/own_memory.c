@@ -224,7 +224,7 @@ int main(int argc, char **argv) {
     long sum = 0;
     /* Keep malloc from mapping memory, which could reuse an unmapped address. */
     mallopt(M_MMAP_MAX, 0);
-    llvm_begin();
+    initialize_llvm();
     make_manager = create_manager;
     for (int number = 0; number < count; number++) sum += compile(&memories[number], number);
     printf("%ld\n", sum);

@@ -32,7 +32,7 @@
 extern char **environ;
 
 static void compile(const char *name, long number) {
-    printf("%s: %s\n", name, is_right(compile_named(name, name, number), number) ? "right" : "wrong");
+    printf("%s: %s\n", name, returns_expected(compile_named(name, name, number), number) ? "right" : "wrong");
     fflush(stdout);
 }
 
@@ -211,7 +211,7 @@ static int compile_interrupted(const char *action) {
     struct compiled second = compile_named("second", "second", 2);
     write_hook = NULL;
     if (write_count == 0) raise(SIGUSR1); /* without the library */
-    printf("second: %d\n", is_right(second, 2));
+    printf("second: %d\n", returns_expected(second, 2));
     compile("third", 3);
     return 0;
 }
@@ -228,7 +228,7 @@ static void *compile_until_cancelled(void *unused) {
     struct compiled second = compile_named("second", "second", 2);
     write_hook = NULL;
     if (write_count == 0) pthread_cancel(pthread_self());
-    printf("second: %d\n", is_right(second, 2));
+    printf("second: %d\n", returns_expected(second, 2));
     fflush(stdout);
     pthread_testcancel();
     return unused;
@@ -441,7 +441,7 @@ static long starved_child(long from, long to, int functions, volatile long *requ
         page_requests = 0, fails_from = from, fails_to = to;
         for (int i = 0; i < functions; i++) {
             struct compiled function = compile_named("more", "more", i);
-            if (!is_right(function, i)) _exit(1);
+            if (!returns_expected(function, i)) _exit(1);
             if (i % 2) dispose(function);
         }
         *request_count = page_requests;
@@ -493,9 +493,9 @@ static void compile_with_limited_space(rlim_t extra_bytes) {
     is_space_limited = 1;
     if (enable) enable("jitdump");
     struct compiled second = compile_named("second", "second", 2), third = compile_named("third", "third", 3);
-    int right = is_right(second, 2) && is_right(third, 3);
+    int right = returns_expected(second, 2) && returns_expected(third, 3);
     dispose(second);
-    right &= is_right(third, 3);
+    right &= returns_expected(third, 3);
     is_space_limited = 0;
     setrlimit(RLIMIT_AS, &high_limit);
     if (get_statistics && get_statistics(&statistics) == JITLISTEN_OK)
@@ -531,7 +531,7 @@ static int compile_with_limit(const char *what) {
     setrlimit(limits_files ? RLIMIT_NOFILE : RLIMIT_FSIZE, &limit);
     struct compiled first = compile_named("first", "first", 1), second = compile_named("second", "second", 2);
     setrlimit(limits_files ? RLIMIT_NOFILE : RLIMIT_FSIZE, &old_limit);
-    printf("%d %d\n", is_right(first, 1), is_right(second, 2));
+    printf("%d %d\n", returns_expected(first, 1), returns_expected(second, 2));
     compile("third", 3);
     return 0;
 }
@@ -576,12 +576,12 @@ static int compile_hostile_names(void) {
             *end++ = (char)byte;
         }
         *end = 0;
-        printf("%d", is_right(compile_named(escaped_names[i], plain_name, i), i));
+        printf("%d", returns_expected(compile_named(escaped_names[i], plain_name, i), i));
     }
     char *long_name = malloc((1 << 20) + 1);
     memset(long_name, 'n', 1 << 20);
     long_name[1 << 20] = 0;
-    printf("%d\n", is_right(compile_named(long_name, long_name, 99), 99));
+    printf("%d\n", returns_expected(compile_named(long_name, long_name, 99), 99));
     compile("last", 1);
     return 0;
 }
@@ -683,7 +683,7 @@ int main(int argc, char **argv) {
     const char *scenario = argc > 1 ? argv[1] : "";
     const char *word = argc > 2 ? argv[2] : "";
     dl_iterate_phdr(find_library, NULL);
-    llvm_begin();
+    initialize_llvm();
     atexit(write_statistics);
     if (!strcmp(scenario, "interrupted")) return compile_interrupted(word);
     if (!strcmp(scenario, "cancelled")) return compile_cancelled();

@@ -44,7 +44,7 @@ static void *work(void *argument) {
         *slot = compile_named(name, name, round);
         __sync_fetch_and_add(&compiled_count, 1);
         for (int i = 0; i < KEPT; i++)
-            if (kept_functions[i].engine && !is_right(kept_functions[i], round - (round - i + KEPT) % KEPT)) __sync_fetch_and_add(&wrong_results, 1);
+            if (kept_functions[i].engine && !returns_expected(kept_functions[i], round - (round - i + KEPT) % KEPT)) __sync_fetch_and_add(&wrong_results, 1);
     }
     for (int i = 0; i < KEPT; i++)
         if (kept_functions[i].engine) dispose(kept_functions[i]), __sync_fetch_and_add(&freed_count, 1);
@@ -69,7 +69,7 @@ int main(int argc, char **argv) {
     struct sigaction action = {.sa_sigaction = on_sigprof, .sa_flags = SA_SIGINFO | SA_RESTART};
     struct itimerval kilohertz = {{0, 1000}, {0, 1000}}, never = {{0, 0}, {0, 0}};
     int seconds = argc > 1 ? atoi(argv[1]) : 1;
-    llvm_begin();
+    initialize_llvm();
     alarm(seconds + 100); /* turns a deadlock into death by SIGALRM */
     sigaction(SIGPROF, &action, NULL);
     setitimer(ITIMER_PROF, &kilohertz, NULL);

@@ -63,7 +63,7 @@ static void compile(long turn) {
     char name[64];
     snprintf(name, sizeof name, "soaked_%ld", turn % 16);
     compiled function = compile_named(name, name, turn);
-    for (int i = 0; i < 1000; i++) CHECK(is_right(function, turn));
+    for (int i = 0; i < 1000; i++) CHECK(returns_expected(function, turn));
     dispose(function);
 }
 
@@ -219,7 +219,7 @@ int main(int argc, char **argv) {
     on_alternate_stack.sa_flags = SA_ONSTACK;
     sigaction(SIGUSR1, &on_own_stack, nullptr);
     sigaction(SIGUSR2, &on_alternate_stack, nullptr);
-    llvm_begin();
+    initialize_llvm();
     pthread_t threads[4];
     for (long i = 0; i < 4; i++) CHECK(pthread_create(&threads[i], nullptr, disturb, reinterpret_cast<void *>(i * 2)) == 0);
     double started = now(CLOCK_MONOTONIC);

@@ -22,7 +22,7 @@ int main(int argc, char **argv)
     for (int i = 0; i < count; i++)
         end += sprintf(end, "define i32 @f%d(i32 %%x) uwtable section \".text.f%d\" {\n %%y = add i32 %%x, %d\n ret i32 %%y\n}\n", i, i, i);
     sprintf(last_name, "f%d", count - 1);
-    llvm_begin();
+    initialize_llvm();
     double before = cpu_milliseconds();
     struct compiled compiled = compile_text(text, last_name);
     double after = cpu_milliseconds();

@@ -214,7 +214,7 @@ int main(int argc, char **argv) {
     int count = atoi(argv[2]);
     uint8_t **memories = calloc(count + 1, sizeof *memories);
     long sum = 0;
-    llvm_begin();
+    initialize_llvm();
     LLVMInitializeBPFTargetInfo();
     LLVMInitializeBPFTarget();
     LLVMInitializeBPFTargetMC();

@@ -108,7 +108,7 @@ int main(int argc, char **argv) {
     code = mmap(NULL, ARENA_BYTES, CODE_PROTECTION, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     data = mmap(NULL, ARENA_BYTES, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (code == MAP_FAILED || data == MAP_FAILED) return 1;
-    llvm_begin();
+    initialize_llvm();
     make_manager = create_manager;
     pthread_t threads[4];
     if (pthread_create(&threads[0], NULL, toggle_image_sink, NULL)) return 1;

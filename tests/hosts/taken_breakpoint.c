@@ -1,6 +1,6 @@
 /* A library to preload after the library under test, so that its constructor runs later. Like a debugger that started
- * the program, it occupies the function that the loader calls on each change of its list: still empty, not patchable.
- * */
+ * the program, it occupies the function that the loader calls on each change of its list. The function still does
+ * nothing, but it can no longer be patched. */
 #include <link.h>
 #include <stdint.h>
 #include <stdlib.h>
