@@ -1,13 +1,13 @@
-//! The crate `linux-perf-data`, which samply reads jitdumps with: a second opinion.
+//! Second jitdump reader for comparison: the crate `linux-perf-data`, which samply uses.
 
 use linux_perf_data::jitdump::{JitDumpReader, JitDumpRecord};
 
 use crate::jitdump_format::{Function, Jitdump};
 
-/// Reads `bytes` with the crate and compares with what our own reader found.
+/// Parses `bytes` with the crate and compares the records with the result of our own reader.
 ///
 /// # Panics
-/// When the crate refuses the file, or finds something else.
+/// If the crate rejects the file or a record differs.
 pub(crate) fn agrees(bytes: &[u8], dump: &Jitdump) {
     let mut reader = JitDumpReader::new(std::io::Cursor::new(bytes)).expect("linux-perf-data reads the header");
     let header = reader.header();
@@ -29,7 +29,8 @@ pub(crate) fn agrees(bytes: &[u8], dump: &Jitdump) {
                 assert_eq!(rows.collect::<Vec<_>>(), rows_of(expected.expect("a function follows")));
             }
             JitDumpRecord::CodeUnwindingInfo(unwinding) => {
-                // The crate takes the specification's order, perf the other: both see all bytes.
+                // The crate expects the specification's order of the two tables, perf expects the opposite. Both see
+                // all bytes.
                 let tables = expected.and_then(|function| function.unwinding.as_ref()).expect("tables");
                 assert!(unwinding.eh_frame.len() >= tables.eh_frame.len().min(unwinding.eh_frame_hdr.len()));
             }

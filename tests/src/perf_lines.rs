@@ -1,11 +1,11 @@
-//! Reads perf's output about source lines: `perf annotate -l --stdio`, `perf report --sort sym,srcline`.
+//! Parser of perf's output about source lines: `perf annotate -l --stdio`, `perf report --sort sym,srcline`.
 
 use std::collections::BTreeMap;
 
-/// Percent per line of one file.
+/// Percentage per line of one file.
 pub type Shares = BTreeMap<u32, f64>;
 
-/// The summary `perf annotate -l --stdio` puts in front of the instructions:
+/// Parses the summary that `perf annotate -l --stdio` prints before the instructions:
 ///
 /// ```text
 /// Sorted summary for file /tmp/image-1-2/object-1.so
@@ -19,6 +19,7 @@ pub fn annotate(text: &str, file: &str) -> Shares {
     summary.take_while(|line| !line.contains("Percent |")).filter_map(|line| row(line, file)).collect()
 }
 
+/// Parses the rows of `perf report --sort sym,srcline` and adds up their percentages per line:
 /// `    44.80%  [.] __main__.kernel(int64, float64) [v1]  two_loops.py:15`
 #[must_use]
 pub fn report(text: &str, file: &str) -> Shares {
@@ -32,11 +33,11 @@ pub fn report(text: &str, file: &str) -> Shares {
     })
 }
 
-/// `58.18 two_loops.py:15`
+/// Parses a row, for example `58.18 two_loops.py:15`, if it is about `file`.
 fn row(line: &str, file: &str) -> Option<(u32, f64)> {
-    let (percent, place) = line.trim().split_once(' ')?;
-    let (found, number) = place.trim().rsplit_once(':')?;
-    (found == file).then_some((number.parse().ok()?, percent.parse().ok()?))
+    let (percent, location) = line.trim().split_once(' ')?;
+    let (row_file, number) = location.trim().rsplit_once(':')?;
+    (row_file == file).then_some((number.parse().ok()?, percent.parse().ok()?))
 }
 
 #[cfg(test)]
