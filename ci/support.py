@@ -2,10 +2,10 @@
 """Renders docs/support.md, and the tables of BENCHMARKS.md, from the data in records/.
 
     ci/support.py                 writes both
-    ci/support.py --check         fails if they are not what records/ says
-    ci/support.py --seen LINES    fails if a run of the tests did not see every line of records/integrations.tsv
+    ci/support.py --check         fails if one of them differs from the data
+    ci/support.py --seen LINES    fails if the file LINES of a test run lacks a row of records/integrations.tsv
 
-Each file in records/ is a table of tab-separated values with one line of column names. The scripts that measure write
+Each file in records/ is a table of tab-separated values with one line of column names. The measuring scripts write
 them.
 """
 
@@ -16,7 +16,7 @@ import sys
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 RECORDS = ROOT / "records"
-PAGE, COSTS = ROOT / "docs/support.md", ROOT / "BENCHMARKS.md"
+SUPPORT_PAGE, BENCHMARKS_PAGE = ROOT / "docs/support.md", ROOT / "BENCHMARKS.md"
 BEGIN, END = "<!-- records: begin -->", "<!-- records: end -->"
 
 
@@ -38,7 +38,7 @@ def grouped(rows, *columns):
 
 
 def integrations():
-    """Every pair of an integration and a consumer, or the pairs that are missing."""
+    """Lists the tested integrations and consumers, and the pairs that were not tested."""
     seen = [(row["integration"], row["consumer"]) for row in records("integrations")]
     names, consumers = (list(dict.fromkeys(column)) for column in zip(*seen))
     missing = [f"{name} with {consumer}" for name in names for consumer in consumers if (name, consumer) not in seen]
@@ -70,25 +70,25 @@ def systems():
 
 
 def same_code():
-    runs = [{**row, **numba_of(row["numba"])} for row in records("same-code")]
+    runs = [{**row, **parse_numba_version(row["numba"])} for row in records("same-code")]
     releases, llvms, pythons = (
-        ", ".join(sorted({run[column] for run in runs}, key=numbers)) for column in ("release", "llvm", "python")
+        ", ".join(sorted({run[column] for run in runs}, key=version_key)) for column in ("release", "llvm", "python")
     )
     objects = sum(int(run["objects"]) for run in runs)
-    other = sum(int(run["objects with other code"].split()[0]) for run in runs)
-    return f"""{objects:,} objects were compiled with and without line tables; {other or 'none'} had other code.
+    different = sum(int(run["objects with other code"].split()[0]) for run in runs)
+    return f"""{objects:,} objects were compiled with and without line tables; {different or 'none'} had other code.
 
 * Numba {releases}.
 * LLVM {llvms}; Python {pythons}.
 """
 
 
-def numbers(version):
+def version_key(version):
     return [int(part) for part in version.split(".")]
 
 
-def numba_of(text):
-    """`0.68.1 (22), 3.11`: release, LLVM, Python."""
+def parse_numba_version(text):
+    """Parses `0.68.1 (22), 3.11` into the versions of Numba, LLVM and Python."""
     release, llvm, python = text.replace("(", "").replace("),", "").split()
     return {"release": release, "llvm": llvm, "python": python}
 
@@ -96,12 +96,17 @@ def numba_of(text):
 def suites():
     rows = []
     for (environment, mode), runs in grouped(records("suites"), "environment", "mode"):
-        other = [
+        differing_modules = [
             run["module"].rsplit(".", 1)[-1]
             for run in runs
             if run["failed without"] != run["failed with"] and run["failed without"].isdigit()
         ]
-        rows.append([environment, mode, len(runs), sum(int(run["tests"]) for run in runs), ", ".join(other) or "none"])
+        rows.append(
+            [
+                environment, mode, len(runs), sum(int(run["tests"]) for run in runs),
+                ", ".join(differing_modules) or "none",
+            ]
+        )
     return table(["suite", "mode", "modules", "tests", "modules with another result"], rows)
 
 
@@ -114,7 +119,7 @@ def coverage():
     return table(["suite", "tests", "with another result", "statements", "branches", "statements only as Python"], rows)
 
 
-def page():
+def render_support_page():
     return f"""# What was tested
 
 Rendered by `ci/support.py` from `records/`, which has version, commit, date and figure of each run, and who counted.
@@ -171,14 +176,14 @@ Parts of three test suites under `pytest --cov --cov-branch`: without the plugin
 {coverage()}"""
 
 
-def costs():
+def render_costs():
     rows = [
         [row["what"], row["target"], row["today"], row["met"], f"`{row['command']}`"] for row in records("benchmarks")
     ]
     return table(["cost", "target", "today", "met", "measured by"], rows)
 
 
-def beside():
+def render_other_samplers():
     rows = []
     for (program, tool), runs in grouped(records("beside"), "program", "tool"):
         run = runs[-1]
@@ -188,37 +193,41 @@ def beside():
     return table(header, rows)
 
 
-def rendered():
-    done, text = "", COSTS.read_text(encoding="utf-8")
-    for made in (costs(), beside()):
-        before, rest = text.split(f"{BEGIN}\n", 1)
-        after = rest.split(END, 1)[1]
-        done += f"{before}{BEGIN}\n{made}{END}"
-        text = after
-    return {PAGE: page(), COSTS: done + text}
+def render_pages():
+    rendered, text = "", BENCHMARKS_PAGE.read_text(encoding="utf-8")
+    for new_table in (render_costs(), render_other_samplers()):
+        head, rest = text.split(f"{BEGIN}\n", 1)
+        tail = rest.split(END, 1)[1]
+        rendered += f"{head}{BEGIN}\n{new_table}{END}"
+        text = tail
+    return {SUPPORT_PAGE: render_support_page(), BENCHMARKS_PAGE: rendered + text}
 
 
-def missing(lines):
-    seen = set(pathlib.Path(lines).read_text(encoding="utf-8").splitlines())
+def missing_pairs(lines):
+    seen_pairs = set(pathlib.Path(lines).read_text(encoding="utf-8").splitlines())
     return [
         pair
         for pair in (f"{row['integration']}\t{row['consumer']}" for row in records("integrations"))
-        if pair not in seen
+        if pair not in seen_pairs
     ]
 
 
 def main(arguments):
     if arguments[:1] == ["--seen"]:
-        unseen = missing(arguments[1])
-        for pair in unseen:
+        missing = missing_pairs(arguments[1])
+        for pair in missing:
             print("support: not seen in this run:", pair.replace("\t", ", "))
-        return 1 if unseen else 0
-    stale = [path for path, text in rendered().items() if not path.exists() or path.read_text(encoding="utf-8") != text]
+        return 1 if missing else 0
+    stale = [
+        path
+        for path, text in render_pages().items()
+        if not path.exists() or path.read_text(encoding="utf-8") != text
+    ]
     if arguments == ["--check"]:
         for path in stale:
             print(f"support: {path.relative_to(ROOT)} is not what records/ says: run ci/support.py")
         return 1 if stale else 0
-    for path, text in rendered().items():
+    for path, text in render_pages().items():
         path.write_text(text, encoding="utf-8")
     return 0
 
