@@ -68,7 +68,7 @@ def environment(preload=True, **variables):
 
 
 def run(*command, env=None, may_fail=False, limit=TOOL_TIMEOUT):
-    """Runs a tool to its end, logs its output, and returns its standard output; with `may_fail`, also standard error."""
+    """Runs a tool, logs its output, and returns its standard output; with `may_fail`, also standard error."""
     command = [str(argument) for argument in command]
     print("$", *command, file=log, flush=True)
     # The library is preloaded into the host only, never into a tool.
