@@ -30,7 +30,7 @@ ALLOWED_DUPLICATES = {"syn"}
 REQUIRED_FILES = {"LICENSE-MIT", "LICENSE-APACHE", "README.md", "Cargo.toml"}
 
 
-def metadata():
+def read_metadata():
     filters = [argument for target in TARGETS for argument in ("--filter-platform", target)]
     output = subprocess.run(
         ["cargo", "metadata", "--locked", "--format-version", "1", *filters], cwd=ROOT, check=True,
@@ -81,7 +81,7 @@ def publication_problems(package):
 
 
 def main():
-    packages = metadata()
+    packages = read_metadata()
     published = [package for package in packages if package["source"] is None and package["publish"] != []]
     problems = list(dependency_problems(packages)) + [
         problem for package in published for problem in publication_problems(package)

@@ -13,7 +13,7 @@ import re
 import sys
 
 
-def modules(source):
+def find_modules(source):
     """Maps the path of each module, a tuple of names, to its file."""
     files = {}
     for file in source.rglob("*.rs"):
@@ -53,7 +53,7 @@ def use_paths(text):
             yield path.strip(), alias.strip() or path.split("::")[-1].strip()
 
 
-def locate(module, path, modules):
+def resolve_path(module, path, modules):
     """Returns the module that a path in `module` leads to, and the rest of the path: an item of that module, if any."""
     parts = [part.strip() for part in path.split("::")]
     target = () if parts[0] == "crate" else module
@@ -65,7 +65,7 @@ def locate(module, path, modules):
     return target, parts
 
 
-class Names:
+class Reexports:
     """Re-exports of each module, and the definitions that they refer to."""
 
     def __init__(self, texts):
@@ -73,7 +73,7 @@ class Names:
         for module, text in texts.items():
             self.reexports[module], self.globs[module] = {}, []
             for path, name in use_paths(text):
-                target, rest = locate(module, path, texts)
+                target, rest = resolve_path(module, path, texts)
                 if target == module:
                     continue
                 if name == "*":
@@ -91,7 +91,7 @@ class Names:
             self.texts[module],
         )
 
-    def origin(self, module, rest, seen=()):
+    def find_origin(self, module, rest, seen=()):
         """Returns the module that defines `rest`, a path relative to `module`."""
         if not rest or module in seen:
             return module
@@ -99,19 +99,19 @@ class Names:
             target, inner_path = self.reexports[module][rest[0]]
             # If a module itself is re-exported, the rest of the path is resolved in that module.
             target, inner_path = (
-                locate(target, "::".join(inner_path + rest[1:]), self.texts)
+                resolve_path(target, "::".join(inner_path + rest[1:]), self.texts)
                 if not inner_path and rest[1:]
                 else (target, inner_path)
             )
-            return self.origin(target, inner_path, (*seen, module))
+            return self.find_origin(target, inner_path, (*seen, module))
         for target in self.globs[module]:
-            definition = self.origin(target, rest, (*seen, module))
+            definition = self.find_origin(target, rest, (*seen, module))
             if definition != target or self.defines(target, rest[0]):
                 return definition
         return module
 
 
-def imports(module, names):
+def find_imports(module, names):
     children = {
         other[len(module)] for other in names.texts if len(other) > len(module) and other[: len(module)] == module
     }
@@ -124,8 +124,8 @@ def imports(module, names):
     for path in imported_paths:
         if path.split("::")[0] not in {"crate", "super", "self", *children}:
             continue
-        target, rest = locate(module, path, names.texts)
-        target = names.origin(target, rest)
+        target, rest = resolve_path(module, path, names.texts)
+        target = names.find_origin(target, rest)
         # A module may use its ancestors.
         if target != module and module[: len(target)] != target:
             yield target
@@ -164,9 +164,9 @@ def main():
     )
     cycle_count = 0
     for crate in crates:
-        module_files = modules(crate / "src")
-        names = Names({module: without_tests(file.read_text()) for module, file in module_files.items()})
-        graph = {module: sorted(set(imports(module, names))) for module in module_files}
+        module_files = find_modules(crate / "src")
+        names = Reexports({module: without_tests(file.read_text()) for module, file in module_files.items()})
+        graph = {module: sorted(set(find_imports(module, names))) for module in module_files}
         for cycle in find_cycles(graph):
             cycle_count += 1
             print(f"{crate.name}: {' -> '.join('::'.join(module) for module in cycle)}")

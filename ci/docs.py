@@ -184,19 +184,19 @@ def run(block, scratch, environment):
 
 
 def run_page(page, bin_directory):
-    to_run = [block for block in blocks(page) if block.mark and (block.is_run() or block.mark["file"])]
+    runnable = [block for block in blocks(page) if block.mark and (block.is_run() or block.mark["file"])]
     failures = 0
     with tempfile.TemporaryDirectory(prefix="jitlisten-docs-") as scratch:
         pathlib.Path(scratch, "prog.py").write_text(file_block("perf.md", "prog.py"), encoding="utf-8")
         environment = dict(os.environ, PATH=f"{bin_directory}:{os.environ['PATH']}", NUMBA_CACHE_DIR=scratch + "/cache")
-        for block in to_run:
+        for block in runnable:
             if block.mark["file"]:
                 pathlib.Path(scratch, block.mark["file"]).write_text(block.text, encoding="utf-8")
             else:
                 failures += run(block, scratch, environment)
     if any(block.mark and block.mark["rule"] for block in blocks(page)):
         failures += check_rules("--run", bin_directory)
-    print(f"docs: {page.name}: {sum(block.is_run() for block in to_run)} blocks run, {failures} failed", flush=True)
+    print(f"docs: {page.name}: {sum(block.is_run() for block in runnable)} blocks run, {failures} failed", flush=True)
     return failures
 
 

@@ -53,7 +53,7 @@ def test_programs():
     return {name: ROOT / path for name, path in re.findall(r"tests/(\w+)/main\.rs \((.*)\)", cargo_output)}
 
 
-def failed_tests(programs, names):
+def find_failed_tests(programs, names):
     """Returns the failed tests among these, or all of them if they time out; and whether every kind of test ran."""
     by_kind = {"unit": [], "together": [], "alone": []}
     for name in names:
@@ -65,14 +65,14 @@ def failed_tests(programs, names):
             continue
         if kind == "unit":
             command = ["cargo", "test", "-p", "jitlisten", "--lib", "--target-dir", BUILD_DIRECTORY, "--"]
-            kind_failed, has_run = failed_in(
+            kind_failed, has_run = run_tests(
                 [*command, *(name.removeprefix(UNIT_TEST_PREFIX) for name in kind_tests)], SOURCES_COPY, kind_tests
             )
             kind_failed = [UNIT_TEST_PREFIX + name for name in kind_failed]
         else:
             # Same number of threads as in `ci/test.sh`.
             threads = 1 if kind == "alone" else 2
-            kind_failed, has_run = failed_in(
+            kind_failed, has_run = run_tests(
                 [programs[kind], f"--test-threads={threads}", *kind_tests], ROOT / "tests", kind_tests
             )
         failed += kind_failed
@@ -80,7 +80,7 @@ def failed_tests(programs, names):
     return failed, all(kinds_run)
 
 
-def failed_in(command, directory, names):
+def run_tests(command, directory, names):
     process = subprocess.Popen(
         command, cwd=directory, env=ENVIRONMENT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
         start_new_session=True,
@@ -117,7 +117,7 @@ def test_mutation(programs, mutation):
             return "does not compile: " + next(
                 (line for line in build_result.stderr.splitlines() if line.startswith("error")), "?"
             )
-        failed, ran = failed_tests(programs, mutation["tests"])
+        failed, ran = find_failed_tests(programs, mutation["tests"])
     finally:
         source_file.write_text(text)
     if not ran:
@@ -136,7 +136,7 @@ def main():
     if build_result.returncode:
         raise SystemExit(build_result.stderr)
     programs = test_programs()
-    failed, ran = failed_tests(programs, sorted({name for mutation in mutations for name in mutation["tests"]}))
+    failed, ran = find_failed_tests(programs, sorted({name for mutation in mutations for name in mutation["tests"]}))
     if failed or not ran:
         raise SystemExit(f"mutations: with every safeguard, these tests fail, or none ran: {failed}")
     rows, date = [], datetime.date.today()

@@ -30,7 +30,7 @@ WHEELS = ROOT / "target/wheels"
 PUBLISHED = ["jitlisten-files", "jitlisten-names", "jitlisten-unwinder", "unwind-register", "jitlisten"]
 
 
-def version():
+def workspace_version():
     return re.search(r'^version = "(.+)"', (ROOT / "Cargo.toml").read_text(), re.M)[1]
 
 
@@ -54,10 +54,10 @@ def package_crates(directory):
     return {path.name: path.read_bytes() for path in pathlib.Path(directory, "package").glob("*.crate")}
 
 
-def problems():
+def find_problems():
     for location, other_version in other_versions():
-        if other_version != version():
-            yield f"{location} has version {other_version}, the workspace {version()}"
+        if other_version != workspace_version():
+            yield f"{location} has version {other_version}, the workspace {workspace_version()}"
     with tempfile.TemporaryDirectory() as first, tempfile.TemporaryDirectory() as second:
         crates, repackaged = package_crates(first), package_crates(second)
     if len(crates) != len(PUBLISHED):
@@ -92,11 +92,11 @@ def problems():
 
 
 def main():
-    all_problems = list(problems())
-    for problem in all_problems:
+    problems = list(find_problems())
+    for problem in problems:
         print("release:", problem)
-    print(f"release: version {version()}, {len(all_problems)} problems")
-    sys.exit(1 if all_problems else 0)
+    print(f"release: version {workspace_version()}, {len(problems)} problems")
+    sys.exit(1 if problems else 0)
 
 
 main()

@@ -20,57 +20,57 @@ SUPPORT_PAGE, BENCHMARKS_PAGE = ROOT / "docs/support.md", ROOT / "BENCHMARKS.md"
 BEGIN, END = "<!-- records: begin -->", "<!-- records: end -->"
 
 
-def records(name):
+def read_records(name):
     with open(RECORDS / f"{name}.tsv", encoding="utf-8", newline="") as file:
         return list(csv.DictReader(file, delimiter="\t", quoting=csv.QUOTE_NONE))
 
 
-def table(header, rows):
+def render_table(header, rows):
     lines = [header, ["---"] * len(header), *rows]
     return "\n".join("| " + " | ".join(str(cell) for cell in line) + " |" for line in lines) + "\n"
 
 
-def grouped(rows, *columns):
+def group_rows(rows, *columns):
     groups = collections.defaultdict(list)
     for row in rows:
         groups[tuple(row[column] for column in columns)].append(row)
     return groups.items()
 
 
-def integrations():
+def render_integrations():
     """Lists the tested integrations and consumers, and the pairs that were not tested."""
-    seen = [(row["integration"], row["consumer"]) for row in records("integrations")]
+    seen = [(row["integration"], row["consumer"]) for row in read_records("integrations")]
     names, consumers = (list(dict.fromkeys(column)) for column in zip(*seen))
     missing = [f"{name} with {consumer}" for name in names for consumer in consumers if (name, consumer) not in seen]
     lists = f"* Integrations: {', '.join(names)}.\n* Consumers: {', '.join(consumers)}.\n"
     return lists + (f"* Not tested: {', '.join(missing)}.\n" if missing else "")
 
 
-def hosts(by_hand):
-    rows = [row for row in records("hosts") if (row["run by"] == "by hand") == by_hand]
+def render_hosts(by_hand):
+    rows = [row for row in read_records("hosts") if (row["run by"] == "by hand") == by_hand]
     cells = [
         [row["program"], ", ".join(filter(None, (row["llvm"], row["linker"]))), row["found"], row["note"]]
         for row in rows
     ]
-    return table(["program", "LLVM, linker", "found", "note"], cells)
+    return render_table(["program", "LLVM, linker", "found", "note"], cells)
 
 
-def systems():
+def render_systems():
     rows = []
-    for (system, commit, date), runs in grouped(records("systems"), "system", "commit", "date"):
+    for (system, commit, date), runs in group_rows(read_records("systems"), "system", "commit", "date"):
         rows.append([system, f"{sum(run['result'] == 'ok' for run in runs)} of {len(runs)}", commit, date])
-    runs = records("aarch64")
+    runs = read_records("aarch64")
     rows.append(
         [
             "Debian 13, aarch64, emulated", f"{sum(run['result'] == 'ok' for run in runs)} of {len(runs)}", "",
             runs[0]["date"],
         ]
     )
-    return table(["system", "scenarios that passed", "commit", "date"], rows)
+    return render_table(["system", "scenarios that passed", "commit", "date"], rows)
 
 
-def same_code():
-    runs = [{**row, **parse_numba_version(row["numba"])} for row in records("same-code")]
+def render_same_code():
+    runs = [{**row, **parse_numba_version(row["numba"])} for row in read_records("same-code")]
     releases, llvms, pythons = (
         ", ".join(sorted({run[column] for run in runs}, key=version_key)) for column in ("release", "llvm", "python")
     )
@@ -93,9 +93,9 @@ def parse_numba_version(text):
     return {"release": release, "llvm": llvm, "python": python}
 
 
-def suites():
+def render_suites():
     rows = []
-    for (environment, mode), runs in grouped(records("suites"), "environment", "mode"):
+    for (environment, mode), runs in group_rows(read_records("suites"), "environment", "mode"):
         differing_modules = [
             run["module"].rsplit(".", 1)[-1]
             for run in runs
@@ -107,16 +107,18 @@ def suites():
                 ", ".join(differing_modules) or "none",
             ]
         )
-    return table(["suite", "mode", "modules", "tests", "modules with another result"], rows)
+    return render_table(["suite", "mode", "modules", "tests", "modules with another result"], rows)
 
 
-def coverage():
+def render_coverage():
     rows = []
-    for row in records("coverage"):
+    for row in read_records("coverage"):
         lines = f"{row['covered without']}, {row['covered with']}, {row['as Python']} of {row['statements']}"
         branches = f"{row['taken without']}, {row['taken with']}, {row['taken as Python']} of {row['branches']}"
         rows.append([row["suite"], row["tests"], row["other results"], lines, branches, row["covered only as Python"]])
-    return table(["suite", "tests", "with another result", "statements", "branches", "statements only as Python"], rows)
+    return render_table(
+        ["suite", "tests", "with another result", "statements", "branches", "statements only as Python"], rows
+    )
 
 
 def render_support_page():
@@ -135,14 +137,14 @@ CI runs Numba 0.68.1, 0.60.0, 0.57.1 and 0.56.4 on Python 3.10 to 3.13, the whee
 
 Each consumer shows a chain of compiled functions, with names and the whole stack, from each integration:
 
-{integrations()}
+{render_integrations()}
 ## Systems
 
 The scenarios are perf, gdb, py-spy, unwinders, forks, threads, the cache, recorded Python functions and the installed
 library, with the tools of that system. Debian unstable has Python 3.14 and 3.15. Python functions are also recorded on
 a free-threaded Python 3.13 (`ci/free-threaded.sh`).
 
-{systems()}
+{render_systems()}
 ## LLVM hosts
 
 Unmodified programs: exit status and output are the same with and without jitlisten. *Found* is the number of compiled
@@ -150,20 +152,20 @@ objects that jitlisten found, of those that the host itself, gdb or strace count
 
 By `make test` and `make test-hosts`:
 
-{hosts(by_hand=False)}
+{render_hosts(by_hand=False)}
 By hand:
 
-{hosts(by_hand=True)}
+{render_hosts(by_hand=True)}
 ## Line tables do not change Numba's code
 
-{same_code()}
+{render_same_code()}
 Numba 0.56 (LLVM 11) pads jumps differently with lines; it has lines only with `JITLISTEN_LINES=force`.
 
 ## Test suites of others
 
 Each module runs with and without jitlisten; every test must have the same result.
 
-{suites()}
+{render_suites()}
 `test_debuginfo` expects no debug information without `debug=True`. `test_gdb_dwarf` fails while it is recorded, because
 gdb stops at the sampler's signal. CPython's `test_threading` and `test_subprocess` notice a recording's thread (a warning
 at `fork`), two descriptors in a recorded child, and with `PYTHONUNBUFFERED=1` writes that a signal has cut short.
@@ -173,24 +175,25 @@ at `fork`), two descriptors in a recorded child, and with `PYTHONUNBUFFERED=1` w
 Parts of three test suites under `pytest --cov --cov-branch`: without the plugin, with it, and with
 `NUMBA_DISABLE_JIT=1` (as Python), where some tests fail.
 
-{coverage()}"""
+{render_coverage()}"""
 
 
 def render_costs():
     rows = [
-        [row["what"], row["target"], row["today"], row["met"], f"`{row['command']}`"] for row in records("benchmarks")
+        [row["what"], row["target"], row["today"], row["met"], f"`{row['command']}`"]
+        for row in read_records("benchmarks")
     ]
-    return table(["cost", "target", "today", "met", "measured by"], rows)
+    return render_table(["cost", "target", "today", "met", "measured by"], rows)
 
 
 def render_other_samplers():
     rows = []
-    for (program, tool), runs in grouped(records("beside"), "program", "tool"):
+    for (program, tool), runs in group_rows(read_records("beside"), "program", "tool"):
         run = runs[-1]
         error = f"{run['error, points']} ({run['sigma']})"
         rows.append([program, tool, run["below one of both"], error, run["processor time"], run["python"]])
     header = ["program", "sampler", "samples", "error, points (sigma)", "processor time", "Python"]
-    return table(header, rows)
+    return render_table(header, rows)
 
 
 def render_pages():
@@ -207,7 +210,7 @@ def missing_pairs(lines):
     seen_pairs = set(pathlib.Path(lines).read_text(encoding="utf-8").splitlines())
     return [
         pair
-        for pair in (f"{row['integration']}\t{row['consumer']}" for row in records("integrations"))
+        for pair in (f"{row['integration']}\t{row['consumer']}" for row in read_records("integrations"))
         if pair not in seen_pairs
     ]
 

@@ -113,7 +113,7 @@ class Host:
         self.process.wait()
 
 
-def chain(*arguments, **env):
+def start_chain(*arguments, **env):
     """Starts the chain under stock Numba, which loops until it is killed."""
     return Host("python3", PAYLOAD / "hosts/chain.py", 100_000, *arguments, env=environment(**env))
 
@@ -121,7 +121,7 @@ def chain(*arguments, **env):
 # --- checks -----------------------------------------------------------------------------------------------------------
 
 
-def names(symbol, function):
+def names_function(symbol, function):
     """Returns true if the symbol contains the function's name as a whole identifier, like tests/src/symbols.rs."""
     return re.search(rf"(?<!\w){function}(?!\w)", symbol) is not None
 
@@ -159,7 +159,9 @@ def check_samples(samples, is_jit, caller, at_least=100, share=0.95):
     named = sum(frames[0][0] is not None for frames in jit)
 
     def is_whole(frames):
-        if len(frames) <= 3 or not all(frame[0] and names(frame[0], name) for frame, name in zip(frames, CHAIN)):
+        if len(frames) <= 3 or not all(
+            frame[0] and names_function(frame[0], name) for frame, name in zip(frames, CHAIN)
+        ):
             return False
         outside = next((dso for _, dso in frames if not is_jit(dso)), "")
         return caller in outside
@@ -171,7 +173,7 @@ def check_samples(samples, is_jit, caller, at_least=100, share=0.95):
     return summary
 
 
-def backtrace(text):
+def parse_backtrace(text):
     """Returns the frames of the last backtrace in gdb's output."""
     frames = []
     for number, frame in re.findall(r"^#(\d+) +(?:0x[0-9a-f]+ (?:\[PAC\] )?in )?(.*)$", text, re.M):
@@ -182,10 +184,13 @@ def backtrace(text):
 
 
 def check_backtrace(text):
-    frames = backtrace(text)
+    frames = parse_backtrace(text)
     summary = " <- ".join(re.sub(r" ?\(.*", "", frame) for frame in frames[:40])
     for index, function in enumerate(CHAIN):
-        require(len(frames) > index and names(frames[index], function), f"frame {index} is not {function}: {summary}")
+        require(
+            len(frames) > index and names_function(frames[index], function),
+            f"frame {index} is not {function}: {summary}",
+        )
     require(frames[-1].startswith("_start"), f"the last frame is not _start: {summary}")
     return f"{len(frames)} frames, gamma to _start"
 
@@ -207,7 +212,7 @@ def perf_map_names(pid):
 
 
 def is_named(entries, function):
-    return any(names(entry, function) for entry in entries)
+    return any(names_function(entry, function) for entry in entries)
 
 
 # --- scenarios --------------------------------------------------------------------------------------------------------
@@ -255,7 +260,7 @@ def lli():
     return "; ".join(results)
 
 
-def messages(log_file):
+def count_objects(log_file):
     """Returns the numbers of loaded and of final objects in a log."""
     text = log_file.read_text() if log_file.exists() else ""
     return [text.count(f"debug: {word} ObjectId(") for word in ("loaded", "finalized")]
@@ -276,13 +281,15 @@ def linkers():
             with Host(*host, "kept", env=environment(**variables)) as process:
                 process.wait_for(stock)
                 process.wait_for("running")
-                entries, object_counts = perf_map_names(process.pid), messages(log_file)
+                entries, object_counts = perf_map_names(process.pid), count_objects(log_file)
             expected = [
                 f"{function}{number}"
                 for number in range(threads * objects_per_thread)
                 for function in ("outer", "inner", "ghc", "hidden")
             ]
-            missing = [function for function in expected if sum(names(entry, function) for entry in entries) != 1]
+            missing = [
+                function for function in expected if sum(names_function(entry, function) for entry in entries) != 1
+            ]
             results.append(
                 f"{engine} {threads}: {object_counts[0]} loaded, {object_counts[1]} final,"
                 f" {len(expected) - len(missing)} of {len(expected)} named"
@@ -307,7 +314,7 @@ def own_memory():
         ) as process:
             for line in ("running", "one more", "unmapped"):
                 process.wait_for(line)
-                object_counts, freed = messages(log_file), log_file.read_text().count("freeing ObjectId(")
+                object_counts, freed = count_objects(log_file), log_file.read_text().count("freeing ObjectId(")
                 if line != "unmapped":
                     process.send_line("")
         results.append(f"{mode}: {object_counts[0]} loaded, {object_counts[1]} final, {freed} freed")
@@ -332,9 +339,9 @@ def unlisted():
             "/tmp/unlisted.data", "-F", 499, "-g", "--", "env", "-i", *words, "python3", PAYLOAD / "hosts" / host[0], 2,
             *host[1:],
         )
-        loaded, final = messages(log_file)
+        loaded, final = count_objects(log_file)
         jit = [frames for frames in perf_samples("/tmp/unlisted.data") if frames and is_anonymous(frames[0][1])]
-        gamma = sum(bool(frames[0][0] and names(frames[0][0], "gamma")) for frames in jit)
+        gamma = sum(bool(frames[0][0] and names_function(frames[0][0], "gamma")) for frames in jit)
         results.append(
             f"{' '.join(host)}: {loaded} loaded, {final} final, {len(jit)} samples in compiled code, {gamma} in gamma"
         )
@@ -376,14 +383,14 @@ def without_rules():
 @scenario
 def numba_running():
     """one Numba process: perf record -g -p (perf map), then gdb -p"""
-    with chain() as host:
+    with start_chain() as host:
         host.wait_for("running")
         perf_record("/tmp/map.data", "-F", 499, "-g", "-p", host.pid, "--", "sleep", 5)
         summary = check_samples(perf_samples("/tmp/map.data", host.pid), is_anonymous, "_dispatcher")
-        for attempt in range(5):
+        for _ in range(5):
             output = run(*GDB, "-p", host.pid, "-ex", "bt")
-            frames = backtrace(output)
-            if frames and names(frames[0], "gamma"):
+            frames = parse_backtrace(output)
+            if frames and names_function(frames[0], "gamma"):
                 break
         return f"{summary}; gdb: {check_backtrace(output)}"
 
@@ -391,7 +398,7 @@ def numba_running():
 @scenario
 def numba_images():
     """one Numba process with JITLISTEN=image: perf --call-graph dwarf, perf record -g, py-spy dump --native"""
-    with chain(JITLISTEN="image") as host:
+    with start_chain(JITLISTEN="image") as host:
         host.wait_for("running")
         is_image = re.compile(r"/image-\d+-\d+/object-\d+\.so").search
         perf_record("/tmp/image.data", "-F", 199, "--call-graph", "dwarf,16384", "-p", host.pid, "--", "sleep", 5)
@@ -402,10 +409,10 @@ def numba_images():
         for _ in range(5):
             output = run("py-spy", "dump", "--native", "-p", host.pid)
             frames = re.findall(r"^    (.*) \(.*\)$", output, re.M)
-            leaf = next((index for index, frame in enumerate(frames) if names(frame, "gamma")), None)
+            leaf = next((index for index, frame in enumerate(frames) if names_function(frame, "gamma")), None)
             has_module = frames and frames[-1].startswith("<module>") or any("<module>" in frame for frame in frames)
             has_chain = leaf is not None and all(
-                names(frame, name) for frame, name in zip(frames[leaf : leaf + 3], CHAIN)
+                names_function(frame, name) for frame, name in zip(frames[leaf : leaf + 3], CHAIN)
             )
             whole_count += bool(has_chain and len(frames[leaf:]) > 3 and has_module)
         require(whole_count >= 4, f"py-spy shows the chain and <module> in {whole_count} of 5 dumps")
@@ -573,8 +580,8 @@ def recorded_c():
 def recorded_numba():
     """a Numba process records itself: names and whole stacks"""
     samples, incomplete = record("python3", PAYLOAD / "hosts/chain.py", 5)
-    compiled = [frames for _, frames in samples if names(frames[0], "gamma")]
-    chain_count = sum(all(names(frame, name) for frame, name in zip(frames, CHAIN)) for frames in compiled)
+    compiled = [frames for _, frames in samples if names_function(frames[0], "gamma")]
+    chain_count = sum(all(names_function(frame, name) for frame, name in zip(frames, CHAIN)) for frames in compiled)
     whole_count = sum(frames[-1] == "_start" for frames in compiled)
     summary = (
         f"{check_recording(samples, incomplete)}; {len(compiled)} in gamma, {chain_count} of them with its callers,"
@@ -637,7 +644,7 @@ def recorded_by_command():
 # ----------------------------------------------------------------------------------------------------------------------
 
 
-def attempt(function):
+def run_scenario(function):
     global log
     start = time.monotonic()
     with open(RESULTS / f"{function.__name__}.log", "w") as log:
@@ -661,7 +668,7 @@ def attempt(function):
         os.fsync(table.fileno())
 
 
-def versions():
+def read_versions():
     wheels = sorted(path.name.removesuffix(".dist-info") for path in WHEELS.glob("*.dist-info"))
     lines = [os.uname().release, sys.version.split()[0], *wheels]
     for words in (["perf", "--version"], ["gdb", "--version"], ["ldd", "--version"], ["nm", "--version"]):
@@ -674,12 +681,12 @@ def versions():
 def main():
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     RESULTS.mkdir(exist_ok=True)
-    (RESULTS / "versions").write_text("\n".join(versions()) + "\n")
+    (RESULTS / "versions").write_text("\n".join(read_versions()) + "\n")
     only = PAYLOAD / "only"
     selected = only.read_text().split() if only.exists() else []
     for function in scenarios:
         if not selected or function.__name__ in selected:
-            attempt(function)
+            run_scenario(function)
 
 
 main()

@@ -42,7 +42,7 @@ NOTICE_A_RECORDING = {
 }
 
 
-def modules_of(suite):
+def list_modules(suite):
     if suite == "llvmlite":
         import llvmlite.tests
 
@@ -96,8 +96,8 @@ class Runs:
             except subprocess.TimeoutExpired:
                 output.write(b"\nstopped: it ran too long\n")
         if preload:
-            self.event_count = samples_in(directory) if self.record_options else objects_in(directory / "log")
-        return outcomes(directory / "outcomes"), time.monotonic() - start
+            self.event_count = count_samples(directory) if self.record_options else count_objects(directory / "log")
+        return read_outcomes(directory / "outcomes"), time.monotonic() - start
 
     def run_both(self, tests):
         stock, stock_seconds = self.run(False, tests)
@@ -105,11 +105,11 @@ class Runs:
         return stock, with_library, stock_seconds, library_seconds
 
 
-def objects_in(log):
+def count_objects(log):
     return log.read_text(errors="replace").count(" finalized ObjectId(") if log.exists() else 0
 
 
-def samples_in(directory):
+def count_samples(directory):
     """Returns the number of samples in the recordings, and removes the recordings because they are large."""
     count = 0
     for recording in directory.glob("*.data*"):
@@ -129,7 +129,7 @@ def samples_in(directory):
     return count
 
 
-def outcomes(path):
+def read_outcomes(path):
     outcome_by_test, running = {}, None
     lines = path.read_text().splitlines() if path.exists() else []
     for line in lines:
@@ -148,7 +148,7 @@ def outcomes(path):
     return outcome_by_test
 
 
-def differences(stock, with_library):
+def differing_tests(stock, with_library):
     return sorted(test for test in stock.keys() | with_library.keys() if stock.get(test) != with_library.get(test))
 
 
@@ -164,12 +164,12 @@ def main():
     library, results, suite, *modules = sys.argv[1:]
     runs = Runs(library, pathlib.Path(results), suite)
     different = 0
-    for module in modules or modules_of(suite):
+    for module in modules or list_modules(suite):
         stock, with_library, stock_seconds, library_seconds = runs.run_both([module])
         event_count = runs.event_count
         expected = REQUIRE_NO_LINES if suite == "lines" else NOTICE_A_RECORDING if suite in RECORD_OPTIONS else set()
         expected = expected & stock.keys()
-        differing = differences(stock, with_library)
+        differing = differing_tests(stock, with_library)
         flaky = [test for test in differing if test not in expected and agrees_when_repeated(runs, test)]
         # Tests that should differ but agree are reported, too.
         differing = sorted(expected.symmetric_difference(test for test in differing if test not in flaky))
