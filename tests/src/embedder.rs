@@ -26,7 +26,7 @@ const WARNINGS: [&str; 3] = ["-Wall", "-Wextra", "-Werror"];
 pub fn host(llvm: u32, engine: &str, source: &str, seconds: u32) -> Option<Host> {
     static PROGRAMS: [OnceLock<Option<PathBuf>>; LLVMS.len()] = [const { OnceLock::new() }; LLVMS.len()];
     let index = LLVMS.iter().position(|&version| version == llvm).expect("one of LLVMS");
-    let program = PROGRAMS[index].get_or_init(|| program(llvm, RTTI_FLAGS[index % 2])).as_ref()?;
+    let program = PROGRAMS[index].get_or_init(|| build_program(llvm, RTTI_FLAGS[index % 2])).as_ref()?;
     let host = Host::new(program, &format!("llvm-{llvm}-{engine}"));
     Some(host.argument(engine).argument(paths::root().join("tests").join(source)).argument(seconds.to_string()))
 }
@@ -40,41 +40,41 @@ pub fn other_compiler_agrees(llvm: u32) -> Option<()> {
     let index = LLVMS.iter().position(|&version| version == llvm).expect("one of LLVMS");
     let clang = tool::require("clang++-14", Absence::FailsInCi)?;
     let mut command = Command::new(clang);
-    command.args(RTTI_FLAGS[(index + 1) % 2]).args(WARNINGS).args(includes(&installed(llvm)?));
-    let output = tool::run(command.args(["-std=c++17", "-fsyntax-only"]).arg(directory().join("host.cpp")));
+    command.args(RTTI_FLAGS[(index + 1) % 2]).args(WARNINGS).args(include_flags(&find_llvm(llvm)?));
+    let output = tool::run(command.args(["-std=c++17", "-fsyntax-only"]).arg(source_directory().join("host.cpp")));
     assert!(output.status.success(), "LLVM {llvm}: {}", String::from_utf8_lossy(&output.stderr));
     Some(())
 }
 
 /// An LLVM installation, queried through its `llvm-config`.
-struct Installed {
+struct LlvmInstallation {
     llvm_config: PathBuf,
 }
 
-impl Installed {
-    fn config(&self, option: &str) -> String {
+impl LlvmInstallation {
+    fn query(&self, option: &str) -> String {
         let output = tool::run(Command::new(&self.llvm_config).args(["--link-shared", option]));
         assert!(output.status.success(), "{} {option}", self.llvm_config.display());
         String::from_utf8_lossy(&output.stdout).trim().to_owned()
     }
 }
 
-fn installed(llvm: u32) -> Option<Installed> {
-    Some(Installed { llvm_config: tool::require(&format!("llvm-config-{llvm}"), Absence::FailsInCi)? })
+fn find_llvm(llvm: u32) -> Option<LlvmInstallation> {
+    Some(LlvmInstallation { llvm_config: tool::require(&format!("llvm-config-{llvm}"), Absence::FailsInCi)? })
 }
 
-fn directory() -> PathBuf {
+fn source_directory() -> PathBuf {
     paths::root().join("tests/cpp")
 }
 
-fn includes(llvm: &Installed) -> [String; 2] {
+fn include_flags(llvm: &LlvmInstallation) -> [String; 2] {
     let our_include = paths::root().join("include");
-    [format!("-isystem{}", llvm.config("--includedir")), format!("-I{}", our_include.display())]
+    [format!("-isystem{}", llvm.query("--includedir")), format!("-I{}", our_include.display())]
 }
 
-fn program(llvm: u32, rtti_flags: &[&str]) -> Option<PathBuf> {
+fn build_program(llvm: u32, rtti_flags: &[&str]) -> Option<PathBuf> {
     let (compiler, c_compiler) = (tool::require("g++", Absence::FailsInCi)?, tool::require("cc", Absence::FailsInCi)?);
-    let installed = installed(llvm)?;
+    let llvm_installation = find_llvm(llvm)?;
     let output = paths::root().join("target/cpp");
     fs::create_dir_all(&output).unwrap_or_else(|error| panic!("create {}: {error}", output.display()));
     let program = output.join(format!("host-{llvm}"));
@@ -87,11 +87,11 @@ fn program(llvm: u32, rtti_flags: &[&str]) -> Option<PathBuf> {
     let library_directory = library.parent().expect("it is in a directory");
     let mut flags: Vec<String> = ["-std=c++17", "-O0", "-g1", "-pthread"].map(str::to_owned).to_vec();
     flags.extend(rtti_flags.iter().chain(&WARNINGS).map(|&flag| flag.to_owned()));
-    flags.extend(includes(&installed));
+    flags.extend(include_flags(&llvm_installation));
     // libgcc's unwinder comes first: libunwind exports functions of the same names.
     flags.extend([walker.display().to_string(), "-Wl,--no-as-needed".to_owned(), "-lgcc_s".to_owned()]);
-    flags.extend(["-lunwind".to_owned(), format!("-L{}", installed.config("--libdir"))]);
-    flags.extend(installed.config("--libs").split_whitespace().map(str::to_owned));
+    flags.extend(["-lunwind".to_owned(), format!("-L{}", llvm_installation.query("--libdir"))]);
+    flags.extend(llvm_installation.query("--libs").split_whitespace().map(str::to_owned));
     flags.extend([format!("-L{}", library_directory.display()), "-ljitlisten".to_owned()]);
     flags.push(format!("-Wl,-rpath,{}", library_directory.display()));
     // The rename is atomic: a test that runs concurrently never sees an incomplete program.
@@ -99,7 +99,7 @@ fn program(llvm: u32, rtti_flags: &[&str]) -> Option<PathBuf> {
     tool::compile(
         &compiler,
         &flags.iter().map(String::as_str).collect::<Vec<_>>(),
-        &directory().join("host.cpp"),
+        &source_directory().join("host.cpp"),
         &temporary,
     );
     fs::rename(&temporary, &program).unwrap_or_else(|error| panic!("rename to {}: {error}", program.display()));
@@ -111,7 +111,7 @@ fn is_fresh(program: &Path) -> bool {
     let modified =
         |path: &Path| fs::metadata(path).and_then(|metadata| metadata.modified()).unwrap_or(SystemTime::UNIX_EPOCH);
     let entries = |path: PathBuf| fs::read_dir(path).into_iter().flatten().flatten().map(|entry| entry.path());
-    let sources = entries(directory()).chain(entries(paths::root().join("include")));
+    let sources = entries(source_directory()).chain(entries(paths::root().join("include")));
     let newest = sources.chain([paths::host("walker.c")]).map(|path| modified(&path)).max();
     program.is_file() && newest.is_some_and(|newest| newest < modified(program))
 }

@@ -34,7 +34,7 @@ pub struct Backtrace {
 pub struct Session {
     /// Backtrace that gdb printed.
     pub backtrace: Backtrace,
-    /// Whether the interpreter has a symbol table.
+    /// Symbols to expect in the backtrace.
     pub symbols: Symbols,
     /// Process that gdb started; `None` if gdb attached.
     pub pid: Option<u32>,
@@ -121,7 +121,7 @@ pub fn start(host: &Host, preload: Preload) -> Session {
 
 fn start_once(host: &Host, preload: Preload) -> Session {
     let mut command = gdb();
-    // A shell in between would load the library, too.
+    // A shell in between would also load the library.
     command.args(["-ex", "set startup-with-shell off"]).args(STOP_AT_TIMER);
     for (name, value) in host.variables(preload) {
         command.arg("-ex").arg(format!("set environment {name} {}", value.display()));

@@ -309,13 +309,13 @@ pub fn same_output(host: &Host) -> Ended {
     let without_library = host.run(Preload::Nothing);
     assert_eq!(without_library.map, None, "a stock process writes no perf map");
     let with_library = host.run(Preload::Library);
-    assert_eq!(text(&without_library.stdout), text(&with_library.stdout), "standard output");
+    assert_eq!(escape(&without_library.stdout), escape(&with_library.stdout), "standard output");
     assert_eq!(without_library.stderr, with_library.stderr, "standard error");
     assert_eq!(without_library.status, with_library.status, "exit status");
     with_library
 }
 
-fn text(bytes: &[u8]) -> String {
+fn escape(bytes: &[u8]) -> String {
     bytes.escape_ascii().to_string()
 }
 

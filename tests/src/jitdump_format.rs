@@ -88,12 +88,12 @@ pub struct Fault {
     /// File offset of the record.
     pub offset: usize,
     /// Description of the violation.
-    pub what: String,
+    pub message: String,
 }
 
 impl fmt::Display for Fault {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "at byte {}: {}", self.offset, self.what)
+        write!(f, "at byte {}: {}", self.offset, self.message)
     }
 }
 
@@ -143,18 +143,19 @@ impl Jitdump {
     /// # Errors
     /// The first violated rule. A truncated record at the end of the file is an error, too.
     pub fn parse(bytes: &[u8]) -> Result<Self, Fault> {
-        let mut dump = header(bytes).map_err(|what| Fault { offset: 0, what })?;
+        let mut dump = parse_header(bytes).map_err(|message| Fault { offset: 0, message })?;
         let mut pending = PendingRecords::default();
         let mut offset = HEADER_BYTES;
         while offset < bytes.len() {
-            let size = dump.record(&bytes[offset..], &mut pending).map_err(|what| Fault { offset, what })?;
+            let size =
+                dump.parse_record(&bytes[offset..], &mut pending).map_err(|message| Fault { offset, message })?;
             offset += size;
         }
-        let fault = |what: &str| Fault { offset, what: what.to_owned() };
+        let fault = |message: &str| Fault { offset, message: message.to_owned() };
         if pending.timestamp.is_some() {
             return Err(fault("the last group has no CODE_LOAD"));
         }
-        dump.check_neighbours().map_err(|what| Fault { offset, what })?;
+        dump.check_neighbours().map_err(|message| Fault { offset, message })?;
         Ok(dump)
     }
 
@@ -163,7 +164,7 @@ impl Jitdump {
         self.functions.iter().filter(move |function| crate::scenario::names(&function.name, name))
     }
 
-    fn record(&mut self, bytes: &[u8], pending: &mut PendingRecords) -> Result<usize, String> {
+    fn parse_record(&mut self, bytes: &[u8], pending: &mut PendingRecords) -> Result<usize, String> {
         require(!self.closed, || "a record behind CODE_CLOSE".to_owned())?;
         let mut prefix = Cursor(bytes);
         let (id, size, timestamp) = (prefix.u32()?, prefix.u32()? as usize, prefix.u64()?);
@@ -172,13 +173,13 @@ impl Jitdump {
         pending.timestamp = Some(timestamp);
         match id {
             CODE_LOAD => {
-                let function = self.load(Cursor(body), timestamp, std::mem::take(pending))?;
+                let function = self.parse_code_load(Cursor(body), timestamp, std::mem::take(pending))?;
                 self.functions.push(function);
             }
             CODE_DEBUG_INFO => {
                 require(pending.lines.is_none(), || "two DEBUG_INFO for one function".to_owned())?;
                 require(pending.unwinding.is_none(), || "DEBUG_INFO behind UNWINDING_INFO".to_owned())?;
-                pending.lines = Some(lines(Cursor(body))?);
+                pending.lines = Some(parse_lines(Cursor(body))?);
             }
             CODE_UNWINDING_INFO => {
                 require(pending.unwinding.is_none(), || "two UNWINDING_INFO for one function".to_owned())?;
@@ -194,7 +195,12 @@ impl Jitdump {
         Ok(size)
     }
 
-    fn load(&self, mut body: Cursor<'_>, timestamp: u64, pending: PendingRecords) -> Result<Function, String> {
+    fn parse_code_load(
+        &self,
+        mut body: Cursor<'_>,
+        timestamp: u64,
+        pending: PendingRecords,
+    ) -> Result<Function, String> {
         let (pid, tid, vma, address) = (body.u32()?, body.u32()?, body.u64()?, body.u64()?);
         let (size, index, name) = (body.u64()?, body.u64()?, body.name()?);
         require(pid == self.pid, || format!("{name}: process {pid} in the file of {}", self.pid))?;
@@ -224,7 +230,7 @@ impl Jitdump {
         }
         if let Some(unwinding) = pending.unwinding {
             let tables = jitdump_unwinding::parse(&unwinding, address, size);
-            function.unwinding = Some(tables.map_err(|what| format!("{}: {what}", function.name))?);
+            function.unwinding = Some(tables.map_err(|message| format!("{}: {message}", function.name))?);
         }
         Ok(function)
     }
@@ -245,7 +251,7 @@ impl Jitdump {
     }
 }
 
-fn header(bytes: &[u8]) -> Result<Jitdump, String> {
+fn parse_header(bytes: &[u8]) -> Result<Jitdump, String> {
     let mut cursor = Cursor(bytes);
     let [magic, version, size] = [cursor.u32()?, cursor.u32()?, cursor.u32()?];
     let [machine, pad, pid] = [cursor.u32()?, cursor.u32()?, cursor.u32()?];
@@ -260,7 +266,7 @@ fn header(bytes: &[u8]) -> Result<Jitdump, String> {
     Ok(Jitdump { pid, machine, timestamp, functions: Vec::new(), closed: false })
 }
 
-fn lines(mut body: Cursor<'_>) -> Result<(u64, Vec<Line>), String> {
+fn parse_lines(mut body: Cursor<'_>) -> Result<(u64, Vec<Line>), String> {
     let (address, count) = (body.u64()?, body.u64()?);
     require(count != 0, || "DEBUG_INFO without rows".to_owned())?;
     let mut lines = Vec::new();

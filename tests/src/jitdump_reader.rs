@@ -36,6 +36,6 @@ pub fn read(path: &Path) -> Jitdump {
     let dump = Jitdump::parse(&bytes).unwrap_or_else(|fault| panic!("{}: {fault}", path.display()));
     let name = path.file_name().map(|name| name.to_string_lossy().into_owned());
     assert_eq!(name, Some(format!("jit-{}.dump", dump.pid)));
-    jitdump_second_reader::agrees(&bytes, &dump);
+    jitdump_second_reader::assert_agrees(&bytes, &dump);
     dump
 }

@@ -8,7 +8,7 @@ use crate::jitdump_format::{Function, Jitdump};
 ///
 /// # Panics
 /// If the crate rejects the file or a record differs.
-pub(crate) fn agrees(bytes: &[u8], dump: &Jitdump) {
+pub(crate) fn assert_agrees(bytes: &[u8], dump: &Jitdump) {
     let mut reader = JitDumpReader::new(std::io::Cursor::new(bytes)).expect("linux-perf-data reads the header");
     let header = reader.header();
     assert_eq!((header.pid, header.elf_machine_arch), (dump.pid, dump.machine));
@@ -26,7 +26,7 @@ pub(crate) fn agrees(bytes: &[u8], dump: &Jitdump) {
             JitDumpRecord::CodeDebugInfo(lines) => {
                 let rows = lines.entries.iter();
                 let rows = rows.map(|row| (row.code_addr, row.line, row.file_path.as_slice().into_owned()));
-                assert_eq!(rows.collect::<Vec<_>>(), rows_of(expected.expect("a function follows")));
+                assert_eq!(rows.collect::<Vec<_>>(), expected_rows(expected.expect("a function follows")));
             }
             JitDumpRecord::CodeUnwindingInfo(unwinding) => {
                 // The crate expects the specification's order of the two tables, perf expects the opposite. Both see
@@ -42,6 +42,6 @@ pub(crate) fn agrees(bytes: &[u8], dump: &Jitdump) {
     assert_eq!(closed, dump.closed);
 }
 
-fn rows_of(function: &Function) -> Vec<(u64, u32, Vec<u8>)> {
+fn expected_rows(function: &Function) -> Vec<(u64, u32, Vec<u8>)> {
     function.lines.iter().map(|line| (line.address, line.line, line.file.clone().into_bytes())).collect()
 }

@@ -67,9 +67,9 @@ fn record_with(options: &[&str], host: &Host, preload: Preload) -> Recording {
     command.args(["record", "-q", "-e", "cpu-clock", "-B", "-N"]).args(options).arg("-o").arg(&data);
     // Same working directory as hosts that run without perf.
     command.current_dir(host.scratch("."));
-    let recorded = well(tool::run(command.args(["--", "env"]).args(host.env_words(preload))), "perf record");
+    let recorded = expect_success(tool::run(command.args(["--", "env"]).args(host.env_words(preload))), "perf record");
     let mut samples = samples(&data);
-    let pid = busiest(&samples).expect("perf saw the host");
+    let pid = busiest_process(&samples).expect("perf saw the host");
     samples.retain(|sample| sample.pid == pid);
     Recording { pid, samples, stdout: recorded.stdout, map: perf_map::take(pid) }
 }
@@ -83,7 +83,7 @@ pub fn attach(running: &Running<'_>, seconds: u32, data: &Path) -> Vec<Sample> {
     let mut command = Command::new("perf");
     command.args(["record", "-q", "-e", "cpu-clock", "-F", "997", "-g", "-B", "-N", "-o"]).arg(data);
     command.args(["-p", &running.pid().to_string(), "--", "sleep", &seconds.to_string()]);
-    let _ = well(tool::run(&mut command), "perf record -p");
+    let _ = expect_success(tool::run(&mut command), "perf record -p");
     samples(data)
 }
 
@@ -95,7 +95,7 @@ pub fn attach(running: &Running<'_>, seconds: u32, data: &Path) -> Vec<Sample> {
 pub fn samples(data: &Path) -> Vec<Sample> {
     let mut command = Command::new("perf");
     command.args(["script", "--no-inline", "-F", "comm,pid,tid,ip,sym,dso", "-i"]).arg(data);
-    let text = well(tool::run(&mut command), "perf script");
+    let text = expect_success(tool::run(&mut command), "perf script");
     let samples = perf_script::parse(&String::from_utf8_lossy(&text.stdout));
     samples.unwrap_or_else(|unreadable| panic!("perf script, line {}: {:?}", unreadable.line, unreadable.text))
 }
@@ -113,7 +113,7 @@ impl Recording {
 }
 
 /// Process with the most samples. Short-lived children, such as the one that determines the machine's name, have few.
-fn busiest(samples: &[Sample]) -> Option<u32> {
+fn busiest_process(samples: &[Sample]) -> Option<u32> {
     let count = |pid| samples.iter().filter(|sample| sample.pid == pid).count();
     let mut pids: Vec<u32> = samples.iter().map(|sample| sample.pid).collect();
     pids.sort_unstable();
@@ -122,7 +122,7 @@ fn busiest(samples: &[Sample]) -> Option<u32> {
 }
 
 #[track_caller]
-fn well(output: Output, tool_name: &str) -> Output {
+fn expect_success(output: Output, tool_name: &str) -> Output {
     assert!(output.status.success(), "{tool_name}: {}\n{}", output.status, String::from_utf8_lossy(&output.stderr));
     output
 }

@@ -51,13 +51,13 @@ pub fn record_with(host: Host, preload: Preload, frequency: u32, call_graph: &st
     let mut command = Command::new("perf");
     command.args(["record", "-q", "-k", "mono", "-e", "cpu-clock", "-B", "-N", "--call-graph", call_graph]);
     command.args(["-F", &frequency.to_string()]);
-    well(tool::run(command.arg("-o").arg(&recorded_data).args(["--", "env"]).args(host.env_words(preload))));
+    expect_success(tool::run(command.arg("-o").arg(&recorded_data).args(["--", "env"]).args(host.env_words(preload))));
     inject(host, recorded_data, injected_data)
 }
 
 fn inject(host: Host, recorded_data: PathBuf, injected_data: PathBuf) -> Injected {
     let mut command = Command::new("perf");
-    well(tool::run(command.args(["inject", "--jit", "-i"]).arg(recorded_data).arg("-o").arg(&injected_data)));
+    expect_success(tool::run(command.args(["inject", "--jit", "-i"]).arg(recorded_data).arg("-o").arg(&injected_data)));
     let dumps: BTreeMap<u32, Jitdump> = jitdump_reader::find(&host.scratch("."))
         .iter()
         .map(|path| jitdump_reader::read(path))
@@ -98,7 +98,8 @@ impl Injected {
     #[must_use]
     pub fn perf(&self, arguments: &[&str]) -> String {
         let mut command = Command::new("perf");
-        let output = well(tool::run(command.arg(arguments[0]).arg("-i").arg(&self.data).args(&arguments[1..])));
+        let output =
+            expect_success(tool::run(command.arg(arguments[0]).arg("-i").arg(&self.data).args(&arguments[1..])));
         String::from_utf8_lossy(&output.stdout).into_owned()
     }
 
@@ -131,7 +132,7 @@ impl Injected {
 }
 
 #[track_caller]
-fn well(output: Output) -> Output {
+fn expect_success(output: Output) -> Output {
     assert!(output.status.success(), "perf: {}\n{}", output.status, String::from_utf8_lossy(&output.stderr));
     output
 }

@@ -16,7 +16,7 @@ pub type Shares = BTreeMap<u32, f64>;
 #[must_use]
 pub fn annotate(text: &str, file: &str) -> Shares {
     let summary = text.lines().skip_while(|line| !line.starts_with("Sorted summary")).skip(2);
-    summary.take_while(|line| !line.contains("Percent |")).filter_map(|line| row(line, file)).collect()
+    summary.take_while(|line| !line.contains("Percent |")).filter_map(|line| parse_row(line, file)).collect()
 }
 
 /// Parses the rows of `perf report --sort sym,srcline` and adds up their percentages per line:
@@ -25,7 +25,7 @@ pub fn annotate(text: &str, file: &str) -> Shares {
 pub fn report(text: &str, file: &str) -> Shares {
     let rows = text.lines().filter(|line| !line.starts_with('#')).filter_map(|line| {
         let (percent, rest) = line.split_once('%')?;
-        row(&format!("{percent} {}", rest.split_whitespace().last()?), file)
+        parse_row(&format!("{percent} {}", rest.split_whitespace().last()?), file)
     });
     rows.fold(Shares::new(), |mut shares, (line, percent)| {
         *shares.entry(line).or_default() += percent;
@@ -34,7 +34,7 @@ pub fn report(text: &str, file: &str) -> Shares {
 }
 
 /// Parses a row, for example `58.18 two_loops.py:15`, if it is about `file`.
-fn row(line: &str, file: &str) -> Option<(u32, f64)> {
+fn parse_row(line: &str, file: &str) -> Option<(u32, f64)> {
     let (percent, location) = line.trim().split_once(' ')?;
     let (row_file, number) = location.trim().rsplit_once(':')?;
     (row_file == file).then_some((number.parse().ok()?, percent.parse().ok()?))

@@ -73,7 +73,7 @@ impl PerfMap {
         let is_filler =
             |line: &&str| line.strip_prefix("0 0 freed").is_some_and(|rest| rest.bytes().all(|byte| byte == b'-'));
         for (index, line) in text.split_terminator('\n').enumerate().filter(|(_, line)| !is_filler(line)) {
-            entries.push(entry(line).map_err(|rule| Fault::Line(index + 1, rule, line.to_owned()))?);
+            entries.push(parse_entry(line).map_err(|rule| Fault::Line(index + 1, rule, line.to_owned()))?);
         }
         entries.sort_by_key(|entry| entry.start);
         for pair in entries.windows(2) {
@@ -96,10 +96,10 @@ impl PerfMap {
     }
 }
 
-fn entry(line: &str) -> Result<Entry, &'static str> {
+fn parse_entry(line: &str) -> Result<Entry, &'static str> {
     let (start, rest) = line.split_once(' ').ok_or("no space")?;
     let (size, name) = rest.split_once(' ').ok_or("no name")?;
-    let (start, size) = (hexadecimal(start)?, hexadecimal(size)?);
+    let (start, size) = (parse_hexadecimal(start)?, parse_hexadecimal(size)?);
     if size == 0 {
         return Err("covers nothing");
     }
@@ -121,7 +121,7 @@ fn entry(line: &str) -> Result<Entry, &'static str> {
     Ok(Entry { start, size, name: name.to_owned() })
 }
 
-fn hexadecimal(digits: &str) -> Result<u64, &'static str> {
+fn parse_hexadecimal(digits: &str) -> Result<u64, &'static str> {
     if digits.is_empty() || !digits.bytes().all(|digit| matches!(digit, b'0'..=b'9' | b'a'..=b'f')) {
         return Err("not lower-case hexadecimal without 0x");
     }

@@ -50,10 +50,10 @@ pub fn parse(text: &str) -> Result<Vec<Sample>, Unreadable> {
         if line.trim().is_empty() {
             in_sample = false;
         } else if line.starts_with([' ', '\t']) && in_sample {
-            let frame = frame(line.trim()).ok_or_else(unreadable)?;
+            let frame = parse_frame(line.trim()).ok_or_else(unreadable)?;
             samples.last_mut().ok_or_else(unreadable)?.frames.push(frame);
         } else {
-            samples.push(header(line).ok_or_else(unreadable)?);
+            samples.push(parse_header(line).ok_or_else(unreadable)?);
             in_sample = true;
         }
     }
@@ -61,14 +61,14 @@ pub fn parse(text: &str) -> Result<Vec<Sample>, Unreadable> {
 }
 
 /// Parses `comm pid/tid`; the comm may contain spaces.
-fn header(line: &str) -> Option<Sample> {
+fn parse_header(line: &str) -> Option<Sample> {
     let (_, ids) = line.trim_end().rsplit_once(' ')?;
     let (pid, tid) = ids.split_once('/')?;
     Some(Sample { pid: pid.parse().ok()?, tid: tid.parse().ok()?, frames: Vec::new() })
 }
 
 /// Parses `ip symbol (object)`; symbol and object may contain spaces and parentheses.
-fn frame(line: &str) -> Option<Frame> {
+fn parse_frame(line: &str) -> Option<Frame> {
     let (ip, rest) = line.split_once(' ')?;
     let body = rest.strip_suffix(')')?;
     let body_without_deleted = body.strip_suffix(" (deleted)").unwrap_or(body);

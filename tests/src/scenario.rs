@@ -134,8 +134,8 @@ pub fn every_sample_is_named(samples: &[Sample], map: &PerfMap, function: &str) 
     for leaf in samples.iter().filter_map(|sample| sample.frames.first()).filter(|leaf| is_jit(leaf)) {
         if ranges.iter().any(|range| range.contains(&leaf.ip)) {
             sample_count += 1;
-            let is_right = leaf.symbol.as_deref().is_some_and(|symbol| names(symbol, function));
-            assert!(is_right, "a sample in {function} at {:x} is called {:?}", leaf.ip, leaf.symbol);
+            let is_correct = leaf.symbol.as_deref().is_some_and(|symbol| names(symbol, function));
+            assert!(is_correct, "a sample in {function} at {:x} is called {:?}", leaf.ip, leaf.symbol);
         }
     }
     assert!(sample_count > 0, "no sample is in {function}");
