@@ -1,22 +1,23 @@
 #!/usr/bin/env python3
-"""The same run, recorded by perf and by `jitlisten record` at once: are the shares of functions and lines the same?
+"""Compares the shares of functions and lines in two recordings of the same run, by perf and by `jitlisten record`.
 
     benches/agreement.py JITLISTEN [SECONDS, default 120] [truth]
 
-With the Python of target/venv/numba-0.68.1, and perf. The program has four loops of known weight, in rounds of random
-length on two threads, one loop of them inlined, one that calls `exp`; with `truth`, it is python/tests/lines/truth.py,
-whose five programs have loops of 3:1 (plain, inlined, from two files, with calls of `exp`, in a `prange`), all in
-rounds of random length. Both recordings are read by `jitlisten lines --json`. Says for each function and line its share
-in both, weighted by the samples' periods, their difference, and the sigma that a difference of two independent samples
-has; ends with status 1 where a function's or line's shares differ by more than half a point and three sigma, or where a
-sum is not exact.
+Needs perf, and the Python of target/venv/numba-0.68.1. The default program runs four loops of known weight on two
+threads, in rounds of random length; one loop is inlined, another calls `exp`. With `truth`, the program is
+python/tests/lines/truth.py: five programs with loops in the ratio 3:1 (plain, inlined, from two files, with calls of
+`exp`, in a `prange`), also in rounds of random length. `jitlisten lines --json` reads both recordings.
 
-SECONDS are of processor time. A sigma of 0.15 points wants about 130,000 samples: 260 seconds on two cores at 250 Hz,
-which is as often as a kernel with 250 ticks a second lets a timer of processor time fire. A thread that runs for less
-than a tick at a time has fewer samples, of several periods each, so its samples must not be counted; they weigh more in
-the sigma, too. perf copies stacks, because its walk by frame pointers loses the callers of `exp`, which has none: 250
-MB for a minute. It samples the kernel's part, too, where it may: our timers measure it, and a thread that waits in a
-loop of system calls is there for most of its time.
+Prints, for each function and line, its share in both recordings weighted by period, the difference, and the sigma of
+the difference of two independent samples. Exits with status 1 if the shares of a function or line differ by more than
+half a point and three sigma. Asserts that all sums are exact.
+
+SECONDS is processor time. A sigma of 0.15 points takes about 130,000 samples: 260 seconds on two cores at 250 Hz. CPU
+timers cannot fire more often on a kernel with 250 ticks per second. A thread that runs for less than a tick at a time
+gets fewer samples with a period of several ticks each. Hence shares are computed from periods rather than numbers of
+samples, and long periods increase the sigma. perf copies stacks (250 MB per minute), because a walk by frame pointers
+loses the callers of `exp`, which has none. perf also samples the kernel if it is permitted to, since our timers count
+kernel time as well, and a thread in a loop of system calls spends most of its time there.
 """
 
 import json
@@ -66,35 +67,38 @@ while time.process_time() < until:
 HZ = 250
 
 
-def read(jitlisten, file, truth):
-    """How many samples the kernel of the `prange` has, with what it calls, and shares of functions and lines in percent
-    of its time; of the truth, those of all compiled code."""
+def read_shares(jitlisten, file, truth):
+    """Returns the effective number of samples in the `prange` kernel and its callees, and the shares of functions and
+    lines in percent of its time. With `truth`, both refer to all compiled code."""
     text = subprocess.run([jitlisten, "lines", "--json", "-", file], capture_output=True, text=True, check=True).stdout
-    found = json.loads(text)
-    lines = {f"{file['path']}:{line['line']}": line for file in found["files"] for line in file["lines"]}
-    own = sum(line["self"] for line in lines.values())
-    outside = sum(row["samples"] for row in found["outside"])
-    assert len(lines) == sum(len(file["lines"]) for file in found["files"])
-    sums = (own + found["without_line"], found["compiled"]), (found["compiled"] + outside, found["samples"]), (
-        sum(row["self"] for row in found["functions"]), found["samples"]), (
-        sum(row["samples"] for row in found["threads"]), found["samples"])
-    assert all(one == other for one, other in sums), sums
-    # Of all samples the recorders see different parts: only perf sees the command that starts the other.
-    compiled = [row for row in found["functions"] if row["kind"] == "compiled"]
+    report = json.loads(text)
+    lines = {f"{file['path']}:{line['line']}": line for file in report["files"] for line in file["lines"]}
+    self_samples = sum(line["self"] for line in lines.values())
+    outside_samples = sum(row["samples"] for row in report["outside"])
+    assert len(lines) == sum(len(file["lines"]) for file in report["files"])
+    sums = (
+        (self_samples + report["without_line"], report["compiled"]),
+        (report["compiled"] + outside_samples, report["samples"]),
+        (sum(row["self"] for row in report["functions"]), report["samples"]),
+        (sum(row["samples"] for row in report["threads"]), report["samples"]),
+    )
+    assert all(left == right for left, right in sums), sums
+    # Shares of all samples cannot be compared: only perf also samples the `jitlisten record` command.
+    compiled = [row for row in report["functions"] if row["kind"] == "compiled"]
     if truth:
-        samples, whole = found["compiled"], sum(row["self_percent"] for row in compiled)
+        samples, total_percent = report["compiled"], sum(row["self_percent"] for row in compiled)
     else:
         kernels = (row for row in compiled if row["name"].startswith("prange kernel"))
-        samples, whole = max((row["total"], row["total_percent"]) for row in kernels)
+        samples, total_percent = max((row["total"], row["total_percent"]) for row in kernels)
     rows = {}
     for name, row in [*lines.items(), *((row["name"], row) for row in compiled)]:
-        for which in ("self", "total"):
-            rows[name, which] = 100 * row[f"{which}_percent"] / whole
-    return samples / of_one(file), rows
+        for kind in ("self", "total"):
+            rows[name, kind] = 100 * row[f"{kind}_percent"] / total_percent
+    return samples / variance_factor(file), rows
 
 
-def of_one(file):
-    """By how much the samples of a recording count for less, because the periods of some are longer."""
+def variance_factor(file):
+    """Returns the factor (at least 1) by which unequal periods reduce the effective number of samples."""
     text = subprocess.run(
         ["perf", "script", "-F", "period", "-i", file], capture_output=True, text=True, check=True
     ).stdout
@@ -108,37 +112,55 @@ def main():
     root = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
     python = os.path.join(root, "target/venv/numba-0.68.1/bin/python")
     truth = sys.argv[3:] == ["truth"]
-    with tempfile.TemporaryDirectory(prefix="jitlisten-agreement-") as place:
-        program, ours, perfs = (os.path.join(place, name) for name in ("program.py", "ours.data", "perfs.data"))
+    with tempfile.TemporaryDirectory(prefix="jitlisten-agreement-") as directory:
+        program, our_data, perf_data = (
+            os.path.join(directory, name) for name in ("program.py", "ours.data", "perfs.data")
+        )
         if truth:
             program = os.path.join(root, "python/tests/lines/truth.py")
         else:
             with open(program, "w") as file:
                 file.write(PROGRAM)
         perf = [
-            "perf", "record", "-q", "-e", "cpu-clock", "-F", str(HZ), "--call-graph", "dwarf,4096", "-o", perfs, "--"
+            "perf",
+            "record",
+            "-q",
+            "-e",
+            "cpu-clock",
+            "-F",
+            str(HZ),
+            "--call-graph",
+            "dwarf,4096",
+            "-o",
+            perf_data,
+            "--",
         ]
-        record = [jitlisten, "record", "-r", str(HZ), "-o", ours, "--", python, program, seconds]
-        changes = dict(NUMBA_NUM_THREADS="2", NUMBA_THREADING_LAYER="workqueue", OPENBLAS_NUM_THREADS="1")
-        subprocess.run(perf + record, env={**os.environ, **changes}, check=True, capture_output=True)
-        (one, first), (other, second) = read(jitlisten, ours, truth), read(jitlisten, perfs, truth)
+        record = [jitlisten, "record", "-r", str(HZ), "-o", our_data, "--", python, program, seconds]
+        variables = dict(NUMBA_NUM_THREADS="2", NUMBA_THREADING_LAYER="workqueue", OPENBLAS_NUM_THREADS="1")
+        subprocess.run(perf + record, env={**os.environ, **variables}, check=True, capture_output=True)
+        (our_samples, our_rows), (perf_samples, perf_rows) = (
+            read_shares(jitlisten, our_data, truth),
+            read_shares(jitlisten, perf_data, truth),
+        )
     print(
-        f"As much as {one:,.0f} samples of one weight in {'compiled code' if truth else 'the kernel'} by jitlisten,"
-        f" {other:,.0f} by perf; every sum is exact\n"
+        f"As much as {our_samples:,.0f} samples of one weight in {'compiled code' if truth else 'the kernel'} by jitlisten,"
+        f" {perf_samples:,.0f} by perf; every sum is exact\n"
     )
     print("| | | jitlisten, % | perf, % | difference, points | sigma |\n| --- | --- | --- | --- | --- | --- |")
-    missed = []
-    for name, which in sorted(first.keys() | second.keys(), key=lambda row: -first.get(row, 0)):
-        ours, perfs = first.get((name, which), 0.0), second.get((name, which), 0.0)
-        if max(ours, perfs) < 1:
+    mismatches = []
+    for name, kind in sorted(our_rows.keys() | perf_rows.keys(), key=lambda row: -our_rows.get(row, 0)):
+        our_share, perf_share = our_rows.get((name, kind), 0.0), perf_rows.get((name, kind), 0.0)
+        if max(our_share, perf_share) < 1:
             continue
-        share = (ours + perfs) / 200
-        sigma = 100 * math.sqrt(max(share * (1 - share), 0) * (1 / one + 1 / other))
-        print(f"| {name.rpartition('/')[2]} | {which} | {ours:.2f} | {perfs:.2f} | {ours - perfs:+.2f} | {sigma:.2f} |")
-        if abs(ours - perfs) > max(0.5, 3 * sigma):
-            missed.append(name)
-    if missed:
-        sys.exit("different: " + ", ".join(missed))
+        mean_share = (our_share + perf_share) / 200
+        sigma = 100 * math.sqrt(max(mean_share * (1 - mean_share), 0) * (1 / our_samples + 1 / perf_samples))
+        print(
+            f"| {name.rpartition('/')[2]} | {kind} | {our_share:.2f} | {perf_share:.2f} | {our_share - perf_share:+.2f} | {sigma:.2f} |"
+        )
+        if abs(our_share - perf_share) > max(0.5, 3 * sigma):
+            mismatches.append(name)
+    if mismatches:
+        sys.exit("different: " + ", ".join(mismatches))
 
 
 if __name__ == "__main__":

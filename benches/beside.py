@@ -1,14 +1,14 @@
-"""The sampler beside perf, py-spy and profila, on the same programs, as a Markdown table: benches/beside.py JITLISTEN
-[ROUNDS]
+"""Compares our recorder with perf, py-spy and profila on the same programs, as a Markdown table.
 
-JITLISTEN is the command; with the Python that runs this, which has Numba and py-spy; profila, where it is installed,
-and gdb; perf. Two programs in compiled code, a loop in one thread and a `prange` on four, call two functions whose work
-is three to one, for a fixed number of turns. For each tool: samples of all rounds, those in one of the two functions or
-at a line of them, the error of the share in points, one sigma of that many samples, which of the two functions it
-cannot see at all, and the program's own time by the clock and by its processor time (all threads), as ratios to runs of
-the program alone that were made between.
+    benches/beside.py JITLISTEN [ROUNDS]
 
-profila has a gdb of its own (`profila setup`, from conda-forge); where that is not there, this uses the system's.
+JITLISTEN is the command. Needs perf, and a Python with Numba and py-spy; profila and gdb are optional. Two compiled
+programs, a loop in one thread and a `prange` on four, call two functions whose work is 3:1, for a fixed number of
+turns. For each tool, the table has the samples of all rounds, the percentage of them in the two functions, the error of
+the 75 % share in points with one sigma, and the functions that the tool cannot see. It also has the program's
+wall-clock and processor time (all threads), as ratios to runs without a tool before and after.
+
+profila has a gdb of its own (`profila setup`, from conda-forge); if that is missing, the system's gdb is used.
 """
 
 import json
@@ -55,9 +55,9 @@ for _ in range(int(sys.argv[2])):
     work(out, 2000)
 print(json.dumps([time.process_time() - began, time.perf_counter() - clock]), flush=True)
 '''
-#: Some two seconds of processor time.
+#: Takes about two seconds of processor time.
 TURNS = 200
-#: In place of profila's own gdb.
+#: Starts profila, with the system's gdb if profila's own is missing.
 PROFILA = """
 import os, sys, profila._gdb, profila.__main__ as main
 if not os.path.exists(main.GDB_PATH):
@@ -70,128 +70,140 @@ LINES = {
 }
 
 
-def spans():
-    """Lines of each of the two functions, by name."""
+def line_ranges():
+    """Returns the line range of each of the two functions."""
     return {name: range(line - 2, line + 2) for name, line in LINES.items()}
 
 
-def run(words, place, **changes):
+def run(command, directory, **variables):
     environment = {
-        **os.environ, "NUMBA_NUM_THREADS": "4", "NUMBA_THREADING_LAYER": "workqueue", "JITLISTEN_DIR": str(place),
-        **changes,
+        **os.environ, "NUMBA_NUM_THREADS": "4", "NUMBA_THREADING_LAYER": "workqueue", "JITLISTEN_DIR": str(directory),
+        **variables,
     }
-    done = subprocess.run(words, cwd=place, env=environment, capture_output=True, text=True)
-    times = re.search(r"\[\d+\.\d+, \d+\.\d+\]", done.stdout)
-    return done, json.loads(times[0]) if times else None
+    result = subprocess.run(command, cwd=directory, env=environment, capture_output=True, text=True)
+    times = re.search(r"\[\d+\.\d+, \d+\.\d+\]", result.stdout)
+    return result, json.loads(times[0]) if times else None
 
 
-def by_report(data, place):
-    """All samples, and those of each function, by `jitlisten lines`."""
-    found = json.loads(
+def count_samples(data, directory):
+    """Returns the number of all samples and of those in each function, from `jitlisten lines`."""
+    report = json.loads(
         subprocess.run(
-            [COMMAND, "lines", "--json", "-", data], cwd=place, capture_output=True, text=True, check=True
+            [COMMAND, "lines", "--json", "-", data], cwd=directory, capture_output=True, text=True, check=True
         ).stdout
     )
     lines = {
         line["line"]: line["self"]
-        for file in found["files"]
+        for file in report["files"]
         if file["path"].endswith("program.py")
         for line in file["lines"]
     }
-    return found["samples"], {name: sum(lines.get(line, 0) for line in span) for name, span in spans().items()}
+    return report["samples"], {name: sum(lines.get(line, 0) for line in span) for name, span in line_ranges().items()}
 
 
-def ours(words, place):
-    _, times = run([COMMAND, "record", "-o", "ours.data", "--no-python", "--", *words], place)
-    return *by_report("ours.data", place), times
+def run_ours(command, directory):
+    _, times = run([COMMAND, "record", "-o", "ours.data", "--no-python", "--", *command], directory)
+    return *count_samples("ours.data", directory), times
 
 
-def ours_wall(words, place):
-    _, times = run([COMMAND, "record", "-o", "wall.data", "-r", "1000", "--wall", "--no-python", "--", *words], place)
-    return *by_report("wall.data", place), times
+def run_ours_wall(command, directory):
+    _, times = run(
+        [COMMAND, "record", "-o", "wall.data", "-r", "1000", "--wall", "--no-python", "--", *command], directory
+    )
+    return *count_samples("wall.data", directory), times
 
 
-def perf(words, place):
+def run_perf(command, directory):
     _, times = run(
         [
             COMMAND, "run", "--", "perf", "record", "-q", "-e", "task-clock:u", "-F", "199", "-g", "-o", "perf.data",
-            *words,
+            *command,
         ],
-        place,
+        directory,
     )
-    return *by_report("perf.data", place), times
+    return *count_samples("perf.data", directory), times
 
 
-def perf_alone(words, place):
-    _, times = run(["perf", "record", "-q", "-e", "task-clock:u", "-F", "199", "-g", "-o", "perf.data", *words], place)
-    return *by_report("perf.data", place), times
+def run_perf_alone(command, directory):
+    _, times = run(
+        ["perf", "record", "-q", "-e", "task-clock:u", "-F", "199", "-g", "-o", "perf.data", *command], directory
+    )
+    return *count_samples("perf.data", directory), times
 
 
-def py_spy(words, place):
-    out = place / "spy.txt"
+def run_py_spy(command, directory):
+    path = directory / "spy.txt"
     _, times = run(
         [
             str(pathlib.Path(sys.executable).parent / "py-spy"), "record", "--native", "-r", "199", "-f", "raw", "-o",
-            str(out), "--", *words,
+            str(path), "--", *command,
         ],
-        place,
+        directory,
     )
-    found, total = dict.fromkeys(LINES, 0), 0
-    for line in out.read_text().splitlines():
+    counts, total = dict.fromkeys(LINES, 0), 0
+    for line in path.read_text().splitlines():
         stack, count = line.rsplit(" ", 1)
         total += int(count)
-        for name, span in spans().items():
+        for name, span in line_ranges().items():
             if re.search(rf"\b{name}\b", stack) or any(f"program.py:{number})" in stack for number in span):
-                found[name] += int(count)
+                counts[name] += int(count)
                 break
-    return total, found, times
+    return total, counts, times
 
 
-def profila(words, place):
-    done, times = run([sys.executable, "-c", PROFILA, "annotate", "--", *words[1:]], place)
-    about = re.search(r"Total samples:\*\* (\d+)", done.stdout)
-    if not about:
-        raise RuntimeError((done.stderr.strip().splitlines() or ["nothing"])[-1])
-    total, percents = int(about[1]), dict.fromkeys(LINES, 0.0)
-    for block in re.finditer(r"program\.py \(lines (\d+) to \d+\):\n\n```\n(.*?)```", done.stdout, re.S):
+def run_profila(command, directory):
+    result, times = run([sys.executable, "-c", PROFILA, "annotate", "--", *command[1:]], directory)
+    match = re.search(r"Total samples:\*\* (\d+)", result.stdout)
+    if not match:
+        raise RuntimeError((result.stderr.strip().splitlines() or ["nothing"])[-1])
+    total, percents = int(match[1]), dict.fromkeys(LINES, 0.0)
+    for block in re.finditer(r"program\.py \(lines (\d+) to \d+\):\n\n```\n(.*?)```", result.stdout, re.S):
         for number, line in enumerate(block[2].splitlines(), int(block[1])):
-            for name, span in spans().items():
+            for name, span in line_ranges().items():
                 if number in span and line[:6].strip(" %"):
                     percents[name] += float(line[:6].strip(" %"))
     return total, {name: total * percent / 100 for name, percent in percents.items()}, times
 
 
 TOOLS = {
-    "jitlisten record": ours, "jitlisten record -r 1000 --wall": ours_wall, "jitlisten run, perf record -g": perf,
-    "perf record -g": perf_alone, "py-spy --native -r 199": py_spy, "profila": profila,
+    "jitlisten record": run_ours,
+    "jitlisten record -r 1000 --wall": run_ours_wall,
+    "jitlisten run, perf record -g": run_perf,
+    "perf record -g": run_perf_alone,
+    "py-spy --native -r 199": run_py_spy,
+    "profila": run_profila,
 }
 
 
-def row(kind, name, tool, place, rounds):
-    words = [sys.executable, str(place / "program.py"), kind, str(TURNS)]
-    alone, with_it, total, found = [], [], 0, dict.fromkeys(LINES, 0)
+def print_row(kind, name, tool, directory, rounds):
+    command = [sys.executable, str(directory / "program.py"), kind, str(TURNS)]
+    untooled_times, tool_times, total, counts = [], [], 0, dict.fromkeys(LINES, 0)
     for _ in range(rounds):
-        alone.append(run(words, place)[1])
+        untooled_times.append(run(command, directory)[1])
         try:
-            samples, of_round, times = tool(words, place)
+            samples, round_counts, times = tool(command, directory)
         except Exception as error:
             print(f"| {kind} | {name} | - | - | {str(error)[:100]} | | | |", flush=True)
             return
         total += samples
-        found = {function: count + of_round[function] for function, count in found.items()}
-        with_it.append(times)
-    alone.append(run(words, place)[1])
-    ratio = lambda which: [
-        times[which] / statistics.mean((alone[i][which], alone[i + 1][which]))
-        for i, times in enumerate(with_it)
+        counts = {function: count + round_counts[function] for function, count in counts.items()}
+        tool_times.append(times)
+    untooled_times.append(run(command, directory)[1])
+    ratio = lambda column: [
+        times[column] / statistics.mean((untooled_times[i][column], untooled_times[i + 1][column]))
+        for i, times in enumerate(tool_times)
         if times
     ]
-    cells = [f"{statistics.median(ratio(which)):.3f}" if ratio(which) else "no result" for which in (1, 0)]
-    seen = sum(found.values())
-    error = f"{abs(100 * found['three'] / seen - 75):.1f} ({100 * (0.75 * 0.25 / seen) ** 0.5:.1f})" if seen else "-"
-    missing = ", ".join(f"`{function}`" for function, count in found.items() if not count) or "none"
+    cells = [f"{statistics.median(ratio(column)):.3f}" if ratio(column) else "no result" for column in (1, 0)]
+    counted = sum(counts.values())
+    error = (
+        f"{abs(100 * counts['three'] / counted - 75):.1f} ({100 * (0.75 * 0.25 / counted) ** 0.5:.1f})"
+        if counted
+        else "-"
+    )
+    missing = ", ".join(f"`{function}`" for function, count in counts.items() if not count) or "none"
     print(
-        f"| {kind} | {name} | {total} | {100 * seen / max(total, 1):.0f} % | {error} | {missing} | {cells[0]} |"
+        f"| {kind} | {name} | {total} | {100 * counted / max(total, 1):.0f} % | {error} | {missing} | {cells[0]} |"
         f" {cells[1]} |",
         flush=True,
     )
@@ -204,11 +216,11 @@ def main():
         " processor time |\n| --- | --- | --- | --- | --- | --- | --- | --- |"
     )
     with tempfile.TemporaryDirectory(prefix="jitlisten-beside-") as name:
-        place = pathlib.Path(name)
-        (place / "program.py").write_text(PROGRAM)
+        directory = pathlib.Path(name)
+        (directory / "program.py").write_text(PROGRAM)
         for kind in ("serial", "parallel"):
             for name, tool in TOOLS.items():
-                row(kind, name, tool, place, rounds)
+                print_row(kind, name, tool, directory, rounds)
 
 
 if __name__ == "__main__":

@@ -1,8 +1,9 @@
-"""What a recorded child costs and keeps: benches/children.py LIBRARY [ROUNDS]
+"""Cost of recording child processes, and the share of their time that is kept: benches/children.py LIBRARY [ROUNDS]
 
-With cc and perf, from C and from the Python that runs this, with and without a recording of children, in turns, as
-medians: processor time of a child that does nothing; and what a child has used before its own first instruction, which
-is no sample's. How much of the 20 ms of a child is in its recording, by how it ends.
+Needs cc and perf. Measures children of a C program and of the current Python, with and without a recording of children,
+in turns, as medians. The measures are the processor time of a child that does nothing, and the time that a child uses
+before its first instruction, which no sample can cover. The last rows show how much of a child's 20 ms is in its
+recording, by the way it exits.
 """
 
 import os
@@ -37,15 +38,15 @@ ENDS = ("exits", "executes", "terminated", "aborts", "crashes", "killed")
 
 
 def main(library, rounds=5):
-    with tempfile.TemporaryDirectory() as place:
-        place = pathlib.Path(place)
-        program = place / "sampled"
+    with tempfile.TemporaryDirectory() as directory:
+        directory = pathlib.Path(directory)
+        program = directory / "sampled"
         source = ROOT / "tests/hosts/sampled.c"
         subprocess.run(
             ["cc", "-O1", "-g", f"-I{ROOT}/include", "-o", program, source, "-lm", "-lpthread", "-ldl"], check=True
         )
-        recorded = {
-            **os.environ, "LD_PRELOAD": library, "JITLISTEN": "unwind", "JITLISTEN_RECORD": f"{place}/f,children",
+        recorded_environment = {
+            **os.environ, "LD_PRELOAD": library, "JITLISTEN": "unwind", "JITLISTEN_RECORD": f"{directory}/f,children",
         }
 
         def run(environment, *command):
@@ -55,7 +56,7 @@ def main(library, rounds=5):
             return [float(line) for line in run(environment, *command).split()]
 
         python = (sys.executable, "-W", "ignore", "-c")
-        for what, command in [
+        for label, command in [
             ("a child of fork", (program, "children", "fork")),
             ("a child of exec", (program, "children", "exec")),
             ("a child of fork in Python", (*python, FORKS)),
@@ -64,22 +65,22 @@ def main(library, rounds=5):
             ("before the first instruction after fork in Python", (*python, FIRST)),
         ]:
             pairs = [
-                [statistics.median(times(environment, *command)) for environment in (os.environ, recorded)]
+                [statistics.median(times(environment, *command)) for environment in (os.environ, recorded_environment)]
                 for _ in range(int(rounds))
             ]
-            stock, ours = map(statistics.median, zip(*pairs))
-            print(f"{what}: {stock:.2f} ms of processor time, recorded {ours:.2f} ms")
-        for end in ENDS:
-            for file in place.glob("f*"):
+            stock, recorded = map(statistics.median, zip(*pairs))
+            print(f"{label}: {stock:.2f} ms of processor time, recorded {recorded:.2f} ms")
+        for ending in ENDS:
+            for file in directory.glob("f*"):
                 shutil.rmtree(file) if file.is_dir() else file.unlink()
-            run(recorded, program, "short-lived", end)
-            kept = 0
-            for file in place.glob("f.*"):
+            run(recorded_environment, program, "short-lived", ending)
+            kept_ns = 0
+            for file in directory.glob("f.*"):
                 script = ["perf", "script", "-F", "period,ip,sym", "-i", file]
                 text = subprocess.run(script, capture_output=True, text=True, check=True).stdout
                 blocks = [block for block in text.split("\n\n") if "burn" in block]
-                kept += sum(int(block.split()[0]) for block in blocks)
-            print(f"children of 20 ms, {end}: {kept / 40 / 20e6:.0%} kept")
+                kept_ns += sum(int(block.split()[0]) for block in blocks)
+            print(f"children of 20 ms, {ending}: {kept_ns / 40 / 20e6:.0%} kept")
 
 
 if __name__ == "__main__":

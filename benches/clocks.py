@@ -1,9 +1,9 @@
-"""Timers beside perf's `cpu-clock`, as a Markdown table: benches/clocks.py LIBRARY [SECONDS]
+"""Compares CPU timers with perf's `cpu-clock`, as a Markdown table: benches/clocks.py LIBRARY [SECONDS]
 
-With the Python that runs this, cc and perf; `cpu-clock` needs root, or perf_event_paranoid below 2. Shares of two
-functions are judged by the threads' own clocks: in two threads that wait for each other, and where one function reads
-/dev/zero, which is done in the kernel. Cost: processor time of two threads on one processor that wake each other by
-pipes, as a ratio to the same without a recording, the least of five each.
+Needs cc and perf; `cpu-clock` also needs root, or perf_event_paranoid below 2. The threads' own clocks are the truth
+for the shares of two functions. These run in two threads that wait for each other, and in a thread where one function
+reads /dev/zero and so spends its time in the kernel. The cost is the processor time of two threads on one processor
+that wake each other through pipes, as a ratio to runs without a recording; each is the minimum of five.
 """
 
 import os
@@ -73,41 +73,41 @@ int main(void) {
     fflush(stdout);
 }
 """
-WAYS = {"timers": ",hz=199", "`cpu-clock`": ",hz=199,event=cpu-clock", "`cpu-clock:u`": ",hz=199,event=cpu-clock:u"}
+CLOCKS = {"timers": ",hz=199", "`cpu-clock`": ",hz=199,event=cpu-clock", "`cpu-clock:u`": ",hz=199,event=cpu-clock:u"}
 
 
-def run(command, words=None):
-    recorded = {} if words is None else {"JITLISTEN_RECORD": f"{PLACE}/f.data{words}"}
-    environment = {**os.environ, "LD_PRELOAD": LIBRARY, "JITLISTEN": "image", **recorded}
+def run(command, options=None):
+    variables = {} if options is None else {"JITLISTEN_RECORD": f"{PLACE}/f.data{options}"}
+    environment = {**os.environ, "LD_PRELOAD": LIBRARY, "JITLISTEN": "image", **variables}
     return float(subprocess.run(command, env=environment, capture_output=True, text=True, check=True).stdout)
 
 
-def share(kind, seconds, words):
-    """Error in points, and one sigma of so many samples."""
-    truth = run([sys.executable, "-c", SHARES, kind, seconds], words)
+def measure_share(kind, seconds, options):
+    """Returns the error of a share in points, and its sigma."""
+    truth = run([sys.executable, "-c", SHARES, kind, seconds], options)
     command = ["perf", "script", "--no-inline", "--max-stack", "200", "-F", "period,ip,sym", "-i", f"{PLACE}/f.data"]
     weights = {"first": [], "second": [], "kernel": []}
     for block in subprocess.run(command, capture_output=True, text=True).stdout.split("\n\n"):
-        if found := re.search(r"py::(first|second|kernel):", block):
-            weights[found[1]].append(int(re.match(r"\s*(\d+)", block)[1]))
-    both = [weight for some in weights.values() for weight in some]
-    got = 100 - 100 * sum(weights["second"]) / sum(both)
-    sigma = (truth * (100 - truth) * sum(weight**2 for weight in both)) ** 0.5 / sum(both)
-    return f"{got - truth:+.1f} ({sigma:.1f})"
+        if match := re.search(r"py::(first|second|kernel):", block):
+            weights[match[1]].append(int(re.match(r"\s*(\d+)", block)[1]))
+    all_weights = [weight for weights_of_function in weights.values() for weight in weights_of_function]
+    measured = 100 - 100 * sum(weights["second"]) / sum(all_weights)
+    sigma = (truth * (100 - truth) * sum(weight**2 for weight in all_weights)) ** 0.5 / sum(all_weights)
+    return f"{measured - truth:+.1f} ({sigma:.1f})"
 
 
 def main():
     seconds = sys.argv[2] if len(sys.argv) > 2 else "20"
     subprocess.run(["cc", "-O1", "-pthread", "-xc", "-", "-o", f"{PLACE}/wake"], input=WAKE, text=True, check=True)
-    rows = {name: [] for name in [None, *WAYS.values()]}
+    rows = {name: [] for name in [None, *CLOCKS.values()]}
     for _ in range(5):
-        for words, times in rows.items():
-            times.append(run([f"{PLACE}/wake"], words))
+        for options, times in rows.items():
+            times.append(run([f"{PLACE}/wake"], options))
     print("| clock | threads that wait, error in points (sigma) | reads, error in points (sigma) | cost of waking |")
     print("| --- | --- | --- | --- |")
-    for name, words in WAYS.items():
-        cells = [share("waits", seconds, words), share("reads", seconds, words)]
-        print(f"| {name} | {' | '.join(cells)} | {min(rows[words]) / min(rows[None]):.2f} |", flush=True)
+    for name, options in CLOCKS.items():
+        cells = [measure_share("waits", seconds, options), measure_share("reads", seconds, options)]
+        print(f"| {name} | {' | '.join(cells)} | {min(rows[options]) / min(rows[None]):.2f} |", flush=True)
 
 
 if __name__ == "__main__":

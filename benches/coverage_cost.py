@@ -1,13 +1,12 @@
 #!/usr/bin/env python3
-"""What measuring coverage of Numba's code costs, as Markdown: the run time of nine kernels and the time to compile
-them.
+"""Cost of measuring the coverage of Numba's code, as Markdown: run time and compile time of nine kernels.
 
     PYTHON coverage_cost.py [ROUNDS, default 5] [KERNEL...]
-    PYTHON coverage_cost.py threads [ROUNDS, default 3]     the same loops on 1, 2, 4 ... threads, all marking the same
-                                                            bytes; nan where the threads never ran side by side
+    PYTHON coverage_cost.py threads [ROUNDS, default 3]     the same loops on 1, 2, 4 ... threads that all mark the same
+                                                            bytes; nan if the threads never ran in parallel
 
-Processes take turns: without, with, without again (A/A). Lines and branches are measured by the same code. Time is
-processor time, because machines are shared; of each kernel the least of many, and ratios are of those.
+Processes run in turns: without coverage, with it, and without it again (A/A). The same code measures lines and
+branches. Times are processor time, because machines are shared. Ratios are of the minimum times of each kernel.
 """
 
 import json
@@ -23,8 +22,8 @@ HERE = os.path.dirname(os.path.abspath(__file__))
 MODES = ("without", "coverage", "again")
 
 
-def begin(mode):
-    """As coverage.py does it when it starts."""
+def install_coverage(mode):
+    """Installs the patches, as coverage.py does at its start."""
     sys.path.insert(0, os.path.join(HERE, os.pardir, "python"))
     if mode == "coverage":
         from jitlisten._coverage import patches
@@ -32,7 +31,7 @@ def begin(mode):
         patches.install()
 
 
-def kernels():
+def make_kernels():
     import numpy as np
     from numba import njit, prange
 
@@ -161,29 +160,29 @@ def kernels():
     }
 
 
-def measure(mode, only):
-    begin(mode)
+def measure(mode, selected):
+    install_coverage(mode)
     from numba import njit
 
     njit(lambda x: x + 1)(1)
-    found = {}
-    for name, (_, run) in kernels().items():
-        if only and name not in only:
+    results = {}
+    for name, (_, run) in make_kernels().items():
+        if selected and name not in selected:
             continue
-        began = time.process_time()
+        started = time.process_time()
         run()
-        compiled = time.process_time() - began
-        runs = []
+        first_run = time.process_time() - started
+        run_times = []
         for _ in range(8):
-            began = time.process_time()
+            started = time.process_time()
             run()
-            runs.append(time.process_time() - began)
-        found[name] = (compiled - min(runs), min(runs))
-    print(json.dumps(found))
+            run_times.append(time.process_time() - started)
+        results[name] = (first_run - min(run_times), min(run_times))
+    print(json.dumps(results))
 
 
-def with_threads(mode):
-    begin(mode)
+def measure_threads(mode):
+    install_coverage(mode)
     import numpy as np
     from numba import njit, prange, set_num_threads
 
@@ -195,7 +194,7 @@ def with_threads(mode):
 
     @njit(nogil=True)
     def calls(out, n):
-        # Marks may be in `out` as far as LLVM knows: they are stored in each iteration.
+        # LLVM must assume that `out` and the marks overlap, so it stores marks in each iteration.
         for i in range(n):
             out[i & 1023] = step(i)
 
@@ -210,42 +209,42 @@ def with_threads(mode):
                     total ^= k
             out[i] = total
 
-    def start(count):
+    def run_in_threads(count):
         threads = [threading.Thread(target=calls, args=(np.zeros(1024, np.int64), 100_000_000)) for _ in range(count)]
         for thread in threads:
             thread.start()
         for thread in threads:
             thread.join()
 
-    def parallel(count):
+    def run_prange(count):
         set_num_threads(count)
         loops(np.zeros(16_000 * count, np.int64), 10_000)
 
-    found = {}
-    for name, run in ("threads", start), ("prange", parallel):
+    results = {}
+    for name, run in ("threads", run_in_threads), ("prange", run_prange):
         run(1)
-        for count in [c for c in (1, 2, 4, 8, 16, 32, 64) if c <= (os.cpu_count() or 1)]:
+        for count in [limit for limit in (1, 2, 4, 8, 16, 32, 64) if limit <= (os.cpu_count() or 1)]:
             times = []
             for _ in range(40):
-                began, used = time.perf_counter(), time.process_time()
+                started, processor_time = time.perf_counter(), time.process_time()
                 run(count)
-                wall, used = time.perf_counter() - began, time.process_time() - used
-                # Only where the threads have run side by side. A store that waits for another processor's cache uses
-                # processor time.
-                if wall < 1.2 * used / count:
-                    times.append(used / count)
+                wall, processor_time = time.perf_counter() - started, time.process_time() - processor_time
+                # Use the run only if the threads ran in parallel. Waiting for another processor's cache line counts
+                # as processor time.
+                if wall < 1.2 * processor_time / count:
+                    times.append(processor_time / count)
                 if len(times) == 7:
                     break
-            found["%s, %d" % (name, count)] = statistics.median(times) if times else math.nan
-    print(json.dumps(found))
+            results["%s, %d" % (name, count)] = statistics.median(times) if times else math.nan
+    print(json.dumps(results))
 
 
-def child(*arguments):
+def run_child(*arguments):
     environment = dict(
         os.environ, NUMBA_THREADING_LAYER="workqueue", NUMBA_NUM_THREADS=os.environ.get("NUMBA_NUM_THREADS", "1")
     )
-    done = subprocess.run([sys.executable, __file__, *arguments], stdout=subprocess.PIPE, check=True, env=environment)
-    return json.loads(done.stdout)
+    result = subprocess.run([sys.executable, __file__, *arguments], stdout=subprocess.PIPE, check=True, env=environment)
+    return json.loads(result.stdout)
 
 
 def geometric_mean(ratios):
@@ -256,41 +255,48 @@ def main(arguments):
     if arguments[:1] == ["--once"]:
         measure(arguments[1], arguments[2:])
     elif arguments[:1] == ["--threads"]:
-        with_threads(arguments[1])
+        measure_threads(arguments[1])
     elif arguments[:1] == ["threads"]:
         os.environ["NUMBA_NUM_THREADS"] = str(os.cpu_count())
-        found = [{mode: child("--threads", mode) for mode in MODES} for _ in range(int((arguments + ["3"])[1]))]
-        middle = {
-            mode: {name: statistics.median(each[mode][name] for each in found) for name in found[0][mode]}
+        results = [{mode: run_child("--threads", mode) for mode in MODES} for _ in range(int((arguments + ["3"])[1]))]
+        medians = {
+            mode: {name: statistics.median(result[mode][name] for result in results) for name in results[0][mode]}
             for mode in MODES
         }
         print("| threads | without, s for each | with, ratio | without again |\n| --- | --- | --- | --- |")
-        for name, without in middle["without"].items():
+        for name, stock_seconds in medians["without"].items():
             print(
                 "| %s | %.3f | %s |"
-                % (name, without, " | ".join("%.2f" % (middle[mode][name] / without) for mode in MODES[1:]))
+                % (
+                    name,
+                    stock_seconds,
+                    " | ".join("%.2f" % (medians[mode][name] / stock_seconds) for mode in MODES[1:]),
+                )
             )
     else:
         rounds = int(arguments[0]) if arguments else 5
-        found = []
+        results = []
         for _ in range(rounds):
-            found.append({mode: child("--once", mode, *arguments[1:]) for mode in MODES})
-        report(found)
+            results.append({mode: run_child("--once", mode, *arguments[1:]) for mode in MODES})
+        print_report(results)
 
 
-def report(found):
-    least = {
-        mode: {name: [min(each[mode][name][at] for each in found) for at in (0, 1)] for name in found[0][mode]}
+def print_report(results):
+    minima = {
+        mode: {
+            name: [min(result[mode][name][index] for result in results) for index in (0, 1)]
+            for name in results[0][mode]
+        }
         for mode in MODES
     }
     print(
         "| kernel | without, ms | with, ratio | without again | compile: with, ratio |\n| --- | --- | --- | --- | --- |"
     )
     ratios = []
-    for name, (compiled, run) in least["without"].items():
-        row = [least[mode][name][1] / run for mode in MODES[1:]] + [least["coverage"][name][0] / compiled]
+    for name, (stock_compile, stock_run) in minima["without"].items():
+        row = [minima[mode][name][1] / stock_run for mode in MODES[1:]] + [minima["coverage"][name][0] / stock_compile]
         ratios.append(row)
-        print("| %s | %.1f | %s |" % (name, run * 1000, " | ".join("%.2f" % ratio for ratio in row)))
+        print("| %s | %.1f | %s |" % (name, stock_run * 1000, " | ".join("%.2f" % ratio for ratio in row)))
     print("| geometric mean | | %s |" % " | ".join("%.2f" % geometric_mean(column) for column in zip(*ratios)))
 
 

@@ -1,14 +1,14 @@
 #!/usr/bin/env python3
-"""Coverage of three test suites that others wrote, with the plugin and without it, into records/coverage.tsv.
+"""Coverage of three third-party test suites with and without the plugin, written to records/coverage.tsv.
 
     PYTHON coverage_suites.py NUMBA_STATS_SOURCE [ROUNDS, default 3] [SUITE...]
 
-The interpreter that runs this has Numba, pytest-cov and the packages; the tests of numba-stats are in its source
-distribution only. `ci/coverage.sh suites` provides all of it.
+The current Python must have Numba, pytest-cov and the packages. The tests of numba-stats are only in its source
+distribution. `ci/coverage.sh suites` provides all of it.
 
-A session is `pytest --cov --cov-branch` in a process of its own, with an empty cache of Numba's. Sessions take turns:
-without, with, without again (A/A). Time is processor time with that of children, ratios are of the two sessions of a
-round. One session more has NUMBA_DISABLE_JIT=1: what coverage.py itself says of the functions as Python.
+A session is `pytest --cov --cov-branch` in its own process, with an empty Numba cache. Sessions run in turns: without
+the plugin, with it, and without it again (A/A). Times are processor time including children; ratios are of sessions of
+the same round. An additional session with NUMBA_DISABLE_JIT=1 shows coverage.py's result for the functions as Python.
 """
 
 import datetime
@@ -24,7 +24,7 @@ import tempfile
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 RECORD = ROOT / "records/coverage.tsv"
-# The package, which of its folders are counted, and the modules or files with tests.
+# Package, its folders to count, and its test modules or files.
 SUITES = {
     "quantecon": (
         "quantecon",
@@ -68,76 +68,84 @@ COLUMNS = (
 
 
 class Session:
-    """One run of a suite's tests."""
+    """One run of a suite's tests, with its coverage."""
 
     def __init__(self, suite, source, mode):
         package, folders, tests = SUITES[suite]
-        with tempfile.TemporaryDirectory() as place:
-            rc = pathlib.Path(place, "rc")
+        with tempfile.TemporaryDirectory() as directory:
+            rc = pathlib.Path(directory, "rc")
             plugin = "plugins = jitlisten.coverage\n" if mode == "with" else ""
             rc.write_text("[run]\nomit = */tests/*\n%s[report]\nexclude_lines = never excluded\n" % plugin)
-            words = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-c", os.devnull, "--rootdir", "/"]
-            words += [
+            command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-c", os.devnull, "--rootdir", "/"]
+            command += [
                 "-vv", "--tb=line", "--cov=" + package, "--cov-branch", "--cov-config", rc,
-                "--cov-report=json:" + place + "/found",
+                "--cov-report=json:" + directory + "/found",
             ]
             if suite == "numba-stats":
-                words += [os.path.join(source, "tests", test) for test in tests]
+                command += [os.path.join(source, "tests", test) for test in tests]
             else:
-                words += ["--pyargs"] + ["%s.%s" % (suite, test) for test in tests]
-            environment = dict(os.environ, PYTHONPATH=str(ROOT / "python"), NUMBA_CACHE_DIR=place + "/cache")
-            environment["COVERAGE_FILE"] = place + "/data"
+                command += ["--pyargs"] + ["%s.%s" % (suite, test) for test in tests]
+            environment = dict(os.environ, PYTHONPATH=str(ROOT / "python"), NUMBA_CACHE_DIR=directory + "/cache")
+            environment["COVERAGE_FILE"] = directory + "/data"
             if mode == "as Python":
                 environment["NUMBA_DISABLE_JIT"] = "1"
-            with open(place + "/said", "w+") as said:
-                process = subprocess.Popen(words, cwd=place, env=environment, stdout=said, stderr=said)
-                used = os.wait4(process.pid, 0)[2]
+            with open(directory + "/said", "w+") as output:
+                process = subprocess.Popen(command, cwd=directory, env=environment, stdout=output, stderr=output)
+                usage = os.wait4(process.pid, 0)[2]
                 process.returncode = 0
-                said.seek(0)
-                text = said.read()
-            self.seconds = used.ru_utime + used.ru_stime
+                output.seek(0)
+                text = output.read()
+            self.seconds = usage.ru_utime + usage.ru_stime
             self.results = dict(re.findall(r"^(\S+::.*?) (PASSED|FAILED|SKIPPED|ERROR|XFAIL|XPASS) +\[", text, re.M))
             if not self.results:
                 sys.exit(text)
-            files = json.loads(pathlib.Path(place, "found").read_text())["files"]
-        each = [(name, found) for name, found in files.items() if any(folder in name for folder in folders)]
-        self.lines = {(name, line) for name, found in each for line in found["executed_lines"]}
-        missing = {(name, line) for name, found in each for line in found["missing_lines"]}
+            files = json.loads(pathlib.Path(directory, "found").read_text())["files"]
+        selected_files = [
+            (name, coverage) for name, coverage in files.items() if any(folder in name for folder in folders)
+        ]
+        self.lines = {(name, line) for name, coverage in selected_files for line in coverage["executed_lines"]}
+        missing = {(name, line) for name, coverage in selected_files for line in coverage["missing_lines"]}
         self.statements = len(self.lines | missing)
-        self.arcs = sum(len(found["executed_branches"]) for _, found in each)
-        self.branches = self.arcs + sum(len(found["missing_branches"]) for _, found in each)
+        self.arcs = sum(len(coverage["executed_branches"]) for _, coverage in selected_files)
+        self.branches = self.arcs + sum(len(coverage["missing_branches"]) for _, coverage in selected_files)
 
 
 def measure(suite, source, rounds):
-    truth = Session(suite, source, "as Python")
-    ratios, again = [], []
+    as_python = Session(suite, source, "as Python")
+    ratios, repeat_ratios = [], []
     for _ in range(rounds):
-        without, found, second = (Session(suite, source, mode) for mode in ("without", "with", "without"))
-        ratios.append(2 * found.seconds / (without.seconds + second.seconds))
-        again.append(second.seconds / without.seconds)
-        print(suite, *("%.2f" % each.seconds for each in (without, found, second)), file=sys.stderr)
-    tests = without.results.keys() | found.results.keys()
-    for path, line in sorted(found.lines ^ truth.lines):
-        print(suite, path, line, "only compiled" if (path, line) in found.lines else "only as Python", file=sys.stderr)
+        without, with_plugin, repeat = (Session(suite, source, mode) for mode in ("without", "with", "without"))
+        ratios.append(2 * with_plugin.seconds / (without.seconds + repeat.seconds))
+        repeat_ratios.append(repeat.seconds / without.seconds)
+        print(suite, *("%.2f" % session.seconds for session in (without, with_plugin, repeat)), file=sys.stderr)
+    tests = without.results.keys() | with_plugin.results.keys()
+    for path, line in sorted(with_plugin.lines ^ as_python.lines):
+        print(
+            suite,
+            path,
+            line,
+            "only compiled" if (path, line) in with_plugin.lines else "only as Python",
+            file=sys.stderr,
+        )
     return {
         "suite": "%s %s" % (suite, importlib.metadata.version(suite)),
         "environment": ", ".join(
             "%s %s" % (name, importlib.metadata.version(name)) for name in ("numba", "coverage", "pytest-cov")
         ),
         "tests": len(tests),
-        "other results": sum(without.results.get(test) != found.results.get(test) for test in tests),
-        "statements": found.statements,
+        "other results": sum(without.results.get(test) != with_plugin.results.get(test) for test in tests),
+        "statements": with_plugin.statements,
         "covered without": len(without.lines),
-        "covered with": len(found.lines),
-        "as Python": len(truth.lines),
-        "covered only compiled": len(found.lines - truth.lines),
-        "covered only as Python": len(truth.lines - found.lines),
-        "branches": found.branches,
+        "covered with": len(with_plugin.lines),
+        "as Python": len(as_python.lines),
+        "covered only compiled": len(with_plugin.lines - as_python.lines),
+        "covered only as Python": len(as_python.lines - with_plugin.lines),
+        "branches": with_plugin.branches,
         "taken without": without.arcs,
-        "taken with": found.arcs,
-        "taken as Python": truth.arcs,
+        "taken with": with_plugin.arcs,
+        "taken as Python": as_python.arcs,
         "time with : without": "%.3f [%.3f, %.3f]" % (statistics.median(ratios), min(ratios), max(ratios)),
-        "A/A": "%.3f [%.3f, %.3f]" % (statistics.median(again), min(again), max(again)),
+        "A/A": "%.3f [%.3f, %.3f]" % (statistics.median(repeat_ratios), min(repeat_ratios), max(repeat_ratios)),
         "rounds": rounds,
         "commit": subprocess.check_output(["git", "-C", ROOT, "rev-parse", "--short=7", "HEAD"], text=True).strip(),
         "date": datetime.date.today().isoformat(),
@@ -148,7 +156,7 @@ def main(source, rounds="3", *suites):
     rows = RECORD.read_text().splitlines()[1:] if RECORD.exists() else []
     for suite in suites or SUITES:
         row = measure(suite, os.path.abspath(source), int(rounds))
-        rows = [each for each in rows if each.split(" ")[0] != suite]
+        rows = [line for line in rows if line.split(" ")[0] != suite]
         rows.append("\t".join(str(row[column]) for column in COLUMNS))
         RECORD.write_text("\n".join(["\t".join(COLUMNS), *rows]) + "\n")
 

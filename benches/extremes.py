@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
-"""What the smallest modules cost, and an object of 20,000 functions: extremes.py LIBRARY [ROUNDS, default 9]
+"""Cost of very small modules, and of an object with 20,000 functions: extremes.py LIBRARY [ROUNDS, default 9]
 
-To be run by a Python with llvmlite. The modules are compiled by MCJIT, 300 behind the first 20; the object comes from
-the C compiler and is only linked. Processor time in the process, which the kernel's other work does not disturb much;
-the minimum of the rounds, which alternate. `default` are the library's own sinks, `run` those of `jitlisten run`.
+Needs a Python with llvmlite. MCJIT compiles the modules, 300 of them after a warm-up of 20; the object comes from the C
+compiler and is only linked. Times are processor time of the process, which other work of the kernel hardly affects;
+each is the minimum of the interleaved rounds. `default` uses the library's own sinks, `run` those of `jitlisten run`.
 """
 
 import os
@@ -37,30 +37,30 @@ print((time.process_time_ns() - began) / 1e6)
 def main():
     library, rounds = sys.argv[1], int(sys.argv[2]) if len(sys.argv) > 2 else 9
     with tempfile.TemporaryDirectory() as directory:
-        source, made = pathlib.Path(directory, "many.c"), pathlib.Path(directory, "many.o")
-        source.write_text("".join(f"int f{at}(int x) {{ return x * {at} + 1; }}\n" for at in range(20_000)))
-        subprocess.run(["cc", "-O1", "-fPIC", "-c", source, "-o", made], check=True)
+        source, object_file = pathlib.Path(directory, "many.c"), pathlib.Path(directory, "many.o")
+        source.write_text("".join(f"int f{number}(int x) {{ return x * {number} + 1; }}\n" for number in range(20_000)))
+        subprocess.run(["cc", "-O1", "-fPIC", "-c", source, "-o", object_file], check=True)
         stock = {name: value for name, value in os.environ.items() if not name.startswith("JITLISTEN")}
-        ours = stock | {
+        preloaded = stock | {
             "LD_PRELOAD": str(pathlib.Path(library).resolve()), "JITLISTEN_DIR": directory, "JITDUMPDIR": directory
         }
-        kinds = {
-            "stock": stock, "stock again": stock, "default": ours,
-            "run": ours | {"JITLISTEN": "perfmap,image,unwind,modules"}, "all": ours | {"JITLISTEN": "all"},
+        environments = {
+            "stock": stock, "stock again": stock, "default": preloaded,
+            "run": preloaded | {"JITLISTEN": "perfmap,image,unwind,modules"}, "all": preloaded | {"JITLISTEN": "all"},
         }
-        print("| | " + " | ".join(kinds) + " |\n|" + " --- |" * (1 + len(kinds)))
-        for what, program in ("a smallest module", SMALLEST), ("20,000 functions", LARGEST):
-            times = {kind: [] for kind in kinds}
+        print("| | " + " | ".join(environments) + " |\n|" + " --- |" * (1 + len(environments)))
+        for label, program in ("a smallest module", SMALLEST), ("20,000 functions", LARGEST):
+            times = {kind: [] for kind in environments}
             for _ in range(rounds):
-                for kind, environment in kinds.items():
+                for kind, environment in environments.items():
                     process = subprocess.Popen(
-                        [sys.executable, "-c", program, made], env=environment, stdout=subprocess.PIPE, text=True
+                        [sys.executable, "-c", program, object_file], env=environment, stdout=subprocess.PIPE, text=True
                     )
                     times[kind].append(float(process.communicate()[0]))
                     pathlib.Path(f"/tmp/perf-{process.pid}.map").unlink(missing_ok=True)
-            least = {kind: min(all_of) for kind, all_of in times.items()}
-            cells = [f"{least[kind]:.2f} ms ({least[kind] - least['stock']:+.2f})" for kind in kinds]
-            print(f"| {what} | " + " | ".join(cells) + " |", flush=True)
+            minima = {kind: min(samples) for kind, samples in times.items()}
+            cells = [f"{minima[kind]:.2f} ms ({minima[kind] - minima['stock']:+.2f})" for kind in environments]
+            print(f"| {label} | " + " | ".join(cells) + " |", flush=True)
 
 
 if __name__ == "__main__":

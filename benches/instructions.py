@@ -1,20 +1,21 @@
 #!/usr/bin/env python3
-"""What an object costs in instructions, by how it is observed: callgrind counts them, so other work on the machine does
-not disturb.
+"""Cost of an object in instructions, by the way it is observed. callgrind counts them, so other work on the machine has
+no influence.
 
     instructions.py [--llvm N] [--objects N] [--part listener|jitlink-listener|jitlink]
 
-`listener`: tests/hosts/embedded.c compiles small modules with MCJIT of Debian's shared LLVM: stock, with the GDB JIT
-list alone (JITLISTEN_LLVM=list), with everything, and with the list again. The difference between few and many objects,
-by their number, is what an object costs; so are system calls (strace). callgrind counts no instruction of the kernel.
-What an instruction takes here is the processor time of the stock program by its own count.
+`listener`: tests/hosts/embedded.c compiles small modules with MCJIT of Debian's shared LLVM. Variants: stock, with the
+GDB JIT list only (JITLISTEN_LLVM=list), with all hooks, and with the list again. The cost of an object is the
+difference between many and few objects, divided by their number. System calls (strace) are measured likewise, because
+callgrind does not count instructions in the kernel. Instructions are converted to time with the processor time of the
+stock program.
 
-`jitlink-listener`: the same of benches/linked.c, with LLJIT of LLVM 18 or newer, which lists each object for debuggers;
-for objects of one to sixteen functions.
+`jitlink-listener`: the same for benches/linked.c, with LLJIT of LLVM 18 or newer, which adds each object to the GDB JIT
+list; for objects of one to sixteen functions.
 
-`jitlink`: benches/linked.c, with LLJIT, for growing numbers of objects, of functions in an object, and of objects that
-are linked at the same time. Of what the library does there, the matcher's part are the calls of `Pattern::of` (an
-object is read) and of `Search::search` (it is looked for in memory that was copied), each with what it calls.
+`jitlink`: benches/linked.c with LLJIT, for growing numbers of objects, of functions per object, and of objects that are
+linked at the same time. Counts the matcher's work in the library: the calls of `Pattern::of`, which reads an object,
+and of `Search::search`, which searches copied memory for it, each including callees.
 """
 
 import argparse
@@ -31,7 +32,7 @@ ROOT = pathlib.Path(__file__).resolve().parent.parent
 LIBRARY = pathlib.Path(os.environ.get("JITLISTEN_LIBRARY", ROOT / "target/release/libjitlisten.so"))
 FEW = 20
 
-#: Code is the same in all of them: without frame pointers.
+#: Values of JITLISTEN_LLVM. All variants compile the same code, without frame pointers.
 CONFIGURATIONS = {"stock": None, "list": "list", "all": "all", "list again": "list"}
 MATCHER = {"read": re.compile(r"Pattern::of\b"), "found": re.compile(r"placement::Search::search\b")}
 
@@ -42,10 +43,10 @@ def build(llvm, source, directory):
         [f"llvm-config-{llvm}", "--libdir"], check=True, capture_output=True, text=True
     ).stdout.strip()
     name = f"-lLLVM-{llvm}"
-    old = ["-DOLD_CONTEXTS"] if llvm < 21 else []
+    definitions = ["-DOLD_CONTEXTS"] if llvm < 21 else []
     subprocess.run(
         [
-            "cc", "-O1", *old, source, "-o", program, f"-L{libraries}", f"-Wl,-rpath,{libraries}", name, "-pthread",
+            "cc", "-O1", *definitions, source, "-o", program, f"-L{libraries}", f"-Wl,-rpath,{libraries}", name, "-pthread",
             "-ldl",
         ],
         check=True,
@@ -53,67 +54,71 @@ def build(llvm, source, directory):
     return program
 
 
-def environment(ways, sinks="perfmap"):
-    changed = dict(os.environ)
-    if ways is not None:
-        changed |= {
-            "JITLISTEN": sinks, "JITLISTEN_FRAME_POINTERS": "untouched", "JITLISTEN_LLVM": ways,
+def environment(hooks, sinks="perfmap"):
+    variables = dict(os.environ)
+    if hooks is not None:
+        variables |= {
+            "JITLISTEN": sinks, "JITLISTEN_FRAME_POINTERS": "untouched", "JITLISTEN_LLVM": hooks,
             "LD_PRELOAD": str(LIBRARY),
         }
-    return changed
+    return variables
 
 
-def run(words, ways, **further):
-    """Runs it; under another program, that one gets the library, too."""
+def run(command, hooks, **options):
+    """Runs a command with the library preloaded, also into a tool that starts the program."""
     process = subprocess.Popen(
-        [str(word) for word in words], env=environment(ways), stdout=subprocess.DEVNULL, stderr=subprocess.PIPE,
-        **further,
+        [str(word) for word in command], env=environment(hooks), stdout=subprocess.DEVNULL, stderr=subprocess.PIPE,
+        **options,
     )
-    said = process.communicate()[1].decode(errors="replace")
+    stderr = process.communicate()[1].decode(errors="replace")
     pathlib.Path(f"/tmp/perf-{process.pid}.map").unlink(missing_ok=True)
     if process.returncode:
-        sys.exit(f"{words}: {process.returncode}\n{said}")
-    return said
+        sys.exit(f"{command}: {process.returncode}\n{stderr}")
+    return stderr
 
 
-def callgrind(words, ways, directory):
-    """The file with the counts."""
-    out = directory / "callgrind.out"
-    run(["valgrind", "--tool=callgrind", f"--callgrind-out-file={out}", *words], ways)
-    return out.read_text(errors="replace")
+def run_callgrind(command, hooks, directory):
+    """Runs a command under callgrind; returns the text of the output file."""
+    path = directory / "callgrind.out"
+    run(["valgrind", "--tool=callgrind", f"--callgrind-out-file={path}", *command], hooks)
+    return path.read_text(errors="replace")
 
 
-def instructions(words, ways, directory):
-    return int(re.search(r"^(?:summary|totals): (\d+)", callgrind(words, ways, directory), re.M)[1])
+def count_instructions(command, hooks, directory):
+    return int(re.search(r"^(?:summary|totals): (\d+)", run_callgrind(command, hooks, directory), re.M)[1])
 
 
-def system_calls(words, ways, directory):
-    out = directory / "strace.out"
-    run(["strace", "-f", "-c", "-o", out, *words], ways)
-    [total] = re.findall(r"^\s*100\.00\s+\S+\s+(?:\S+\s+)?(\d+)\s+(?:\d+\s+)?total", out.read_text(), re.M)
+def count_system_calls(command, hooks, directory):
+    path = directory / "strace.out"
+    run(["strace", "-f", "-c", "-o", path, *command], hooks)
+    [total] = re.findall(r"^\s*100\.00\s+\S+\s+(?:\S+\s+)?(\d+)\s+(?:\d+\s+)?total", path.read_text(), re.M)
     return int(total)
 
 
-def processor_time(words):
+def measure_processor_time(command):
     before = os.times()
-    run(words, None)
+    run(command, None)
     after = os.times()
     return after.children_user + after.children_system - before.children_user - before.children_system
 
 
-def by_listener(title, objects, words, directory):
-    """A table of what an object costs; `words` is the command for so many objects."""
+def print_listener_table(title, objects, make_command, directory):
+    """Prints a table of the cost of an object; `make_command` returns the command for a number of objects."""
     results = {}
-    for name, ways in CONFIGURATIONS.items():
-        more = (
-            lambda count: (count(words(FEW + objects), ways, directory) - count(words(FEW), ways, directory)) / objects
+    for name, hooks in CONFIGURATIONS.items():
+        cost_per_object = lambda count: (
+            (count(make_command(FEW + objects), hooks, directory) - count(make_command(FEW), hooks, directory))
+            / objects
         )
-        results[name] = more(instructions), more(system_calls)
-    times = sorted(processor_time(words(FEW + objects)) - processor_time(words(FEW)) for _ in range(7))
-    microsecond = results["stock"][0] / (1e6 * times[len(times) // 2] / objects)
+        results[name] = cost_per_object(count_instructions), cost_per_object(count_system_calls)
+    times = sorted(
+        measure_processor_time(make_command(FEW + objects)) - measure_processor_time(make_command(FEW))
+        for _ in range(7)
+    )
+    instructions_per_us = results["stock"][0] / (1e6 * times[len(times) // 2] / objects)
     print(
         f"{title}, {objects} objects; an object takes {1e6 * times[len(times) // 2] / objects:.0f} us of processor time"
-        f" stock, so 10 us are {10 * microsecond:,.0f} instructions here\n"
+        f" stock, so 10 us are {10 * instructions_per_us:,.0f} instructions here\n"
     )
     print(
         "| | instructions an object | over `list` | system calls an object | over `list` |\n| --- | --- | --- | --- |"
@@ -127,38 +132,40 @@ def by_listener(title, objects, words, directory):
 
 def listener(llvm, objects, directory):
     program = build(llvm, ROOT / "tests/hosts/embedded.c", directory)
-    by_listener(f"LLVM {llvm}, MCJIT", objects, lambda count: [program, "mcjit", str(count)], directory)
+    print_listener_table(f"LLVM {llvm}, MCJIT", objects, lambda count: [program, "mcjit", str(count)], directory)
 
 
 def jitlink_listener(llvm, objects, directory):
     program = build(llvm, ROOT / "benches/linked.c", directory)
     for functions in (1, 4, 16):
-        words = lambda count: [program, str(count), str(functions), "debug"]
-        by_listener(f"LLVM {llvm}, JITLink with a list, {functions} functions", objects, words, directory)
+        make_command = lambda count: [program, str(count), str(functions), "debug"]
+        print_listener_table(
+            f"LLVM {llvm}, JITLink with a list, {functions} functions", objects, make_command, directory
+        )
 
 
-def inclusive(text, patterns):
-    """Instructions in the calls of each function whose name matches, with what it calls."""
-    names, sums, called = {}, collections.Counter(), None
-    pending = None
+def sum_inclusive(text, patterns):
+    """Sums up the inclusive instructions of calls to functions whose names match a pattern."""
+    names, sums, callee = {}, collections.Counter(), None
+    pending_callee = None
     for line in text.splitlines():
         if line.startswith("cfn="):
             number, _, name = line[4:].partition(" ")
             if name:
                 names[number] = name
-            called = names.get(number, "")
+            callee = names.get(number, "")
         elif line.startswith("fn="):
             number, _, name = line[3:].partition(" ")
             if name:
                 names[number] = name
         elif line.startswith("calls="):
-            pending = called
-        elif pending is not None:
+            pending_callee = callee
+        elif pending_callee is not None:
             cost = int(line.split()[-1])
-            for what, pattern in patterns.items():
-                if pattern.search(pending):
-                    sums[what] += cost
-            pending = None
+            for key, pattern in patterns.items():
+                if pattern.search(pending_callee):
+                    sums[key] += cost
+            pending_callee = None
     return sums
 
 
@@ -177,18 +184,18 @@ def jitlink(llvm, directory):
     growth = {}
     for name, rows in series.items():
         points = []
-        for objects, functions, how in rows:
-            words = [program, str(objects), str(functions)] + (["chain"] if how == "at the same time" else [])
-            sums = inclusive(callgrind(words, "all", directory), MATCHER)
+        for objects, functions, mode in rows:
+            command = [program, str(objects), str(functions)] + (["chain"] if mode == "at the same time" else [])
+            sums = sum_inclusive(run_callgrind(command, "all", directory), MATCHER)
             if not sums["read"] or not sums["found"]:
                 sys.exit("the matcher is not in the counts: its functions have other names")
-            read, found = (sums[what] / objects for what in ("read", "found"))
+            read, search = (sums[key] / objects for key in ("read", "found"))
             points.append((functions if name == "functions" else objects, sums["read"] + sums["found"]))
             print(
-                f"| {objects} | {functions} | {how} | {read:,.0f} | {found:,.0f} | {(read + found) / functions:,.0f} |"
+                f"| {objects} | {functions} | {mode} | {read:,.0f} | {search:,.0f} | {(read + search) / functions:,.0f} |"
             )
-        (first, low), (last, high) = points[0], points[-1]
-        growth[name] = math.log(high / low) / math.log(last / first)
+        (first_size, first_cost), (last_size, last_cost) = points[0], points[-1]
+        growth[name] = math.log(last_cost / first_cost) / math.log(last_size / first_size)
     print()
     print("; ".join(f"exponent with {name}: {exponent:.2f}" for name, exponent in growth.items()))
 

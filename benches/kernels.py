@@ -1,7 +1,7 @@
-"""One process of the benchmark: compiles every kernel, times it, and prints nanoseconds as JSON.
+"""One process of the benchmark: compiles and times every kernel, and prints nanoseconds as JSON.
 
-`compile` is the processor time of all compilations. A kernel's time is the smallest of many short repetitions: what
-disturbs a run only ever makes it longer, and some of them fit between two disturbances.
+`compile` is the processor time of all compilations. A kernel's time is the minimum of many short repetitions:
+disturbances only make a run longer, and some repetitions fit between two of them.
 """
 
 import json
@@ -19,7 +19,7 @@ KERNELS = {}
 
 
 def kernel(arguments, **options):
-    """Registers a function with a maker of its arguments; sizes are chosen for a few milliseconds."""
+    """Registers a kernel and a function that creates its arguments, sized for a few milliseconds."""
 
     def register(function):
         KERNELS[function.__name__] = (njit(**options)(function), arguments)
@@ -108,7 +108,7 @@ def parallel(values):
     return total
 
 
-# Nothing but calls: what a frame pointer costs at the very worst.
+# Consists of calls only: the worst case for the cost of frame pointers.
 @kernel(lambda: (30,))
 def fib(n):
     return n if n < 2 else fib(n - 1) + fib(n - 2)
@@ -117,26 +117,26 @@ def fib(n):
 fib = KERNELS["fib"][0]
 
 
-def best(function, arguments):
-    shortest = None
-    until = time.perf_counter() + SECONDS
-    while shortest is None or time.perf_counter() < until:
-        began = time.perf_counter_ns()
+def measure_minimum(function, arguments):
+    minimum = None
+    deadline = time.perf_counter() + SECONDS
+    while minimum is None or time.perf_counter() < deadline:
+        started = time.perf_counter_ns()
         function(*arguments)
-        taken = time.perf_counter_ns() - began
-        shortest = taken if shortest is None else min(shortest, taken)
-    return shortest
+        elapsed = time.perf_counter_ns() - started
+        minimum = elapsed if minimum is None else min(minimum, elapsed)
+    return minimum
 
 
 def main():
     times = {"compile": 0}
     for name, (function, arguments) in KERNELS.items():
-        given = arguments()
-        began = time.process_time_ns()
-        function.compile(tuple(map(typeof, given)))
-        times["compile"] += time.process_time_ns() - began
-        function(*given)
-        times[name] = best(function, given)
+        values = arguments()
+        started = time.process_time_ns()
+        function.compile(tuple(map(typeof, values)))
+        times["compile"] += time.process_time_ns() - started
+        function(*values)
+        times[name] = measure_minimum(function, values)
     print(json.dumps(times))
 
 

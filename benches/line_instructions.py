@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
-"""What line tables, and LLVM's remarks over them, cost in instructions of compilation, as Markdown: `lines.py --once`
-under callgrind.
+"""Cost of line tables, or of LLVM's remarks in addition, in instructions of compilation, as Markdown. Runs `lines.py
+--once` under callgrind.
 
-    PYTHON line_instructions.py target/release/jitlisten [SINKS]       lines, with what `jitlisten run` writes
-    PYTHON line_instructions.py --remarks target/release/jitlisten     remarks, with lines and images in both
+    PYTHON line_instructions.py target/release/jitlisten [SINKS]       lines, with the sinks of `jitlisten run`
+    PYTHON line_instructions.py --remarks target/release/jitlisten     remarks; lines and images in both variants
 
-Counted from the first compilation on, with and without, one run each, and with `--remarks` one more without (A/A):
-other work on the machine does not change instructions.
+Counts from the first compilation on, in one run with and one without; with `--remarks` there is another run without
+(A/A). Other work on the machine does not affect instruction counts.
 """
 
 import collections
@@ -25,12 +25,12 @@ PARTS = (
 )
 
 
-#: Without this class, the shim lets the handlers of diagnostics alone.
+#: Without this class, the shim does not hook diagnostic handlers.
 HANDLER = b"\0_ZTVN4llvm17DiagnosticHandlerE\0"
 
 
-def without_remarks(directory):
-    """A copy of llvmlite whose handlers of diagnostics have another name."""
+def copy_without_remarks(directory):
+    """Copies llvmlite and renames its class of diagnostic handlers."""
     import llvmlite
 
     package = pathlib.Path(llvmlite.__file__).parent
@@ -42,57 +42,64 @@ def without_remarks(directory):
     return directory
 
 
-def counted(jitlisten, sinks, what, modules=None):
-    """Instructions by part."""
-    found = collections.Counter()
+def count_instructions(jitlisten, sinks, mode, modules=None):
+    """Returns the instructions by part."""
+    counts = collections.Counter()
     with tempfile.TemporaryDirectory() as directory:
         profile = os.path.join(directory, "profile")
-        words = [
+        command = [
             "valgrind", "-q", "--tool=callgrind", "--instr-atstart=no", "--compress-strings=no", "--compress-pos=no"
         ]
-        words += ["--callgrind-out-file=" + profile, sys.executable, os.path.join(HERE, "lines.py"), "--once", what]
+        command += ["--callgrind-out-file=" + profile, sys.executable, os.path.join(HERE, "lines.py"), "--once", mode]
         environment = dict(os.environ, PYTHONHASHSEED="0", NUMBA_CPU_NAME="generic", JITLISTEN_DIR=directory)
         if modules:
             environment["PYTHONPATH"] = str(modules)
         run = [jitlisten, "run", "--no-lines"] + (["--sinks", sinks] if sinks else []) + ["--"]
-        subprocess.run(run + words, env=environment, check=True)
+        subprocess.run(run + command, env=environment, check=True)
         part, is_call = "other", False
         with open(profile, errors="replace") as lines:
             for line in lines:
                 if line.startswith("ob="):
                     part = next((part for part, pattern in PARTS if re.search(pattern, line)), "other")
                 elif line.startswith("calls="):
-                    # The next line is what the call cost.
+                    # The next line has the inclusive cost of the call.
                     is_call = True
                 elif cost := re.match(r"\d+ (\d+)$", line):
-                    found[part] += 0 if is_call else int(cost[1])
+                    counts[part] += 0 if is_call else int(cost[1])
                     is_call = False
-    return found
+    return counts
 
 
-def table(rows):
-    """The first is what the others are compared with."""
+def print_table(rows):
+    """Prints the rows; the first one is the baseline."""
     names = [part for part, _ in PARTS] + ["other"]
     print("| | instructions, million | over the first, %% | %s |" % " | ".join(names))
     print("| --- | --- | --- |" + " --- |" * len(names))
-    (_, first), *_ = rows
-    whole = sum(first.values()) / 100
-    for label, found in rows:
-        total = sum(found.values())
-        more = " | ".join("%+.2f" % ((found[name] - first[name]) / whole) for name in names)
-        print("| %s | %.1f | %+.2f | %s |" % (label, total / 1e6, total / whole - 100, more))
+    (_, baseline), *_ = rows
+    baseline_percent = sum(baseline.values()) / 100
+    for label, counts in rows:
+        total = sum(counts.values())
+        differences = " | ".join("%+.2f" % ((counts[name] - baseline[name]) / baseline_percent) for name in names)
+        print("| %s | %.1f | %+.2f | %s |" % (label, total / 1e6, total / baseline_percent - 100, differences))
 
 
 def main():
-    words = sys.argv[1:]
-    if words[0] == "--remarks":
+    arguments = sys.argv[1:]
+    if arguments[0] == "--remarks":
         with tempfile.TemporaryDirectory() as directory:
-            modules = without_remarks(pathlib.Path(directory))
+            modules = copy_without_remarks(pathlib.Path(directory))
             rows = (("without", modules), ("without again", modules), ("with remarks", None))
-            table([(label, counted(words[1], "image", "lines", modules)) for label, modules in rows])
+            print_table(
+                [(label, count_instructions(arguments[1], "image", "lines", modules)) for label, modules in rows]
+            )
         return
-    sinks = words[1] if len(words) > 1 else None
-    table([(label, counted(words[0], sinks, what)) for label, what in (("without", "stock"), ("with lines", "lines"))])
+    sinks = arguments[1] if len(arguments) > 1 else None
+    print_table(
+        [
+            (label, count_instructions(arguments[0], sinks, mode))
+            for label, mode in (("without", "stock"), ("with lines", "lines"))
+        ]
+    )
 
 
 if __name__ == "__main__":

@@ -1,14 +1,13 @@
 #!/usr/bin/env python3
-"""Whether lines of Numba's code have the time that they take: perf's samples beside callgrind's instructions, as
-Markdown.
+"""Checks the time charged to lines of Numba's code: perf's samples beside callgrind's instructions, as Markdown.
 
-    line_shares.py [SECONDS, default 30]      some three minutes on a quiet machine
+    line_shares.py [SECONDS, default 30]      takes some three minutes on a quiet machine
 
 `python/tests/lines/truth.py` runs one statement three times as often on one line as on another. perf samples it for
-that long, callgrind counts thirty rounds; both run the code for a processor that valgrind knows. Shows the pairs, and
-every line that has more than 5 % of its function by one of the two. perf's are shares of time, callgrind's of
-instructions: a division takes longer than an addition, so the two columns have to be equal for the pairs only, which
-run the same instructions. The Python needs Numba and pytest; perf, valgrind and llvm-symbolizer are used.
+SECONDS, callgrind counts thirty rounds; both run code for a processor that valgrind supports. Prints the pairs, and
+every line with more than 5 % of its function in either column. perf has shares of time, callgrind of instructions, and
+a division takes longer than an addition. Hence the columns must agree for the pairs only, which run the same
+instructions. Needs perf, valgrind and llvm-symbolizer, and a Python with Numba and pytest.
 """
 
 import ast
@@ -27,8 +26,8 @@ import test_lines_truth as perf  # noqa: E402
 FILES = ("truth.py", "truth_other.py")
 
 
-def functions():
-    """`(file, name, first line, last line)` of each."""
+def find_functions():
+    """Yields `(file, name, first line, last line)` of each function."""
     for name in FILES:
         with open(os.path.join(TESTS, "lines", name)) as file:
             for node in ast.parse(file.read()).body:
@@ -36,7 +35,7 @@ def functions():
                     yield name, node.name, node.lineno, node.end_lineno
 
 
-def text_of(name, line):
+def read_line(name, line):
     with open(os.path.join(TESTS, "lines", name)) as file:
         return file.read().splitlines()[line - 1].split("#")[0].strip()
 
@@ -45,7 +44,7 @@ def sigma(share, total):
     return 100 * (share * (1 - share) / total) ** 0.5
 
 
-def pairs(samples, counts):
+def print_pairs(samples, counts):
     print(
         "| three times, once | perf's samples | three, perf, % | sigma | three, callgrind, % |\n| --- | --- | --- | ---"
         " | --- |"
@@ -59,23 +58,23 @@ def pairs(samples, counts):
         print("| %s, %s | %d | %.1f | %.1f | %.1f |" % row)
 
 
-def lines(samples, counts):
+def print_lines(samples, counts):
     print("\n| function | line | | perf, % | sigma | callgrind, % |\n| --- | --- | --- | --- | --- | --- |")
-    for file, function, first, last in functions():
-        known = range(first, last + 1)
-        sampled = {line: samples["%s:%d" % (file, line)] for line in known}
-        # At the line of `def` is the wrapper, which calls all of it.
+    for file, function, first_line, last_line in find_functions():
+        line_numbers = range(first_line, last_line + 1)
+        sampled = {line: samples["%s:%d" % (file, line)] for line in line_numbers}
+        # The line of `def` belongs to the wrapper, which calls the function.
         by_call = counts.all if function == "costly_calls" else counts.own
-        counted = {line: (by_call if line > first else counts.own)[file, line] for line in known}
-        all_sampled, all_counted = sum(sampled.values()), sum(counted.values())
-        for line in known:
-            # Of a function that is inlined everywhere there is hardly a line left.
-            if all_sampled < 200 or all_counted == 0:
+        counted = {line: (by_call if line > first_line else counts.own)[file, line] for line in line_numbers}
+        total_samples, total_counts = sum(sampled.values()), sum(counted.values())
+        for line in line_numbers:
+            # A function that is inlined everywhere has hardly any samples at its lines.
+            if total_samples < 200 or total_counts == 0:
                 continue
-            shares = sampled[line] / all_sampled, counted[line] / all_counted
+            shares = sampled[line] / total_samples, counted[line] / total_counts
             if max(shares) > 0.05:
                 row = (
-                    function, file, line, text_of(file, line), 100 * shares[0], sigma(shares[0], all_sampled),
+                    function, file, line, read_line(file, line), 100 * shares[0], sigma(shares[0], total_samples),
                     100 * shares[1],
                 )
                 print("| `%s` | %s:%d | `%s` | %.1f | %.1f | %.1f |" % row)
@@ -83,15 +82,15 @@ def lines(samples, counts):
 
 def main():
     seconds = float(sys.argv[1]) if len(sys.argv) > 1 else 30
-    with tempfile.TemporaryDirectory() as one, tempfile.TemporaryDirectory() as two:
-        samples = perf.sampled(pathlib.Path(one), seconds, 999, NUMBA_CPU_NAME="generic")
-        counts = callgrind.counted(pathlib.Path(two))
+    with tempfile.TemporaryDirectory() as perf_directory, tempfile.TemporaryDirectory() as callgrind_directory:
+        samples = perf.sampled(pathlib.Path(perf_directory), seconds, 999, NUMBA_CPU_NAME="generic")
+        counts = callgrind.counted(pathlib.Path(callgrind_directory))
     print(
         "%d samples in the lines of %s, %.0f s\n"
-        % (sum(n for at, n in samples.items() if at.startswith("truth")), FILES[0], seconds)
+        % (sum(count for location, count in samples.items() if location.startswith("truth")), FILES[0], seconds)
     )
-    pairs(samples, counts)
-    lines(samples, counts)
+    print_pairs(samples, counts)
+    print_lines(samples, counts)
 
 
 if __name__ == "__main__":

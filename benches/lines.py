@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
-"""What line tables for Numba's code cost, as Markdown: compile time, size of objects, run time of kernels.
+"""Cost of line tables for Numba's code, as Markdown: compile time, size of objects, run time of a kernel.
 
-    target/release/jitlisten run --no-lines -- PYTHON lines.py [ROUNDS, default 15]  over what users have without lines
-    JITLISTEN=unwind LD_PRELOAD=target/release/libjitlisten.so PYTHON lines.py [ROUNDS]  with unwind tables alone
+    target/release/jitlisten run --no-lines -- PYTHON lines.py [ROUNDS, default 15]   relative to users without lines
+    JITLISTEN=unwind LD_PRELOAD=target/release/libjitlisten.so PYTHON lines.py [ROUNDS]   with unwind tables only
     PYTHON lines.py --once stock|lines      only compiles, once: for line_instructions.py
 
-Children of one process take turns: without lines, with lines, without again (A/A). Time is processor time of the child,
-because machines are shared; ratios are of the same round, their median with a 95 % bootstrap interval.
+Children of one process run in turns: without lines, with lines, and without again (A/A). Times are processor time of
+the child, because machines are shared. Ratios are of the same round: the median with a 95 % bootstrap interval.
 """
 
 import os
@@ -27,22 +27,22 @@ PROGRAMS = (
 )
 
 
-def install():
+def install_lines():
     import jitlisten._lines
 
     jitlisten._lines.install()
     assert jitlisten._lines.status()["active"], jitlisten._lines.status()
 
 
-def once(lines):
-    """Compiles the programs under callgrind, which counts from here on."""
+def compile_once(lines):
+    """Compiles the programs while callgrind counts."""
     import objects
 
     objects.capture()
     import programs
 
     if lines:
-        install()
+        install_lines()
     subprocess.run(["callgrind_control", "-i", "on", str(os.getpid())], check=True, stdout=subprocess.DEVNULL)
     for name in PROGRAMS:
         programs.PROGRAMS[name]()
@@ -50,29 +50,29 @@ def once(lines):
     assert len(objects.CAPTURED) > len(PROGRAMS)
 
 
-def sinks():
-    """What the library in this process writes."""
+def active_sinks():
+    """Returns the active sinks of the library in this process."""
     import jitlisten
 
     return ", ".join(jitlisten.status().sinks) or "none"
 
 
-def compiled(lines):
-    """Seconds to compile the programs, bytes of their objects, seconds of a kernel."""
+def measure(lines):
+    """Returns the compile time of the programs, the size of their objects, and the run time of a kernel."""
     import numpy as np
     import objects
     import programs
 
     if lines:
-        install()
-    begin = time.process_time()
+        install_lines()
+    started = time.process_time()
     for name in PROGRAMS:
         programs.PROGRAMS[name]()
-    seconds = time.process_time() - begin
-    return seconds, sum(map(len, objects.CAPTURED)), kernel(np)
+    seconds = time.process_time() - started
+    return seconds, sum(map(len, objects.CAPTURED)), measure_kernel(np)
 
 
-def kernel(np):
+def measure_kernel(np):
     from numba import njit
 
     @njit
@@ -90,22 +90,22 @@ def kernel(np):
 
     a = np.linspace(0.5, 9.5, 1000)
     run(a, 1)
-    # The least disturbed of several.
-    taken = []
+    # Use the least disturbed of several runs.
+    times = []
     for _ in range(15):
-        begin = time.process_time()
+        started = time.process_time()
         run(a, 4000)
-        taken.append(time.process_time() - begin)
-    return min(taken)
+        times.append(time.process_time() - started)
+    return min(times)
 
 
-def in_child(lines):
+def run_in_child(lines):
     with tempfile.TemporaryFile() as file:
         child = os.fork()
         if child == 0:
             status = 1
             try:
-                file.write(pickle.dumps(compiled(lines)))
+                file.write(pickle.dumps(measure(lines)))
                 file.flush()
                 status = 0
             finally:
@@ -116,20 +116,20 @@ def in_child(lines):
 
 
 def interval(ratios):
-    """The median, and where 95 % of the medians of samples of these are."""
-    dice = random.Random(1)
-    medians = sorted(statistics.median(dice.choices(ratios, k=len(ratios))) for _ in range(2000))
+    """Returns the median and its 95 % bootstrap interval as text."""
+    random_source = random.Random(1)
+    medians = sorted(statistics.median(random_source.choices(ratios, k=len(ratios))) for _ in range(2000))
     return "%.3f [%.3f, %.3f]" % (statistics.median(ratios), medians[50], medians[-50])
 
 
-def quickest(times):
-    """The mean of the quickest quarter."""
+def mean_of_quickest(times):
+    """Returns the mean of the quickest quarter."""
     return statistics.mean(sorted(times)[: max(1, len(times) // 4)])
 
 
 def main():
     if sys.argv[1:2] == ["--once"]:
-        once(sys.argv[2] == "lines")
+        compile_once(sys.argv[2] == "lines")
         return
     rounds = int(sys.argv[1]) if len(sys.argv) > 1 else 15
     import objects
@@ -138,22 +138,24 @@ def main():
     import numba
     import programs  # noqa: F401, imported once for all children
 
-    in_child(True)  # what is read from disk is in memory
-    found = []
+    run_in_child(True)  # warm up the page cache
+    results = []
     for _ in range(rounds):
-        found.append([in_child(lines) for lines in (False, True, False)])
-        print("%d of %d: %s" % (len(found), rounds, found[-1]), file=sys.stderr, flush=True)
-    print("Numba %s, %d programs, %d rounds; sinks: %s\n" % (numba.__version__, len(PROGRAMS), rounds, sinks()))
+        results.append([run_in_child(lines) for lines in (False, True, False)])
+        print("%d of %d: %s" % (len(results), rounds, results[-1]), file=sys.stderr, flush=True)
+    print("Numba %s, %d programs, %d rounds; sinks: %s\n" % (numba.__version__, len(PROGRAMS), rounds, active_sinks()))
     print("| | without | with lines, ratio | without again, ratio |\n| --- | --- | --- | --- |")
-    for at, (what, unit, factor) in enumerate(
+    for index, (quantity, unit, factor) in enumerate(
         (("compile", "ms", 1000), ("objects", "kB", 0.001), ("kernel", "ms", 1000))
     ):
-        columns = [statistics.median(row[0][at] for row in found) * factor]
-        ratios = [interval([row[other][at] / row[0][at] for row in found]) for other in (1, 2)]
-        print("| %s, %s | %.1f | %s | %s |" % (what, unit, columns[0], *ratios), flush=True)
-    # What other work on the machine disturbs least.
-    without, lines, again = (quickest([row[column][0] for row in found]) for column in range(3))
-    print("| compile, quickest quarter, ms | %.1f | %.3f | %.3f |" % (without * 1000, lines / without, again / without))
+        columns = [statistics.median(row[0][index] for row in results) * factor]
+        ratios = [interval([row[column][index] / row[0][index] for row in results]) for column in (1, 2)]
+        print("| %s, %s | %.1f | %s | %s |" % (quantity, unit, columns[0], *ratios), flush=True)
+    # Other work on the machine affects the quickest rounds least.
+    without, lines, repeat = (mean_of_quickest([row[column][0] for row in results]) for column in range(3))
+    print(
+        "| compile, quickest quarter, ms | %.1f | %.3f | %.3f |" % (without * 1000, lines / without, repeat / without)
+    )
 
 
 if __name__ == "__main__":

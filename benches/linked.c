@@ -1,11 +1,11 @@
-/* Objects of many functions, linked with JITLink: for benches/instructions.py.
+/* Objects with many functions, linked by JITLink: for benches/instructions.py.
  *
  *     linked OBJECTS FUNCTIONS [chain] [debug]
  *
- * Compiles OBJECTS modules with LLJIT (LLVM 16 and newer link with JITLink), each with FUNCTIONS functions in sections
- * of their own. The functions differ in a constant; each calls the one before it. With `chain`, the first of each
- * module calls the last of the next one, so that all objects are being linked at the same time. With `debug`, LLJIT
- * lists each object for debuggers (LLVM 18 and newer). Prints the sum of what the modules' last functions return. */
+ * Compiles OBJECTS modules with LLJIT (which uses JITLink from LLVM 16 on). Each module has FUNCTIONS functions in
+ * separate sections; they differ in a constant, and each calls its predecessor. With `chain`, the first function of a
+ * module calls the last one of the next module, so that all objects are linked at the same time. With `debug`, LLJIT
+ * adds each object to the GDB JIT list (LLVM 18 and newer). Prints the sum of the results of the last functions. */
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -40,42 +40,42 @@ static void check(LLVMErrorRef error) {
     exit(1);
 }
 
-static char *text(int module, int functions, int is_last) {
+static char *make_ir(int module, int functions, int is_last) {
     char *text = malloc((size_t)functions * 256 + 512), *end = text;
     if (!is_last) end += sprintf(end, "declare i64 @f%d_%d(i64)\n", module + 1, functions - 1);
-    for (int at = 0; at < functions; at++) {
+    for (int index = 0; index < functions; index++) {
         end += sprintf(end, "define i64 @f%d_%d(i64 %%n) nounwind noinline uwtable \"frame-pointer\"=\"all\" section \".text.f%d_%d\" {\n",
-                       module, at, module, at);
-        if (at > 0) end += sprintf(end, "  %%a = call i64 @f%d_%d(i64 %%n)\n", module, at - 1);
+                       module, index, module, index);
+        if (index > 0) end += sprintf(end, "  %%a = call i64 @f%d_%d(i64 %%n)\n", module, index - 1);
         else if (!is_last) end += sprintf(end, "  %%a = call i64 @f%d_%d(i64 %%n)\n", module + 1, functions - 1);
         else end += sprintf(end, "  %%a = mul i64 %%n, 3\n");
-        end += sprintf(end, "  %%b = xor i64 %%a, %d\n  ret i64 %%b\n}\n", module * functions + at + 1000);
+        end += sprintf(end, "  %%b = xor i64 %%a, %d\n  ret i64 %%b\n}\n", module * functions + index + 1000);
     }
     return text;
 }
 
-static void add(void *engine, char *ir) {
+static void add_module(void *engine, char *ir) {
     char *error = NULL;
     void *context;
     LLVMModuleRef module;
     LLVMMemoryBufferRef buffer = LLVMCreateMemoryBufferWithMemoryRangeCopy(ir, strlen(ir), "linked");
 #ifdef OLD_CONTEXTS
     context = LLVMOrcCreateNewThreadSafeContext();
-    LLVMContextRef inner = LLVMOrcThreadSafeContextGetContext(context);
+    LLVMContextRef llvm_context = LLVMOrcThreadSafeContextGetContext(context);
 #else
-    LLVMContextRef inner = LLVMContextCreate();
-    context = LLVMOrcCreateNewThreadSafeContextFromLLVMContext(inner);
+    LLVMContextRef llvm_context = LLVMContextCreate();
+    context = LLVMOrcCreateNewThreadSafeContextFromLLVMContext(llvm_context);
 #endif
-    if (LLVMParseIRInContext(inner, buffer, &module, &error)) {
+    if (LLVMParseIRInContext(llvm_context, buffer, &module, &error)) {
         fprintf(stderr, "%s\n", error);
         exit(1);
     }
-    void *library = LLVMOrcLLJITGetMainJITDylib(engine);
-    check(LLVMOrcLLJITAddLLVMIRModule(engine, library, LLVMOrcCreateNewThreadSafeModule(module, context)));
+    void *dylib = LLVMOrcLLJITGetMainJITDylib(engine);
+    check(LLVMOrcLLJITAddLLVMIRModule(engine, dylib, LLVMOrcCreateNewThreadSafeModule(module, context)));
     free(ir);
 }
 
-static long call(void *engine, int module, int functions) {
+static long call_last_function(void *engine, int module, int functions) {
     char name[32];
     uint64_t address = 0;
     snprintf(name, sizeof name, "f%d_%d", module, functions - 1);
@@ -83,12 +83,12 @@ static long call(void *engine, int module, int functions) {
     return ((long (*)(long))address)(7);
 }
 
-int main(int count, char **words) {
-    if (count < 3) return 2;
-    int objects = atoi(words[1]), functions = atoi(words[2]), is_chain = 0, is_listed = 0;
-    for (int at = 3; at < count; at++) {
-        is_chain |= !strcmp(words[at], "chain");
-        is_listed |= !strcmp(words[at], "debug");
+int main(int argument_count, char **arguments) {
+    if (argument_count < 3) return 2;
+    int objects = atoi(arguments[1]), functions = atoi(arguments[2]), is_chained = 0, is_listed = 0;
+    for (int index = 3; index < argument_count; index++) {
+        is_chained |= !strcmp(arguments[index], "chain");
+        is_listed |= !strcmp(arguments[index], "debug");
     }
     void *engine = NULL;
     LLVMInitializeX86TargetInfo(), LLVMInitializeX86Target(), LLVMInitializeX86TargetMC(), LLVMInitializeX86AsmPrinter();
@@ -96,9 +96,9 @@ int main(int count, char **words) {
     if (is_listed) check(LLVMOrcLLJITEnableDebugSupport(engine));
     long sum = 0;
     for (int module = 0; module < objects; module++) {
-        add(engine, text(module, functions, !is_chain || module + 1 == objects));
-        if (!is_chain) sum += call(engine, module, functions);
+        add_module(engine, make_ir(module, functions, !is_chained || module + 1 == objects));
+        if (!is_chained) sum += call_last_function(engine, module, functions);
     }
-    printf("%ld\n", is_chain ? call(engine, 0, functions) : sum);
+    printf("%ld\n", is_chained ? call_last_function(engine, 0, functions) : sum);
     return 0;
 }

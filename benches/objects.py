@@ -1,14 +1,14 @@
 #!/usr/bin/env python3
-"""What an object costs, by how it is observed: processor time for one object more.
+"""Cost of an object by the way it is observed: processor time for one additional object.
 
     objects.py [--rounds N] [--objects N] [--llvm N] [--jitlink FUNCTIONS]
 
-A C program (tests/hosts/embedded.c) compiles small modules with MCJIT of Debian's shared LLVM; with --jitlink, another
-one (benches/linked.c) with LLJIT of LLVM 18 or newer, which lists each object for debuggers, modules of so many
-functions. Each round runs it stock, with the list for debuggers alone (JITLISTEN_LLVM=list) and with everything, for a
-few objects and for many; the difference by the number is what an object costs. The rounds alternate, so that a busy
-machine disturbs all alike; medians of the rounds' differences are printed, and the difference of what the quickest
-quarter of the rounds took, which other work on the machine disturbs least. `list again` is the same as `list` (A/A).
+A C program (tests/hosts/embedded.c) compiles small modules with MCJIT of Debian's shared LLVM. With --jitlink, another
+one (benches/linked.c) compiles modules of FUNCTIONS functions with LLJIT of LLVM 18 or newer, which adds each object to
+the GDB JIT list. Each round runs the program stock, with the list only (JITLISTEN_LLVM=list), and with all hooks, for
+few and for many objects. The cost of an object is the difference divided by their number. The rounds are interleaved,
+so that a busy machine affects all variants alike. Prints medians of the differences, and means of the quickest quarter
+of the rounds, which other work affects least. `list again` is the same as `list` (A/A).
 """
 
 import argparse
@@ -22,14 +22,14 @@ import tempfile
 from instructions import CONFIGURATIONS, FEW, ROOT, build, environment
 
 
-def processor_time(words, variables, **further):
-    """Microseconds of user and system time."""
-    process = subprocess.Popen(words, env=variables, stdout=subprocess.DEVNULL, **further)
+def processor_time(command, variables, **options):
+    """Runs a command; returns its user and system time in microseconds."""
+    process = subprocess.Popen(command, env=variables, stdout=subprocess.DEVNULL, **options)
     _, status, usage = os.wait4(process.pid, 0)
     process.returncode = status
     pathlib.Path(f"/tmp/perf-{process.pid}.map").unlink(missing_ok=True)
     if status:
-        sys.exit(f"{words}: {status}")
+        sys.exit(f"{command}: {status}")
     return 1e6 * (usage.ru_utime + usage.ru_stime)
 
 
@@ -45,7 +45,7 @@ def main():
         source = "benches/linked.c" if options.jitlink else "tests/hosts/embedded.c"
         program = build(llvm, ROOT / source, pathlib.Path(directory))
 
-        def words(objects):
+        def make_command(objects):
             return (
                 [program, str(objects), str(options.jitlink), "debug"]
                 if options.jitlink
@@ -54,26 +54,27 @@ def main():
 
         costs = {name: [] for name in CONFIGURATIONS}
         for _ in range(options.rounds):
-            for name, ways in CONFIGURATIONS.items():
-                few, many = (
-                    processor_time(words(objects), environment(ways)) for objects in (FEW, FEW + options.objects)
+            for name, hooks in CONFIGURATIONS.items():
+                few_time, many_time = (
+                    processor_time(make_command(objects), environment(hooks))
+                    for objects in (FEW, FEW + options.objects)
                 )
-                costs[name].append((many - few) / options.objects)
-    what = f"JITLink with a list, {options.jitlink} functions" if options.jitlink else "MCJIT"
-    print(f"LLVM {llvm}, {what}, {options.rounds} rounds of {options.objects} objects; load {os.getloadavg()[0]:.1f}")
+                costs[name].append((many_time - few_time) / options.objects)
+    title = f"JITLink with a list, {options.jitlink} functions" if options.jitlink else "MCJIT"
+    print(f"LLVM {llvm}, {title}, {options.rounds} rounds of {options.objects} objects; load {os.getloadavg()[0]:.1f}")
     print("| | us an object, median | over `list`, median | quickest quarter | over `list` |")
     print("| --- | --- | --- | --- | --- |")
     for name, values in costs.items():
-        over = statistics.median([value - base for value, base in zip(values, costs["list"])])
-        quick = quickest(values)
+        median_difference = statistics.median([value - base for value, base in zip(values, costs["list"])])
+        quick_mean = quickest(values)
         print(
-            f"| {name} | {statistics.median(values):.1f} | {over:+.1f} | {quick:.1f} |"
-            f" {quick - quickest(costs['list']):+.1f} |"
+            f"| {name} | {statistics.median(values):.1f} | {median_difference:+.1f} | {quick_mean:.1f} |"
+            f" {quick_mean - quickest(costs['list']):+.1f} |"
         )
 
 
 def quickest(values):
-    """Mean of the quickest quarter."""
+    """Returns the mean of the quickest quarter."""
     return statistics.mean(sorted(values)[: max(1, len(values) // 4)])
 
 

@@ -1,16 +1,16 @@
 #!/usr/bin/env python3
-"""What a library or a program costs that is looked into for an LLVM: opens.py [--rounds N] [--before LIBRARY] WHAT...
+"""Cost of searching a library or program for an LLVM: opens.py [--rounds N] [--before LIBRARY] WHAT...
 
-WHAT is the file of a library: processor time of `dlopen` in a program of its own (NEEDED,FILE opens another one before,
-as libpython for jaxlib's). Or `run:COMMAND`: processor time of the whole process, as `run:/bin/true` and `run:node -e
-0`. Or `made:MB`: a library that is made here, without an LLVM: as many megabytes, a third of them code, a third
-constants and a third data that the loader relocates, with 100,000 symbols and an import of `mprotect`; nothing in it is
-found, so all of it is searched that ever is. Or `typical:MB`, the same with a thirtieth of data: as in libraries that
-there are.
+WHAT is the path of a library: measures the processor time of `dlopen` in a separate program. With NEEDED,FILE, it opens
+NEEDED before, such as libpython for jaxlib's library. With `run:COMMAND`, such as `run:/bin/true` or `run:node -e 0`,
+it is the processor time of the whole process. `made:MB` generates a library of that size without an LLVM: one third
+each of code, constants, and data that the loader relocates, with 100,000 symbols and an import of `mprotect`. The
+search finds nothing, so it covers all that is ever searched. `typical:MB` has only one thirtieth of data, as real
+libraries do.
 
-Times are in ms, the third smallest of the rounds, which alternate. `off` is JITLISTEN_LLVM=off (nothing is looked for),
-`list` looks for LLVM's GDB JIT list only, `all` for everything; `again` is the same once more (A/A). With --before,
-another build of the library is measured in the same rounds.
+Times are in ms, each the third smallest of the interleaved rounds. `off` is JITLISTEN_LLVM=off (no search), `list`
+searches for LLVM's GDB JIT list only, `all` for all hooks; `again` repeats a variant (A/A). --before measures another
+build of the library in the same rounds.
 """
 
 import argparse
@@ -27,7 +27,7 @@ from objects import processor_time
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 LIBRARY = pathlib.Path(os.environ.get("JITLISTEN_LIBRARY", ROOT / "target/release/libjitlisten.so"))
-WAYS = {"stock": None, "off": "off", "list": "list", "all": "all", "list again": "list"}
+VARIANTS = {"stock": None, "off": "off", "list": "list", "all": "all", "list again": "list"}
 
 PROGRAM = r"""
 #include <dlfcn.h>
@@ -49,60 +49,60 @@ int main(int count, char **words) {
 """
 
 
-def make(megabytes, part, directory):
-    """The library: see above. A `part` of it is data."""
-    data = (megabytes << 20) // part
-    third = ((megabytes << 20) - data) // 2
-    chance = random.Random(1)
+def make_library(megabytes, fraction, directory):
+    """Generates the library described above. One `fraction`-th of it is data."""
+    data = (megabytes << 20) // fraction
+    section_bytes = ((megabytes << 20) - data) // 2
+    random_source = random.Random(1)
     for name in "code", "constants":
-        (directory / name).write_bytes(chance.randbytes(third))
+        (directory / name).write_bytes(random_source.randbytes(section_bytes))
     symbols = 100_000
     source = directory / "made.s"
     with open(source, "w") as file:
         file.write(f'.text\n.globl made_code\nmade_code: .incbin "{directory}/code"\n')
         file.write(f'.section .rodata\n.globl made_constants\nmade_constants: .incbin "{directory}/constants"\n')
-        # Words that the loader relocates: 24 bytes each in the table.
+        # Words that the loader relocates; each takes another 24 bytes in the relocation table.
         file.write(f'.section .data.rel.ro,"aw"\n.balign 8\n.rept {data // 32}\n.quad made_local\n.endr\n')
         file.write('.text\nmade_local: ret\n.globl made_calls\nmade_calls: jmp mprotect@PLT\n')
-        for at in range(symbols):
-            file.write(f".globl _ZN4made8anything{at:06}Ev\n.set _ZN4made8anything{at:06}Ev, made_local\n")
-    library = directory / f"libmade{megabytes}-{part}.so"
+        for number in range(symbols):
+            file.write(f".globl _ZN4made8anything{number:06}Ev\n.set _ZN4made8anything{number:06}Ev, made_local\n")
+    library = directory / f"libmade{megabytes}-{fraction}.so"
     subprocess.run(["cc", "-shared", "-s", source, "-o", library], check=True)
     for name in "code", "constants", "made.s":
         (directory / name).unlink()
     return library
 
 
-def environment(library, ways):
-    if ways is None:
+def environment(library, hooks):
+    if hooks is None:
         return dict(os.environ)
-    return os.environ | {"LD_PRELOAD": str(library), "JITLISTEN_LLVM": ways}
+    return os.environ | {"LD_PRELOAD": str(library), "JITLISTEN_LLVM": hooks}
 
 
-def of_opening(words, library, ways):
+def measure_open(command, library, hooks):
     return float(
-        subprocess.run(words, env=environment(library, ways), check=True, capture_output=True, text=True).stdout
+        subprocess.run(command, env=environment(library, hooks), check=True, capture_output=True, text=True).stdout
     )
 
 
-def of_process(command, library, ways):
-    return processor_time(command, environment(library, ways), stderr=subprocess.DEVNULL) / 1e3
+def measure_process(command, library, hooks):
+    return processor_time(command, environment(library, hooks), stderr=subprocess.DEVNULL) / 1e3
 
 
-def measured(word, program, directory):
-    """What it is called, how large its file is, and how its time is taken."""
-    kind, _, rest = word.partition(":")
+def select_measurement(word, program, directory):
+    """Returns the label of WHAT, its file size, and a function that measures its time."""
+    kind, _, argument = word.partition(":")
     if kind == "run":
-        command = shlex.split(rest)
+        command = shlex.split(argument)
         size = pathlib.Path(shutil.which(command[0])).stat().st_size
-        return rest, size, lambda library, ways: of_process(command, library, ways)
+        return argument, size, lambda library, hooks: measure_process(command, library, hooks)
     needed = []
     if kind in ("made", "typical"):
-        what = make(int(rest), 3 if kind == "made" else 30, directory)
+        path = make_library(int(argument), 3 if kind == "made" else 30, directory)
     else:
-        *needed, what = map(pathlib.Path, word.split(","))
-    name = word if kind in ("made", "typical") else what.name
-    return name, what.stat().st_size, lambda library, ways: of_opening([program, *needed, what], library, ways)
+        *needed, path = map(pathlib.Path, word.split(","))
+    name = word if kind in ("made", "typical") else path.name
+    return name, path.stat().st_size, lambda library, hooks: measure_open([program, *needed, path], library, hooks)
 
 
 def main():
@@ -113,27 +113,34 @@ def main():
     options = parser.parse_args()
     if options.rounds < 3:
         sys.exit("three rounds at least")
-    ways = {name: (LIBRARY, way) for name, way in WAYS.items()}
+    variants = {name: (LIBRARY, variant) for name, variant in VARIANTS.items()}
     if options.before is not None:
-        ways |= {f"{name} before": (options.before.resolve(), WAYS[name]) for name in ("list", "all")}
-    heads = ["what", "MB", *ways, "all - list", "list again - list"] + (["all - list before"] if options.before else [])
-    print(f"load {os.getloadavg()[0]:.1f}\n| " + " | ".join(heads) + " |\n|" + " --- |" * len(heads))
+        variants |= {f"{name} before": (options.before.resolve(), VARIANTS[name]) for name in ("list", "all")}
+    titles = ["what", "MB", *variants, "all - list", "list again - list"] + (
+        ["all - list before"] if options.before else []
+    )
+    print(f"load {os.getloadavg()[0]:.1f}\n| " + " | ".join(titles) + " |\n|" + " --- |" * len(titles))
     with tempfile.TemporaryDirectory(dir=ROOT / "target") as directory:
         directory = pathlib.Path(directory)
         (directory / "opens.c").write_text(PROGRAM)
         subprocess.run(["cc", "-O1", directory / "opens.c", "-o", directory / "opens", "-ldl"], check=True)
         for word in options.what:
-            name, size, time = measured(word, directory / "opens", directory)
-            times = {way: [] for way in ways}
+            name, size, measure = select_measurement(word, directory / "opens", directory)
+            times = {variant: [] for variant in variants}
             for _ in range(options.rounds):
-                for way, (library, sources) in ways.items():
-                    times[way].append(time(library, sources))
-            third = {way: sorted(all_of)[2] for way, all_of in times.items()}
-            more = [third["all"] - third["list"], third["list again"] - third["list"]]
+                for variant, (library, hooks) in variants.items():
+                    times[variant].append(measure(library, hooks))
+            third_smallest = {variant: sorted(samples)[2] for variant, samples in times.items()}
+            differences = [
+                third_smallest["all"] - third_smallest["list"],
+                third_smallest["list again"] - third_smallest["list"],
+            ]
             if options.before is not None:
-                more.append(third["all before"] - third["list before"])
-            figures = [f"{third[way]:.2f}" for way in ways] + [f"{one:+.2f}" for one in more]
-            print(f"| {name} | {size / 1e6:.0f} | " + " | ".join(figures) + " |", flush=True)
+                differences.append(third_smallest["all before"] - third_smallest["list before"])
+            cells = [f"{third_smallest[variant]:.2f}" for variant in variants] + [
+                f"{difference:+.2f}" for difference in differences
+            ]
+            print(f"| {name} | {size / 1e6:.0f} | " + " | ".join(cells) + " |", flush=True)
 
 
 if __name__ == "__main__":

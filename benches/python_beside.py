@@ -1,13 +1,13 @@
-"""The sampler beside py-spy and CPython's `profiling.sampling`, on interpreted programs, as rows of records/beside.tsv:
+"""Compares our recorder with py-spy and CPython's `profiling.sampling` on interpreted programs, as rows of
+records/beside.tsv.
 
     benches/python_beside.py LIBRARY [SAMPLES]
 
-With the Python that runs this: py-spy where it is installed, `profiling.sampling` from 3.15 on; and perf, which reads
-the recording. Each program calls `long` and `short`, whose work is three to one, for a fixed number of turns, and
-prints the true share of `long` and its own time. For each tool, at 199 Hz, rounds until there are SAMPLES below one of
-the two functions (4,000): samples of all rounds, those below one of the two, the error of the share in points, one
-sigma of that many samples, and the program's processor time and time by the clock as ratios to runs of the program
-alone that were made between.
+Uses the current Python, py-spy if it is installed, `profiling.sampling` from 3.15 on, and perf to read the recording.
+Each program calls `long` and `short`, whose work is 3:1, for a fixed number of turns, and prints the true share of
+`long` and its own time. Each tool samples at 199 Hz in rounds until SAMPLES samples (default 4,000) are below one of
+the two functions. A row has all samples, those below one of the two, the error of the share in points, and its sigma.
+It also has the program's processor and wall-clock time, as ratios to runs without a tool in between.
 """
 
 import importlib.util
@@ -54,29 +54,29 @@ shares = [spent[long] / sum(spent.values()), time.process_time() - began, time.p
 print(json.dumps(shares), flush=True)
 '''
 PROGRAMS = ["interpreted", "calls from C", "in C"]
-#: Two or three seconds.
+#: Takes two or three seconds.
 TURNS = 20000
 HZ = "199"
 PY_SPY = os.path.join(os.path.dirname(sys.executable), "py-spy")
 
 
 def run(command, **variables):
-    """The true share, processor time and time by the clock."""
-    done = subprocess.run(command, env={**os.environ, **variables}, capture_output=True, text=True)
-    lines = [line for line in done.stdout.splitlines() if line.startswith("[")]
+    """Runs the program; returns the true share, processor time and wall-clock time."""
+    result = subprocess.run(command, env={**os.environ, **variables}, capture_output=True, text=True)
+    lines = [line for line in result.stdout.splitlines() if line.startswith("[")]
     if not lines:
-        sys.exit(f"{command}: {done.stdout} {done.stderr}")
+        sys.exit(f"{command}: {result.stdout} {result.stderr}")
     return json.loads(lines[-1])
 
 
-def collapsed(path):
-    """Weight of each stack, as text."""
+def read_collapsed(path):
+    """Returns pairs of weight and text of each stack."""
     with open(path) as lines:
         return [(float(line.rsplit(" ", 1)[1]), line) for line in lines if " " in line]
 
 
-def recorded(program, place, library):
-    data = f"{place}/f.data"
+def run_ours(program, directory, library):
+    data = f"{directory}/f.data"
     measured = run(program, LD_PRELOAD=library, JITLISTEN="image", JITLISTEN_RECORD=f"{data},hz={HZ}")
     text = subprocess.run(
         ["perf", "script", "--no-inline", "--max-stack", "1024", "-F", "period,ip,sym", "-i", data],
@@ -86,57 +86,66 @@ def recorded(program, place, library):
     return measured, [(float(period.rstrip(":")), frames) for period, frames in stacks]
 
 
-def by_py_spy(program, place, _library):
-    measured = run([PY_SPY, "record", "-r", HZ, "-f", "raw", "-o", f"{place}/raw", "--", *program])
-    return measured, collapsed(f"{place}/raw")
+def run_py_spy(program, directory, _library):
+    measured = run([PY_SPY, "record", "-r", HZ, "-f", "raw", "-o", f"{directory}/raw", "--", *program])
+    return measured, read_collapsed(f"{directory}/raw")
 
 
-def by_profiling(program, place, _library):
+def run_profiling(program, directory, _library):
     command = [
         sys.executable, "-m", "profiling.sampling", "run", "-r", HZ, "--mode", "cpu", "--collapsed", "-o",
-        f"{place}/collapsed",
+        f"{directory}/collapsed",
     ]
     measured = run([*command, *program[1:]])
-    return measured, collapsed(f"{place}/collapsed")
+    return measured, read_collapsed(f"{directory}/collapsed")
 
 
-def tools():
-    found = {"jitlisten": recorded}
+def available_tools():
+    runners = {"jitlisten": run_ours}
     if os.path.exists(PY_SPY):
-        found["py-spy"] = by_py_spy
+        runners["py-spy"] = run_py_spy
     if sys.version_info >= (3, 15) and importlib.util.find_spec("profiling.sampling"):
-        found["profiling.sampling"] = by_profiling
-    return found
+        runners["profiling.sampling"] = run_profiling
+    return runners
 
 
 def main():
-    library, wanted = os.path.abspath(sys.argv[1]), int(sys.argv[2]) if len(sys.argv) > 2 else 4000
+    library, min_samples = os.path.abspath(sys.argv[1]), int(sys.argv[2]) if len(sys.argv) > 2 else 4000
     print("python\tprogram\ttool\tsamples\tbelow one of both\terror, points\tsigma\tprocessor time\ttime by the clock")
-    with tempfile.TemporaryDirectory() as place:
-        script = f"{place}/program.py"
+    with tempfile.TemporaryDirectory() as directory:
+        script = f"{directory}/program.py"
         with open(script, "w") as file:
             file.write(PROGRAM)
         for name in PROGRAMS:
             program = [sys.executable, script, name, str(TURNS)]
-            for tool, profile in tools().items():
-                truths, samples, ratios, seen = [], [], [], 0
-                # A line of a collapsed file is for several.
+            for tool, profile in available_tools().items():
+                true_shares, samples, ratios, relevant_samples = [], [], [], 0
+                # A line of a collapsed file counts several samples.
                 count = lambda pairs: len(pairs) if tool == "jitlisten" else int(sum(weight for weight, _ in pairs))
-                while seen < wanted:
-                    alone = run(program)
-                    measured, found = profile(program, place, library)
-                    truths.append(measured[0])
-                    samples += found
-                    ratios.append([one / other for one, other in zip(measured[1:], alone[1:])])
-                    seen = count([pair for pair in samples if re.search(r"\b(long|short)\b", pair[1])])
-                weigh = lambda word: sum(weight for weight, stack in samples if re.search(rf"\b{word}\b", stack))
-                both = {word: weigh(word) for word in ("long", "short")}
-                share = both["long"] / sum(both.values())
-                error, sigma = 100 * (share - statistics.mean(truths)), 100 * (0.1875 / seen) ** 0.5
+                while relevant_samples < min_samples:
+                    untooled = run(program)
+                    measured, new_samples = profile(program, directory, library)
+                    true_shares.append(measured[0])
+                    samples += new_samples
+                    ratios.append(
+                        [tool_time / untooled_time for tool_time, untooled_time in zip(measured[1:], untooled[1:])]
+                    )
+                    relevant_samples = count([pair for pair in samples if re.search(r"\b(long|short)\b", pair[1])])
+                weight_below = lambda word: sum(weight for weight, stack in samples if re.search(rf"\b{word}\b", stack))
+                weights = {word: weight_below(word) for word in ("long", "short")}
+                share = weights["long"] / sum(weights.values())
+                error, sigma = 100 * (share - statistics.mean(true_shares)), 100 * (0.1875 / relevant_samples) ** 0.5
                 processor, clock = (statistics.median(column) for column in zip(*ratios))
                 cells = [
-                    "%d.%d" % sys.version_info[:2], name, tool, count(samples), seen, f"{error:+.1f}", f"{sigma:.1f}",
-                    f"{processor:.3f}", f"{clock:.3f}",
+                    "%d.%d" % sys.version_info[:2],
+                    name,
+                    tool,
+                    count(samples),
+                    relevant_samples,
+                    f"{error:+.1f}",
+                    f"{sigma:.1f}",
+                    f"{processor:.3f}",
+                    f"{clock:.3f}",
                 ]
                 print("\t".join(map(str, cells)), flush=True)
 

@@ -1,7 +1,7 @@
-"""What sampling costs interpreted code: benches/python_frames.py LIBRARY [PYTHON] [ROUNDS]
+"""Cost of sampling interpreted code: benches/python_frames.py LIBRARY [PYTHON] [ROUNDS]
 
-Processor time of one program that is recorded at 199 Hz, not recorded, and run with CPython's perf trampolines, in
-turns; the least of each, as ratios to the least of those not recorded.
+Measures the processor time of one program when recorded at 199 Hz, not recorded, and run with CPython's perf
+trampolines, in turns. Prints the minimum of each as a ratio to the minimum without a recording.
 """
 
 import os
@@ -24,24 +24,28 @@ def main():
     library, *rest = sys.argv[1:]
     python = rest[0] if rest else sys.executable
     rounds = int(rest[1]) if len(rest) > 1 else 9
-    with tempfile.TemporaryDirectory() as place:
-        record = {"LD_PRELOAD": os.path.abspath(library), "JITLISTEN": "image", "JITLISTEN_RECORD": f"{place}/f.data"}
-        ways = {
+    with tempfile.TemporaryDirectory() as directory:
+        record = {
+            "LD_PRELOAD": os.path.abspath(library),
+            "JITLISTEN": "image",
+            "JITLISTEN_RECORD": f"{directory}/f.data",
+        }
+        variants = {
             "not recorded": {},
             "recorded": record,
-            "recorded, without Python's frames": {**record, "JITLISTEN_RECORD": f"{place}/f.data,no-python"},
+            "recorded, without Python's frames": {**record, "JITLISTEN_RECORD": f"{directory}/f.data,no-python"},
             "PYTHONPERFSUPPORT=1, not recorded": {"PYTHONPERFSUPPORT": "1"},
         }
-        least = dict.fromkeys(ways, float("inf"))
+        minima = dict.fromkeys(variants, float("inf"))
         for _ in range(rounds):
-            for way, variables in ways.items():
+            for variant, variables in variants.items():
                 command = [python, "-c", PROGRAM]
-                done = subprocess.run(
+                result = subprocess.run(
                     command, env={**os.environ, **variables}, capture_output=True, text=True, check=True
                 )
-                least[way] = min(least[way], float(done.stdout))
-        for way, seconds in least.items():
-            print(f"| {way} | {seconds / least['not recorded']:.3f} |")
+                minima[variant] = min(minima[variant], float(result.stdout))
+        for variant, seconds in minima.items():
+            print(f"| {variant} | {seconds / minima['not recorded']:.3f} |")
 
 
 main()

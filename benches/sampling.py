@@ -1,10 +1,10 @@
-"""What the sampler sees and costs, as Markdown tables: benches/sampling.py LIBRARY [ROUNDS]
+"""Accuracy and cost of the sampler, as Markdown tables: benches/sampling.py LIBRARY [ROUNDS]
 
-With the Python of target/venv/numba-0.68.1, cc, perf and valgrind. Shares are judged against callgrind's instruction
-counts of the same functions and beside perf's own samples; those of lines (by the command `jitlisten` beside LIBRARY)
-against callgrind's, too; the time of threads against the kernel's; the cost in one process that records and does not
-record in turns, with the turns that do not compared with each other (A/A). The table of lines is made by `sampling.py
-LIBRARY lines [SECONDS]` with a Python of ci/lines.sh, which has pytest.
+Needs cc, perf, valgrind, and the Python of target/venv/numba-0.68.1. Shares of functions are compared with callgrind's
+instruction counts and with perf's samples, shares of lines (from the `jitlisten` command beside LIBRARY) with
+callgrind's counts, and times of threads with the kernel's. The cost is measured in one process that turns recording on
+and off; turns without recording are compared with each other (A/A). `sampling.py LIBRARY lines [SECONDS]` prints the
+table of lines; it needs a Python of ci/lines.sh, which has pytest.
 """
 
 import json
@@ -20,71 +20,77 @@ ROOT = pathlib.Path(__file__).resolve().parent.parent
 COMPLETE = ("_start", "clone3", "__clone3", "clone", "__clone")
 
 
-def samples(data):
-    """Pairs of a period and its frames, the innermost first, with the thread."""
+def read_samples(data):
+    """Returns thread, period and frames (innermost first) of each sample."""
     command = ["perf", "script", "--no-inline", "--max-stack", "1024", "-F", "tid,period,ip,sym", "-i", str(data)]
     text = subprocess.run(command, capture_output=True, text=True, check=True).stdout
-    found = []
+    parsed_samples = []
     for block in text.split("\n\n"):
         lines = [line for line in block.splitlines() if line.strip()]
         if lines:
             tid, period = lines[0].replace(":", " ").split()[:2]
             frames = [line.strip().split(" ", 1)[-1].strip() for line in lines[1:]]
-            found.append((int(tid), int(period), frames))
-    return found
+            parsed_samples.append((int(tid), int(period), frames))
+    return parsed_samples
 
 
-def share(found, name, names):
-    weight = lambda wanted: sum(period for _, period, frames in found if any(one in frames for one in wanted))
+def share_of(all_samples, name, names):
+    weight = lambda functions: sum(
+        period for _, period, frames in all_samples if any(function in frames for function in functions)
+    )
     return 100 * weight([name]) / max(weight(names), 1)
 
 
-def recorded(command, data, words="", **changes):
-    changes.update(LD_PRELOAD=LIBRARY, JITLISTEN="unwind", JITLISTEN_RECORD=f"{data}{words}")
-    done = subprocess.run(command, env={**os.environ, **changes}, capture_output=True, text=True, check=True)
-    return samples(data), done.stdout
+def record(command, data, options="", **variables):
+    variables.update(LD_PRELOAD=LIBRARY, JITLISTEN="unwind", JITLISTEN_RECORD=f"{data}{options}")
+    result = subprocess.run(command, env={**os.environ, **variables}, capture_output=True, text=True, check=True)
+    return read_samples(data), result.stdout
 
 
-def by_callgrind(program, place):
-    """Inclusive instruction counts of the functions of `sampled fixed`."""
-    out = place / "callgrind"
+def measure_instructions(program, directory):
+    """Measures inclusive instruction counts of `sampled fixed`; returns a function for the share of a name."""
+    path = directory / "callgrind"
     subprocess.run(
-        ["valgrind", "-q", "--tool=callgrind", f"--callgrind-out-file={out}", program, "fixed", "20"],
+        ["valgrind", "-q", "--tool=callgrind", f"--callgrind-out-file={path}", program, "fixed", "20"],
         check=True, capture_output=True,
     )
     text = subprocess.run(
-        ["callgrind_annotate", "--inclusive=yes", "--threshold=100", out], capture_output=True, text=True, check=True
+        ["callgrind_annotate", "--inclusive=yes", "--threshold=100", path], capture_output=True, text=True, check=True
     ).stdout
     counts = {}
     for line in text.splitlines():
         match = re.match(r"\s*([\d,]+) .*:(\w+) \[", line)
         if match:
             counts.setdefault(match[2], int(match[1].replace(",", "")))
-    return lambda one, other: 100 * counts[one] / (counts[one] + counts[other])
+    return lambda first, second: 100 * counts[first] / (counts[first] + counts[second])
 
 
-def shares(program, place):
-    truth = by_callgrind(program, place)
+def print_shares(program, directory):
+    truth = measure_instructions(program, directory)
     print("| program | samples | callgrind's instructions | ours | perf's | stacks of ours that are whole |")
     print("| --- | --- | --- | --- | --- | --- |")
-    for scenario, one, other in [("loops", "three_of_four", "one_of_four"), ("exps", "exp_three", "exp_one")]:
-        ours, _ = recorded([program, scenario, "25"], place / "ours.data", ",hz=199")
-        data = place / "perf.data"
+    for scenario, first, second in [("loops", "three_of_four", "one_of_four"), ("exps", "exp_three", "exp_one")]:
+        our_samples, _ = record([program, scenario, "25"], directory / "ours.data", ",hz=199")
+        data = directory / "perf.data"
         command = [
             "perf", "record", "-q", "-e", "task-clock:u", "-F", "199", "--call-graph", "dwarf,4096", "-o", str(data)
         ]
         subprocess.run([*command, program, scenario, "25"], check=True, capture_output=True)
-        perfs = samples(data)
-        whole = 100 * sum(frames[-1:] != [] and frames[-1] in COMPLETE for *_, frames in ours) / len(ours)
+        perf_samples = read_samples(data)
+        whole_percent = (
+            100 * sum(frames[-1:] != [] and frames[-1] in COMPLETE for *_, frames in our_samples) / len(our_samples)
+        )
         print(
-            f"| {scenario} | {len(ours)}, {len(perfs)} | {truth(one, other):.1f} % |"
-            f" {share(ours, one, [one, other]):.1f} % | {share(perfs, one, [one, other]):.1f} % | {whole:.2f} % |",
+            f"| {scenario} | {len(our_samples)}, {len(perf_samples)} | {truth(first, second):.1f} % |"
+            f" {share_of(our_samples, first, [first, second]):.1f} % |"
+            f" {share_of(perf_samples, first, [first, second]):.1f} % | {whole_percent:.2f} % |",
             flush=True,
         )
 
 
-#: Marks of lines in python/tests/lines/truth.py: the same statement, run three times as often on the first as on the
-#: second.
+#: Marks of lines in python/tests/lines/truth.py. The first line of a pair runs the same statement three times as often
+#: as
+#: the second.
 PAIRS = {
     "two loops": ("loop three", "loop one"),
     "inlined callees": ("heavy callee", "light callee"),
@@ -94,56 +100,56 @@ PAIRS = {
 }
 
 
-def line_counts(data):
-    """Of each marked line, itself and with what it calls: the percent of the time, and the samples."""
+def read_line_counts(data):
+    """Returns self and total of each marked line, as pairs of percentage and samples."""
     command = [pathlib.Path(LIBRARY).parent / "jitlisten", "lines", "--json", "-", data]
-    found = json.loads(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
+    report = json.loads(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
     counts = {}
-    for file in found["files"]:
+    for file in report["files"]:
         for line in file["lines"]:
             _, _, mark = (line["source"] or "").rstrip().rpartition("  # ")
-            counts[mark] = [(line[f"{which}_percent"], line[which]) for which in ("self", "total")]
+            counts[mark] = [(line[f"{kind}_percent"], line[kind]) for kind in ("self", "total")]
     return counts
 
 
-def marked_by_callgrind(place, environment):
-    """The same of callgrind's instructions, in thirty rounds."""
+def measure_line_instructions(directory, environment):
+    """Returns self and total instructions of each marked line in thirty rounds, counted by callgrind."""
     sys.path.insert(0, str(ROOT / "python/tests"))
     from test_lines_callgrind import Counts, place as place_of
 
-    out = place / "callgrind-lines"
-    words = [
+    path = directory / "callgrind-lines"
+    valgrind = [
         "valgrind", "-q", "--tool=callgrind", "--compress-strings=no", "--compress-pos=no",
-        f"--callgrind-out-file={out}",
+        f"--callgrind-out-file={path}",
     ]
     program = [sys.executable, ROOT / "python/tests/lines/truth.py", "0"]
     subprocess.run(
-        [*words, *program], env={**environment, "NUMBA_CPU_NAME": "generic"}, check=True, capture_output=True
+        [*valgrind, *program], env={**environment, "NUMBA_CPU_NAME": "generic"}, check=True, capture_output=True
     )
-    counts = Counts(out)
+    counts = Counts(path)
     marks = [mark for pair in PAIRS.values() for mark in pair]
-    return {mark: [(one[place_of(mark)],) for one in (counts.own, counts.all)] for mark in marks}
+    return {mark: [(counter[place_of(mark)],) for counter in (counts.own, counts.all)] for mark in marks}
 
 
-def lines(place, seconds=110):
+def print_lines(directory, seconds=110):
     environment = {
-        **os.environ, "LD_PRELOAD": LIBRARY, "JITLISTEN": "image", "JITLISTEN_DIR": str(place),
+        **os.environ, "LD_PRELOAD": LIBRARY, "JITLISTEN": "image", "JITLISTEN_DIR": str(directory),
         "NUMBA_NUM_THREADS": "1",
     }
-    data = place / "lines.data"
+    data = directory / "lines.data"
     program = [sys.executable, ROOT / "python/tests/lines/truth.py", str(seconds)]
     subprocess.run(program, env={**environment, "JITLISTEN_RECORD": f"{data},hz=249"}, check=True, capture_output=True)
-    ours, truth = line_counts(data), marked_by_callgrind(place, environment)
+    our_counts, true_counts = read_line_counts(data), measure_line_instructions(directory, environment)
     print("| lines | samples | callgrind's instructions | ours |\n| --- | --- | --- | --- |")
-    for name, (three, one) in PAIRS.items():
-        # What a call of `exp` costs is inside of the C library.
-        which = 1 if "exp" in name else 0
-        share = lambda counts: 100 * counts[three][which][0] / (counts[three][which][0] + counts[one][which][0])
-        samples = ours[three][which][1] + ours[one][which][1]
-        print(f"| {name} | {samples} | {share(truth):.1f} % | {share(ours):.1f} % |", flush=True)
+    for name, (heavy, light) in PAIRS.items():
+        # The cost of a call of `exp` is in the C library, so compare totals.
+        index = 1 if "exp" in name else 0
+        share = lambda counts: 100 * counts[heavy][index][0] / (counts[heavy][index][0] + counts[light][index][0])
+        sample_count = our_counts[heavy][index][1] + our_counts[light][index][1]
+        print(f"| {name} | {sample_count} | {share(true_counts):.1f} % | {share(our_counts):.1f} % |", flush=True)
 
 
-#: Programs of prange begin with it.
+#: Prologue of programs with a `prange`.
 WAVES = """
 import json, os, sys, time
 import numpy as np
@@ -171,20 +177,27 @@ print({tid: time for tid, time in spent().items() if tid != os.getpid()})
 """
 
 
-def threads(place):
+def print_threads(directory):
     print("| threads | samples | the worker that is furthest off, by samples : by the kernel | whole stacks |")
     print("| --- | --- | --- | --- |")
     for count in (2, 8):
-        found, out = recorded(
-            [sys.executable, "-c", PRANGE], place / "t.data", ",hz=199",
+        all_samples, output = record(
+            [sys.executable, "-c", PRANGE], directory / "t.data", ",hz=199",
             NUMBA_NUM_THREADS=str(count), NUMBA_THREADING_LAYER="workqueue",
         )
-        kernel = {tid: time for tid, time in eval(out).items() if time > 200_000_000}
-        ratios = [sum(period for tid, period, _ in found if tid == one) / time for one, time in kernel.items()]
+        kernel_times = {tid: time for tid, time in eval(output).items() if time > 200_000_000}
+        ratios = [
+            sum(period for tid, period, _ in all_samples if tid == worker) / time
+            for worker, time in kernel_times.items()
+        ]
         worst = max(ratios, key=lambda ratio: abs(ratio - 1))
-        compiled = [frames for *_, frames in found if any("waves" in frame or "prange" in frame for frame in frames)]
-        whole = 100 * sum(frames[-1] in COMPLETE for frames in compiled) / max(len(compiled), 1)
-        print(f"| {count} ({len(ratios)} busy) | {len(found)} | {worst:.4f} | {whole:.2f} % |", flush=True)
+        compiled_stacks = [
+            frames for *_, frames in all_samples if any("waves" in frame or "prange" in frame for frame in frames)
+        ]
+        whole_percent = 100 * sum(frames[-1] in COMPLETE for frames in compiled_stacks) / max(len(compiled_stacks), 1)
+        print(
+            f"| {count} ({len(ratios)} busy) | {len(all_samples)} | {worst:.4f} | {whole_percent:.2f} % |", flush=True
+        )
 
 
 COST = WAVES + """
@@ -194,7 +207,7 @@ jitlisten.enable("unwind", lines=False)
 work = lambda: waves(np.arange(64.0), 60_000)
 work()
 def timed():
-    # More than a second of processor time: what a recording takes to begin is not its cost.
+    # Longer than a second of processor time, so that the start of a recording hardly counts.
     began, clock = time.process_time(), time.perf_counter()
     for _ in range(40):
         work()
@@ -212,20 +225,20 @@ print(json.dumps(rows))
 """
 
 
-def cost(place, rounds, threads):
-    command = [sys.executable, "-c", COST, str(ROOT / "python"), str(place / "c.data"), str(rounds)]
-    changes = dict(JITLISTEN_LIBRARY=LIBRARY, NUMBA_NUM_THREADS=str(threads), NUMBA_THREADING_LAYER="workqueue")
-    changes.update(LD_PRELOAD=LIBRARY, JITLISTEN="unwind")
-    done = subprocess.run(command, env={**os.environ, **changes}, capture_output=True, text=True)
-    if done.returncode:
-        sys.exit(done.stderr)
-    rows = json.loads(done.stdout.splitlines()[-1])
-    print(f"| {threads} threads | 199 Hz of processor time | 1,000 Hz of wall-clock time | A/A |")
+def print_cost(directory, rounds, thread_count):
+    command = [sys.executable, "-c", COST, str(ROOT / "python"), str(directory / "c.data"), str(rounds)]
+    variables = dict(JITLISTEN_LIBRARY=LIBRARY, NUMBA_NUM_THREADS=str(thread_count), NUMBA_THREADING_LAYER="workqueue")
+    variables.update(LD_PRELOAD=LIBRARY, JITLISTEN="unwind")
+    result = subprocess.run(command, env={**os.environ, **variables}, capture_output=True, text=True)
+    if result.returncode:
+        sys.exit(result.stderr)
+    rows = json.loads(result.stdout.splitlines()[-1])
+    print(f"| {thread_count} threads | 199 Hz of processor time | 1,000 Hz of wall-clock time | A/A |")
     print("| --- | --- | --- | --- |")
-    for name, which in (("processor time", 0), ("clock", 1)):
+    for name, index in (("processor time", 0), ("clock", 1)):
         cells = []
         for column in (1, 2, 3):
-            ratios = sorted(row[column][which] / row[0][which] for row in rows)
+            ratios = sorted(row[column][index] / row[0][index] for row in rows)
             quarter = len(ratios) // 4
             cells.append(f"{statistics.median(ratios):.4f} [{ratios[quarter]:.3f}, {ratios[-quarter - 1]:.3f}]")
         print(f"| {name} | " + " | ".join(cells) + " |", flush=True)
@@ -235,19 +248,19 @@ def main():
     only_lines = sys.argv[2:3] == ["lines"]
     rounds = int(sys.argv[2]) if len(sys.argv) > 2 and not only_lines else 30
     with tempfile.TemporaryDirectory(prefix="jitlisten-sampling-") as name:
-        place = pathlib.Path(name)
+        directory = pathlib.Path(name)
         if only_lines:
-            return lines(place, *map(int, sys.argv[3:4]))
-        program = str(place / "sampled")
+            return print_lines(directory, *map(int, sys.argv[3:4]))
+        program = str(directory / "sampled")
         flags = ["-O1", "-g", "-pthread", f"-I{ROOT / 'include'}"]
         source = ROOT / "tests/hosts/sampled.c"
         subprocess.run(["cc", *flags, source, "-lm", "-o", program], check=True)
-        shares(program, place)
+        print_shares(program, directory)
         print()
-        threads(place)
+        print_threads(directory)
         print()
         for count in (4, 2):
-            cost(place, rounds, count)
+            print_cost(directory, rounds, count)
             print()
 
 

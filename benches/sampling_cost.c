@@ -1,15 +1,14 @@
-/* What one sample costs, in nanoseconds of the thread's processor time, on a machine that may be busy with other things.
+/* Cost of one sample in nanoseconds of the thread's processor time, on a machine that may be busy.
  *
  *   LD_PRELOAD=libjitlisten.so sampling_cost PATH [ROUNDS]
  *
- * Signals are sent by the thread to itself with what a timer would have put into them, in small bursts, and the
- * thread's own clock is read around each burst; the median of many bursts is printed. Beside it what the same signals
- * cost with a handler that does nothing. "cold": four megabytes are read before each signal, so that neither code nor
- * data is in the nearer caches; what the reading costs is measured by itself and taken away.
+ * The thread sends signals to itself in small bursts, with the siginfo of a timer, and reads its own clock around each
+ * burst. Prints the median of many bursts, beside the cost of the same signals with an empty handler. In the "cold"
+ * rows, four megabytes are read before each signal, to evict code and data from the inner caches. The cost of reading
+ * them is measured separately and subtracted.
  *
- * The last table is of real timers: a loop that does nothing but read the processor's counter sees how long it was
- * interrupted, with a recording and without. Interruptions of more than 100 us are other programs' turns and not
- * counted. */
+ * The last table is about real timers: a loop that only reads the time-stamp counter detects its interruptions, with
+ * and without a recording. Interruptions longer than 100 us are time slices of other programs and ignored. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <signal.h>
@@ -24,24 +23,24 @@
 
 #include "jitlisten.h"
 
-enum { BURST = 40, MOST = 4096, CACHE = 4 << 20 };
+enum { BURST_SIGNALS = 40, MAX_ROUNDS = 4096, CACHE_BYTES = 4 << 20 };
 
-static volatile char cache[CACHE];
+static volatile char cache[CACHE_BYTES];
 static volatile long sink;
-static jitlisten_status (*start)(const char *, const struct jitlisten_record_options *);
-static jitlisten_status (*stop)(void);
-static jitlisten_status (*statistics)(struct jitlisten_record_statistics *);
+static jitlisten_status (*record_start)(const char *, const struct jitlisten_record_options *);
+static jitlisten_status (*record_stop)(void);
+static jitlisten_status (*record_statistics)(struct jitlisten_record_statistics *);
 
-static double spent(void)
+static double thread_time_ns(void)
 {
     struct timespec now;
     clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now);
     return (double)now.tv_sec * 1e9 + (double)now.tv_nsec;
 }
 
-static int compare(const void *one, const void *other)
+static int compare(const void *left, const void *right)
 {
-    double a = *(const double *)one, b = *(const double *)other;
+    double a = *(const double *)left, b = *(const double *)right;
     return (a > b) - (a < b);
 }
 
@@ -51,26 +50,26 @@ static double median(double *values, int count)
     return values[count / 2];
 }
 
-static uint64_t samples(void)
+static uint64_t sample_count(void)
 {
-    struct jitlisten_record_statistics found = {.size = sizeof found};
-    statistics(&found);
-    if (found.lost)
+    struct jitlisten_record_statistics result = {.size = sizeof result};
+    record_statistics(&result);
+    if (result.lost)
         abort();
-    return found.samples;
+    return result.samples;
 }
 
-static void empty(int number, siginfo_t *info, void *context) { (void)number; (void)info; (void)context; }
+static void empty_handler(int number, siginfo_t *info, void *context) { (void)number; (void)info; (void)context; }
 
-/* As the kernel fills it in for a timer. */
+/* Layout of siginfo_t as the kernel fills it in for a timer. */
 struct timer_info {
     int number, error, code, padding, timer, overrun;
     uint64_t value, rest[12];
 };
 
-static void chill(void)
+static void evict_caches(void)
 {
-    for (size_t i = 0; i < CACHE; i += 64)
+    for (size_t i = 0; i < CACHE_BYTES; i += 64)
         sink += cache[i];
 }
 
@@ -80,131 +79,135 @@ static void send(int number, uint64_t value)
     syscall(SYS_rt_tgsigqueueinfo, getpid(), syscall(SYS_gettid), number, &info);
 }
 
-/* A burst of signals, or of nothing, in nanoseconds for each. */
-static double burst(int number, uint64_t value, int cold)
+/* Sends a burst of signals, or nothing if number is 0; returns nanoseconds for each. */
+static double measure_burst(int number, uint64_t value, int cold)
 {
-    double began = spent();
-    for (int i = 0; i < BURST; i++) {
+    double started = thread_time_ns();
+    for (int i = 0; i < BURST_SIGNALS; i++) {
         if (cold)
-            chill();
+            evict_caches();
         if (number)
             send(number, value);
     }
-    return (spent() - began) / BURST;
+    return (thread_time_ns() - started) / BURST_SIGNALS;
 }
 
-static double __attribute__((noinline)) at_depth(int depth, int number, uint64_t value, int cold)
+static double __attribute__((noinline)) measure_at_depth(int depth, int number, uint64_t value, int cold)
 {
     volatile char frame[64];
     frame[0] = (char)depth;
-    double found = depth ? at_depth(depth - 1, number, value, cold) : burst(number, value, cold);
-    return found + 0 * frame[0];
+    double nanoseconds = depth ? measure_at_depth(depth - 1, number, value, cold) : measure_burst(number, value, cold);
+    return nanoseconds + 0 * frame[0];
 }
 
-static void bursts(const char *path, int rounds)
+static void print_bursts(const char *path, int rounds)
 {
-    static double ours[MOST], others[MOST], nothing[MOST];
-    struct sigaction action = {.sa_sigaction = empty, .sa_flags = SA_SIGINFO | SA_RESTART};
-    int other = SIGRTMIN + 3, number = 0;
-    sigaction(other, &action, NULL);
+    static double our_times[MAX_ROUNDS], empty_times[MAX_ROUNDS], baseline_times[MAX_ROUNDS];
+    struct sigaction action = {.sa_sigaction = empty_handler, .sa_flags = SA_SIGINFO | SA_RESTART};
+    int other_signal = SIGRTMIN + 3, our_signal = 0;
+    sigaction(other_signal, &action, NULL);
     struct jitlisten_record_options options = {.size = sizeof options, .hz = 1};
-    if (start(path, &options) != JITLISTEN_OK)
+    if (record_start(path, &options) != JITLISTEN_OK)
         abort();
-    for (int i = SIGRTMAX; i > SIGRTMIN && !number; i--) {
-        struct sigaction now;
-        sigaction(i, NULL, &now);
-        if (now.sa_handler != SIG_DFL)
-            number = i;
+    for (int i = SIGRTMAX; i > SIGRTMIN && !our_signal; i--) {
+        struct sigaction current;
+        sigaction(i, NULL, &current);
+        if (current.sa_handler != SIG_DFL)
+            our_signal = i;
     }
-    /* The main thread has the first slot, for the first time. */
-    uint64_t value = 1ull << 32, before = samples();
+    /* The main thread has slot 0 with generation 1. */
+    uint64_t value = 1ull << 32, expected_samples = sample_count();
     puts("| stack | caches | handler that does nothing | a sample | more, ns |\n| --- | --- | --- | --- | --- |");
     int depths[] = {5, 20, 80};
     for (int row = 0; row < 6; row++) {
         int depth = depths[row / 2], cold = row % 2;
         for (int i = 0; i < rounds; i++) {
-            ours[i] = at_depth(depth, number, value, cold);
-            others[i] = at_depth(depth, other, value, cold);
-            nothing[i] = at_depth(depth, 0, value, cold);
-            before += BURST;
-            while (samples() + BURST < before)
+            our_times[i] = measure_at_depth(depth, our_signal, value, cold);
+            empty_times[i] = measure_at_depth(depth, other_signal, value, cold);
+            baseline_times[i] = measure_at_depth(depth, 0, value, cold);
+            expected_samples += BURST_SIGNALS;
+            while (sample_count() + BURST_SIGNALS < expected_samples)
                 usleep(5000);
         }
-        double none = median(nothing, rounds), one = median(others, rounds) - none, all = median(ours, rounds) - none;
-        printf("| %d frames | %s | %.0f | %.0f | %.0f |\n", depth + 5, cold ? "cold" : "warm", one, all, all - one);
+        double baseline = median(baseline_times, rounds), empty_cost = median(empty_times, rounds) - baseline,
+               sample_cost = median(our_times, rounds) - baseline;
+        printf("| %d frames | %s | %.0f | %.0f | %.0f |\n", depth + 5, cold ? "cold" : "warm", empty_cost, sample_cost,
+               sample_cost - empty_cost);
         fflush(stdout);
     }
-    stop();
+    record_stop();
 }
 
 struct interruptions {
     double nanoseconds, seconds, count;
 };
 
-static struct interruptions watch(double seconds)
+static struct interruptions measure_interruptions(double seconds)
 {
-    struct interruptions found = {0, 0, 0};
+    struct interruptions result = {0, 0, 0};
     struct timespec now;
     clock_gettime(CLOCK_MONOTONIC, &now);
-    uint64_t began = __rdtsc(), last = began;
-    double first = (double)now.tv_sec * 1e9 + (double)now.tv_nsec, until = spent() + seconds * 1e9, from = spent();
-    uint64_t gaps = 0;
+    uint64_t first_tsc = __rdtsc(), last_tsc = first_tsc;
+    double started_ns = (double)now.tv_sec * 1e9 + (double)now.tv_nsec, deadline = thread_time_ns() + seconds * 1e9,
+           thread_started_ns = thread_time_ns();
+    uint64_t gap_ticks = 0;
     do {
         for (int i = 0; i < 1000000; i++) {
-            uint64_t time = __rdtsc();
-            uint64_t gap = time - last;
-            last = time;
+            uint64_t tsc = __rdtsc();
+            uint64_t gap = tsc - last_tsc;
+            last_tsc = tsc;
             if (gap > 600 && gap < 250000) {
-                gaps += gap;
-                found.count++;
+                gap_ticks += gap;
+                result.count++;
             }
         }
-    } while (spent() < until);
+    } while (thread_time_ns() < deadline);
     clock_gettime(CLOCK_MONOTONIC, &now);
-    double passed = (double)now.tv_sec * 1e9 + (double)now.tv_nsec - first;
-    found.nanoseconds = (double)gaps * passed / (double)(__rdtsc() - began);
-    found.seconds = (spent() - from) / 1e9;
-    return found;
+    double elapsed_ns = (double)now.tv_sec * 1e9 + (double)now.tv_nsec - started_ns;
+    result.nanoseconds = (double)gap_ticks * elapsed_ns / (double)(__rdtsc() - first_tsc);
+    result.seconds = (thread_time_ns() - thread_started_ns) / 1e9;
+    return result;
 }
 
-static void timers(const char *path, int rounds)
+static void print_timers(const char *path, int rounds)
 {
-    static const struct { const char *name; unsigned hz, flags; } ways[] = {
+    static const struct { const char *name; unsigned hz, flags; } configurations[] = {
         {"199 Hz of processor time", 199, 0}, {"1,000 Hz of processor time", 1000, 0}, {"1,000 Hz of wall-clock time", 1000, JITLISTEN_RECORD_WALL}};
-    static double shares[3][MOST], costs[3][MOST], again[MOST];
+    static double shares[3][MAX_ROUNDS], costs[3][MAX_ROUNDS], a_a_shares[MAX_ROUNDS];
     for (int i = 0; i < rounds; i++) {
-        for (int way = 0; way < 3; way++) {
-            struct interruptions before = watch(0.3);
-            struct jitlisten_record_options options = {.size = sizeof options, .hz = ways[way].hz, .flags = ways[way].flags};
-            if (start(path, &options) != JITLISTEN_OK)
+        for (int index = 0; index < 3; index++) {
+            struct interruptions before = measure_interruptions(0.3);
+            struct jitlisten_record_options options = {
+                .size = sizeof options, .hz = configurations[index].hz, .flags = configurations[index].flags};
+            if (record_start(path, &options) != JITLISTEN_OK)
                 abort();
-            struct interruptions during = watch(0.6);
-            stop();
-            struct interruptions after = watch(0.3);
-            double without = (before.nanoseconds + after.nanoseconds) / (before.seconds + after.seconds);
-            double more = during.nanoseconds / during.seconds - without;
-            shares[way][i] = more / 1e7;
-            costs[way][i] = more * during.seconds / (double)samples();
-            if (!way)
-                again[i] = (after.nanoseconds / after.seconds - before.nanoseconds / before.seconds) / 1e7;
+            struct interruptions during = measure_interruptions(0.6);
+            record_stop();
+            struct interruptions after = measure_interruptions(0.3);
+            double baseline = (before.nanoseconds + after.nanoseconds) / (before.seconds + after.seconds);
+            double extra_ns = during.nanoseconds / during.seconds - baseline;
+            shares[index][i] = extra_ns / 1e7;
+            costs[index][i] = extra_ns * during.seconds / (double)sample_count();
+            if (!index)
+                a_a_shares[i] = (after.nanoseconds / after.seconds - before.nanoseconds / before.seconds) / 1e7;
         }
     }
     puts("\n| timers | interruptions more, percent of the thread's time | for each sample, ns |\n| --- | --- | --- |");
-    for (int way = 0; way < 3; way++)
-        printf("| %s | %.3f | %.0f |\n", ways[way].name, median(shares[way], rounds), median(costs[way], rounds));
-    printf("| A/A | %.3f | |\n", median(again, rounds));
+    for (int index = 0; index < 3; index++)
+        printf("| %s | %.3f | %.0f |\n", configurations[index].name, median(shares[index], rounds), median(costs[index], rounds));
+    printf("| A/A | %.3f | |\n", median(a_a_shares, rounds));
 }
 
 int main(int argc, char **argv)
 {
     int rounds = argc > 2 ? atoi(argv[2]) : 200;
-    start = (jitlisten_status (*)(const char *, const struct jitlisten_record_options *))dlsym(RTLD_DEFAULT, "jitlisten_record_start");
-    stop = (jitlisten_status (*)(void))dlsym(RTLD_DEFAULT, "jitlisten_record_stop");
-    statistics = (jitlisten_status (*)(struct jitlisten_record_statistics *))dlsym(RTLD_DEFAULT, "jitlisten_get_record_statistics");
-    if (argc < 2 || rounds > MOST || rounds < 1 || !start || !stop || !statistics)
+    record_start = (jitlisten_status (*)(const char *, const struct jitlisten_record_options *))dlsym(RTLD_DEFAULT, "jitlisten_record_start");
+    record_stop = (jitlisten_status (*)(void))dlsym(RTLD_DEFAULT, "jitlisten_record_stop");
+    record_statistics = (jitlisten_status (*)(struct jitlisten_record_statistics *))dlsym(RTLD_DEFAULT, "jitlisten_get_record_statistics");
+    if (argc < 2 || rounds > MAX_ROUNDS || rounds < 1 || !record_start || !record_stop || !record_statistics)
         return 1;
-    memset((void *)cache, 1, CACHE);
-    bursts(argv[1], rounds);
-    timers(argv[1], rounds / 10 + 1);
+    memset((void *)cache, 1, CACHE_BYTES);
+    print_bursts(argv[1], rounds);
+    print_timers(argv[1], rounds / 10 + 1);
     return 0;
 }

@@ -1,10 +1,10 @@
-"""How many stacks reach the start of their thread, as a Markdown table: benches/stacks.py LIBRARY [SECONDS [whole]]
+"""Percentage of stacks that reach the start of their thread, as a Markdown table: benches/stacks.py LIBRARY [SECONDS
+[whole]]
 
-With this Python, which has Numba, numpy and, for two rows, tbb and greenlet; and with
-target/venv/numba-0.68.1-python-3.12 for CPython's trampolines. Each row is a process of its own: it warms up, and then
-records so many seconds of processor time of one thing. A stack is whole if its outermost function is `_start` or a
-thread's start. The last rows, which are all that `whole` runs, are of whole processes, imports and compilation
-included.
+Needs a Python with Numba, numpy and, for two rows, tbb and greenlet; and target/venv/numba-0.68.1-python-3.12 for
+CPython's perf trampolines. Each row is a separate process that warms up and then records SECONDS of processor time of
+one activity. A stack is whole if its outermost function is `_start` or a thread's start function. The last rows cover
+whole processes, including imports and compilation; `whole` runs only these.
 """
 
 import os
@@ -13,7 +13,7 @@ import subprocess
 import sys
 import tempfile
 
-from sampling import COMPLETE, ROOT, WAVES, samples
+from sampling import COMPLETE, ROOT, WAVES, read_samples
 
 STEADY = """
 import os, sys, time, math, signal
@@ -108,9 +108,9 @@ record(switch)
         {},
     ),
 }
-#: So often, because each has a few hundred samples.
-TIMES = 12
-WHOLE = {
+#: Repetitions of each whole process, which has only a few hundred samples.
+REPETITIONS = 12
+WHOLE_PROCESSES = {
     "imports and compilation": (
         "from numba import njit\nfor i in range(6):\n    njit(lambda x, i=i: [x + j for j in range(i)])(3.0)\n"
     ),
@@ -118,41 +118,43 @@ WHOLE = {
 }
 
 
-def run(name, program, changes, place, seconds):
+def print_row(name, program, variables, directory, seconds):
     python = ROOT / "target/venv/numba-0.68.1-python-3.12/bin/python" if "3.12" in name else sys.executable
-    data = place / "f.data"
+    data = directory / "f.data"
     environment = {
         **os.environ, "LD_PRELOAD": LIBRARY, "JITLISTEN": "unwind", "JITLISTEN_LIBRARY": LIBRARY,
-        "JITLISTEN_DIR": str(place), **changes,
+        "JITLISTEN_DIR": str(directory), **variables,
     }
-    if name in WHOLE:
+    if name in WHOLE_PROCESSES:
         environment["JITLISTEN_RECORD"] = f"{data},hz=499"
-    found = []
-    for _ in range(TIMES if name in WHOLE else 1):
-        done = subprocess.run(
+    all_samples = []
+    for _ in range(REPETITIONS if name in WHOLE_PROCESSES else 1):
+        result = subprocess.run(
             [python, "-c", program, str(ROOT / "python"), data, str(seconds)], env=environment, capture_output=True,
             text=True,
         )
-        if done.returncode:
-            why = "needs what is not installed" if done.returncode == 3 else done.stderr.strip().splitlines()[-1:]
-            print(f"| {name} | - | {why} | |", flush=True)
+        if result.returncode:
+            reason = (
+                "needs what is not installed" if result.returncode == 3 else result.stderr.strip().splitlines()[-1:]
+            )
+            print(f"| {name} | - | {reason} | |", flush=True)
             return
-        found += samples(data)
-    broken = [frames for *_, frames in found if not frames or frames[-1] not in COMPLETE]
-    ends = sorted({frames[-1] if frames else "none" for frames in broken})[:4]
-    whole = 100 * (1 - len(broken) / max(len(found), 1))
-    print(f"| {name} | {len(found)} | {whole:.2f} % | {', '.join(ends)} |", flush=True)
+        all_samples += read_samples(data)
+    incomplete = [frames for *_, frames in all_samples if not frames or frames[-1] not in COMPLETE]
+    outermost = sorted({frames[-1] if frames else "none" for frames in incomplete})[:4]
+    whole_percent = 100 * (1 - len(incomplete) / max(len(all_samples), 1))
+    print(f"| {name} | {len(all_samples)} | {whole_percent:.2f} % | {', '.join(outermost)} |", flush=True)
 
 
 def main():
     seconds = float(sys.argv[2]) if len(sys.argv) > 2 else 8
     print("| what runs | samples | whole stacks | the others end in |\n| --- | --- | --- | --- |")
     with tempfile.TemporaryDirectory(prefix="jitlisten-stacks-") as name:
-        place = pathlib.Path(name)
-        for row, (program, changes) in ROWS.items() if sys.argv[3:] != ["whole"] else ():
-            run(row, program, changes, place, seconds)
-        for row, program in WHOLE.items():
-            run(row, program, {}, place, seconds)
+        directory = pathlib.Path(name)
+        for label, (program, variables) in ROWS.items() if sys.argv[3:] != ["whole"] else ():
+            print_row(label, program, variables, directory, seconds)
+        for label, program in WHOLE_PROCESSES.items():
+            print_row(label, program, {}, directory, seconds)
 
 
 if __name__ == "__main__":

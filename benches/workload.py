@@ -1,6 +1,6 @@
-"""A fixed piece of work for a profiler: compiles eight Numba functions and runs them for a second or two.
+"""A fixed workload for a profiler: compiles eight Numba functions and runs them for a second or two.
 
-Prints the number of the process, and the results.
+Prints the PID and the results.
 """
 
 import os

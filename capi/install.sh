@@ -3,9 +3,9 @@
 #
 #   [PREFIX=/usr/local] [LIBDIR=$PREFIX/lib] [DESTDIR=] capi/install.sh install|uninstall
 #
-# rustc passes its own version script to the linker, and linkers refuse a second one. The installed shared library is
-# therefore linked here from the static one: the same code, with the version JITLISTEN_0.1 on its exports. The library
-# in target/release has no symbol versions.
+# rustc passes its own version script to the linker, without versions, and linkers refuse a second one. The installed
+# shared library is therefore linked here from the static one: the same code, with the version JITLISTEN_0.1 on its
+# exports. The shared library in target/release has no versions.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -17,7 +17,7 @@ version=$(sed -n 's/^version = "\(.*\)"/\1/p' Cargo.toml | head -n 1)
 soname=libjitlisten.so.${version%%.*}
 private='-lgcc_s -lutil -lrt -lpthread -lm -ldl'
 
-# Names that install_all makes, of any version.
+# Removes the files of install_all, of any version.
 remove() {
     local file
     for file in "$lib/libjitlisten.so".[0-9]*; do
@@ -31,7 +31,7 @@ install_all() {
     [ -f "$built/libjitlisten.a" ] || { echo "install: $built/libjitlisten.a is missing: cargo build --release" >&2; exit 1; }
     local work
     work=$(mktemp -d)
-    # shellcheck disable=SC2064 # the directory is known now and gone at exit
+    # shellcheck disable=SC2064 # expand now: the variable is out of scope at exit
     trap "rm -rf '$work'" EXIT
     # shellcheck disable=SC2086 # several words
     "${CC:-cc}" -shared -o "$work/libjitlisten.so" -Wl,-soname,"$soname" -Wl,--version-script=capi/jitlisten.map \

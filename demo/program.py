@@ -1,10 +1,10 @@
-"""The program `make demo` profiles: a small simulation, with the variety real Numba programs have.
+"""The program that `make demo` profiles: a small simulation, as varied as real Numba programs.
 
-A galaxy of bodies attracts itself (`simulate` calls `advance` calls `accelerations`), heat spreads over a grid in
-parallel (`diffuse`), distances are sorted by a recursive `quicksort`, and a histogram is taken. Nothing in here knows
-of profilers.
+A galaxy of bodies attracts itself (`simulate` calls `advance`, which calls `accelerations`). Heat spreads over a grid
+in parallel (`diffuse`). Distances are sorted by a recursive `quicksort` and counted in a histogram. The program knows
+nothing of profilers.
 
-    program.py [SHARE OF THE WORK, default 1.0]
+    program.py [FRACTION OF THE WORK, default 1.0]
 """
 
 import math
@@ -16,7 +16,7 @@ from numba import njit, prange
 
 @njit
 def accelerations(position, mass, out):
-    """Every body feels every other one."""
+    """Computes the acceleration of every body by every other one."""
     count = position.shape[0]
     for i in range(count):
         x, y, z = 0.0, 0.0, 0.0
@@ -34,7 +34,7 @@ def accelerations(position, mass, out):
 
 @njit
 def advance(position, velocity, mass, force, step):
-    """One leapfrog step."""
+    """Performs one leapfrog step."""
     accelerations(position, mass, force)
     for i in range(position.shape[0]):
         for axis in range(3):
@@ -67,14 +67,14 @@ def simulate(position, velocity, mass, steps):
 
 @njit(parallel=True)
 def diffuse(grid, steps):
-    """Heat on a plate with cold edges."""
+    """Spreads heat on a plate with cold edges."""
     rows, columns = grid.shape
     for _ in range(steps):
         after = grid.copy()
         for i in prange(1, rows - 1):
             for j in range(1, columns - 1):
-                around = grid[i - 1, j] + grid[i + 1, j] + grid[i, j - 1] + grid[i, j + 1]
-                after[i, j] = grid[i, j] + 0.2 * (around - 4.0 * grid[i, j])
+                neighbours = grid[i - 1, j] + grid[i + 1, j] + grid[i, j - 1] + grid[i, j + 1]
+                after[i, j] = grid[i, j] + 0.2 * (neighbours - 4.0 * grid[i, j])
         grid = after
     return grid.sum()
 
@@ -111,34 +111,34 @@ def histogram(values, buckets):
     return counts
 
 
-def galaxy(bodies, share):
+def galaxy(bodies, fraction):
     random = np.random.default_rng(1)
     position = random.normal(size=(bodies, 3))
     velocity = random.normal(size=(bodies, 3)) * 0.1
     mass = random.uniform(0.5, 1.5, size=bodies) / bodies
-    drift = simulate(position, velocity, mass, max(1, int(500 * share)))
+    drift = simulate(position, velocity, mass, max(1, int(500 * fraction)))
     print(f"energy drift of {bodies} bodies: {drift:.3e}")
     return np.sqrt((position**2).sum(axis=1))
 
 
-def plate(size, share):
+def plate(size, fraction):
     grid = np.zeros((size, size))
     grid[size // 4 : size // 2, size // 4 : size // 2] = 100.0
-    print(f"heat left on the plate: {diffuse(grid, max(1, int(600 * share))):.3f}")
+    print(f"heat left on the plate: {diffuse(grid, max(1, int(600 * fraction))):.3f}")
 
 
-def sorting(radii, share):
-    for turn in range(max(1, int(30 * share))):
-        values = np.random.default_rng(turn).permutation(np.repeat(radii, 500))
+def sorting(radii, fraction):
+    for seed in range(max(1, int(30 * fraction))):
+        values = np.random.default_rng(seed).permutation(np.repeat(radii, 500))
         quicksort(values, 0, values.size - 1)
     print(f"distances: {histogram(values, 8)}")
 
 
 def main():
-    share = float(sys.argv[1]) if len(sys.argv) > 1 else 1.0
-    radii = galaxy(1500, share)
-    plate(1000, share)
-    sorting(radii, share)
+    fraction = float(sys.argv[1]) if len(sys.argv) > 1 else 1.0
+    radii = galaxy(1500, fraction)
+    plate(1000, fraction)
+    sorting(radii, fraction)
 
 
 main()

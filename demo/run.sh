@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
-# `make demo`: a Numba program under perf, as it is and with us. Does its own set-up; nothing is done twice.
+# `make demo`: a Numba program under perf, without and with jitlisten. Does its own set-up; no step is repeated.
 #
-# Where the kernel or a container forbids perf, gdb shows the same stacks: it starts the program, and may therefore look
-# into it where attaching is forbidden.
+# If the kernel or a container forbids perf, gdb shows the same stacks. It starts the program itself, so it works even where
+# attaching is forbidden.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -10,7 +10,7 @@ out=target/demo
 python=target/venv/numba-0.68.1/bin/python
 library=$PWD/target/release/libjitlisten.so
 PATH=$PWD/target/tools:$PATH
-# Code cached by earlier runs would be shown with the stacks of those runs; workqueue is in every wheel.
+# A private cache: code cached by earlier runs would have the stacks of those runs. Every wheel contains workqueue.
 export NUMBA_CACHE_DIR=$out/cache NUMBA_THREADING_LAYER=workqueue OPENBLAS_NUM_THREADS=1
 
 heading() { printf '\n\033[1m%s\033[0m\n' "$*"; }
@@ -27,38 +27,38 @@ prepare() {
 
 perf_is_allowed() { perf record -q -e cpu-clock -g -o $out/trial.data -- true >$out/trial.log 2>&1; }
 
-# record NAME SHARE [VARIABLE=VALUE]...: cpu-clock, because virtual machines often have no hardware counters.
+# record NAME FRACTION [VARIABLE=VALUE]...: samples cpu-clock, because virtual machines often have no hardware counters.
 record() {
-    local name=$1 share=$2
+    local name=$1 fraction=$2
     shift 2
-    perf record -q -e cpu-clock -F 499 -g -B -N -o "$out/$name.data" -- env "$@" $python demo/program.py "$share" |
+    perf record -q -e cpu-clock -F 499 -g -B -N -o "$out/$name.data" -- env "$@" $python demo/program.py "$fraction" |
         tee "$out/$name.txt"
 }
 
-# The functions by their own time: perf's table without its head and its padding.
+# table DATA ROWS: functions by self time; perf's table without header and padding.
 table() {
     perf report -i "$1" --stdio --no-children -g none --percent-limit 0.5 --sort dso,symbol 2>/dev/null |
         sed -E '/^#/d; /^ *$/d; s/\[JIT\] tid [0-9]+/JIT/; s/ +- +- *$//; s/ +/ /g; s/^ /  /' | cut -c 1-110 | head -n "$2"
 }
 
-# How much of the JIT code's time has a name, and a stack that arrives at Numba's C code (the dispatcher, or the thread
-# pool of prange).
+# summary DATA: the share of samples in JIT code that have a name, and of those with a stack that reaches Numba's C code
+# (the dispatcher, or the thread pool of prange).
 summary() {
     perf script -i "$1" --no-inline -F ip,sym,dso 2>/dev/null | awk '
-        function closes() { if (jit) { all++; names += named; stacks += whole } leaf = 1; jit = named = whole = 0 }
+        function end_sample() { if (jit) { total++; names += named; stacks += whole } leaf = 1; jit = named = whole = 0 }
         BEGIN { leaf = 1 }
-        /^ *$/ { closes(); next }
+        /^ *$/ { end_sample(); next }
         leaf { jit = /\(\/tmp\/perf-[0-9]+\.map\)$/; named = !/ \[unknown\] /; leaf = 0; next }
         /\/(_dispatcher|workqueue)\./ { whole = 1 }
-        END { closes(); if (all) printf "  %d samples in JIT code: %.1f %% have a name, %.1f %% a stack up to the C code\n",
-            all, 100 * names / all, 100 * stacks / all }'
+        END { end_sample(); if (total) printf "  %d samples in JIT code: %.1f %% have a name, %.1f %% a stack up to the C code\n",
+            total, 100 * names / total, 100 * stacks / total }'
 }
 
-# One whole stack, leaf first: the most frequent one that goes through this function.
+# stack_through DATA FUNCTION: the most frequent stack that contains the function, leaf first.
 stack_through() {
-    perf script -i "$1" --no-inline -F ip,sym,dso 2>/dev/null | awk -v wanted="$2" '
-        function closes() { if (index(stack, wanted)) count[stack]++; stack = "" }
-        /^ *$/ { closes(); next }
+    perf script -i "$1" --no-inline -F ip,sym,dso 2>/dev/null | awk -v function_name="$2" '
+        function end_sample() { if (index(stack, function_name)) count[stack]++; stack = "" }
+        /^ *$/ { end_sample(); next }
         / \[unknown\] / { next }
         {
             object = $NF; sub(/.*\//, "", object); sub(/^\(/, "", object); sub(/\)$/, "", object)
@@ -66,10 +66,10 @@ stack_through() {
             if (length($0) > 80) $0 = substr($0, 1, 77) "..."
             stack = stack sprintf("    %-80s  %s\n", $0, object)
         }
-        END { closes(); for (s in count) if (count[s] > most) { most = count[s]; best = s } printf "%s", best }'
+        END { end_sample(); for (s in count) if (count[s] > max) { max = count[s]; best = s } printf "%s", best }'
 }
 
-with_perf() {
+demo_with_perf() {
     heading "Without jitlisten (a third of the work)"
     record before 0.3
     heading "With jitlisten: LD_PRELOAD=libjitlisten.so"
@@ -77,7 +77,7 @@ with_perf() {
 
     local pid map
     pid=$(perf script -i $out/after.data -F pid 2>/dev/null | awk '{ count[$1]++ } END { for (p in count)
-        if (count[p] > most) { most = count[p]; best = p } print best }')
+        if (count[p] > max) { max = count[p]; best = p } print best }')
     map=/tmp/perf-$pid.map
     heading "perf report without jitlisten"
     summary $out/before.data
@@ -103,21 +103,21 @@ with_perf() {
     echo "  $map   the names; perf looks for them there (a copy: $PWD/$out/perf.map)"
     echo
     echo "  perf report -i $out/after.data --no-children      # browse it"
-    with_the_wheel
+    print_wheel_commands
 
     heading "Which line is slow? jitlisten lines -- python demo/program.py"
     target/release/jitlisten lines -o $out/lines.data -- $python demo/program.py 0.5 | head -n 90
 }
 
-with_the_wheel() {
+print_wheel_commands() {
     heading "The same with the wheel, which needs neither this repository nor a compiler"
     echo "  pip install jitlisten        # or: make wheel; pip install target/wheels/jitlisten-*-manylinux_*_$(uname -m).whl"
     echo "  jitlisten run -- perf record -g python program.py"
     echo "  jitlisten doctor -- python program.py      # what you will see, and what to do about the rest"
 }
 
-# Stops the program every now and then where it computes, and prints each stack.
-with_gdb() {
+# Stops the program from time to time while it computes, and prints each stack.
+demo_with_gdb() {
     echo "demo: perf may not be used here:" >&2
     sed 's/^/    /' $out/trial.log >&2
     echo "demo: gdb shows the same stacks instead" >&2
@@ -138,8 +138,8 @@ with_gdb() {
         cut -c 1-110
     heading "Files"
     echo "  $PWD/$out/gdb.log   what gdb said"
-    with_the_wheel
+    print_wheel_commands
 }
 
 prepare
-if perf_is_allowed; then with_perf; else with_gdb; fi
+if perf_is_allowed; then demo_with_perf; else demo_with_gdb; fi

@@ -1,4 +1,4 @@
-"""program.py, raising SIGPROF twice a second once it has compiled: where demo/stops.gdb looks at its stack."""
+"""Runs program.py and raises SIGPROF twice a second once it has compiled: demo/stops.gdb prints its stack then."""
 
 import pathlib
 import runpy

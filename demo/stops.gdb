@@ -1,4 +1,4 @@
-# For demo/run.sh where perf is forbidden: twelve stacks of a program that raises SIGPROF as it computes.
+# For demo/run.sh if perf is forbidden: prints twelve stacks of a program that raises SIGPROF while it computes.
 set debuginfod enabled off
 set width 0
 set confirm off

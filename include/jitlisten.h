@@ -1,35 +1,37 @@
 /* jitlisten.h - makes code that is compiled at run time visible to profilers, debuggers and unwinders.
  *
  * Overview
- *   The C API of libjitlisten. A process has one session. The session learns about compiled code and notifies its
- *   sinks: the perf map, the jitdump, images, unwinders, ... (see the README). It learns in two ways:
+ *   The C API of libjitlisten. A process has one session. The session receives events about compiled code and notifies
+ *   its sinks: the perf map, the jitdump, images, unwinders, ... (see the README). Events have two sources:
  *
  *   discovery   The library observes every LLVM in the process. This is the default with LD_PRELOAD=libjitlisten.so,
  *               where the session opens before the program starts, and after jitlisten_open(). Code that was compiled
- *               earlier is found, too. llvmlite's code gets no frame pointers if the library comes late, because
+ *               earlier is found as well. llvmlite's code gets no frame pointers if the library is loaded late, because
  *               Python's ctypes has already looked up LLVM's functions.
- *   calls       A JIT reports its objects with the three verbs below. A session opened with JITLISTEN_LISTEN_CALLS uses
+ *   calls       A JIT reports its objects with the three functions below. A session opened with JITLISTEN_LISTEN_CALLS
+ *   uses
  *               only these, and changes nothing in the process.
  *
  * Ownership
  *   Returned strings are valid for the life of the process (for jitlisten_last_error: until the thread's next call).
- *   Arguments are copied before a call returns. The two exceptions, both .eh_frame sections, are documented there.
+ *   Arguments are copied before a call returns. The two exceptions, both .eh_frame sections, are documented with their
+ *   functions.
  *
  * Threads
  *   Every function may be called from any thread at any time, also in the child of a fork, but not from a signal
- *   handler. A line that begins with "Threads:" adds what applies to one function. "Loader" there: the function may
- *   take the dynamic loader's lock. Do not call it while you hold a lock that another thread waits for inside the
- *   loader, for example in the constructor of a library.
+ *   handler. "Threads:" in a comment adds the rules for one function. "Loader" means that the function may take the
+ *   dynamic loader's lock. Do not call it while holding a lock that another thread may wait for inside the loader, for
+ *   example in the constructor of a library.
  *
  * Errors
  *   A function that can fail returns a jitlisten_status; jitlisten_last_error() has the details. Outputs are written
  *   only on JITLISTEN_OK. No function aborts, prints, changes errno or throws. A callback must return: an exception
- *   that leaves it ends the process, as with noexcept. A sink that fails switches itself off and logs it once; the
+ *   that leaves it ends the process, as with noexcept. A sink that fails disables itself and logs it once; the
  *   statistics count the failures of each sink that writes files or registers unwind tables.
  *
  * Pointers
- *   NULL and misaligned pointers are JITLISTEN_INVALID_ARGUMENT, unless NULL has a meaning; impossible sizes are as
- *   well. Other pointers are not checked: an invalid address ends the program, as with any C library.
+ *   NULL and misaligned pointers, and impossible sizes, return JITLISTEN_INVALID_ARGUMENT, unless NULL has a documented
+ *   meaning. Other pointers are not checked: an invalid address crashes the program, as with any C library.
  *
  * Versions
  *   Status numbers are never reused. A structure that begins with its size may grow at its end: the options,
@@ -41,9 +43,9 @@
  *   exports jitlisten_facts, which `jitlisten doctor` reads from other processes. Its layout may change at any time.
  *
  * Two copies
- *   The shared library is one copy, whether it is linked, preloaded or opened. A second copy in the process, or
+ *   The shared library counts as one copy, whether it is linked, preloaded or opened. A second copy in the process, or
  *   libjitlisten.a in a program that runs with the shared library in LD_PRELOAD, cannot open a session while the first
- *   copy has one: JITLISTEN_SWITCHED_OFF.
+ *   copy has one; it returns JITLISTEN_SWITCHED_OFF.
  *
  * Example
  *   tests/c/tour.c, which is compiled and run as C11 and as C++17.
@@ -58,7 +60,7 @@
 extern "C" {
 #endif
 
-/* The version of this header; jitlisten_version() is that of the library. */
+/* Version of this header; jitlisten_version() returns that of the library. */
 #define JITLISTEN_VERSION_MAJOR 0
 #define JITLISTEN_VERSION_MINOR 1
 #define JITLISTEN_VERSION_PATCH 0
@@ -72,39 +74,38 @@ typedef int32_t jitlisten_status;
 
 enum {
     JITLISTEN_OK = 0,
-    /* A pointer is NULL or misaligned, or a size or a text is invalid. */
+    /* A pointer is NULL or misaligned, or a size or a string is invalid. */
     JITLISTEN_INVALID_ARGUMENT = 1,
     /* Neither jitlisten_open() nor jitlisten_open_with() has been called in this process. */
     JITLISTEN_NOT_OPEN = 2,
     /* No sink has that name. */
     JITLISTEN_UNKNOWN_SINK = 3,
-    /* JITLISTEN=off, or another copy of the library has the session. */
+    /* JITLISTEN=off, or another copy of the library has opened the session. */
     JITLISTEN_SWITCHED_OFF = 4,
-    /* A defect of jitlisten; see the log. */
+    /* A bug in jitlisten; see the log. */
     JITLISTEN_INTERNAL = 5,
     /* No live object has this number. */
     JITLISTEN_UNKNOWN_OBJECT = 6,
-    /* A call in the wrong order, such as a second jitlisten_finalized() for one object. */
+    /* Calls in the wrong order, such as a second jitlisten_finalized() for one object. */
     JITLISTEN_WRONG_ORDER = 7,
-    /* An object, code or unwind table is malformed or of an unsupported kind. It is ignored; objects and code are
-     * counted. */
+    /* An object, code or unwind table is malformed or unsupported. It is ignored; objects and code are counted. */
     JITLISTEN_NOT_UNDERSTOOD = 8
 };
 
-/* The status in English, without a full stop. Never NULL. Threads: any. */
+/* Description of the status in English, without a full stop. Never NULL. Threads: any. */
 const char *jitlisten_status_text(jitlisten_status status);
 
-/* The last failure of a function below in the calling thread: what was wrong, with the value. Empty if there was none,
- * never NULL. Valid until this thread's next call. Threads: each has its own. */
+/* Description of the calling thread's last failure of a function below, with the invalid value. Empty if there was
+ * none, never NULL. Valid until this thread's next call. Threads: each has its own. */
 const char *jitlisten_last_error(void);
 
-/* The version of the library, such as "0.1.0". Threads: any. */
+/* Version of the library, such as "0.1.0". Threads: any. */
 const char *jitlisten_version(void);
 
 /* The session. ----------------------------------------------------------------------------------------------------- */
 
-/* Opens the session with the options of the environment, and observes the process. Later calls of this or the next
- * function return JITLISTEN_OK and change nothing, also after LD_PRELOAD has opened the session. Threads: loader. */
+/* Opens the session with the options of the environment, and observes the process. If the session is open already, also
+ * through LD_PRELOAD, this function and the next one return JITLISTEN_OK and change nothing. Threads: loader. */
 jitlisten_status jitlisten_open(void);
 
 enum {
@@ -114,150 +115,152 @@ enum {
     JITLISTEN_LISTEN_CALLS = 1
 };
 
-/* Options of a session. Each text has the format of an environment variable and replaces it; NULL: use the environment.
+/* Options of a session. Each string has the format of an environment variable and overrides it; NULL: use the variable.
  * A process whose environment has JITLISTEN=off stays off. */
 struct jitlisten_options {
-    /* In: sizeof(struct jitlisten_options). */
+    /* Set to sizeof(struct jitlisten_options) by the caller. */
     size_t size;
     /* JITLISTEN: "perfmap,unwind", "all", ... */
     const char *sinks;
-    /* JITLISTEN_DIR: where files other than the perf map go. Must exist. */
+    /* JITLISTEN_DIR: directory for all files but the perf map. Must exist. */
     const char *directory;
     /* JITLISTEN_LOG: "[LEVEL:]PATH" or "[LEVEL:]stderr". */
     const char *log;
-    /* JITLISTEN_FRAME_POINTERS: "1", "0" or "untouched". Has an effect with JITLISTEN_LISTEN_PROCESS, for llvmlite and
-     * every libLLVM.so. */
+    /* JITLISTEN_FRAME_POINTERS: "1", "0" or "untouched". Applies to llvmlite and every libLLVM.so, with
+     * JITLISTEN_LISTEN_PROCESS. */
     const char *frame_pointers;
     /* JITLISTEN_NAMES: "readable" or "linkage". */
     const char *names;
     /* JITLISTEN_LISTEN_PROCESS or JITLISTEN_LISTEN_CALLS. */
     uint32_t listen;
-    /* 0 */
+    /* Reserved; 0. */
     uint32_t reserved;
 };
 
-/* Opens the session with these options. An invalid text is JITLISTEN_INVALID_ARGUMENT or JITLISTEN_UNKNOWN_SINK; no
- * session is opened then. Threads: loader. */
+/* Opens the session with these options. For an invalid string, returns JITLISTEN_INVALID_ARGUMENT or
+ * JITLISTEN_UNKNOWN_SINK without opening a session. Threads: loader. */
 jitlisten_status jitlisten_open_with(const struct jitlisten_options *options);
 
-/* Switches every sink off; their files are closed and kept. The session continues to listen, so sinks can be switched
- * on again. Threads: any. */
+/* Disables all sinks; their files are closed and kept. The session keeps receiving events, so sinks can be enabled
+ * again. Threads: any. */
 jitlisten_status jitlisten_close(void);
 
-/* Switches a sink on by its name, as in JITLISTEN: "perfmap", "jitdump", "image", "unwind", "gdb", "modules". The sink
- * receives all live code, including code that was compiled earlier. If the sink is on, nothing happens, except in the
+/* Enables a sink by its name, as in JITLISTEN: "perfmap", "jitdump", "image", "unwind", "gdb", "modules". The sink
+ * receives all live code, including code that was compiled earlier. Has no effect if the sink is enabled, except in the
  * child of a fork that has compiled no code of its own: its perf map or jitdump is written now, with the inherited
  * code. Threads: any. */
 jitlisten_status jitlisten_enable(const char *sink);
 
-/* Switches a sink off. If the sink is off, nothing happens. Threads: any. */
+/* Disables a sink. Has no effect if the sink is disabled. Threads: any. */
 jitlisten_status jitlisten_disable(const char *sink);
 
-/* Whether a sink is on, 1 or 0. A sink that failed is off. Threads: any. */
+/* Sets *enabled to 1 if the sink is enabled, otherwise to 0. A sink that failed is disabled. Threads: any. */
 jitlisten_status jitlisten_is_enabled(const char *sink, int32_t *enabled);
 
 /* Reporting objects. --------------------------------------------------------------------------------------------------
  *
- * Three verbs for JITs. An object is *loaded* (its addresses are known), *finalized* (its bytes are final and
- * executable, and none has run) and *freeing* (its code still exists and is freed next). *freeing* may come at any time
- * after *loaded*, *finalized* once between the two.
+ * Three events for JITs. An object is *loaded* (its addresses are known), *finalized* (its bytes are final and
+ * executable, and have not run yet) and *freeing* (its code still exists and is about to be freed). *freeing* may come
+ * at any time after *loaded*; *finalized* may come once in between.
  *
- * An object of an observed LLVM may be reported as well, before or after its discovery: it stays one object. If two
+ * A JIT may also report objects of an observed LLVM, before or after their discovery; each stays one object. If two
  * objects have the same address, the older one counts as freed. */
 
-/* A loaded object. Numbers are never 0 and never reused. The structure is passed like a uint64_t. */
+/* Handle of a loaded object. Numbers are never 0 and never reused. The structure is passed like a uint64_t. */
 typedef struct jitlisten_object {
     uint64_t number;
 } jitlisten_object;
 
-/* The address at which a section was loaded. */
+/* Name and load address of a section. */
 struct jitlisten_section {
     const char *name;
     uint64_t address;
 };
 
-/* *loaded*, for a JIT that makes ELF objects: elf_size bytes of a relocatable 64-bit ELF file, whose loaded sections
- * have their address in sh_addr. Addresses in sections (NULL if section_count is 0) override those by name; if several
- * sections of the object have one name, the first entry with it is for the first of them, and so on. Entries for other
- * sections are ignored. All arguments are copied, except the live .eh_frame, which is read where it was loaded. The
- * caller registers it with libgcc (__register_frame), as LLVM's engines do. Threads: any. */
+/* Reports *loaded*, for a JIT that makes ELF objects: elf_size bytes of a relocatable 64-bit ELF file, whose loaded
+ * sections have their address in sh_addr. Entries of sections (NULL if section_count is 0) override these addresses by
+ * name. If several sections of the object have the same name, the first entry with it is for the first of them, and so
+ * on. Entries for unknown sections are ignored. All arguments are copied, except the loaded .eh_frame, which is read in
+ * place. The caller registers it with libgcc (__register_frame), as LLVM's engines do. Threads: any. */
 jitlisten_status jitlisten_object_loaded(const void *elf, size_t elf_size, const struct jitlisten_section *sections,
                                          size_t section_count, jitlisten_object *object);
 
 /* A function of a JIT that makes no ELF objects. */
 struct jitlisten_function {
     uint64_t address;
-    /* From 1 to UINT32_MAX bytes. */
+    /* Size in bytes, from 1 to UINT32_MAX. */
     uint64_t size;
-    /* Not empty. Mangled C++ and Numba names are shown readable. */
+    /* Name; not empty. Mangled C++ and Numba names are demangled. */
     const char *name;
 };
 
-/* The code from address to the next row, or to the end of the function, belongs to this line. */
+/* Row of a line table: the code from address to the next row, or to the end of the function, belongs to this line. */
 struct jitlisten_line {
     uint64_t address;
-    /* A full path. NULL or empty: unknown. */
+    /* Full path of the source file. NULL or empty: unknown. */
     const char *file;
-    /* From 1; 0: unknown. */
+    /* Line and column, from 1; 0: unknown. */
     uint32_t line;
     uint32_t column;
 };
 
+/* Code of a JIT that makes no ELF objects. */
 struct jitlisten_code {
-    /* In: sizeof(struct jitlisten_code). */
+    /* Set to sizeof(struct jitlisten_code) by the caller. */
     size_t size;
-    /* At least one, in any order. */
+    /* Functions of the code: at least one, in any order. */
     const struct jitlisten_function *functions;
     size_t function_count;
-    /* In any order; NULL if line_count is 0. */
+    /* Line table, in any order; NULL if line_count is 0. */
     const struct jitlisten_line *lines;
     size_t line_count;
     /* The .eh_frame (Linux Standard Base, with or without a terminating zero word) of the functions; NULL if
      * eh_frame_size is 0. It is not copied, but read in place from *finalized* to *freeing*. The unwind sink registers
-     * it with libgcc at *finalized*, unless the JIT has; do not register it later. Functions without an entry get rules
-     * derived from their machine code where possible. */
+     * it with libgcc at *finalized*, unless the JIT has done so before; do not register it later. Functions without an
+     * entry get rules derived from their machine code where possible. */
     const void *eh_frame;
     size_t eh_frame_size;
 };
 
-/* *loaded*, for a JIT that makes no ELF objects. All is copied, except eh_frame. Threads: any. */
+/* Reports *loaded*, for a JIT that makes no ELF objects. Everything but eh_frame is copied. Threads: any. */
 jitlisten_status jitlisten_code_loaded(const struct jitlisten_code *code, jitlisten_object *object);
 
 /* Promises, between *loaded* and *finalized*, that the pages of this object's code hold no code of other objects, and
- * that from *finalized* to *freeing* nothing writes to them, protects, unmaps or replaces them. The image sink replaces
- * pages by those of a file with the same bytes; what another thread writes meanwhile would be lost. So it makes an image
- * only where that cannot happen: if the promise was given for all code in the pages, or while the process has a single
- * thread, or for code that a memory manager of LLVM's has placed and the session observes (JITLISTEN_LISTEN_PROCESS).
- * Other pages stay as they are and are counted in images_refused; the other sinks name their code. A JIT that puts many
- * functions on one page (a bump allocator) must not give the promise. Threads: any. */
+ * that from *finalized* to *freeing* nothing writes to, protects, unmaps or replaces them. The image sink replaces
+ * pages with pages of a file that have the same contents; concurrent writes of another thread would be lost. It makes
+ * an image only where that cannot happen: if the promise was given for all code in the pages, or the process has a
+ * single thread, or an observed LLVM's memory manager placed the code (JITLISTEN_LISTEN_PROCESS). Other pages are left
+ * unchanged and counted in images_refused; the other sinks still name their code. A JIT that puts many functions on one
+ * page (a bump allocator) must not give the promise. Threads: any. */
 jitlisten_status jitlisten_owns_pages(jitlisten_object object);
 
-/* *finalized*: the bytes are relocated, executable and, for the image sink, no longer writable. The sinks have been
- * notified when this returns; run the code after that. Threads: loader, in the first call after a library was
+/* Reports *finalized*: the bytes are relocated, executable and, for the image sink, no longer writable. The sinks have
+ * been notified when this returns; do not run the code earlier. Threads: loader, in the first call after a library was
  * opened. */
 jitlisten_status jitlisten_finalized(jitlisten_object object);
 
-/* *freeing*: the code still exists, and is freed next. Threads: any. */
+/* Reports *freeing*: the code still exists, and is about to be freed. Threads: any. */
 jitlisten_status jitlisten_freeing(jitlisten_object object);
 
 /* Unwind registration alone. ------------------------------------------------------------------------------------------
  *
- * Needs no session. The sink "unwind" does the same for every object; do not register its code here again. */
+ * Works without a session. The sink "unwind" does the same for every object; do not register such code here again. */
 
-/* A registration. Numbers are never 0 and never reused. The structure is passed like a uint64_t. */
+/* Handle of a registration. Numbers are never 0 and never reused. The structure is passed like a uint64_t. */
 typedef struct jitlisten_unwind {
     uint64_t number;
 } jitlisten_unwind;
 
 /* Registers the functions of text that an .eh_frame describes with every copy of libunwind, libgcc and LLVM's libunwind
- * in the process, also with copies that are opened later. The .eh_frame must be relocated for its present address, and
+ * in the process, including copies that are opened later. The .eh_frame must be relocated for its current address, and
  * describe the code until it is deregistered. It is copied; personality routines and LSDAs are not. Entries for code
- * outside of text are omitted. libgcc gets it only if it does not have it yet: do not call __register_frame for it
- * afterwards. JITLISTEN_NOT_UNDERSTOOD if it has no entry for text. Threads: loader. */
+ * outside of text are omitted. It is registered with libgcc unless that was done before; do not call __register_frame
+ * for it afterwards. Returns JITLISTEN_NOT_UNDERSTOOD if it has no entry for text. Threads: loader. */
 jitlisten_status jitlisten_unwind_register(const void *eh_frame, size_t eh_frame_size, uint64_t text, size_t text_size,
                                            jitlisten_unwind *out);
 
-/* Removes a registration, before the code is freed. JITLISTEN_UNKNOWN_OBJECT if it was removed before. Threads: any. */
+/* Removes a registration; call it before the code is freed. Returns JITLISTEN_UNKNOWN_OBJECT if the registration was
+ * removed before. Threads: any. */
 jitlisten_status jitlisten_unwind_deregister(jitlisten_unwind registration);
 
 /* The log. --------------------------------------------------------------------------------------------------------- */
@@ -265,21 +268,21 @@ jitlisten_status jitlisten_unwind_deregister(jitlisten_unwind registration);
 /* level: 1 error, 2 warning, 3 information, 4 every object. message: one line, valid during the call. */
 typedef void (*jitlisten_log_callback)(void *user, int32_t level, const char *message);
 
-/* Passes messages up to a level to the program, in addition to the log of JITLISTEN_LOG; a NULL callback ends it.
- * Messages arise under locks. Hence they wait (at most 1024) and are delivered at the end of the next call that returns
- * a status, in its thread, one at a time and with no lock held: a callback may call any function. It must return. When
- * this function returns, the previous callback has returned and is not called again, unless it replaced itself.
- * Threads: any. */
+/* Passes messages up to a level to the program, in addition to the log of JITLISTEN_LOG; a NULL callback stops this.
+ * Messages are created under locks. Therefore they are queued (at most 1024) and delivered at the end of the next call
+ * that returns a status, on its thread, one at a time and without any lock held: the callback may call any function. It
+ * must return. When this function returns, the previous callback has returned and is not called again, unless it
+ * replaced itself. Threads: any. */
 jitlisten_status jitlisten_set_log(jitlisten_log_callback callback, void *user, int32_t level);
 
 /* Statistics. ------------------------------------------------------------------------------------------------------ */
 
 /* Counters since the session was opened, in this process. */
 struct jitlisten_statistics {
-    /* In: sizeof(struct jitlisten_statistics). Members beyond it are not written; members that the library does not
-     * know are unchanged, and size becomes the number of bytes written. */
+    /* Set to sizeof(struct jitlisten_statistics) by the caller. Members beyond it are not written; members that the
+     * library does not know are unchanged, and size becomes the number of bytes written. */
     size_t size;
-    /* Objects that LLVM has placed in memory. */
+    /* Objects that were placed in memory. */
     uint64_t objects_loaded;
     /* Objects whose code became final and executable. */
     uint64_t objects_finalized;
@@ -289,29 +292,30 @@ struct jitlisten_statistics {
     uint64_t objects_refused;
     /* Functions in the finalized objects. */
     uint64_t functions;
-    /* Those without a frame pointer. */
+    /* Functions without a frame pointer. */
     uint64_t functions_without_frame_pointer;
-    /* Objects with such functions although frame pointers were asked for: cached or compiled without jitlisten. */
+    /* Objects with such functions although frame pointers were requested: cached or compiled without jitlisten. */
     uint64_t objects_without_frame_pointers;
     /* Functions without an entry in their object's .eh_frame. */
     uint64_t functions_without_unwind_table;
     /* Bytes written to the perf map. */
     uint64_t perfmap_bytes_written;
-    /* Times the perf map sink has switched itself off. */
+    /* Number of failures of the perf map sink; each one disabled it. */
     uint64_t perfmap_failures;
-    /* Times the unwind sink has switched itself off. */
+    /* Number of failures of the unwind sink; each one disabled it. */
     uint64_t unwind_failures;
     /* Bytes written to jitdumps. */
     uint64_t jitdump_bytes_written;
-    /* Times the jitdump sink has switched itself off: no directory, a full disk, a file system with noexec, ... */
+    /* Number of failures of the jitdump sink (no directory, a full disk, a file system with noexec, ...); each one
+     * disabled it. */
     uint64_t jitdump_failures;
     /* Bytes written to image files. */
     uint64_t image_bytes_written;
-    /* Times the image sink has switched itself off. */
+    /* Number of failures of the image sink; each one disabled it. */
     uint64_t image_failures;
     /* Images written and mapped. */
     uint64_t images_written;
-    /* Those without header padding in front of the code: `perf record --call-graph dwarf` cannot use their unwind
+    /* Images without header padding in front of the code: `perf record --call-graph dwarf` cannot use their unwind
      * tables. */
     uint64_t images_without_padding;
     /* Runs of code pages without an image: unreadable, not final (writable, shared, not executable), not owned
@@ -319,7 +323,7 @@ struct jitlisten_statistics {
     uint64_t images_refused;
     /* Images replaced by anonymous memory, because their code was freed or their pages were about to change. */
     uint64_t images_withdrawn;
-    /* Mappings that failed late: the code was restored. */
+    /* Mappings that failed so late that the code had to be restored. */
     uint64_t images_put_back;
     /* Lost log lines: the file cannot be opened, belongs to another user, is on a full disk, ... */
     uint64_t log_lines_lost;
@@ -330,16 +334,16 @@ jitlisten_status jitlisten_get_statistics(struct jitlisten_statistics *statistic
 
 /* Recording. ----------------------------------------------------------------------------------------------------------
  *
- * Samples every thread of this process from inside: no perf, no ptrace, no root. The file is a perf.data, for perf
+ * Samples every thread of this process from inside, without perf, ptrace or root. The file is a perf.data, for perf
  * report, perf script, samply and the reports of the command jitlisten. Compiled code has names and lines if a session
- * is open; without one, only libraries have. Each thread gets a timer of the kernel (RLIMIT_SIGPENDING) on its CPU
- * time, with the highest real-time signal that is not in use, or a counter with SIGSTKFLT. A thread named "jitlisten"
- * writes. Images of compiled code are kept in a directory beside the file, FILE.images. See docs/record.md. */
+ * is open; otherwise only libraries have. Each thread gets a kernel timer (RLIMIT_SIGPENDING) on its CPU time, which
+ * raises the highest unused real-time signal, or a perf counter that raises SIGSTKFLT. A thread named "jitlisten"
+ * writes the file. Images of compiled code are kept in a directory next to it, FILE.images. See docs/record.md. */
 
 enum {
-    /* Wall-clock time, waiting threads included. */
+    /* Sample wall-clock time, including waiting threads. */
     JITLISTEN_RECORD_WALL = 1,
-    /* Children of a fork write files of their own; otherwise they are not recorded. */
+    /* Record the children of a fork, each to its own file. */
     JITLISTEN_RECORD_CHILDREN = 2,
     /* Make no images of compiled code for the recording. */
     JITLISTEN_RECORD_NO_IMAGES = 4,
@@ -347,50 +351,51 @@ enum {
     JITLISTEN_RECORD_NO_PYTHON = 8
 };
 
+/* Options of a recording. */
 struct jitlisten_record_options {
-    /* In: sizeof(struct jitlisten_record_options). */
+    /* Set to sizeof(struct jitlisten_record_options) by the caller. */
     size_t size;
     /* Samples per second of each thread's time, from 1 to 10000; 0: 199. CPU timers fire at the kernel's clock tick,
      * 100 to 1000 times a second; with a higher rate each sample has a longer period. */
     uint32_t hz;
-    /* JITLISTEN_RECORD_WALL, ... */
+    /* Flags: JITLISTEN_RECORD_WALL, ... */
     uint32_t flags;
-    /* Ends the recording after so many seconds; 0: no limit. jitlisten_record_stop() must still be called. */
+    /* Ends the recording after this many seconds; 0: no limit. jitlisten_record_stop() must still be called. */
     uint32_t seconds;
-    /* The PID of the process that requests the recording, which ends with it; 0: none. */
+    /* PID of the process that requests the recording; the recording ends with that process. 0: none. */
     uint32_t recorder;
     /* An event to count instead of time, as `perf list` names it: "cycles", "cache-misses", "page-faults"; ":u"
      * excludes the kernel. NULL: time. JITLISTEN_INVALID_ARGUMENT if the kernel does not count it for this process;
      * jitlisten_last_error() has the reason. */
     const char *event;
-    /* When `recorder` started: field 22 of /proc/PID/stat. JITLISTEN_WRONG_ORDER if it has ended. */
+    /* Start time of `recorder`: field 22 of /proc/PID/stat. JITLISTEN_WRONG_ORDER if that process has ended. */
     uint64_t recorder_start;
 };
 
-/* Starts a recording into the file at path. With the first sample an existing recording is renamed to path.old, and its
- * images to path.old.images; any other file is refused. In path, %p is the process, %h the host, %% a percent sign.
- * options may be NULL. JITLISTEN_WRONG_ORDER while another recording runs; JITLISTEN_INVALID_ARGUMENT if the file cannot
- * be written. Threads: any. */
+/* Starts a recording into the file at path. At the first sample, an existing recording is renamed to path.old and its
+ * images to path.old.images; any other existing file is an error. In path, %p stands for the PID, %h for the host name,
+ * %% for a percent sign. options may be NULL. Returns JITLISTEN_WRONG_ORDER while another recording runs, and
+ * JITLISTEN_INVALID_ARGUMENT if the file cannot be written. Threads: any. */
 jitlisten_status jitlisten_record_start(const char *path, const struct jitlisten_record_options *options);
 
-/* Ends the recording. The file is complete when this returns; before, or if the process is killed, it lacks at most the
- * last 1/20 s. JITLISTEN_WRONG_ORDER if there is none. Threads: any. */
+/* Ends the recording. The file is complete when this returns; earlier, or if the process is killed, it lacks at most
+ * the last 1/20 s. Returns JITLISTEN_WRONG_ORDER if there is no recording. Threads: any. */
 jitlisten_status jitlisten_record_stop(void);
 
-/* Copies the absolute path of the current recording, terminated, to the `size` bytes at path: an empty one until the
- * first sample, if an earlier recording has the name. The child of a fork has a file of its own. JITLISTEN_WRONG_ORDER if
- * there is no recording, JITLISTEN_INVALID_ARGUMENT if size is too small. Threads: any. */
+/* Copies the absolute path of the current recording as a C string to the `size` bytes at path. Until the first sample,
+ * the string is empty if an earlier recording has that name. The child of a fork has its own file. Returns
+ * JITLISTEN_WRONG_ORDER if there is no recording, and JITLISTEN_INVALID_ARGUMENT if size is too small. Threads: any. */
 jitlisten_status jitlisten_record_path(char *path, size_t size);
 
 /* Counters of the current recording, or of the last one. */
 struct jitlisten_record_statistics {
-    /* In: sizeof(struct jitlisten_record_statistics). As in struct jitlisten_statistics. */
+    /* Set to sizeof(struct jitlisten_record_statistics) by the caller; as in struct jitlisten_statistics. */
     size_t size;
     /* Samples in the file. */
     uint64_t samples;
-    /* Those whose stack does not reach the start of the thread. */
+    /* Samples whose stack does not reach the thread's entry function. */
     uint64_t incomplete;
-    /* Stacks that are deeper than one record: 8,184 frames, 4,096 of them native; only the innermost are there. */
+    /* Stacks that exceed one record (8,184 frames, 4,096 of them native); only the innermost frames are recorded. */
     uint64_t truncated;
     /* Samples lost because a buffer was full. */
     uint64_t lost;
@@ -398,58 +403,58 @@ struct jitlisten_record_statistics {
     uint64_t threads;
     /* Threads without a timer (RLIMIT_SIGPENDING), which are not sampled. */
     uint64_t threads_without_timer;
-    /* Bytes of the file. */
+    /* Size of the file in bytes. */
     uint64_t bytes;
-    /* 1 if writing failed (a full disk): the file is readable up to there. */
+    /* 1 if writing failed (a full disk); the file is readable up to that point. */
     uint64_t failures;
 };
 
 /* Copies the counters. statistics->size must be set. Threads: any. */
 jitlisten_status jitlisten_get_record_statistics(struct jitlisten_record_statistics *statistics);
 
-/* What is alive. --------------------------------------------------------------------------------------------------- */
+/* Live functions. -------------------------------------------------------------------------------------------------- */
 
-/* A function that was finalized and not freed. */
+/* A live function: finalized and not yet freed. */
 struct jitlisten_live_function {
-    /* The size of this structure as the library knows it. */
+    /* Size of this structure in the library's version. */
     size_t struct_size;
     uint64_t address;
     uint64_t size;
-    /* As in the perf map. */
+    /* Name as in the perf map. */
     const char *name;
-    /* File and line of its first instruction; NULL and 0: unknown. */
+    /* File and line of the first instruction; NULL and 0 if unknown. */
     const char *file;
     uint32_t line;
-    /* 0 */
+    /* Reserved; 0. */
     uint32_t reserved;
 };
 
 /* function and its strings are valid during the call. */
 typedef void (*jitlisten_function_callback)(void *user, const struct jitlisten_live_function *function);
 
-/* Calls back for every live function, by address, in this thread and with no lock held: the callback may call any
- * function. Reads line tables, hence slow. Threads: any. */
+/* Calls the callback for every live function, in order of address, on this thread and without any lock held: the
+ * callback may call any function. Slow, because it reads line tables. Threads: any. */
 jitlisten_status jitlisten_functions(jitlisten_function_callback callback, void *user);
 
 enum {
     /* A hook is called for each object. */
     JITLISTEN_DISCOVERED_BY_CALL = 1,
-    /* __jit_debug_register_code cannot be hooked (a debugger occupies it): the GDB JIT list is read whenever this LLVM
-     * makes memory executable. */
+    /* __jit_debug_register_code cannot be hooked because a debugger uses it: the GDB JIT list is read whenever this
+     * LLVM makes memory executable. */
     JITLISTEN_DISCOVERED_BY_LIST = 2
 };
 
 /* An observed LLVM of this process. */
 struct jitlisten_llvm {
-    /* The size of this structure as the library knows it. */
+    /* Size of this structure in the library's version. */
     size_t struct_size;
-    /* The library that contains it; "/proc/self/exe" for the program. */
+    /* Path of the library that contains the LLVM; "/proc/self/exe" for the program. */
     const char *path;
     /* JITLISTEN_DISCOVERED_BY_CALL or JITLISTEN_DISCOVERED_BY_LIST. */
     uint32_t discovered_by;
-    /* 0 */
+    /* Reserved; 0. */
     uint32_t reserved;
-    /* Objects in its GDB JIT list now. */
+    /* Number of objects currently in its GDB JIT list. */
     uint64_t objects;
     /* A JSON object for diagnostics: {"file": "...", "version": "14" or null, "heard_by": a list of "runtimedyld",
      * "jitlink", "list-call" and "list-poll", "linked": 3, "listed": 2, "missing": ["..."]}. Members may be added. */
@@ -459,7 +464,7 @@ struct jitlisten_llvm {
 /* llvm and its strings are valid during the call. */
 typedef void (*jitlisten_llvm_callback)(void *user, const struct jitlisten_llvm *llvm);
 
-/* Calls back for every observed LLVM, as jitlisten_functions does. Threads: any. */
+/* Calls the callback for every observed LLVM, like jitlisten_functions. Threads: any. */
 jitlisten_status jitlisten_llvms(jitlisten_llvm_callback callback, void *user);
 
 #ifdef __cplusplus

@@ -1,7 +1,7 @@
 /* jitlisten_llvm.hpp - report code from inside LLVM's own engines, for programs that embed LLVM 14 to 22.
  *
  * Header-only, C++17, compiled against your LLVM and linked with libjitlisten (jitlisten.h). Works with and without
- * RTTI and exceptions, whichever your LLVM was built with. One line for each engine; the engine decides which:
+ * RTTI and exceptions, whichever your LLVM was built with. Add one line for each engine, according to its kind:
  *
  *     #include <jitlisten_llvm.hpp>
  *
@@ -12,13 +12,13 @@
  *     // MCJIT
  *     engineBuilder.setMCJITMemoryManager(std::make_unique<jitlisten::ListeningMemoryManager<>>());
  *
- *     // MCJIT, an engine that has a memory manager already
+ *     // MCJIT, for an engine that already has a memory manager
  *     jitlisten::listenTo(*engine);                      // before it compiles
  *     engine->finalizeObject();
  *     jitlisten::finalized(*engine);                     // after everything that finalizes: finalizeObject(),
  *                                                        // getFunctionAddress(), getGlobalValueAddress()
  *
- *     // ORC: either kind of layer, or an LLJIT, which is asked what it has
+ *     // ORC: either kind of layer, or an LLJIT, whose layer is detected
  *     jitlisten::listenTo(rtdyldObjectLinkingLayer);
  *     jitlisten::listenTo(objectLinkingLayer);
  *     jitlisten::listenTo(*lljit);
@@ -29,7 +29,7 @@
  *       return llvm::Expected<llvm::orc::ThreadSafeModule>(std::move(module));
  *     });
  *
- * The classes behind it
+ * Classes
  *     LlvmListener               an llvm::JITEventListener, for MCJIT and RTDyldObjectLinkingLayer
  *     ListeningMemoryManager<B>  a B (llvm::SectionMemoryManager) that attaches an LlvmListener to its MCJIT engine and
  *                                knows when memory is final
@@ -39,8 +39,8 @@
  *   An object is reported twice: when it has addresses, and when its bytes are relocated and executable. MCJIT notifies
  *   its listeners only the first time; its memory manager reports the second (or you do, with finalized()). Tools do
  *   not see objects that are never finalized. RTDyldObjectLinkingLayer notifies its listeners when memory is final,
- *   after the symbols were published: a thread that looks one up at once may run before its name is known. JITLink
- *   notifies its plugins when memory is final, before symbols are published.
+ *   after the symbols were published: a thread that looks one up immediately may run it before its name is known.
+ *   JITLink notifies its plugins when memory is final, before symbols are published.
  *
  * When code is freed
  *   Every engine reports it in time, and a destroyed engine reports all its code. Three exceptions: a listener that you
@@ -109,8 +109,8 @@
 
 namespace jitlisten {
 
-/* Opens the session of this process for what is reported here and nothing else; options from the environment, see the
- * README. Where a session is open already, under LD_PRELOAD for instance, that one goes on. */
+/* Opens the session of this process for reported objects only, with the options of the environment (see the README). If
+ * a session is open already, for example through LD_PRELOAD, it is used unchanged. */
 inline jitlisten_status open() {
   jitlisten_options options{};
   options.size = sizeof options;
@@ -119,13 +119,13 @@ inline jitlisten_status open() {
 }
 
 enum class FramePointers {
-  All,       /* every function keeps one: what `perf record -g` walks by */
-  Untouched  /* as they would be: unwind tables alone cost nothing at run time */
+  All,       /* every function keeps one, as `perf record -g` needs */
+  Untouched  /* no change; unwind tables alone have no cost at run time */
 };
 
 namespace detail {
 
-/* Where LLVM's versions differ. ------------------------------------------------------------------------------------ */
+/* Differences between LLVM versions. ------------------------------------------------------------------------------- */
 
 #if LLVM_VERSION_MAJOR >= 15
 inline void addUnwindTable(llvm::Function &function) { function.setUWTableKind(llvm::UWTableKind::Async); }
@@ -133,12 +133,13 @@ inline void addUnwindTable(llvm::Function &function) { function.setUWTableKind(l
 inline void addUnwindTable(llvm::Function &function) { function.addFnAttr(llvm::Attribute::UWTable); }
 #endif
 
-/* Whether a convention passes an argument in the register of the frame pointer: GHC's, HiPE's and the two of HHVM. */
+/* True for calling conventions that pass an argument in the frame-pointer register: GHC, HiPE and the two of HHVM. */
 inline bool takesFrameRegister(llvm::CallingConv::ID convention) {
   return convention == 10 || convention == 11 || convention == 81 || convention == 82;
 }
 
-/* Such a function, or a caller of one: with a frame pointer it would lose its stack behind the call, or not compile. */
+/* True for functions of such a convention, and for their callers. With a frame pointer, a caller would lose its stack
+ * after the call, or not compile. */
 inline bool needsFrameRegister(const llvm::Function &function) {
   if (takesFrameRegister(function.getCallingConv())) return true;
   for (const llvm::BasicBlock &block : function) {
@@ -150,7 +151,7 @@ inline bool needsFrameRegister(const llvm::Function &function) {
   return false;
 }
 
-/* A plugin whose resources have the same two verbs in every version. */
+/* Base class of a plugin whose resource callbacks are the same in every LLVM version. */
 class PluginOfAnyVersion : public llvm::orc::ObjectLinkingLayer::Plugin {
  public:
   virtual void removing(llvm::orc::ResourceKey key) = 0;
@@ -178,7 +179,8 @@ class PluginOfAnyVersion : public llvm::orc::ObjectLinkingLayer::Plugin {
 
 /* ------------------------------------------------------------------------------------------------------------------ */
 
-/* 0 where the session is not open or does not understand the object: no sink is notified, and nothing else is lost. */
+/* Reports an object as *loaded*. Returns object 0 if the session is not open or cannot parse the object; the object is
+ * then ignored. */
 inline jitlisten_object loaded(llvm::StringRef elf) {
   jitlisten_object object{};
   const jitlisten_status status = jitlisten_object_loaded(elf.data(), elf.size(), nullptr, 0, &object);
@@ -189,10 +191,10 @@ inline jitlisten_object loaded(llvm::StringRef elf) {
   return object;
 }
 
-/* The section table of an ELF file in memory, as far as it takes to give sections the addresses they were loaded at. */
+/* Section table of an ELF file in memory, used to set the load addresses of sections. */
 class SectionTable {
  public:
-  /* Empty where the file is not ELF of 64 bits and this byte order, or its table lies outside it. */
+  /* Empty if the file is not a 64-bit little-endian ELF file, or its section table lies outside the file. */
   explicit SectionTable(llvm::StringRef elf) : elf_(elf) {
     llvm::ELF::Elf64_Ehdr header;
     if (elf.size() < sizeof header) return;
@@ -203,7 +205,7 @@ class SectionTable {
       return;
     }
     start_ = header.e_shoff;
-    /* A table that is too long for the header says its length in its first entry. */
+    /* If the number of entries does not fit the header, the first entry contains it. */
     const bool is_long = header.e_shnum == 0 && fits(1);
     const uint64_t count = is_long ? at(0).sh_size : header.e_shnum;
     if (fits(count)) count_ = count;
@@ -219,7 +221,7 @@ class SectionTable {
     return section;
   }
 
-  /* Where the entry is in the file. */
+  /* File offset of the entry. */
   size_t place(size_t index) const { return start_ + index * sizeof(Section); }
 
  private:
@@ -234,10 +236,10 @@ class SectionTable {
 
 }  // namespace detail
 
-/* Gives every function with a body what it takes to walk past it: an unwind table, correct at every instruction, and a
- * frame pointer. LLVM leaves both out of a function it knows not to throw, and then nothing walks past it, gdb
- * included. Functions that get an argument in the register of the frame pointer (GHC's convention), and their callers,
- * go without. */
+/* Makes every defined function unwindable: adds an unwind table that is correct at every instruction, and a frame
+ * pointer. LLVM omits both from functions that it knows not to throw; then no tool can unwind past them, gdb included.
+ * Functions that receive an argument in the frame-pointer register (GHC's convention), and their callers, get no frame
+ * pointer. */
 inline void setUnwindable(llvm::Module &module, FramePointers frame_pointers = FramePointers::All) {
   for (llvm::Function &function : module) {
     if (function.isDeclaration()) continue;
@@ -248,8 +250,8 @@ inline void setUnwindable(llvm::Module &module, FramePointers frame_pointers = F
   }
 }
 
-/* Reports objects from MCJIT or from ORC's RTDyldObjectLinkingLayer. Made by listenTo() and ListeningMemoryManager
- * only, because LLVM keeps a plain pointer to it. */
+/* Reports objects of MCJIT or of ORC's RTDyldObjectLinkingLayer. Only listenTo() and ListeningMemoryManager create it,
+ * because LLVM keeps a raw pointer to it. */
 class LlvmListener final : public llvm::JITEventListener {
  public:
   LlvmListener(const LlvmListener &) = delete;
@@ -263,10 +265,10 @@ class LlvmListener final : public llvm::JITEventListener {
   void notifyObjectLoaded(ObjectKey key, const llvm::object::ObjectFile &file,
                           const llvm::RuntimeDyld::LoadedObjectInfo &info) override {
     if (when_ == Final::AtOnce) {
-      /* Keys are the addresses of what is alive: the one that had this key was not reported as freed. */
+      /* Keys are addresses of live objects: the previous object with this key was not reported as freed. */
       notifyFreeingObject(key);
     } else if (knows(key)) {
-      return; /* registered twice */
+      return; /* the listener was registered twice */
     }
     const auto debug_object = info.getObjectForDebug(file);
     if (debug_object.getBinary() == nullptr) return;
@@ -289,7 +291,7 @@ class LlvmListener final : public llvm::JITEventListener {
     objects_.erase(found);
   }
 
-  /* MCJIT: everything that was loaded so far is relocated and may run. */
+  /* For MCJIT: reports that all objects loaded so far are relocated and may run. */
   void finalized() {
     const std::lock_guard<std::mutex> lock(mutex_);
     for (const ObjectKey key : pending_) {
@@ -309,14 +311,15 @@ class LlvmListener final : public llvm::JITEventListener {
     return objects_.count(key) != 0;
   }
 
-  /* One for all layers: their keys are addresses of memory managers that are alive. Never destroyed. */
+  /* The listener shared by all ORC layers: their keys are addresses of live memory managers, so they do not collide.
+   * Never destroyed. */
   static LlvmListener &ofOrc() {
     static LlvmListener &listener = *new LlvmListener(Final::AtOnce);
     return listener;
   }
 
-  /* One for each address that an engine has had, because finalized() is about one engine. Never destroyed: nothing says
-   * when an engine is. Null unless it is to be made. */
+  /* The listener of an MCJIT engine, by its address, because finalized() applies to one engine; null if there is none
+   * and `make` is false. Never destroyed: the destruction of an engine is not reported. */
   static LlvmListener *ofMcjit(const llvm::ExecutionEngine &engine, bool make) {
     static std::mutex &mutex = *new std::mutex;
     static auto &listeners = *new std::map<const llvm::ExecutionEngine *, LlvmListener *>;
@@ -338,15 +341,15 @@ class LlvmListener final : public llvm::JITEventListener {
   std::vector<ObjectKey> pending_;
 };
 
-/* The memory manager of an MCJIT engine: what EngineBuilder::setMCJITMemoryManager() wants. It registers a listener
- * when the engine loads its first object, and says *finalized* when memory is. */
+/* Memory manager for EngineBuilder::setMCJITMemoryManager(). It registers a listener when the engine loads its first
+ * object, and reports *finalized* when the memory is final. */
 template <class Base = llvm::SectionMemoryManager>
 class ListeningMemoryManager : public Base {
  public:
   using Base::Base;
   using Base::notifyObjectLoaded;
 
-  /* MCJIT calls its memory manager right before its listeners. */
+  /* MCJIT notifies its memory manager immediately before its listeners. */
   void notifyObjectLoaded(llvm::ExecutionEngine *engine, const llvm::object::ObjectFile &file) override {
     Base::notifyObjectLoaded(engine, file);
     if (is_registered_) return;
@@ -365,15 +368,15 @@ class ListeningMemoryManager : public Base {
   bool is_registered_ = false;
 };
 
-/* Reports objects from ORC's ObjectLinkingLayer, that is, from JITLink.
+/* Reports objects of ORC's ObjectLinkingLayer, that is, of JITLink.
  *
- * JITLink takes an object apart into blocks, drops what is not needed, and places the rest; of the object file's
- * `.eh_frame` only the records of functions that stay are left, with a terminator behind them. So the file is copied,
- * and its section table is given the addresses of the blocks, and to `.eh_frame` the size it has now.
+ * JITLink splits an object into blocks, removes unreferenced blocks, and places the others. Its `.eh_frame` then has
+ * only the records of the remaining functions, followed by a terminator. The plugin therefore copies the object file,
+ * and sets the addresses of the blocks, and the new size of `.eh_frame`, in the section table of the copy.
  *
- * One thing is set right: each record keeps the alignment it had in the file, so where one was dropped there may be
- * four zero bytes, which is how the end of the table looks. No unwinder, libgcc included, would find the records
- * behind. */
+ * The plugin also corrects the alignment of the records. Each record keeps the alignment that it had in the file, so a
+ * removed record may leave four zero bytes, which look like the terminator. No unwinder, libgcc included, would find
+ * the records after them. */
 class LlvmLinkPlugin final : public detail::PluginOfAnyVersion {
  public:
   void notifyMaterializing(llvm::orc::MaterializationResponsibility &responsibility, llvm::jitlink::LinkGraph &,
@@ -386,7 +389,7 @@ class LlvmLinkPlugin final : public detail::PluginOfAnyVersion {
   void modifyPassConfig(llvm::orc::MaterializationResponsibility &responsibility, llvm::jitlink::LinkGraph &,
                         llvm::jitlink::PassConfiguration &passes) override {
     const auto *of = &responsibility;
-    /* Blocks are still views of the file here, and the dead ones are gone. */
+    /* In this pass, blocks still point into the file, and dead blocks have been removed. */
     passes.PostPrunePasses.push_back([this, of](llvm::jitlink::LinkGraph &graph) {
       closeGaps(graph);
       with(of, [&](Link &link) { link.origins = origins(graph, link.file); });
@@ -398,7 +401,7 @@ class LlvmLinkPlugin final : public detail::PluginOfAnyVersion {
     });
   }
 
-  /* Memory is final, and the file is still there: the link context owns both. */
+  /* The memory is final, and the file still exists: the link context owns both. */
   llvm::Error notifyEmitted(llvm::orc::MaterializationResponsibility &responsibility) override {
     const std::string file = takeLinked(&responsibility);
     const jitlisten_object object = file.empty() ? jitlisten_object{} : detail::loaded(file);
@@ -409,7 +412,7 @@ class LlvmLinkPlugin final : public detail::PluginOfAnyVersion {
       objects_[key].push_back(object);
     });
     if (error) {
-      /* Its tracker was removed meanwhile; the layer finds out next, and gives the memory back. */
+      /* The resource tracker was removed concurrently; the layer will notice that next, and free the memory. */
       llvm::consumeError(std::move(error));
       jitlisten_freeing(object);
     }
@@ -445,7 +448,7 @@ class LlvmLinkPlugin final : public detail::PluginOfAnyVersion {
 
   struct Origin {
     size_t section; /* index in the file's section table */
-    uint64_t offset; /* in that section */
+    uint64_t offset; /* offset in the section */
   };
 
   struct Placed {
@@ -480,7 +483,7 @@ class LlvmLinkPlugin final : public detail::PluginOfAnyVersion {
     }
   }
 
-  /* Which part of the file each block is a view of. */
+  /* Section and offset of each block in the file. */
   static std::map<const Block *, Origin> origins(llvm::jitlink::LinkGraph &graph, llvm::StringRef file) {
     const detail::SectionTable table(file);
     std::map<uint64_t, size_t> by_offset;
@@ -505,7 +508,7 @@ class LlvmLinkPlugin final : public detail::PluginOfAnyVersion {
     return origins;
   }
 
-  /* Where the sections of the file are now. */
+  /* Load addresses of the file's sections. */
   static std::vector<Placed> placed(llvm::jitlink::LinkGraph &graph, const Link &link) {
     std::map<size_t, Placed> placed;
     for (llvm::jitlink::Section &part : graph.sections()) {
@@ -526,7 +529,7 @@ class LlvmLinkPlugin final : public detail::PluginOfAnyVersion {
     return result;
   }
 
-  /* A copy of the file with its sections where they are; the link is forgotten. */
+  /* Returns a copy of the file with load addresses in its section table, and removes the link. */
   std::string takeLinked(const llvm::orc::MaterializationResponsibility *of) {
     const std::lock_guard<std::mutex> lock(mutex_);
     const auto found = links_.find(of);
@@ -549,15 +552,15 @@ class LlvmLinkPlugin final : public detail::PluginOfAnyVersion {
   std::map<llvm::orc::ResourceKey, std::vector<jitlisten_object>> objects_;
 };
 
-/* Once for each layer. */
+/* Reports the objects that the layer links. Call it once for each layer. */
 inline void listenTo(llvm::orc::RTDyldObjectLinkingLayer &layer) {
   layer.registerJITEventListener(LlvmListener::ofOrc());
 }
 
-/* Once for each layer. */
+/* Reports the objects that the layer links. Call it once for each layer. */
 inline void listenTo(llvm::orc::ObjectLinkingLayer &layer) { layer.addPlugin(std::make_unique<LlvmLinkPlugin>()); }
 
-/* False where its layer is neither of the two. */
+/* Reports the objects of an LLJIT; returns false if its layer is neither of the two above. */
 inline bool listenTo(llvm::orc::LLJIT &jit) {
   llvm::orc::ObjectLayer &layer = jit.getObjLinkingLayer();
   if (auto *jitlink = llvm::dyn_cast<llvm::orc::ObjectLinkingLayer>(&layer)) {
@@ -571,14 +574,15 @@ inline bool listenTo(llvm::orc::LLJIT &jit) {
   return false;
 }
 
-/* An MCJIT engine whose memory manager is not a ListeningMemoryManager; call finalized() then. */
+/* Reports the objects of an MCJIT engine whose memory manager is not a ListeningMemoryManager; call finalized() for it.
+ * */
 inline void listenTo(llvm::ExecutionEngine &engine) {
   LlvmListener &listener = *LlvmListener::ofMcjit(engine, true);
-  engine.UnregisterJITEventListener(&listener); /* a second call changes nothing */
+  engine.UnregisterJITEventListener(&listener); /* a second call has no effect */
   engine.RegisterJITEventListener(&listener);
 }
 
-/* Everything this engine has loaded is relocated and may run: finalizeObject() has returned. */
+/* Reports that everything the engine has loaded is relocated and may run. Call it after finalizeObject(). */
 inline void finalized(llvm::ExecutionEngine &engine) {
   if (LlvmListener *listener = LlvmListener::ofMcjit(engine, false)) listener->finalized();
 }

@@ -1,5 +1,5 @@
-//! With one of the `llvmNN-N` features: compiles `src/producer/llvm.cpp`, and with it the C++ adapters of
-//! `include/jitlisten_llvm.hpp`, against the LLVM that llvm-sys has found. Otherwise nothing.
+//! Build script. If an `llvmNN-N` feature is enabled, compiles `src/producer/llvm.cpp`, and with it the C++ adapters of
+//! `include/jitlisten_llvm.hpp`, against the LLVM that llvm-sys has found. Otherwise does nothing.
 
 fn main() {
     println!("cargo:rerun-if-changed=build.rs");
@@ -12,8 +12,8 @@ mod adapter {
     use std::env;
     use std::process::Command;
 
-    /// What the adapters call. The crate brings its own, under names that cannot meet those of a `libjitlisten` that is
-    /// linked or preloaded into the same program.
+    /// C functions that the adapters call. The crate defines its own, under names that cannot collide with those of a
+    /// `libjitlisten` that is linked or preloaded into the same program.
     const VERBS: [&str; 5] = [
         "jitlisten_object_loaded",
         "jitlisten_owns_pages",
@@ -27,15 +27,17 @@ mod adapter {
             .filter(|(name, _)| name.starts_with("DEP_LLVM_") && name.ends_with("_CONFIG_PATH"))
             .map(|(_, path)| path)
             .collect();
-        // Two do not even get as far as inkwell, which refuses them, too.
+        // With two features, the build usually fails even earlier: inkwell rejects them, too.
         let [config] = &configs[..] else {
             panic!("choose one LLVM: exactly one of the features llvm14-0 to llvm22-1, not {}", configs.len());
         };
-        let includes = ask(config, "--includedir");
+        let includes = query_llvm_config(config, "--includedir");
         let mut build = cc::Build::new();
         build.cpp(true).std("c++17").file("src/producer/llvm.cpp").include("include").warnings(false);
         build.flag("-isystem").flag(&includes).flag("-fno-exceptions").flag("-fno-rtti").define("NDEBUG", None);
-        for definition in ask(config, "--cxxflags").split_whitespace().filter_map(|flag| flag.strip_prefix("-D")) {
+        for definition in
+            query_llvm_config(config, "--cxxflags").split_whitespace().filter_map(|flag| flag.strip_prefix("-D"))
+        {
             let (name, value) =
                 definition.split_once('=').map_or((definition, None), |(name, value)| (name, Some(value)));
             build.define(name, value);
@@ -49,8 +51,9 @@ mod adapter {
         }
     }
 
-    fn ask(config: &str, what: &str) -> String {
-        let done = Command::new(config).arg(what).output().unwrap_or_else(|error| panic!("{config} {what}: {error}"));
-        String::from_utf8_lossy(&done.stdout).trim().to_owned()
+    fn query_llvm_config(config: &str, option: &str) -> String {
+        let output =
+            Command::new(config).arg(option).output().unwrap_or_else(|error| panic!("{config} {option}: {error}"));
+        String::from_utf8_lossy(&output.stdout).trim().to_owned()
     }
 }

@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
-"""Writes src/python/layout/table.rs: where CPython 3.8 to 3.12 keeps what the sampler reads. From 3.13 on the
-interpreter says so itself.
+"""Writes src/python/layout/table.rs: offsets in the structures of CPython 3.8 to 3.12. From 3.13 on the interpreter
+stores them itself.
 
     python3 sampler/python-offsets.py INCLUDE... > sampler/src/python/layout/table.rs
 
-INCLUDE: the folders of Python.h, one of each release: /root/.pyenv/versions/3.8.18/include/python3.8 ...
+INCLUDE: the directory of Python.h of each release: /root/.pyenv/versions/3.8.18/include/python3.8 ...
 """
 
 import subprocess

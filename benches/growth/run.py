@@ -1,10 +1,9 @@
 #!/usr/bin/env python3
-"""How the time grows when one dimension doubles: benches/growth/run.py LIBRARY [DIMENSION...]
+"""Growth of processor time when one dimension doubles: benches/growth/run.py LIBRARY [DIMENSION...]
 
-Prints a Markdown table: milliseconds of processor time for each size without and with the library, the exponent of the
-growth between the smallest and the largest size (least squares over the logarithms), and `worse` where it is above that
-of n log n by more than 0.1. Each figure is the best of three runs; machines are noisy, so look at the figures before
-the verdict.
+Prints a Markdown table: milliseconds of processor time for each size without and with the library, and the exponent of
+the growth (least squares over the logarithms). The verdict is `worse` if the exponent exceeds that of n log n by more
+than 0.1. Each time is the minimum of three runs. Machines are noisy, so check the times before the verdict.
 """
 
 import math
@@ -17,7 +16,7 @@ import tempfile
 
 HERE = pathlib.Path(__file__).parent
 DIMENSIONS = {
-    # name: (smallest size, how often it doubles, what one is, sinks, limit of the address space in KiB)
+    # name: (smallest size, number of sizes, description of one unit, sinks, limit of the address space in KiB)
     "objects": (2_000, 4, "objects of one function", "perfmap,jitdump,unwind", None),
     "images": (500, 4, "objects of one function", "image", None),
     "functions": (2_000, 5, "functions in one object, each a text range of its own", "perfmap,jitdump,unwind", None),
@@ -30,44 +29,46 @@ DIMENSIONS = {
 }
 
 
-def build(place):
-    program = place / "growth"
+def build(directory):
+    program = directory / "growth"
     compiler = os.environ.get("CC", "cc")
-    words = [compiler, "-O1", "-rdynamic", f"-I{HERE.parent.parent / 'include'}", str(HERE / "growth.c")]
-    subprocess.run([*words, "-pthread", "-ldl", "-o", program], check=True)
-    empty = place / "empty.c"
+    command = [compiler, "-O1", "-rdynamic", f"-I{HERE.parent.parent / 'include'}", str(HERE / "growth.c")]
+    subprocess.run([*command, "-pthread", "-ldl", "-o", program], check=True)
+    empty = directory / "empty.c"
     empty.write_text("int nothing;\n")
-    subprocess.run([compiler, "-shared", "-fPIC", "-o", place / "lib0.so", empty], check=True)
+    subprocess.run([compiler, "-shared", "-fPIC", "-o", directory / "lib0.so", empty], check=True)
     return program
 
 
-def run(program, place, name, size, library):
+def run(program, directory, name, size, library):
     _, _, _, sinks, limit = DIMENSIONS[name]
-    environment = dict(os.environ, JITLISTEN=sinks, JITLISTEN_DIR=str(place / "files"))
+    environment = dict(os.environ, JITLISTEN=sinks, JITLISTEN_DIR=str(directory / "files"))
     environment.pop("LD_PRELOAD", None)
-    words = ["env"]
+    command = ["env"]
     if library:
-        words.append(f"LD_PRELOAD={library}")
-    words += [str(program), "objects" if name in ("narrow", "images") else name, str(size), str(place)]
+        command.append(f"LD_PRELOAD={library}")
+    command += [str(program), "objects" if name in ("narrow", "images") else name, str(size), str(directory)]
     if limit:
-        words = ["sh", "-c", f'ulimit -v {limit}; exec "$@"', "sh", *words]
-    (place / "files").mkdir(exist_ok=True)
-    done = subprocess.run(words, env=environment, capture_output=True, text=True, check=True)
-    shutil.rmtree(place / "files", ignore_errors=True)
-    return float(done.stdout)
+        command = ["sh", "-c", f'ulimit -v {limit}; exec "$@"', "sh", *command]
+    (directory / "files").mkdir(exist_ok=True)
+    result = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
+    shutil.rmtree(directory / "files", ignore_errors=True)
+    return float(result.stdout)
 
 
 def directory_in_memory():
-    """ext4 looks at every file that was removed in the last five seconds before it makes one: that is not our
-    growth."""
+    """Returns a directory in memory. Before it creates a file, ext4 examines every file removed in the last five
+    seconds; that would distort the growth."""
     memory = "/dev/shm"
     return memory if os.path.isdir(memory) and not os.statvfs(memory).f_flag & os.ST_NOEXEC else None
 
 
 def exponent(sizes, times):
-    x, y = [math.log(size) for size in sizes], [math.log(max(time, 1e-3)) for time in times]
-    mean_x, mean_y = sum(x) / len(x), sum(y) / len(y)
-    return sum((a - mean_x) * (b - mean_y) for a, b in zip(x, y)) / sum((a - mean_x) ** 2 for a in x)
+    log_sizes, log_times = [math.log(size) for size in sizes], [math.log(max(time, 1e-3)) for time in times]
+    mean_size, mean_time = sum(log_sizes) / len(log_sizes), sum(log_times) / len(log_times)
+    return sum((size - mean_size) * (time - mean_time) for size, time in zip(log_sizes, log_times)) / sum(
+        (size - mean_size) ** 2 for size in log_sizes
+    )
 
 
 def main():
@@ -76,24 +77,26 @@ def main():
     status = 0
     print("| what doubles | sizes | without, ms | with, ms | exponent | |\n| --- | --- | --- | --- | --- | --- |")
     with tempfile.TemporaryDirectory(dir=directory_in_memory()) as directory:
-        place = pathlib.Path(directory)
-        program = build(place)
+        scratch = pathlib.Path(directory)
+        program = build(scratch)
         for name in names:
-            smallest, doublings, what, sinks, _ = DIMENSIONS[name]
+            smallest, doublings, unit, sinks, _ = DIMENSIONS[name]
             sizes = [smallest << step for step in range(doublings)]
             if name == "libraries":
                 for number in range(1, sizes[-1]):
-                    shutil.copy(place / "lib0.so", place / f"lib{number}.so")
-            stock, ours = ([min(run(program, place, name, size, which) for _ in range(3)) for size in sizes]
-                           for which in (None, library))
-            fitted = exponent(sizes, ours)
+                    shutil.copy(scratch / "lib0.so", scratch / f"lib{number}.so")
+            stock_times, our_times = (
+                [min(run(program, scratch, name, size, preloaded) for _ in range(3)) for size in sizes]
+                for preloaded in (None, library)
+            )
+            our_exponent = exponent(sizes, our_times)
             linearithmic = exponent(sizes, [size * math.log(size) for size in sizes])
-            figures = [", ".join(f"{time:.1f}" for time in times) for times in (stock, ours)]
-            verdict = "worse" if fitted > linearithmic + 0.1 else ""
+            time_cells = [", ".join(f"{time:.1f}" for time in times) for times in (stock_times, our_times)]
+            verdict = "worse" if our_exponent > linearithmic + 0.1 else ""
             status = 1 if verdict else status
-            size_words = ", ".join(f"{size:,}" for size in sizes)
+            size_cell = ", ".join(f"{size:,}" for size in sizes)
             print(
-                f"| {what} (`{sinks}`) | {size_words} | {figures[0]} | {figures[1]} | {fitted:.2f} | {verdict} |",
+                f"| {unit} (`{sinks}`) | {size_cell} | {time_cells[0]} | {time_cells[1]} | {our_exponent:.2f} | {verdict} |",
                 flush=True,
             )
     return status

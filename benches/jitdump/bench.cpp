@@ -1,20 +1,19 @@
-// What a jitdump costs: LLVM's own listener and ours, given the same objects in one run, side by side.
+// Cost of a jitdump: compares LLVM's own listener with ours, which get the same objects in one run.
 //
 //   bench DIRECTORY COUNT OBJECT.o...
 //
-// Every object file is loaded COUNT times through RuntimeDyld, relocated, and given to both, in alternating order. What
-// is measured is one call: LLVM's notifyObjectLoaded, and our *loaded* and *finalized* with everything they do (copy,
-// parse, names, lines, tables, write). *loaded*, the copy, the model and the names, serves every sink there is;
-// *finalized* is what is done for the jitdump, and the look at frame pointers. Both write to a file in DIRECTORY. The
-// debug object we are handed is made before: LLVM's GDB listener, which MCJIT always has, makes one anyway; what that
-// takes is printed beside, and in the last column added to ours.
+// RuntimeDyld loads and relocates every object file COUNT times and passes it to both listeners in alternating order.
+// The measured calls are LLVM's notifyObjectLoaded, and our *loaded* and *finalized* with all their work (copy, parse,
+// names, lines, tables, write). *loaded* copies and parses the object and makes its names, for all sinks; *finalized*
+// writes the jitdump and examines frame pointers. Both listeners write to a file in DIRECTORY. The debug object that we
+// receive is made outside of the measured time, because LLVM's GDB listener, which MCJIT always has, needs one anyway.
+// Its cost is printed separately, and added to ours in the last column.
 //
-// Beside them ORC's perf plugin, given every tenth: see orc.cpp. It links in another way, so the order does not
-// alternate.
+// ORC's perf plugin gets every tenth object: see orc.cpp. It needs a different linker, so its order does not alternate.
 //
-// Numbers are medians; where a mean is given it is of the middle 90 %, because a file costs most where it gets a new
-// page, and medians hide what does not happen each time. A/A is the ratio of every other sample to the rest: what
-// differs from 1 by less is noise.
+// Numbers are medians. Means are of the middle 90 %: a file is slowest when it gets a new page, and medians hide costs
+// that do not occur each time. A/A is the ratio of alternate samples to the others; smaller deviations from 1 are
+// noise.
 
 #include "orc.h"
 
@@ -43,11 +42,11 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-double since(Clock::time_point start) {
+double elapsed_us(Clock::time_point start) {
     return std::chrono::duration<double, std::micro>(Clock::now() - start).count();
 }
 
-// One mapping for everything: a mapping per section would meet vm.max_map_count before 50,000 objects.
+// Memory manager with one large mapping: separate mappings would reach vm.max_map_count before 50,000 objects.
 class Arena : public llvm::RuntimeDyld::MemoryManager {
     uint8_t *next = nullptr, *end = nullptr;
     std::vector<std::pair<uint8_t *, size_t>> code;
@@ -56,33 +55,33 @@ class Arena : public llvm::RuntimeDyld::MemoryManager {
         if (next == nullptr || size_t(end - next) < size + alignment) {
             size_t block = 1 << 26;
             int all = PROT_READ | PROT_WRITE | PROT_EXEC;
-            void *made = mmap(nullptr, block, all, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-            if (made == MAP_FAILED)
+            void *mapped = mmap(nullptr, block, all, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+            if (mapped == MAP_FAILED)
                 abort();
-            next = static_cast<uint8_t *>(made);
+            next = static_cast<uint8_t *>(mapped);
             end = next + block;
         }
         uintptr_t mask = alignment ? alignment - 1 : 15;
-        uint8_t *place = reinterpret_cast<uint8_t *>((reinterpret_cast<uintptr_t>(next) + mask) & ~mask);
-        next = place + size;
-        return place;
+        uint8_t *address = reinterpret_cast<uint8_t *>((reinterpret_cast<uintptr_t>(next) + mask) & ~mask);
+        next = address + size;
+        return address;
     }
 
 public:
-    // Every object begins a page, as with the managers JITs use.
-    void page() { next = reinterpret_cast<uint8_t *>((reinterpret_cast<uintptr_t>(next) + 4095) & ~uintptr_t(4095)); }
+    // Starts a new page for each object, as the managers of JITs do.
+    void align_to_page() { next = reinterpret_cast<uint8_t *>((reinterpret_cast<uintptr_t>(next) + 4095) & ~uintptr_t(4095)); }
     uint8_t *allocateCodeSection(uintptr_t size, unsigned alignment, unsigned, llvm::StringRef) override {
         if (!pages_become_final)
             return allocate(size, alignment);
-        page();
-        uint8_t *place = allocate(size, 4096);
-        page();
-        code.emplace_back(place, next - place);
-        return place;
+        align_to_page();
+        uint8_t *address = allocate(size, 4096);
+        align_to_page();
+        code.emplace_back(address, next - address);
+        return address;
     }
-    // For the image sink, which exchanges pages that are no longer writable: code has pages of its own.
+    // The image sink replaces pages that are no longer writable, so code needs separate pages.
     const bool pages_become_final = getenv("JITLISTEN") && strstr(getenv("JITLISTEN"), "image");
-    void final() {
+    void make_executable() {
         for (auto [start, size] : code)
             if (mprotect(start, size, PROT_READ | PROT_EXEC) != 0)
                 abort();
@@ -96,8 +95,8 @@ public:
     bool finalizeMemory(std::string *) override { return false; }
 };
 
-// Whatever an object wants is somewhere near its end.
-class Anything : public llvm::JITSymbolResolver {
+// Resolves every symbol to a dummy address.
+class DummyResolver : public llvm::JITSymbolResolver {
     void lookup(const LookupSet &symbols, OnResolvedFunction resolved) override {
         LookupResult result;
         for (llvm::StringRef symbol : symbols)
@@ -121,14 +120,14 @@ struct Samples {
     double mean() const {
         auto sorted = values;
         std::sort(sorted.begin(), sorted.end());
-        size_t rim = sorted.size() / 20;
-        double sum = std::accumulate(sorted.begin() + rim, sorted.end() - rim, 0.0);
-        return sorted.empty() ? 0 : sum / double(sorted.size() - 2 * rim);
+        size_t trimmed = sorted.size() / 20;
+        double sum = std::accumulate(sorted.begin() + trimmed, sorted.end() - trimmed, 0.0);
+        return sorted.empty() ? 0 : sum / double(sorted.size() - 2 * trimmed);
     }
     double median(size_t from, size_t to) const { return median({values.begin() + from, values.begin() + to}); }
     double a_a() const {
         std::vector<double> halves[2];
-        // Pairs, because the order of the two listeners alternates too.
+        // Compare pairs of samples, because the order of the two listeners alternates as well.
         for (size_t i = 0; i < values.size(); i++)
             halves[i / 2 % 2].push_back(values[i]);
         return median(halves[0]) / median(halves[1]);
@@ -138,41 +137,41 @@ struct Samples {
 struct Bench {
     llvm::JITEventListener *llvm_listener = llvm::JITEventListener::createPerfJITEventListener();
     Arena arena;
-    Anything anything;
+    DummyResolver resolver;
     Samples theirs, ours, finalized, debug_object, load, orc;
 
-    void once(llvm::MemoryBufferRef buffer, uint64_t key, bool ours_first) {
+    void measure(llvm::MemoryBufferRef buffer, uint64_t key, bool ours_first) {
         auto file = llvm::cantFail(llvm::object::ObjectFile::createELFObjectFile(buffer));
-        arena.page();
-        llvm::RuntimeDyld linker(arena, anything);
+        arena.align_to_page();
+        llvm::RuntimeDyld linker(arena, resolver);
         auto start = Clock::now();
         auto info = linker.loadObject(*file);
         linker.resolveRelocations();
-        load.values.push_back(since(start));
-        arena.final();
+        load.values.push_back(elapsed_us(start));
+        arena.make_executable();
         if (linker.hasError()) {
             fprintf(stderr, "%s\n", linker.getErrorString().str().c_str());
             exit(1);
         }
         start = Clock::now();
         auto debug = info->getObjectForDebug(*file);
-        debug_object.values.push_back(since(start));
+        debug_object.values.push_back(elapsed_us(start));
         llvm::StringRef bytes = debug.getBinary()->getData();
         if (ours_first)
-            tell_ours(bytes);
+            notify_ours(bytes);
         start = Clock::now();
         llvm_listener->notifyObjectLoaded(key, *file, *info);
-        theirs.values.push_back(since(start));
+        theirs.values.push_back(elapsed_us(start));
         if (!ours_first)
-            tell_ours(bytes);
+            notify_ours(bytes);
     }
 
-    void tell_ours(llvm::StringRef bytes) {
+    void notify_ours(llvm::StringRef bytes) {
         auto start = Clock::now();
         ours_loaded(reinterpret_cast<const uint8_t *>(bytes.data()), bytes.size());
-        double loaded = since(start);
+        double loaded = elapsed_us(start);
         ours_finalized();
-        ours.values.push_back(since(start));
+        ours.values.push_back(elapsed_us(start));
         finalized.values.push_back(ours.values.back() - loaded);
     }
 
@@ -221,7 +220,7 @@ int main(int argc, char **argv) {
             return 1;
         }
         for (size_t i = 0; i < count; i++) {
-            bench.once((*buffer)->getMemBufferRef(), ++key, i % 2 != 0);
+            bench.measure((*buffer)->getMemBufferRef(), ++key, i % 2 != 0);
             if (i % 10 == 0)
                 bench.orc.values.push_back(plugin.link((*buffer)->getMemBufferRef()));
         }

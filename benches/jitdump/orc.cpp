@@ -1,6 +1,6 @@
-// What ORC's PerfSupportPlugin takes for an object: its pass over the linked graph, from the pass before it to the pass
-// behind it, and the function it registers to write the records when the memory is final. Linking itself is not
-// counted. Everything the plugin offers is asked for, line tables and unwind records.
+// Time that ORC's PerfSupportPlugin takes for an object: its pass over the linked graph, measured by passes before and
+// after it, and the function that writes the records once the memory is final. Linking itself is not counted. All
+// features of the plugin are enabled: line tables and unwind records.
 
 #include "orc.h"
 
@@ -21,25 +21,25 @@ using namespace llvm::orc;
 namespace {
 
 using Clock = std::chrono::steady_clock;
-Clock::time_point began;
-double spent;
+Clock::time_point started;
+double elapsed_us;
 
-void begin() { began = Clock::now(); }
-void end() { spent += std::chrono::duration<double, std::micro>(Clock::now() - began).count(); }
+void start_timer() { started = Clock::now(); }
+void stop_timer() { elapsed_us += std::chrono::duration<double, std::micro>(Clock::now() - started).count(); }
 
 shared::CWrapperFunctionBuffer timed_write(const char *data, size_t size) {
-    begin();
+    start_timer();
     auto result = llvm_orc_registerJITLoaderPerfImpl(data, size);
-    end();
+    stop_timer();
     return result;
 }
 
-// Calls a function where, in the order of the plugins, the graph is at it.
-class Mark : public ObjectLinkingLayer::Plugin {
+// Plugin that calls a function at its position in the order of the plugins.
+class CallbackPlugin : public ObjectLinkingLayer::Plugin {
     void (*function)();
 
 public:
-    Mark(void (*function)()) : function(function) {}
+    CallbackPlugin(void (*function)()) : function(function) {}
     void modifyPassConfig(MaterializationResponsibility &, jitlink::LinkGraph &,
                           jitlink::PassConfiguration &config) override {
         config.PostFixupPasses.push_back([this](jitlink::LinkGraph &) {
@@ -52,14 +52,14 @@ public:
     void notifyTransferringResources(JITDylib &, ResourceKey, ResourceKey) override {}
 };
 
-// Whatever an object wants is somewhere.
-class Anything : public DefinitionGenerator {
+// Defines every requested symbol at a dummy address.
+class DummyDefinitions : public DefinitionGenerator {
     Error tryToGenerate(LookupState &, LookupKind, JITDylib &dylib, JITDylibLookupFlags,
-                        const SymbolLookupSet &wanted) override {
-        SymbolMap found;
-        for (auto &symbol : wanted)
-            found[symbol.first] = {ExecutorAddr(0x1000), JITSymbolFlags::Exported};
-        return dylib.define(absoluteSymbols(std::move(found)));
+                        const SymbolLookupSet &symbols) override {
+        SymbolMap definitions;
+        for (auto &symbol : symbols)
+            definitions[symbol.first] = {ExecutorAddr(0x1000), JITSymbolFlags::Exported};
+        return dylib.define(absoluteSymbols(std::move(definitions)));
     }
 };
 
@@ -76,11 +76,11 @@ struct OrcPlugin::State {
 
     State() {
         layer.addPlugin(std::make_shared<DebugInfoPreservationPlugin>());
-        layer.addPlugin(std::make_shared<Mark>(begin));
+        layer.addPlugin(std::make_shared<CallbackPlugin>(start_timer));
         layer.addPlugin(std::make_shared<PerfSupportPlugin>(
             session.getExecutorProcessControl(), address(llvm_orc_registerJITLoaderPerfStart),
             address(llvm_orc_registerJITLoaderPerfEnd), address(timed_write), true, true));
-        layer.addPlugin(std::make_shared<Mark>(end));
+        layer.addPlugin(std::make_shared<CallbackPlugin>(stop_timer));
     }
     ~State() { cantFail(session.endSession()); }
 };
@@ -98,11 +98,11 @@ double OrcPlugin::link(MemoryBufferRef object) {
             function = cantFail(symbol.getName()).str();
     }
     auto &dylib = state->session.createBareJITDylib("object " + std::to_string(state->count++));
-    dylib.addGenerator(std::make_unique<Anything>());
-    spent = 0;
+    dylib.addGenerator(std::make_unique<DummyDefinitions>());
+    elapsed_us = 0;
     cantFail(state->layer.add(dylib, MemoryBuffer::getMemBufferCopy(object.getBuffer())));
     cantFail(state->session.lookup({&dylib}, state->session.intern(function)));
-    double result = spent;
+    double result = elapsed_us;
     cantFail(state->session.removeJITDylib(dylib));
     return result;
 }

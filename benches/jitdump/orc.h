@@ -1,4 +1,4 @@
-// ORC's perf plugin, given an object: see orc.cpp.
+// Times ORC's perf plugin: see orc.cpp.
 #pragma once
 
 #include "llvm/Support/MemoryBuffer.h"
@@ -9,7 +9,7 @@ class OrcPlugin {
 public:
     OrcPlugin();
     ~OrcPlugin();
-    // Links the object with JITLink. The time the plugin took, in microseconds: making its records, and writing them.
+    // Links the object with JITLink. Returns the time in microseconds that the plugin took to create and write its records.
     double link(llvm::MemoryBufferRef object);
 
 private:

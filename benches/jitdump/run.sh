@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
-# Our jitdump and LLVM's, side by side: needs clang++ and the headers of LLVM 22 (llvm-22-dev, clang-22).
+# Compares our jitdump with LLVM's. Needs clang++ and the headers of LLVM 22 (llvm-22-dev, clang-22).
 #
 #   benches/jitdump/run.sh [COUNT, default 2000]
-#   JITLISTEN=image benches/jitdump/run.sh    our images instead
+#   JITLISTEN=image benches/jitdump/run.sh    compares our images instead
 set -euo pipefail
 cd "$(dirname "$0")"
 
@@ -16,11 +16,11 @@ read -r -a libraries <<< "$($config --ldflags --libs | tr "\n" " ")"
 "${CXX:-clang++-22}" -O2 -fno-rtti "${flags[@]}" bench.cpp orc.cpp "$target/release/libjitdump_bench.a" "${libraries[@]}" \
     -Wl,-rpath,"$($config --libdir)" -o "$target/bench"
 
-# Memory, not a disk, if code may be mapped from there.
-place=/dev/shm
-findmnt -no OPTIONS --target "$place" 2> /dev/null | grep -qw noexec && place=${TMPDIR:-/tmp}
-directory=$(mktemp -d "$place/jitdump-bench-XXXXXX")
+# Use memory rather than a disk, if code may be mapped from there.
+parent=/dev/shm
+findmnt -no OPTIONS --target "$parent" 2> /dev/null | grep -qw noexec && parent=${TMPDIR:-/tmp}
+directory=$(mktemp -d "$parent/jitdump-bench-XXXXXX")
 trap 'rm -rf "$directory"' EXIT
-# ORC says a word about every object, even in a release build.
+# ORC prints a line for every object, even in a release build.
 "$target/bench" "$directory" "$count" objects/with_dwarf.o objects/without_dwarf.o \
     2> >(grep -v "^Writing unwind record" >&2)

@@ -1,4 +1,4 @@
-/* The C of tests/hosts/llvmlite.h, for a program in C++. */
+/* C interface of tests/hosts/llvmlite.h, for a C++ program. */
 #include "../../tests/hosts/llvmlite.h"
 
 void *compiler_open(const char *path) { return llvmlite_open(path, RTLD_NOW); }

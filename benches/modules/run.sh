@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
-# Exceptions through compiled frames, and the lists of modules, with and without images in them. `stock` is run twice:
-# what the two differ by is noise.
+# Cost of exceptions through compiled frames and of the lists of modules, with and without images in them. `stock` runs
+# twice: the difference between the two is noise.
 #
 #     benches/modules/run.sh LIBLLVMLITE LIBRARY [FUNCTIONS [THROWS [ROUNDS]]]
 #
-# In another userland, with its libgcc: IN='ci/in-userland.sh trixie' benches/modules/run.sh ...
+# In another userland, with that one's libgcc: IN='ci/in-userland.sh trixie' benches/modules/run.sh ...
 set -euo pipefail
 llvmlite=$1 library=$(realpath "$2") functions=${3:-5000} throws=${4:-100000} rounds=${5:-3}
 here=$(cd "$(dirname "$0")" && pwd)
@@ -14,16 +14,16 @@ trap 'rm -rf "$scratch"' EXIT
 cc -O2 -c -o "$scratch/compile.o" "$here/compile.c"
 c++ -O2 -Wall -Werror -o "$scratch/throws" "$here/throws.cpp" "$scratch/compile.o" -ldl
 
-# shellcheck disable=SC2086 # IN is words.
+# shellcheck disable=SC2086 # IN holds several words.
 throws() { ${IN:-} env "$@" "$scratch/throws" "$llvmlite" "$functions" "$throws"; }
 
 for ((round = 0; round < rounds; round++)); do
     for sinks in stock stock,again image,unwind image,unwind,modules; do
         case $sinks in
-        stock*) said=$(throws) ;;
-        *) said=$(throws JITLISTEN=$sinks JITLISTEN_DIR="$scratch" LD_PRELOAD="$library") ;;
+        stock*) output=$(throws) ;;
+        *) output=$(throws JITLISTEN=$sinks JITLISTEN_DIR="$scratch" LD_PRELOAD="$library") ;;
         esac
-        echo "$sinks $said"
+        echo "$sinks $output"
         rm -rf "$scratch"/image-*
     done
 done

@@ -1,12 +1,14 @@
-// What images in the lists of modules cost a program: exceptions through compiled frames, and the lists themselves.
+// Cost of images in the lists of modules: exceptions through compiled frames, and iteration over the lists.
 //
 //     throws LIBLLVMLITE FUNCTIONS THROWS
 //
-// Compiles FUNCTIONS functions, each an object of its own, that call back into this program, which throws; catches
-// THROWS of them. Prints the sum of what was caught, and, of processor time, per call: microseconds of a throw, in all
-// and in the quietest twentieth of them (a machine that does other work, too, has fewer caches to give), microseconds
-// of a dl_iterate_phdr over everything, its records, microseconds of a walk by libunwind.so.8 from each function (the
-// first, when it has met none of them, and the second) and its frames, and nanoseconds of a dladdr of compiled code.
+// Compiles FUNCTIONS functions, each in a separate object, that call back into this program, which throws; catches
+// THROWS exceptions. Prints the sum of the caught values, and the processor time per call of:
+//   * a throw, in microseconds: on average and in the quietest twentieth (other work on the machine occupies caches)
+//   * dl_iterate_phdr over all modules, in microseconds, with the number of records
+//   * a walk by libunwind.so.8 from each function, in microseconds, with its frames: the first, before libunwind has
+//     seen any function, and the second
+//   * dladdr of compiled code, in nanoseconds
 #include <algorithm>
 #include <cinttypes>
 #include <cstdio>
@@ -19,76 +21,76 @@
 extern "C" void *compiler_open(const char *path);
 extern "C" uint64_t compiler_compile(void *compiler, const char *text, const char *function);
 
-static int64_t next;
-/// libunwind's `unw_backtrace`, once there is nothing more to throw.
-static int (*walk)(void **, int);
-static int frames;
+static int64_t next_value;
+/// libunwind's `unw_backtrace`; set once all exceptions have been thrown.
+static int (*unw_backtrace)(void **, int);
+static int walked_frames;
 
-extern "C" void throws() {
-    if (!walk) throw next;
-    void *found[64];
-    frames = walk(found, 64);
+extern "C" void throw_or_walk() {
+    if (!unw_backtrace) throw next_value;
+    void *addresses[64];
+    walked_frames = unw_backtrace(addresses, 64);
 }
 
-static int counts(dl_phdr_info *, size_t, void *records) {
-    ++*static_cast<int *>(records);
+static int count_module(dl_phdr_info *, size_t, void *count) {
+    ++*static_cast<int *>(count);
     return 0;
 }
 
-/// Nanoseconds of this thread on a processor.
-static double now() {
+/// Processor time of this thread in nanoseconds.
+static double thread_time_ns() {
     timespec time;
     clock_gettime(CLOCK_THREAD_CPUTIME_ID, &time);
     return time.tv_sec * 1e9 + time.tv_nsec;
 }
 
-template <typename Work> static double each(int times, Work work) {
-    double begin = now();
-    for (int at = 0; at < times; at++) work(at);
-    return (now() - begin) / times;
+template <typename Work> static double measure_each(int times, Work work) {
+    double started = thread_time_ns();
+    for (int index = 0; index < times; index++) work(index);
+    return (thread_time_ns() - started) / times;
 }
 
 int main(int argc, char **argv) {
     if (argc != 4) return 2;
-    void *library = compiler_open(argv[1]);
+    void *compiler = compiler_open(argv[1]);
     int functions = atoi(argv[2]), times = atoi(argv[3]);
     std::vector<void (*)()> compiled;
     for (int number = 0; number < functions; number++) {
         char text[256], name[32];
         snprintf(name, sizeof name, "f%d", number);
         snprintf(text, sizeof text, "define void @%s() uwtable { call void inttoptr (i64 %" PRIuPTR " to ptr)() ret void }",
-                 name, reinterpret_cast<uintptr_t>(throws));
-        compiled.push_back(reinterpret_cast<void (*)()>(compiler_compile(library, text, name)));
+                 name, reinterpret_cast<uintptr_t>(throw_or_walk));
+        compiled.push_back(reinterpret_cast<void (*)()>(compiler_compile(compiler, text, name)));
     }
     int64_t sum = 0;
-    auto caught = [&](int at) {
-        next = at;
+    auto throw_and_catch = [&](int index) {
+        next_value = index;
         try {
-            compiled[at % compiled.size()]();
+            compiled[index % compiled.size()]();
         } catch (int64_t value) {
             sum += value;
         }
     };
-    each(functions, caught);
+    measure_each(functions, throw_and_catch);
     sum = 0;
-    double thrown = 0, quietest = 1e9;
+    double throw_us = 0, quietest_us = 1e9;
     for (int part = 0; part < 20; part++) {
-        double took = each(times / 20, [&](int at) { caught(part * (times / 20) + at); }) / 1e3;
-        thrown += took / 20;
-        quietest = std::min(quietest, took);
+        double elapsed = measure_each(times / 20, [&](int index) { throw_and_catch(part * (times / 20) + index); }) / 1e3;
+        throw_us += elapsed / 20;
+        quietest_us = std::min(quietest_us, elapsed);
     }
     int records = 0;
-    double iterated = each(1000, [&](int) { records = 0; dl_iterate_phdr(counts, &records); }) / 1e3;
-    double walked[2] = {};
+    double iterate_us = measure_each(1000, [&](int) { records = 0; dl_iterate_phdr(count_module, &records); }) / 1e3;
+    double walk_us[2] = {};
     if (void *libunwind = dlopen("libunwind.so.8", RTLD_NOW))
-        walk = reinterpret_cast<int (*)(void **, int)>(dlsym(libunwind, "unw_backtrace"));
-    for (double &took : walked)
-        if (walk) took = each(functions, [&](int at) { compiled[at](); }) / 1e3;
+        unw_backtrace = reinterpret_cast<int (*)(void **, int)>(dlsym(libunwind, "unw_backtrace"));
+    for (double &elapsed : walk_us)
+        if (unw_backtrace) elapsed = measure_each(functions, [&](int index) { compiled[index](); }) / 1e3;
     Dl_info info;
-    int named = 0;
-    double asked = each(100000, [&](int at) {
-        named += dladdr(reinterpret_cast<void *>(compiled[at % compiled.size()]), &info) && info.dli_sname;
+    int named_count = 0;
+    double dladdr_ns = measure_each(100000, [&](int index) {
+        named_count += dladdr(reinterpret_cast<void *>(compiled[index % compiled.size()]), &info) && info.dli_sname;
     });
     printf("sum %" PRId64 " throw %.3f us, quietest %.3f us, iterate %.2f us of %d records walk %.2f us, again %.2f us of %d frames dladdr %.0f ns, %d named\n",
-           sum, thrown, quietest, iterated, records, walked[0], walked[1], frames, asked, named);
+           sum, throw_us, quietest_us, iterate_us, records, walk_us[0], walk_us[1], walked_frames, dladdr_ns, named_count);
 }

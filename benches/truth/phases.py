@@ -1,7 +1,6 @@
-"""The clock of the programs that are profiled: each times its own phases while it is recorded.
+"""Clock of the profiled programs: each program times its own phases while it is recorded.
 
-A phase is a function of a length. Each line of the program that ends with `# NAME` is one where the time of this phase
-belongs.
+A phase is a function of a length. A line of the program that ends with `# NAME` belongs to the phase of that name.
 
     PHASES=seconds:seed:file python programs/loops.py
 """
@@ -16,8 +15,8 @@ _phases = []
 
 
 def phase(name, clock=time.thread_time):
-    """Decorates a function whose argument says how long it runs. `process_time` is for phases with threads of their
-    own."""
+    """Decorates a function whose run time is proportional to its argument. `process_time` is for phases that start
+    threads."""
 
     def add(function):
         _phases.append((name, function, clock))
@@ -27,40 +26,40 @@ def phase(name, clock=time.thread_time):
 
 
 def run():
-    """Runs the phases in random order, each with random lengths; writes seconds and runs of each into the file."""
+    """Runs the phases in random order and with random lengths; writes the seconds and runs of each into the file."""
     seconds, seed, path = os.environ.get("PHASES", "0.5:1:/dev/stdout").split(":", 2)
-    chosen = random.Random(int(seed))
-    spent = {name: [0.0, 0] for name, _, _ in _phases}
+    random_source = random.Random(int(seed))
+    totals = {name: [0.0, 0] for name, _, _ in _phases}
     lengths = {}
     for name, function, clock in _phases:
-        # Compiles; its own time is too short to be seen.
+        # Compiles the function; its own run time is negligible.
         function(1)
         gc.collect()
-        lengths[name] = _calibrated(name, function, clock, spent)
+        lengths[name] = _calibrate(name, function, clock, totals)
     while True:
-        left = [one for one in _phases if spent[one[0]][0] < float(seconds)]
-        if not left:
+        unfinished = [entry for entry in _phases if totals[entry[0]][0] < float(seconds)]
+        if not unfinished:
             break
-        name, function, clock = chosen.choice(left)
-        _timed(name, function, clock, spent, max(1, int(lengths[name] * chosen.uniform(0.3, 1.7))))
+        name, function, clock = random_source.choice(unfinished)
+        _run_timed(name, function, clock, totals, max(1, int(lengths[name] * random_source.uniform(0.3, 1.7))))
     with open(path, "w") as file:
-        json.dump(spent, file)
+        json.dump(totals, file)
 
 
-def _timed(name, function, clock, spent, length):
-    begin = clock()
+def _run_timed(name, function, clock, totals, length):
+    started = clock()
     function(length)
-    took = clock() - begin
-    spent[name][0] += took
-    spent[name][1] += 1
-    return took
+    elapsed = clock() - started
+    totals[name][0] += elapsed
+    totals[name][1] += 1
+    return elapsed
 
 
-def _calibrated(name, function, clock, spent):
-    """A length that takes about 100 ms."""
+def _calibrate(name, function, clock, totals):
+    """Returns a length that takes about 100 ms."""
     length = 1
     while True:
-        took = _timed(name, function, clock, spent, length)
-        if took > 0.02:
-            return max(1, int(length * 0.1 / took))
+        elapsed = _run_timed(name, function, clock, totals, length)
+        if elapsed > 0.02:
+            return max(1, int(length * 0.1 / elapsed))
         length *= 4

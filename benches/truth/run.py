@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
-"""Whether each line of Numba's code gets the seconds that it takes.
+"""Checks that each line of Numba's code is charged the time that it takes.
 
     run.py [--recorder ours,perf] [--seconds S] [--seed N] [--rate HZ] [--write FILE] [PROGRAM...]
 
-Programs (`programs/`) time their own phases while they are recorded (`phases.py`). The judge adds up the samples whose
-stack has a line of the phase, in seconds, and compares: within 10 % of the truth and three standard errors. At most 3 %
-of the samples in compiled code may have no line. Runs with the Numba of the Python that runs this; needs `cargo build
---release`, for the second recorder perf.
+Programs (`programs/`) time their own phases while they are recorded (`phases.py`). For each phase, the judge adds up
+the periods of the samples whose stack has a line of the phase. The sum must be within 10 % of the measured time plus
+three standard errors. At most 3 % of the samples in compiled code may have no line. The programs run with the Numba of
+the current Python. Needs `cargo build --release`, and perf for the second recorder.
 """
 
 import argparse
@@ -28,8 +28,9 @@ COMMAND = os.environ.get("JITLISTEN_COMMAND", str(ROOT / "target" / "release" / 
 TOLERANCE = 0.10
 SIGMAS = 3
 LINE_ZERO = 3.0
-#: What perf cannot measure: the assembly of OpenBLAS has no unwind tables, so its callers are missing; Python's lines.
-BEYOND_PERF = {
+#: Phases that perf cannot measure: OpenBLAS's assembly has no unwind tables, which hides its callers; Python has no
+#: lines.
+UNMEASURABLE = {
     ("perf", "linear_algebra", "norm"), ("perf", "ahead_of_time", "divided"), ("perf", "ahead_of_time", "hypotenuse")
 }
 
@@ -37,18 +38,18 @@ Phase = collections.namedtuple("Phase", "name truth measured sigma")
 Verdict = collections.namedtuple("Verdict", "phases line_zero compiled")
 
 
-def lines_of(program):
-    """`{line: name of the phase}`"""
-    found = {}
+def find_phase_lines(program):
+    """Returns `{line: name of the phase}`."""
+    phases_by_line = {}
     for number, text in enumerate(program.read_text().splitlines(), 1):
-        mark = re.search(r"# ([a-z_0-9]+)$", text)
-        if mark:
-            found[number] = mark[1]
-    return found
+        match = re.search(r"# ([a-z_0-9]+)$", text)
+        if match:
+            phases_by_line[number] = match[1]
+    return phases_by_line
 
 
 def record(program, recorder, seconds, seed, rate, directory):
-    """Records a program; the seconds of its phases, and the recording."""
+    """Records a program; returns the times of its phases, and the path of the recording."""
     data, truth = directory / "perf.data", directory / "truth.json"
     environment = dict(os.environ, PHASES="%s:%d:%s" % (seconds, seed, truth), JITLISTEN_DIR=str(directory))
     path = os.pathsep.join([str(HERE)] + os.environ.get("PYTHONPATH", "").split(os.pathsep))
@@ -62,23 +63,23 @@ def record(program, recorder, seconds, seed, rate, directory):
             "perf", "record", "-q", "-e", "cpu-clock", "-F", str(rate), "--call-graph", "dwarf,16384", "-o", str(data),
             "--",
         ] + run
-    done = subprocess.run(
+    result = subprocess.run(
         command, env=environment, cwd=directory, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=900
     )
-    if done.returncode or not truth.exists():
-        raise RuntimeError("%s: %s" % (program.name, done.stdout.decode(errors="replace")[-2000:]))
+    if result.returncode or not truth.exists():
+        raise RuntimeError("%s: %s" % (program.name, result.stdout.decode(errors="replace")[-2000:]))
     return json.loads(truth.read_text()), data
 
 
 def judge(program, truth, data):
-    """Compares a recording with the truth."""
+    """Compares a recording with the times that the program measured."""
     exported = subprocess.run(
         [COMMAND, "export", "-f", "speedscope", str(data)], stdout=subprocess.PIPE, check=True, timeout=600
     )
     profile = json.loads(exported.stdout)
-    frames, marks = profile["shared"]["frames"], lines_of(program)
+    frames, phases_by_line = profile["shared"]["frames"], find_phase_lines(program)
     names = [
-        marks.get(frame.get("line")) if os.path.basename(frame.get("file", "")) == program.name else None
+        phases_by_line.get(frame.get("line")) if os.path.basename(frame.get("file", "")) == program.name else None
         for frame in frames
     ]
     seconds = collections.Counter()
@@ -91,17 +92,17 @@ def judge(program, truth, data):
             if leaf["name"].endswith(("_[j]", "_[i]")):
                 compiled += weight
                 line_zero += weight if "file" in leaf and "line" not in leaf else 0
-    # Equal samples in a row are one, so the mean is too long.
+    # Equal consecutive samples are merged, so the mean would be too long.
     period = statistics.median(weight for thread in profile["profiles"] for weight in thread["weights"]) / 1e9
     phases = [Phase(name, spent, seconds[name], sigma(spent, runs, period)) for name, (spent, runs) in truth.items()]
     return Verdict(phases, 100 * line_zero / max(compiled, 1), compiled / 1e9)
 
 
-def sigma(spent, runs, period):
-    """The standard error of the seconds that are measured: each run begins and ends between two samples, and where a
-    tenth of the samples of a phase have another line, so many of them vary."""
+def sigma(seconds, runs, period):
+    """Standard error of a phase's seconds by samples. Each run starts and ends between two samples. In addition, up
+    to a tenth of the samples may be on another line, which is a binomial variable."""
     share = TOLERANCE
-    return (runs * period * period / 6 + spent * period * share * (1 - share)) ** 0.5
+    return (runs * period * period / 6 + seconds * period * share * (1 - share)) ** 0.5
 
 
 def is_true(phase):
@@ -123,7 +124,7 @@ def main():
     parser.add_argument("--write", type=pathlib.Path, help="append rows to this table")
     parser.add_argument("program", nargs="*")
     options = parser.parse_args()
-    chosen = [PROGRAMS / (name + ".py") for name in options.program] or sorted(PROGRAMS.glob("*.py"))
+    programs = [PROGRAMS / (name + ".py") for name in options.program] or sorted(PROGRAMS.glob("*.py"))
     import numba
 
     commit = (
@@ -131,30 +132,30 @@ def main():
         .stdout.decode()
         .strip()
     )
-    bad = 0
+    failures = 0
     for recorder in options.recorder.split(","):
-        for program in chosen:
+        for program in programs:
             try:
                 verdict = measured(program, recorder, options.seconds, options.seed, options.rate)
-            except Exception as error:  # the others go on
+            except Exception as error:  # other programs still run
                 print("%s %s: %s" % (recorder, program.stem, error))
-                bad += 1
+                failures += 1
                 continue
             for phase in verdict.phases:
-                good = is_true(phase)
-                bad += not good and (recorder, program.stem, phase.name) not in BEYOND_PERF
+                is_good = is_true(phase)
+                failures += not is_good and (recorder, program.stem, phase.name) not in UNMEASURABLE
                 row = (
                     numba.__version__, recorder, program.stem, phase.name, "%.3f" % phase.truth,
                     "%.3f" % phase.measured, "%.3f" % (phase.measured / phase.truth),
                     "%.3f" % (phase.sigma / phase.truth), "%.1f" % verdict.line_zero,
-                    "yes" if good and verdict.line_zero <= LINE_ZERO else "no", commit, time.strftime("%Y-%m-%d"),
+                    "yes" if is_good and verdict.line_zero <= LINE_ZERO else "no", commit, time.strftime("%Y-%m-%d"),
                 )
                 print("\t".join(row), flush=True)
                 if options.write:
                     with options.write.open("a") as file:
                         file.write("\t".join(row) + "\n")
-            bad += verdict.line_zero > LINE_ZERO
-    return 1 if bad else 0
+            failures += verdict.line_zero > LINE_ZERO
+    return 1 if failures else 0
 
 
 if __name__ == "__main__":

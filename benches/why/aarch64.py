@@ -1,15 +1,15 @@
 #!/usr/bin/env python3
-"""Machine code of kernels.py for aarch64, compiled by this machine's Numba: report/src/loops/aarch64.txt, whose facts
-the unit tests of `loops` check.
+"""Writes report/src/loops/aarch64.txt: machine code of kernels.py for aarch64, compiled with this machine's Numba. The
+unit tests of `loops` check facts about it.
 
-    python benches/why/aarch64.py       in an environment with Numba, whose llvmlite has this target, as wheels have
+    python benches/why/aarch64.py       the llvmlite of this Python must have the aarch64 target, as in wheels
 """
 
 import os
 import pathlib
 import re
 
-# What Numba makes, before its own LLVM optimises it for this processor.
+# Numba's output must not be optimised yet, since that would target this processor.
 os.environ["NUMBA_OPT"] = "0"
 
 import llvmlite.binding as llvm
@@ -25,29 +25,29 @@ KERNELS = (
     "roots", "smoothed_in_place", "integers", "largest", "present", "refused", "by_scalar", "of_list", "zipped",
     "complex_product",
 )
-WORDS_OF_A_LINE = 13
+WORDS_PER_LINE = 13
 
 
-def unoptimised(kernel, values):
-    """The module of a kernel with all that it calls."""
+def generate_ir(kernel, values):
+    """Returns the LLVM IR of a kernel and its callees."""
     modules = []
-    stock = codegen.CPUCodeLibrary._optimize_final_module
+    original = codegen.CPUCodeLibrary._optimize_final_module
     codegen.CPUCodeLibrary._optimize_final_module = lambda library: (
-        modules.append((library.name, str(library._final_module))), stock(library)
+        modules.append((library.name, str(library._final_module))), original(library)
     )
     kernel.compile(tuple(map(typeof, values)))
-    codegen.CPUCodeLibrary._optimize_final_module = stock
+    codegen.CPUCodeLibrary._optimize_final_module = original
     return next(text for name, text in modules if name == kernel.py_func.__name__)
 
 
-def code(text):
-    """The bytes of the first function, and of what it calls."""
+def compile_ir(text):
+    """Returns the machine code of the first function and its callees."""
     target = llvm.Target.from_triple(TRIPLE)
     machine = target.create_target_machine(cpu=PROCESSOR, opt=3, reloc="static", codemodel="large", jit=True)
     module = llvm.parse_assembly(re.sub(r'"target-(cpu|features)"="[^"]*"', "", text))
     module.triple, module.data_layout = TRIPLE, str(machine.target_data)
     for function in module.functions:
-        # The wrappers for callers from Python and C are dropped.
+        # Internal linkage makes LLVM drop the wrappers for Python and C callers.
         if not function.is_declaration and not function.name.startswith("_ZN7kernels"):
             function.linkage = "internal"
     options = llvm.create_pipeline_tuning_options(speed_level=3)
@@ -57,8 +57,8 @@ def code(text):
     passes.add_refprune_pass()
     passes.run(module, builder)
     sections = llvm.ObjectFileRef.from_data(machine.emit_object(module)).sections()
-    found = {section.name(): section.data() for section in sections}
-    return found[b".text"]
+    section_data = {section.name(): section.data() for section in sections}
+    return section_data[b".text"]
 
 
 def main():
@@ -67,12 +67,12 @@ def main():
     with open(FILE, "w", encoding="utf-8") as file:
         print("# Written by benches/why/aarch64.py: a kernel's name, and the words of its code.", file=file)
         for name in KERNELS:
-            given = kernels.given(name.removesuffix("_changed"))
-            made = code(unoptimised(getattr(kernels, name), given))
-            words = [word[::-1].hex() for word in re.findall(b"(?s)....", made)]
+            arguments = kernels.kernel_arguments(name.removesuffix("_changed"))
+            machine_code = compile_ir(generate_ir(getattr(kernels, name), arguments))
+            words = [word[::-1].hex() for word in re.findall(b"(?s)....", machine_code)]
             print(name, file=file)
-            for at in range(0, len(words), WORDS_OF_A_LINE):
-                print(*words[at : at + WORDS_OF_A_LINE], file=file)
+            for start in range(0, len(words), WORDS_PER_LINE):
+                print(*words[start : start + WORDS_PER_LINE], file=file)
 
 
 if __name__ == "__main__":

@@ -1,10 +1,10 @@
-"""Kernels with one hot loop each, what helps them, and the rule that has to say so.
+"""Kernels with one hot loop each, faster variants, and the rule that must recommend the change.
 
-    kernels.py run SECONDS [NAME...]    each kernel for so many seconds of processor time (to be recorded)
-    kernels.py compare [NAME...]        the slow and the changed kernel, in turns: a table with ratios of minima
-    kernels.py rules                    NAME HOT FIRST LAST RULE of each kernel: its lines, its rule with this Numba
+    kernels.py run SECONDS [NAME...]    runs each kernel for SECONDS of processor time (to be recorded)
+    kernels.py compare [NAME...]        runs kernels and changed kernels in turns: a table with ratios of minimum times
+    kernels.py rules                    prints NAME HOT FIRST LAST RULE for each kernel: its lines, and its rule here
 
-A kernel's hot line ends with `# hot`; `RULES` says what is expected of it.
+The hot line of a kernel ends with `# hot`. `RULES` maps each kernel to its expected rule.
 """
 
 import ast
@@ -261,7 +261,7 @@ def refused_changed(a, out):
         out[i] = a[i] * 2.0
 
 
-# --- more: every release and other processors, outside `make test` ----------------------------------------------------
+# --- Kernels outside `make test`: for all releases and other processors -----------------------------------------------
 
 
 @njit
@@ -1011,7 +1011,7 @@ RULES = {
     "appended": "list-growth",
     "refused": "exception-exit",
 }
-#: The rest.
+#: Expected rules of the other kernels.
 MORE = {
     "counted_while": "fp-order",
     "row_sums": "fp-order",
@@ -1089,19 +1089,19 @@ ALL = {**RULES, **MORE}
 with open(__file__, encoding="utf-8") as file:
     SOURCE = file.read().splitlines()
 FUNCTIONS = {node.name: node for node in ast.parse("\n".join(SOURCE)).body if isinstance(node, ast.FunctionDef)}
-#: Where the code of a release, or for a processor, is another.
-DIFFERENT = {
-    # LLVM 14 adds 0.0 where the kernel adds nothing, so that fastmath={"reassoc"} alone helps: 9.5 times.
+#: Exceptions by Numba release, or by release and processor: these generate different code.
+EXCEPTIONS = {
+    # LLVM 14 adds 0.0 where the kernel adds nothing, so fastmath={"reassoc"} alone is 9.5 times faster.
     "0.57.1": {"present": "fp-order", "enumerated": "-", "of_list": "exception-exit"},
     "0.61.2": {"present": "fp-order", "enumerated": "-", "of_list": "-"},
     # LLVM 20 calls numba_sqrt.
     "0.63.1": {"chosen": "-", "enumerated": "-"},
-    # Gathers and scatters, for strides that are not 1.
+    # This processor has gathers and scatters for strides other than 1.
     "0.68.1 skylake-avx512": {"scaled_view": "stride", "row_means": "stride, strided-sum"},
 }
 
 
-def dictionary():
+def make_dict():
     d = Dict.empty(types.int64, types.float64)
     for key in range(1000):
         d[key] = 0.5 * key
@@ -1109,14 +1109,14 @@ def dictionary():
 
 
 def arguments():
-    """What a parameter of this name is given; functions make what has to be compiled."""
+    """Arguments by parameter name; callables create the values that must be compiled first."""
     random = np.random.default_rng(0)
     a, x, m = random.random(N) + 0.5, random.integers(1, 100_000, N), random.random((512, 512)) + 0.5
     records = np.zeros(N, dtype=[("x", np.float64), ("y", np.float64)])
     return {
         "a": a, "b": random.random(N) + 0.5, "out": np.zeros(N), "a32": a.astype(np.float32),
         "out32": np.zeros(N, np.float32), "x": x, "ints": np.zeros(N, np.int64), "index": random.integers(0, N, N),
-        "keys": x % 1000, "d": dictionary, "divisor": 7, "power": 256, "c": 3.0, "step": 2, "wanted": -1, "start": 0.5,
+        "keys": x % 1000, "d": make_dict, "divisor": 7, "power": 256, "c": 3.0, "step": 2, "wanted": -1, "start": 0.5,
         "small_number": 2000, "gaps": np.where(a < 0.6, np.nan, a), "line": a.copy(), "one": np.zeros(1),
         "partial": np.zeros(2), "z": a + 1j * a, "z_out": np.zeros(N, complex), "points": (a - 1.0) + 0.5j * (a - 1.0),
         "m": m, "grid": np.zeros((512, 512)), "plate": m.copy(), "norms": random.random(512) + 0.5,
@@ -1133,65 +1133,73 @@ def arguments():
     }
 
 
-def given(name):
-    """The arguments of a kernel."""
-    everything = arguments()
-    values = [everything[parameter.arg] for parameter in FUNCTIONS[name].args.args]
+def kernel_arguments(name):
+    """Returns the arguments of a kernel."""
+    values_by_name = arguments()
+    values = [values_by_name[parameter.arg] for parameter in FUNCTIONS[name].args.args]
     return [value() if callable(value) else value for value in values]
 
 
-def rule_of(name):
-    of_processor = f"{__version__} {os.environ.get('NUMBA_CPU_NAME')}"
-    return {**DIFFERENT.get(__version__, {}), **DIFFERENT.get(of_processor, {})}.get(name, ALL[name])
+def expected_rule(name):
+    release_and_processor = f"{__version__} {os.environ.get('NUMBA_CPU_NAME')}"
+    return {**EXCEPTIONS.get(__version__, {}), **EXCEPTIONS.get(release_and_processor, {})}.get(name, ALL[name])
 
 
-def lines_of(name):
-    """Its hot line, the first, the last."""
+def find_lines(name):
+    """Returns the hot, first and last line of a kernel."""
     node = FUNCTIONS[name]
     lines = range(min([node.lineno] + [decorator.lineno for decorator in node.decorator_list]), node.end_lineno + 1)
-    return next(at for at in lines if SOURCE[at - 1].endswith("# hot")), lines[0], lines[-1]
+    return next(number for number in lines if SOURCE[number - 1].endswith("# hot")), lines[0], lines[-1]
 
 
 def run(seconds, names):
     for name in names:
-        kernel, values = globals()[name], given(name)
+        kernel, values = globals()[name], kernel_arguments(name)
         kernel(*values)
-        until = time.process_time() + seconds
-        while time.process_time() < until:
+        deadline = time.process_time() + seconds
+        while time.process_time() < deadline:
             kernel(*values)
 
 
-def quickest(kernel, values, times):
-    began = time.perf_counter()
-    for _ in range(times):
+def measure_seconds(kernel, values, repetitions):
+    started = time.perf_counter()
+    for _ in range(repetitions):
         kernel(*values)
-    return time.perf_counter() - began
+    return time.perf_counter() - started
 
 
 def compare(names):
-    """Interleaved, a few milliseconds each."""
+    """Measures both variants in turns of a few milliseconds."""
     print("rule", "kernel", "times faster", "numba", "date", sep="\t")
     for name in names:
         slow, changed = globals()[name], globals().get(f"{name}_changed")
         if changed is None:
             continue
-        values, others = given(name), given(f"{name}_changed" if f"{name}_changed" in FUNCTIONS else name)
-        slow(*values), changed(*others)
-        times = max(1, int(0.004 / quickest(slow, values, 1)))
-        pairs = [(quickest(slow, values, times), quickest(changed, others, times)) for _ in range(30)][1:]
+        values, changed_values = (
+            kernel_arguments(name),
+            kernel_arguments(f"{name}_changed" if f"{name}_changed" in FUNCTIONS else name),
+        )
+        slow(*values), changed(*changed_values)
+        repetitions = max(1, int(0.004 / measure_seconds(slow, values, 1)))
+        pairs = [
+            (measure_seconds(slow, values, repetitions), measure_seconds(changed, changed_values, repetitions))
+            for _ in range(30)
+        ][1:]
         ratio = min(pair[0] for pair in pairs) / min(pair[1] for pair in pairs)
-        print(rule_of(name), name, f"{ratio:.1f}", __version__, time.strftime("%Y-%m-%d"), sep="\t", flush=True)
+        print(expected_rule(name), name, f"{ratio:.1f}", __version__, time.strftime("%Y-%m-%d"), sep="\t", flush=True)
 
 
-def main(what, *rest):
-    names = {"quick": RULES, "all": ALL}.get(rest[-1] if rest else "all", rest[1 if what == "run" else 0 :])
-    if what == "run":
-        run(float(rest[0]), names)
-    elif what == "compare":
+def main(command, *arguments):
+    names = {"quick": RULES, "all": ALL}.get(
+        arguments[-1] if arguments else "all", arguments[1 if command == "run" else 0 :]
+    )
+    if command == "run":
+        run(float(arguments[0]), names)
+    elif command == "compare":
         compare(names)
     else:
         for name in names:
-            print(name, *lines_of(name), rule_of(name), sep="\t")
+            print(name, *find_lines(name), expected_rule(name), sep="\t")
 
 
 if __name__ == "__main__":

@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
-"""What `jitlisten lines` advises for the hot loops of nine libraries that are built on Numba, beside
-records/advice.tsv, where people have judged each piece of advice by the library's source.
+"""Prints the advice of `jitlisten lines` for the hot loops of nine libraries built on Numba, and compares it with
+records/advice.tsv, where engineers judged each piece of advice by the library's source.
 
-    libraries.py --requirements                  what PYTHON needs: pip install `...`
-    libraries.py JITLISTEN PYTHON [LIBRARY...]   records a program of each library; a row for each piece of advice
+    libraries.py --requirements                  prints the packages that PYTHON needs: pip install `...`
+    libraries.py JITLISTEN PYTHON [LIBRARY...]   records a program of each library; prints a row for each advice
 
-The last column is the verdict of the record, or `not judged`, and then the status is 1. A loop that is not hot enough
-in this run has no row. `--keep DIRECTORY` keeps the recordings, and reads those that are there.
+The last column is the recorded verdict, or `not judged`, in which case the exit status is 1. A loop that is not hot
+enough in this run has no row. `--keep DIRECTORY` keeps the recordings and reuses existing ones.
 """
 
 import argparse
@@ -21,7 +21,7 @@ import tempfile
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 NUMBA = "numba==0.68.1"
-#: Calls a function for so many seconds of processor time.
+#: Prologue of each program: `spin` calls a function for some seconds of processor time.
 SPIN = """\
 import time
 import numpy as np
@@ -32,7 +32,7 @@ def spin(function, seconds=0.15):
     while time.process_time() < until:
         function()
 """
-#: By library: what to install, a program.
+#: Requirements and a program for each library.
 PROGRAMS = {
     "pandas": (
         "pandas==3.1.1",
@@ -230,24 +230,24 @@ def record(jitlisten, python, library, directory):
     if not data.exists():
         program.write_text(SPIN + PROGRAMS[library][1])
         environment = dict(os.environ, NUMBA_NUM_THREADS="1", NUMBA_CACHE_DIR=str(directory / "cache"))
-        words = [jitlisten, "record", "-r", "499", "-o", data, "--", python, program]
-        subprocess.run(words, check=True, env=environment, stdout=subprocess.DEVNULL)
-    read = subprocess.run([jitlisten, "lines", "--json", "-", data], check=True, stdout=subprocess.PIPE)
-    return json.loads(read.stdout)
+        command = [jitlisten, "record", "-r", "499", "-o", data, "--", python, program]
+        subprocess.run(command, check=True, env=environment, stdout=subprocess.DEVNULL)
+    result = subprocess.run([jitlisten, "lines", "--json", "-", data], check=True, stdout=subprocess.PIPE)
+    return json.loads(result.stdout)
 
 
-def rows(library, found, judged):
-    """By advice: file and lines, rule, verdict, function, facts."""
-    for file in found["files"]:
+def rows(library, report, judged):
+    """Yields a row for each advice: library, location, rule, verdict, function, facts."""
+    for file in report["files"]:
         name = pathlib.Path(file["path"]).name
         for line in file["lines"]:
             for loop in line["loops"]:
-                places = {f"{name}:{at}" for at in (line["line"], *range(loop["first"], loop["last"] + 1))}
+                locations = {f"{name}:{number}" for number in (line["line"], *range(loop["first"], loop["last"] + 1))}
                 for rule in [advice["rule"] for advice in loop["advice"]] or ["-"]:
-                    known = [row for row in judged if row["rule"] == rule and row["line"] in places]
-                    verdict = known[0]["verdict"] if known else "" if rule == "-" else "not judged"
-                    where = f"{name}:{line['line']} ({loop['first']}-{loop['last']})"
-                    yield library, where, rule, verdict, loop["function"].partition("(")[0], loop["summary"]
+                    judgements = [row for row in judged if row["rule"] == rule and row["line"] in locations]
+                    verdict = judgements[0]["verdict"] if judgements else "" if rule == "-" else "not judged"
+                    location = f"{name}:{line['line']} ({loop['first']}-{loop['last']})"
+                    yield library, location, rule, verdict, loop["function"].partition("(")[0], loop["summary"]
 
 
 def main(arguments):
@@ -258,8 +258,8 @@ def main(arguments):
         directory = pathlib.Path(arguments.keep or scratch)
         directory.mkdir(exist_ok=True)
         for library in arguments.libraries or PROGRAMS:
-            found = record(arguments.jitlisten, arguments.python, library, directory)
-            for row in rows(library, found, [row for row in judged if row["library"] == library]):
+            report = record(arguments.jitlisten, arguments.python, library, directory)
+            for row in rows(library, report, [row for row in judged if row["library"] == library]):
                 counts[row[3] or "no advice"] += 1
                 print(*row, sep="\t", flush=True)
     print(", ".join(f"{count} {verdict}" for verdict, count in counts.items()), file=sys.stderr)

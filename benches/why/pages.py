@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
-"""The sections of docs/why-rules.md: a kernel of kernels.py, and the same with what its rule advises.
+"""Generates the sections of docs/why-rules.md: a kernel of kernels.py, and its variant that follows the rule.
 
-    pages.py            writes them, with the figures of records/why-speedups.tsv
-    pages.py --check    only compares
-    pages.py --run BIN  runs the blocks of the page, as they are there, under BIN/jitlisten with BIN/python: the first
-                        function gets the rule of its section, the second does not
-    pages.py --driver SECONDS FILE...    what that records: the functions of each file, each for so many seconds
+    pages.py            writes the sections, with the figures of records/why-speedups.tsv
+    pages.py --check    only checks that the page is up to date
+    pages.py --run BIN  runs the code blocks of the page with BIN/jitlisten and BIN/python; the first function must get
+                        the rule of its section, the second must not
+    pages.py --driver SECONDS FILE...    the program that --run records: runs each function of the files for SECONDS
 """
 
 import ast
@@ -26,8 +26,8 @@ BLOCK = re.compile(r"<!-- rule (?P<rule>[\w-]+) -->\n```python\n(?P<text>.*?)^``
 SECONDS = "0.5"
 
 
-def parts():
-    """The text of each function, and of what is made of another one; the rule of each kernel."""
+def read_kernels():
+    """Returns the source of each function, including variants of other functions, and the rule of each kernel."""
     texts, rules, lines = {}, {}, SOURCE.splitlines()
     for node in ast.parse(SOURCE).body:
         if isinstance(node, ast.FunctionDef) and node.decorator_list:
@@ -40,14 +40,14 @@ def parts():
             elif (
                 name.endswith("_changed") and isinstance(node.value, ast.Call) and isinstance(node.value.func, ast.Call)
             ):
-                of = node.value.args[0].value.id
-                _, _, rest = texts[of].partition("\n")
+                original = node.value.args[0].value.id
+                _, _, rest = texts[original].partition("\n")
                 texts[name] = f"@{ast.unparse(node.value.func)}\n{rest}".replace("'", '"')
-    # The first rule is the one that its change follows.
+    # The changed kernel follows the first rule.
     return texts, {name: rule.split(", ")[0] for name, rule in rules.items()}
 
 
-def section(rule, kernels, texts, measured):
+def format_section(rule, kernels, texts, measured):
     example = next((name for name in kernels if f"{name}_changed" in texts), kernels[0])
     text = texts[example]
     if f"{example}_changed" in texts:
@@ -56,55 +56,55 @@ def section(rule, kernels, texts, measured):
 
 
 def write(only_check):
-    texts, rules = parts()
+    texts, rules = read_kernels()
     with open(ROOT / "records/why-speedups.tsv", encoding="utf-8", newline="") as file:
         measured = {row["kernel"]: row["times faster"] for row in csv.DictReader(file, delimiter="\t")}
     page = PAGE.read_text(encoding="utf-8")
-    head, mark, _ = page.partition(MARK)
-    order = [line.split("`")[1] for line in head.splitlines() if line.startswith("| `")]
+    introduction, mark, _ = page.partition(MARK)
+    order = [line.split("`")[1] for line in introduction.splitlines() if line.startswith("| `")]
     missing = (set(rules.values()) - {"-", "no loop"}) ^ set(order)
     sections = [
-        section(rule, [name for name in rules if rules[name] == rule], texts, measured)
+        format_section(rule, [name for name in rules if rules[name] == rule], texts, measured)
         for rule in order
         if rule not in missing
     ]
-    whole = head + MARK + "\n" + "\n".join(sections)
+    new_page = introduction + MARK + "\n" + "\n".join(sections)
     if not only_check:
-        PAGE.write_text(whole, encoding="utf-8")
-    if missing or not mark or only_check and page != whole:
+        PAGE.write_text(new_page, encoding="utf-8")
+    if missing or not mark or only_check and page != new_page:
         print(f"docs/why-rules.md: not what benches/why/pages.py writes; rules in one of both only: {sorted(missing)}")
         return 1
     return 0
 
 
-def functions(file):
+def parse_functions(file):
     return [node for node in ast.parse(file.read_text(encoding="utf-8")).body if isinstance(node, ast.FunctionDef)]
 
 
-def driver(seconds, *files):
-    """Runs the functions of the files: each is compiled by itself, as two of a file may have one name."""
+def run_functions(seconds, *files):
+    """Runs the functions of the files. Each is compiled separately, because two in one file may have the same name."""
     import kernels
 
     everything = kernels.arguments()
     for file in map(pathlib.Path, files):
         rates = []
-        for node in functions(file):
-            names = dict(vars(kernels))
-            exec(compile(ast.Module([node], []), file, "exec"), names)
+        for node in parse_functions(file):
+            namespace = dict(vars(kernels))
+            exec(compile(ast.Module([node], []), file, "exec"), namespace)
             values = [everything[parameter.arg] for parameter in node.args.args]
-            kernel, values = names[node.name], [value() if callable(value) else value for value in values]
+            kernel, values = namespace[node.name], [value() if callable(value) else value for value in values]
             kernel(*values)
-            times, began = 0, time.process_time()
-            while time.process_time() < began + float(seconds):
+            repetitions, started = 0, time.process_time()
+            while time.process_time() < started + float(seconds):
                 kernel(*values)
-                times += 1
-            rates.append(times / (time.process_time() - began))
+                repetitions += 1
+            rates.append(repetitions / (time.process_time() - started))
         print(file.stem, *(f"{rate / rates[0]:.1f}" for rate in rates[1:]), sep="\t", flush=True)
 
 
 def run(directory):
-    """The blocks of the page, as recorded and reported."""
-    bad = 0
+    """Records the code blocks of the page and checks their advice."""
+    failures = 0
     directory = pathlib.Path(directory).resolve()
     with tempfile.TemporaryDirectory(prefix="jitlisten-rules-") as scratch:
         files = []
@@ -113,7 +113,7 @@ def run(directory):
             files[-1].write_text(block["text"], encoding="utf-8")
         data = f"{scratch}/data"
         jitlisten, program = directory / "jitlisten", [directory / "python", __file__, "--driver", SECONDS, *files]
-        # A low rate: on a busy machine, samples with deep stacks are skipped where they would take too much time.
+        # A low rate, because a busy machine skips samples with deep stacks that would take too long.
         subprocess.run(
             [jitlisten, "record", "-r", "499", "-o", data, "--", *program],
             check=True, env=dict(os.environ, NUMBA_NUM_THREADS="1"),
@@ -122,19 +122,19 @@ def run(directory):
         lines = {file["path"]: file["lines"] for file in json.loads(report.stdout)["files"]}
         for file in files:
             loops = [(line["line"], loop) for line in lines.get(str(file), []) for loop in line["loops"]]
-            for at, node in enumerate(functions(file)):
-                here = [loop for line, loop in loops if node.lineno <= line <= node.end_lineno]
-                rules = sorted({advice["rule"] for loop in here for advice in loop["advice"]})
-                if (file.stem in rules) != (at == 0):
-                    bad += 1
-                    print(f"docs/why-rules.md: {file.stem}: function {at + 1} has the rules {rules}")
-    print(f"docs: why-rules.md: {len(files)} rules, {bad} failed", flush=True)
-    return min(bad, 1)
+            for index, node in enumerate(parse_functions(file)):
+                function_loops = [loop for line, loop in loops if node.lineno <= line <= node.end_lineno]
+                rules = sorted({advice["rule"] for loop in function_loops for advice in loop["advice"]})
+                if (file.stem in rules) != (index == 0):
+                    failures += 1
+                    print(f"docs/why-rules.md: {file.stem}: function {index + 1} has the rules {rules}")
+    print(f"docs: why-rules.md: {len(files)} rules, {failures} failed", flush=True)
+    return min(failures, 1)
 
 
 def main(*words):
     if words[:1] == ("--driver",):
-        return driver(*words[1:])
+        return run_functions(*words[1:])
     return run(words[1]) if words[:1] == ("--run",) else write("--check" in words)
 
 

@@ -1,8 +1,7 @@
 #!/usr/bin/env python3
-"""The rule of each kernel of kernels.py, by release of Numba and by processor.
+"""Table of the rule that each kernel of kernels.py gets, by release of Numba and by processor.
 
-A row for each kernel: `RULE` where the advice is the expected one and no other, else `RULE (expected ...)`, and the
-status is 1.
+A cell is `RULE` if the kernel gets exactly the expected advice, else `RULE (expected ...)`, and the exit status is 1.
 """
 
 import argparse
@@ -14,74 +13,79 @@ import sys
 import tempfile
 
 KERNELS = pathlib.Path(__file__).resolve().parent / "kernels.py"
-#: Kernels of one recording: a loop with less than 1 % of the samples is not looked at.
+#: Kernels per recording: a loop with less than 1 % of the samples gets no advice.
 BATCH = 24
 SECONDS = "0.35"
 
 
 def rules(command, data, names):
-    """By kernel: the rules of the loops in its lines."""
-    found = json.loads(
+    """Returns the rules of the loops in each kernel's lines."""
+    report = json.loads(
         subprocess.run([command, "lines", "--json", "-", data], check=True, stdout=subprocess.PIPE).stdout
     )
-    lines = [line for file in found["files"] if file["path"] == str(KERNELS) for line in file["lines"]]
+    lines = [line for file in report["files"] if file["path"] == str(KERNELS) for line in file["lines"]]
     loops = [loop for line in lines for loop in line["loops"]]
-    near = {
+    loops_by_kernel = {
         name: [loop for loop in loops if loop["first"] <= last and first <= loop["last"]]
         for name, (first, last) in names.items()
     }
-    said = {name: {advice["rule"] for loop in near[name] for advice in loop["advice"]} for name in names}
-    return {name: ", ".join(sorted(said[name])) or ("-" if near[name] else "no loop") for name in names}
+    rules_by_kernel = {
+        name: {advice["rule"] for loop in loops_by_kernel[name] for advice in loop["advice"]} for name in names
+    }
+    return {
+        name: ", ".join(sorted(rules_by_kernel[name])) or ("-" if loops_by_kernel[name] else "no loop")
+        for name in names
+    }
 
 
 def column(command, python, processor, kernels, directory):
-    found, names = {}, list(kernels)
+    rules_by_kernel, names = {}, list(kernels)
     directory.mkdir(parents=True, exist_ok=True)
     environment = dict(
         os.environ, NUMBA_CPU_NAME=processor, NUMBA_CPU_FEATURES="", NUMBA_CACHE_DIR=str(directory),
         NUMBA_NUM_THREADS="1", JITLISTEN_DIR=str(directory),
     )
-    for at in range(0, len(names), BATCH):
-        batch = names[at : at + BATCH]
+    for start in range(0, len(names), BATCH):
+        batch = names[start : start + BATCH]
         data = directory / f"{batch[0]}.data"
         if not data.exists():
             recording = [command, "record", "-r", "997", "-o", data, "--", python, KERNELS, "run", SECONDS, *batch]
             subprocess.run(recording, check=True, env=environment, stdout=subprocess.DEVNULL)
-        found.update(rules(command, data, {name: kernels[name] for name in batch}))
-    return found
+        rules_by_kernel.update(rules(command, data, {name: kernels[name] for name in batch}))
+    return rules_by_kernel
 
 
 def table(command, columns, directory):
-    rows, bad = {}, 0
-    for label, what in columns:
-        python, _, processor = what.partition(",")
+    rows, failures = {}, 0
+    for label, specification in columns:
+        python, _, processor = specification.partition(",")
         processor = processor or "haswell"
         environment = dict(os.environ, NUMBA_CPU_NAME=processor, NUMBA_CPU_FEATURES="")
-        said = subprocess.run(
+        listing = subprocess.run(
             [python, KERNELS, "rules", "all"], check=True, env=environment, stdout=subprocess.PIPE, text=True
         ).stdout
-        kernels = {name: rest for name, *rest in (row.split("\t") for row in said.splitlines())}
+        kernels = {name: rest for name, *rest in (row.split("\t") for row in listing.splitlines())}
         lines = {name: (int(first), int(last)) for name, (_, first, last, _) in kernels.items()}
-        found = column(command, python, processor, lines, directory / label.replace(" ", "-"))
+        actual = column(command, python, processor, lines, directory / label.replace(" ", "-"))
         for name, (*_, expected) in kernels.items():
-            is_bad = found[name] != expected
-            bad += is_bad
-            if is_bad:
-                print(f"{label}: {name}: {found[name]}, expected {expected}", flush=True)
-            rows.setdefault(name, {})[label] = f"{found[name]} (expected {expected})" if is_bad else found[name]
+            is_wrong = actual[name] != expected
+            failures += is_wrong
+            if is_wrong:
+                print(f"{label}: {name}: {actual[name]}, expected {expected}", flush=True)
+            rows.setdefault(name, {})[label] = f"{actual[name]} (expected {expected})" if is_wrong else actual[name]
         print(f"{label}: {len(kernels)} kernels", flush=True)
-    return rows, bad
+    return rows, failures
 
 
 def main(arguments):
     with tempfile.TemporaryDirectory(prefix="jitlisten-why-") as scratch:
         columns = [word.partition("=")[::2] for word in arguments.columns]
-        rows, bad = table(arguments.command, columns, pathlib.Path(arguments.keep or scratch))
+        rows, failures = table(arguments.command, columns, pathlib.Path(arguments.keep or scratch))
     with open(arguments.write, "w", encoding="utf-8") as file:
         print("kernel", *(label for label, _ in columns), sep="\t", file=file)
         for name, row in rows.items():
             print(name, *(row.get(label, "not run") for label, _ in columns), sep="\t", file=file)
-    return min(bad, 1)
+    return min(failures, 1)
 
 
 if __name__ == "__main__":

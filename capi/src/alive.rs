@@ -1,4 +1,4 @@
-//! Living functions and observed LLVMs, passed to a callback one by one, without a lock.
+//! Live functions and observed LLVMs, passed to a callback one by one, without a lock.
 
 use std::ffi::{CString, c_char, c_void};
 use std::os::unix::ffi::OsStrExt as _;
@@ -22,10 +22,10 @@ pub struct CLiveFunction {
 
 const _: () = assert!(size_of::<CLiveFunction>() == 6 * 8);
 
-/// `jitlisten_function_callback`
+/// `jitlisten_function_callback`: called with a live function.
 pub type FunctionCallback = Option<unsafe extern "C-unwind" fn(user: *mut c_void, function: *const CLiveFunction)>;
 
-/// Hands every function over that is alive, by address.
+/// Passes every live function to `callback`, in order of address.
 ///
 /// # Safety
 /// `callback` must be null or a function of that type that may be called with `user`.
@@ -38,7 +38,7 @@ pub unsafe extern "C" fn jitlisten_functions(callback: FunctionCallback, user: *
         let (name, file) = (c_string(function.name.as_bytes()), function.location);
         let line = file.as_ref().map_or(0, |(_, line)| *line);
         let file = file.map(|(file, _)| c_string(file.as_bytes()));
-        let shown = CLiveFunction {
+        let c_function = CLiveFunction {
             struct_size: size_of::<CLiveFunction>(),
             address: function.range.start().0,
             size: function.range.size(),
@@ -47,8 +47,8 @@ pub unsafe extern "C" fn jitlisten_functions(callback: FunctionCallback, user: *
             line,
             reserved: 0,
         };
-        // SAFETY: the caller vouches for the callback; what it is shown lives until it returns.
-        unsafe { callback(user, &raw const shown) };
+        // SAFETY: the caller vouches for the callback; the record and its strings live until the callback returns.
+        unsafe { callback(user, &raw const c_function) };
     }
     status
 }
@@ -66,10 +66,10 @@ pub struct CLlvm {
 
 const _: () = assert!(size_of::<CLlvm>() == 5 * 8);
 
-/// `jitlisten_llvm_callback`
+/// `jitlisten_llvm_callback`: called with an observed LLVM.
 pub type LlvmCallback = Option<unsafe extern "C-unwind" fn(user: *mut c_void, llvm: *const CLlvm)>;
 
-/// Calls back for every observed LLVM.
+/// Passes every observed LLVM to `callback`.
 ///
 /// # Safety
 /// `callback` must be null or a function of that type that may be called with `user`.
@@ -81,7 +81,7 @@ pub unsafe extern "C" fn jitlisten_llvms(callback: LlvmCallback, user: *mut c_vo
     for llvm in llvms {
         let path = c_string(llvm.path.as_os_str().as_bytes());
         let facts = c_string(llvm.json().as_bytes());
-        let shown = CLlvm {
+        let c_llvm = CLlvm {
             struct_size: size_of::<CLlvm>(),
             path: path.as_ptr(),
             discovered_by: if llvm.detoured { 1 } else { 2 },
@@ -89,24 +89,25 @@ pub unsafe extern "C" fn jitlisten_llvms(callback: LlvmCallback, user: *mut c_vo
             objects: llvm.objects as u64,
             facts: facts.as_ptr(),
         };
-        // SAFETY: the caller's promise; `shown` and its texts live until the callback returns.
-        unsafe { callback(user, &raw const shown) };
+        // SAFETY: the caller vouches for the callback; the record and its strings live until the callback returns.
+        unsafe { callback(user, &raw const c_llvm) };
     }
     status
 }
 
-/// Collects under the guard; callbacks run behind it.
-fn collect<T>(has_callback: bool, into: &mut Vec<T>, from: impl FnOnce(&'static Session) -> Vec<T>) -> i32 {
+/// Collects `items` under the guard, so that callbacks can run after it.
+fn collect<T>(has_callback: bool, items: &mut Vec<T>, list_items: impl FnOnce(&'static Session) -> Vec<T>) -> i32 {
     with_session(|session| {
         if !has_callback {
             return Err(Failure::new(Status::InvalidArgument, format_args!("callback: the pointer is null")));
         }
-        *into = from(session);
+        *items = list_items(session);
         Ok(())
     })
 }
 
+/// Converts bytes to a C string, dropping zero bytes.
 fn c_string(bytes: &[u8]) -> CString {
-    let visible: Vec<u8> = bytes.iter().copied().filter(|byte| *byte != 0).collect();
-    CString::new(visible).unwrap_or_default()
+    let nonzero_bytes: Vec<u8> = bytes.iter().copied().filter(|byte| *byte != 0).collect();
+    CString::new(nonzero_bytes).unwrap_or_default()
 }

@@ -1,5 +1,5 @@
-//! A process that `jitlisten run` or `record` has started, before its program, executes that program without this
-//! library: a wrapper that sets or clears `LD_PRELOAD`. One line tells the user why nothing is observed.
+//! Warns about programs that start without this library. `jitlisten run` and `record` may start a wrapper that sets or
+//! clears `LD_PRELOAD` before it executes the program. One line tells the user why nothing is observed.
 
 use std::ffi::{CStr, OsStr, c_char};
 use std::os::unix::ffi::OsStrExt as _;
@@ -18,82 +18,85 @@ unsafe extern "C" {
     static environ: Strings;
 }
 
-/// A process that stands before the program.
+/// A process that `jitlisten run` or `record` has started before the program.
 struct Launcher {
     pid: u32,
-    /// True if its children are meant: what any other program starts is its own business.
+    /// True to watch its children as well. Otherwise only the process itself counts, because its children may start
+    /// unrelated programs.
     starts_children: bool,
-    /// The path in `LD_PRELOAD`.
+    /// Path of this library in `LD_PRELOAD`.
     library: Vec<u8>,
 }
 
 static LAUNCHER: OnceLock<Launcher> = OnceLock::new();
-/// True if a line was written, by this process or a child of its: in memory that they share.
-static IS_SAID: AtomicPtr<AtomicBool> = AtomicPtr::new(ptr::null_mut());
+/// True once this process or one of its children has printed the warning. The memory is shared between them.
+static WARNING_IS_PRINTED: AtomicPtr<AtomicBool> = AtomicPtr::new(ptr::null_mut());
 
-/// For the constructor, before the environment changes.
-pub(crate) fn look() {
+/// Records whether this process is before the program. For the constructor, before the environment changes.
+pub(crate) fn record_launcher() {
     let Some(library) = give_back::library_for_program() else { return };
     let (protection, flags) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_SHARED | libc::MAP_ANONYMOUS);
     // SAFETY: new memory, at an address of the kernel's choice.
     let shared = unsafe { libc::mmap(ptr::null_mut(), size_of::<AtomicBool>(), protection, flags, -1, 0) };
     if shared != libc::MAP_FAILED {
-        IS_SAID.store(shared.cast(), Ordering::Release);
+        WARNING_IS_PRINTED.store(shared.cast(), Ordering::Release);
         let starts_children = jitlisten_sampler::stands_before("self");
         let _ = LAUNCHER.set(Launcher { pid: std::process::id(), starts_children, library });
     }
 }
 
-/// Says so, if the program that is about to be executed will not load this library. `environment` is null for the
-/// caller's own.
+/// Warns if the program that is about to be executed will not load this library. `environment` is null for the caller's
+/// own environment.
 ///
 /// # Safety
-/// As `execve(2)`.
+/// Same contract as `execve(2)`.
 pub(crate) unsafe fn warn(file: *const c_char, environment: Strings) {
     let _host_state = HostStateGuard::enter();
     let _ = catch_unwind(|| {
-        let is_meant = |launcher: &&Launcher| launcher.starts_children || launcher.pid == std::process::id();
-        let Some(launcher) = LAUNCHER.get().filter(is_meant).filter(|_| !file.is_null()) else { return };
-        // SAFETY: libc's, which the caller's thread may read, as the call itself does.
+        let is_watched = |launcher: &&Launcher| launcher.starts_children || launcher.pid == std::process::id();
+        let Some(launcher) = LAUNCHER.get().filter(is_watched).filter(|_| !file.is_null()) else { return };
+        // SAFETY: libc's variable, which the calling thread may read, as `execve` itself does.
         let environment = if environment.is_null() { unsafe { environ } } else { environment };
-        // SAFETY: the caller's promise.
-        let preload = unsafe { value_of(environment, b"LD_PRELOAD=") }.unwrap_or_default();
+        // SAFETY: the caller passes an environment like that of `execve(2)`.
+        let preload = unsafe { find_variable(environment, b"LD_PRELOAD=") }.unwrap_or_default();
         if preload.split(|byte| b" :".contains(byte)).any(|path| path == launcher.library.as_slice()) {
             return;
         }
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller passes a path like that of `execve(2)`, and it is not null.
         let path = Path::new(OsStr::from_bytes(unsafe { CStr::from_ptr(file) }.to_bytes()));
         if path.components().count() > 1 && !path.is_file() {
             return;
         }
-        // SAFETY: memory that is never unmapped, since there is a launcher; zero is `false`.
-        if unsafe { &*IS_SAID.load(Ordering::Acquire) }.swap(true, Ordering::AcqRel) {
+        // SAFETY: if a launcher is set, this points to shared memory that is never unmapped; zero is `false`.
+        if unsafe { &*WARNING_IS_PRINTED.load(Ordering::Acquire) }.swap(true, Ordering::AcqRel) {
             return;
         }
-        let how = if preload.is_empty() { "without LD_PRELOAD" } else { "with another LD_PRELOAD" };
-        say(&format!(
-            "jitlisten: {} is started {how} and cannot be observed: put jitlisten after the wrapper that changes it\n",
+        let note = if preload.is_empty() { "without LD_PRELOAD" } else { "with another LD_PRELOAD" };
+        print(&format!(
+            "jitlisten: {} is started {note} and cannot be observed: put jitlisten after the wrapper that changes it\n",
             path.display()
         ));
     });
 }
 
-/// To standard error, as the command's own messages: no session of this process has to log.
-fn say(line: &str) {
-    // SAFETY: readable bytes.
+/// Prints to standard error, like the command: a session with a log may not exist in this process.
+fn print(line: &str) {
+    // SAFETY: `line` is readable for its length.
     unsafe { libc::write(libc::STDERR_FILENO, line.as_ptr().cast(), line.len()) };
 }
 
+/// Finds a variable by its name with `=`.
+///
 /// # Safety
-/// `environment` is null, or an array of terminated strings that ends with null.
-unsafe fn value_of<'a>(environment: Strings, name: &[u8]) -> Option<&'a [u8]> {
+/// `environment` must be null, or an array of null-terminated strings that ends with null.
+unsafe fn find_variable<'a>(environment: Strings, name: &[u8]) -> Option<&'a [u8]> {
     if environment.is_null() {
         return None;
     }
-    let strings = (0..).map_while(|number| {
-        // SAFETY: the caller's promise: no string before this one was null.
-        let string = unsafe { *environment.add(number) };
-        // SAFETY: the caller's promise.
+    let strings = (0..).map_while(|index| {
+        // SAFETY: the array ends with null, and no string before this one was null.
+        let string = unsafe { *environment.add(index) };
+        // SAFETY: the caller guarantees null-terminated strings.
         (!string.is_null()).then(|| unsafe { CStr::from_ptr(string) }.to_bytes())
     });
     strings.into_iter().find_map(|string| string.strip_prefix(name))

@@ -1,8 +1,8 @@
 //! The C ABI of jitlisten, declared in `include/jitlisten.h`, and the constructor that runs under `LD_PRELOAD`.
 //!
-//! Exported functions guard, check pointers and call safe Rust; there is no logic here.
+//! Exported functions enter the guard, check pointers and call safe Rust; they contain no logic.
 
-// In the host's process nothing panics; where a panic is impossible, the reason stands beside it.
+// Code in the host's process must not panic; where a panic is impossible, a comment gives the reason.
 #![cfg_attr(not(test), deny(clippy::expect_used, clippy::panic, clippy::unreachable, clippy::unwrap_used))]
 
 pub mod alive;

@@ -1,4 +1,4 @@
-//! The log, for a program that has one of its own: see [`log_callback`].
+//! Log messages for programs with their own log: see [`log_callback`].
 
 use std::ffi::c_void;
 
@@ -8,7 +8,7 @@ use crate::guard::guarded;
 use crate::log_callback::{self, Function};
 use crate::status::Failure;
 
-/// Sets, changes or removes the callback.
+/// Sets, replaces or removes the callback.
 ///
 /// # Safety
 /// `function` must be safe to call with `user`, from any thread, until another callback is set.

@@ -1,8 +1,7 @@
-//! The log, for a program that has one of its own.
+//! Delivers log messages to a callback of the program.
 //!
-//! Messages are made under locks, so they wait in a queue, and are handed over at the end of a call of ours, when no
-//! lock is held. One thread at a time hands over. Nothing here is a lock: a child of a fork must not inherit one that
-//! is held.
+//! Messages arise under locks, so they wait in a queue. They are delivered at the end of an API call, when no lock is
+//! held, by one thread at a time. This module uses no lock, because a child of a fork would inherit it held.
 
 use std::ffi::{CString, c_char, c_void};
 use std::ptr;
@@ -10,104 +9,107 @@ use std::sync::atomic::{AtomicPtr, AtomicU64, Ordering::SeqCst};
 
 use jitlisten::log::{self, Level};
 
-/// `jitlisten_log_callback`
+/// `jitlisten_log_callback` of `include/jitlisten.h`.
 pub(crate) type Function = unsafe extern "C-unwind" fn(user: *mut c_void, level: i32, message: *const c_char);
 
 struct Callback {
     function: Function,
     user: *mut c_void,
-    /// The one before, which is never freed: another thread may be about to call it.
-    before: *mut Callback,
+    /// Previous callback. Callbacks are never freed, because another thread may be about to call one.
+    previous: *mut Callback,
 }
 
-/// A callback that makes messages by calling us would never see the end of them.
-const MOST_AT_ONCE: usize = 4096;
+/// Maximum number of messages per delivery. A callback that causes messages by calling us would never end otherwise.
+const MAX_MESSAGES_PER_DELIVERY: usize = 4096;
 
+/// Current callback; null if none is set.
 static CALLBACK: AtomicPtr<Callback> = AtomicPtr::new(ptr::null_mut());
-/// Every callback there was.
-static KEPT: AtomicPtr<Callback> = AtomicPtr::new(ptr::null_mut());
-/// Which thread hands over: the process in the upper half, the thread in the lower; or 0.
-static HOLDER: AtomicU64 = AtomicU64::new(0);
-/// How many callbacks have returned.
-static RETURNED: AtomicU64 = AtomicU64::new(0);
+/// Head of the list of all callbacks that were ever set.
+static ALL_CALLBACKS: AtomicPtr<Callback> = AtomicPtr::new(ptr::null_mut());
+/// Thread that delivers messages: process in the upper half, thread in the lower half; 0 if none.
+static DELIVERING_THREAD: AtomicU64 = AtomicU64::new(0);
+/// Number of callback calls that have returned.
+static RETURN_COUNT: AtomicU64 = AtomicU64::new(0);
 
-/// Removes the callback, and returns when no other thread is in it.
+/// Removes the callback. Returns when no other thread is inside it.
 pub(crate) fn remove() {
     log::listen(None);
     CALLBACK.store(ptr::null_mut(), SeqCst);
-    wait_for_others();
+    wait_for_running_callback();
 }
 
-/// Messages of `level` and graver go to `function` from now on; no other thread is in the one before when this returns.
+/// Sends messages of at least this severity to `function`. Returns when no other thread is inside the previous
+/// callback.
 pub(crate) fn set(function: Function, user: *mut c_void, level: Level) {
-    let new = Box::into_raw(Box::new(Callback { function, user, before: ptr::null_mut() }));
-    // SAFETY: it is known only here until it is stored in CALLBACK.
-    unsafe { (*new).before = KEPT.swap(new, SeqCst) };
+    let new = Box::into_raw(Box::new(Callback { function, user, previous: ptr::null_mut() }));
+    // SAFETY: no other code knows the pointer until it is stored in CALLBACK.
+    unsafe { (*new).previous = ALL_CALLBACKS.swap(new, SeqCst) };
     CALLBACK.store(new, SeqCst);
     log::listen(Some(level));
-    wait_for_others();
+    wait_for_running_callback();
 }
 
-/// Until no other thread is in the callback that was replaced.
-fn wait_for_others() {
-    let (me, before) = (this_thread(), RETURNED.load(SeqCst));
-    let busy = || {
-        let holder = HOLDER.load(SeqCst);
-        holder != me && is_of_this_process(holder, me)
+/// Waits until no other thread is inside the replaced callback.
+fn wait_for_running_callback() {
+    let (current_thread, initial_count) = (this_thread(), RETURN_COUNT.load(SeqCst));
+    let is_busy = || {
+        let holder = DELIVERING_THREAD.load(SeqCst);
+        holder != current_thread && are_in_same_process(holder, current_thread)
     };
-    while busy() && RETURNED.load(SeqCst) == before {
+    while is_busy() && RETURN_COUNT.load(SeqCst) == initial_count {
         std::thread::yield_now();
     }
 }
 
-/// Hands over what waits. Called where no lock of ours is held.
-pub(crate) fn hand_over() {
-    let mut left = MOST_AT_ONCE;
-    // A thread that finds another one at it leaves its messages to that one, which therefore looks again when it is
-    // done.
-    while log::waits() && left > 0 {
-        let Some(turn) = Turn::take() else { return };
-        while let Some((level, text)) = (left > 0).then(log::take).flatten() {
-            left -= 1;
-            notify(level, text);
+/// Delivers the queued messages. Call it with no lock of ours held.
+pub(crate) fn deliver_messages() {
+    let mut remaining = MAX_MESSAGES_PER_DELIVERY;
+    // If another thread is delivering, leave the messages to it. That thread checks the queue again when it is done.
+    while log::waits() && remaining > 0 {
+        let Some(right) = DeliveryRight::try_acquire() else { return };
+        while let Some((level, text)) = (remaining > 0).then(log::take).flatten() {
+            remaining -= 1;
+            call_callback(level, text);
         }
-        drop(turn);
+        drop(right);
     }
 }
 
-fn notify(level: Level, text: String) {
-    // Control characters, NUL among them, have been replaced.
+/// Calls the callback, if any.
+fn call_callback(level: Level, text: String) {
+    // The log has already replaced control characters, including zero bytes.
     let text = CString::new(text).unwrap_or_default();
-    // SAFETY: callbacks are never freed.
+    // SAFETY: the pointer is null or a callback, and callbacks are never freed.
     if let Some(callback) = unsafe { CALLBACK.load(SeqCst).as_ref() } {
-        // SAFETY: the program that set the callback vouches for it; the text lives until it returns.
+        // SAFETY: the program vouches for its callback; the text lives until the callback returns.
         unsafe { (callback.function)(callback.user, level as i32, text.as_ptr()) };
     }
-    RETURNED.fetch_add(1, SeqCst);
+    RETURN_COUNT.fetch_add(1, SeqCst);
 }
 
-/// The right to hand over.
-struct Turn;
+/// The exclusive right to deliver messages.
+struct DeliveryRight;
 
-impl Turn {
-    /// `None` if another thread has it, or this one, whose callback calls us.
-    fn take() -> Option<Turn> {
-        let (holder, me) = (HOLDER.load(SeqCst), this_thread());
-        // A holder that stayed behind in the parent of a fork never gives it back.
-        let free = !is_of_this_process(holder, me);
-        // No `then_some`: it would create a turn, whose drop releases that of another thread.
-        (free && HOLDER.compare_exchange(holder, me, SeqCst, SeqCst).is_ok()).then(|| Turn)
+impl DeliveryRight {
+    /// Returns `None` if another thread has the right, or if this thread has it and its callback calls us.
+    fn try_acquire() -> Option<DeliveryRight> {
+        let (holder, current_thread) = (DELIVERING_THREAD.load(SeqCst), this_thread());
+        // After a fork, the holder may be a thread of the parent, which never releases the right in the child.
+        let is_free = !are_in_same_process(holder, current_thread);
+        // `then_some` would create a value first, whose drop releases the right of another thread.
+        (is_free && DELIVERING_THREAD.compare_exchange(holder, current_thread, SeqCst, SeqCst).is_ok())
+            .then(|| DeliveryRight)
     }
 }
 
-impl Drop for Turn {
+impl Drop for DeliveryRight {
     fn drop(&mut self) {
-        HOLDER.store(0, SeqCst);
+        DELIVERING_THREAD.store(0, SeqCst);
     }
 }
 
-fn is_of_this_process(holder: u64, me: u64) -> bool {
-    holder >> 32 == me >> 32
+fn are_in_same_process(holder: u64, thread: u64) -> bool {
+    holder >> 32 == thread >> 32
 }
 
 fn this_thread() -> u64 {

@@ -1,4 +1,4 @@
-//! The three verbs, reported by a producer.
+//! Code events reported by a producer: *loaded*, *finalized*, *freeing*.
 
 use std::ffi::c_char;
 
@@ -9,7 +9,7 @@ use crate::borrowed::{self, Plain};
 use crate::guard::with_active_session;
 use crate::status::Failure;
 
-/// `struct jitlisten_section`
+/// `struct jitlisten_section` of `include/jitlisten.h`.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct CSection {
@@ -17,7 +17,7 @@ pub struct CSection {
     address: u64,
 }
 
-/// `struct jitlisten_function`
+/// `struct jitlisten_function` of `include/jitlisten.h`.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct CFunction {
@@ -26,7 +26,7 @@ pub struct CFunction {
     name: *const c_char,
 }
 
-/// `struct jitlisten_line`
+/// `struct jitlisten_line` of `include/jitlisten.h`.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct CLine {
@@ -36,7 +36,7 @@ pub struct CLine {
     column: u32,
 }
 
-/// `struct jitlisten_code`
+/// `struct jitlisten_code` of `include/jitlisten.h`.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct CCode {
@@ -52,19 +52,19 @@ pub struct CCode {
 const _: () = assert!(size_of::<CSection>() == 16 && size_of::<CFunction>() == 24);
 const _: () = assert!(size_of::<CLine>() == 24 && size_of::<CCode>() == 7 * 8);
 
-// SAFETY: integers and raw pointers.
+// SAFETY: the struct has only integers and raw pointers.
 unsafe impl Plain for CSection {}
-// SAFETY: integers and raw pointers.
+// SAFETY: the struct has only integers and raw pointers.
 unsafe impl Plain for CFunction {}
-// SAFETY: integers and raw pointers.
+// SAFETY: the struct has only integers and raw pointers.
 unsafe impl Plain for CLine {}
-// SAFETY: integers and raw pointers.
+// SAFETY: the struct has only integers and raw pointers.
 unsafe impl Plain for CCode {}
 
-/// *loaded*, with an ELF object.
+/// Reports *loaded* for an ELF object.
 ///
 /// # Safety
-/// As the header says: `elf`, `sections` and their names must be readable, `object` be null or writable.
+/// `elf`, `sections` and the names must be readable, `object` null or writable; see the header.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn jitlisten_object_loaded(
     elf: *const u8,
@@ -75,105 +75,110 @@ pub unsafe extern "C" fn jitlisten_object_loaded(
 ) -> i32 {
     with_active_session(|session| {
         borrowed::check_output(object, "object")?;
-        // SAFETY: the caller's promise.
-        let bytes = unsafe { borrowed::memory(elf, elf_size, "elf") }?;
-        // SAFETY: the caller's promise.
-        let sections = unsafe { borrowed::array(sections, section_count, "sections") }?;
-        // SAFETY: the caller's promise for the names.
-        let id = unsafe { placed(session, bytes.to_vec(), sections) }?;
-        // SAFETY: checked above; the caller vouches that it can be written.
-        unsafe { object.write(number(id)) };
+        // SAFETY: the caller guarantees that `elf` is readable.
+        let bytes = unsafe { borrowed::read_bytes(elf, elf_size, "elf") }?;
+        // SAFETY: the caller guarantees that `sections` is readable.
+        let sections = unsafe { borrowed::read_array(sections, section_count, "sections") }?;
+        // SAFETY: the caller guarantees that the sections' names are readable.
+        let id = unsafe { load_object(session, bytes.to_vec(), sections) }?;
+        // SAFETY: checked above; the caller vouches that it is writable.
+        unsafe { object.write(to_number(id)) };
         Ok(())
     })
 }
 
+/// Loads an ELF object. Its sections are at the given addresses, or else at those in its section table.
+///
 /// # Safety
-/// The names must be.
-unsafe fn placed(session: &Session, elf: Vec<u8>, sections: &[CSection]) -> Result<ObjectId, Failure> {
-    let mut placed = Vec::new();
+/// The names of the sections must be null or readable.
+unsafe fn load_object(session: &Session, elf: Vec<u8>, sections: &[CSection]) -> Result<ObjectId, Failure> {
+    let mut placed_sections = Vec::new();
     for section in sections {
-        // SAFETY: the caller's promise.
-        let name = unsafe { borrowed::text_or_empty(section.name, "the name of a section") }?;
+        // SAFETY: the caller guarantees that the name is null or readable.
+        let name = unsafe { borrowed::read_text_or_empty(section.name, "the name of a section") }?;
         if !name.is_empty() {
-            placed.push(Placed::new(name, Address(section.address)));
+            placed_sections.push(Placed::new(name, Address(section.address)));
         }
     }
-    // A caller that gives no sections may have an object whose sections cannot be read.
-    let object = match placed.is_empty() {
+    // Without given sections, `loaded_at` is not called: it fails if the section table is unreadable.
+    let object = match placed_sections.is_empty() {
         true => producer::loaded(session, Producer::Llvm, elf),
-        false => producer::loaded_at(session, Producer::Llvm, elf, &placed),
+        false => producer::loaded_at(session, Producer::Llvm, elf, &placed_sections),
     };
     Ok(object?)
 }
 
-/// *loaded*, with parts.
+/// Reports *loaded* for code that is described by its parts.
 ///
 /// # Safety
-/// As the header says: `code` and what it points to must be readable, `object` be null or writable.
+/// `code` and the memory it points to must be readable, `object` null or writable; see the header.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn jitlisten_code_loaded(code: *const CCode, object: *mut u64) -> i32 {
     with_active_session(|session| {
         borrowed::check_output(object, "object")?;
-        // SAFETY: the caller's promise.
-        let code = unsafe { borrowed::sized(code, size_of::<usize>() * 3, "code") }?;
-        // SAFETY: the caller's promise for what `code` points to.
-        let id = unsafe { reported(session, &code) }?;
-        // SAFETY: checked above; the caller vouches that it can be written.
-        unsafe { object.write(number(id)) };
+        // SAFETY: the caller guarantees that `code` is readable.
+        let code = unsafe { borrowed::copy_sized(code, size_of::<usize>() * 3, "code") }?;
+        // SAFETY: the caller guarantees that the memory that `code` points to is readable.
+        let id = unsafe { load_code(session, &code) }?;
+        // SAFETY: checked above; the caller vouches that it is writable.
+        unsafe { object.write(to_number(id)) };
         Ok(())
     })
 }
 
+/// Loads code that is described by its parts.
+///
 /// # Safety
-/// What `code` points to must be readable.
-unsafe fn reported(session: &Session, code: &CCode) -> Result<ObjectId, Failure> {
-    // SAFETY: the caller's promise.
-    let from_functions = unsafe { borrowed::array(code.functions, code.function_count, "functions") }?;
-    // SAFETY: the caller's promise.
-    let from_lines = unsafe { borrowed::array(code.lines, code.line_count, "lines") }?;
-    let mut functions = Vec::with_capacity(from_functions.len());
-    for function in from_functions {
-        // SAFETY: the caller's promise for the names of functions.
-        let name = unsafe { borrowed::text_or_empty(function.name, "the name of a function") }?;
-        let range = borrowed::address_range(function.address, function.size, "a function")?;
+/// The memory that `code` points to must be readable.
+unsafe fn load_code(session: &Session, code: &CCode) -> Result<ObjectId, Failure> {
+    // SAFETY: the caller guarantees that `functions` is readable.
+    let c_functions = unsafe { borrowed::read_array(code.functions, code.function_count, "functions") }?;
+    // SAFETY: the caller guarantees that `lines` is readable.
+    let c_lines = unsafe { borrowed::read_array(code.lines, code.line_count, "lines") }?;
+    let mut functions = Vec::with_capacity(c_functions.len());
+    for function in c_functions {
+        // SAFETY: the caller guarantees that the names of functions are null or readable.
+        let name = unsafe { borrowed::read_text_or_empty(function.name, "the name of a function") }?;
+        let range = borrowed::check_address_range(function.address, function.size, "a function")?;
         functions.push(raw::Function::new(range, name));
     }
-    let mut lines = Vec::with_capacity(from_lines.len());
-    for line in from_lines {
-        // SAFETY: the caller's promise for the files of lines.
-        let file = unsafe { borrowed::text_or_empty(line.file, "the file of a line") }?;
+    let mut lines = Vec::with_capacity(c_lines.len());
+    for line in c_lines {
+        // SAFETY: the caller guarantees that the file names of lines are null or readable.
+        let file = unsafe { borrowed::read_text_or_empty(line.file, "the file of a line") }?;
         lines.push(raw::Line::new(Address(line.address), file, line.line).column(line.column));
     }
-    let mut reported = raw::Code::new(Machine::HERE, &functions).lines(&lines);
+    let mut raw_code = raw::Code::new(Machine::HERE, &functions).lines(&lines);
     if code.eh_frame_size != 0 {
-        reported = reported.eh_frame(borrowed::range(code.eh_frame, code.eh_frame_size, "eh_frame")?);
+        raw_code = raw_code.eh_frame(borrowed::check_range(code.eh_frame, code.eh_frame_size, "eh_frame")?);
     }
-    Ok(producer::code_loaded(session, &reported)?)
+    Ok(producer::code_loaded(session, &raw_code)?)
 }
 
-/// 0 is never an object, so numbers are one up.
-fn number(id: ObjectId) -> u64 {
+/// Number of an object in the C API: one more than its id, because 0 is never an object.
+fn to_number(id: ObjectId) -> u64 {
     id.0 + 1
 }
 
-fn id(object: u64) -> Result<ObjectId, Failure> {
+/// Id of an object from its number in the C API.
+fn parse_id(object: u64) -> Result<ObjectId, Failure> {
     object.checked_sub(1).map(ObjectId).ok_or_else(|| Failure::argument("0 is never an object"))
 }
 
-/// The promise that no other code is in its pages.
+/// Records the caller's promise that the object's pages hold no other code.
 #[unsafe(no_mangle)]
 pub extern "C" fn jitlisten_owns_pages(object: u64) -> i32 {
-    with_active_session(|session| Ok(producer::owns_pages(session, id(object)?)?))
+    with_active_session(|session| Ok(producer::owns_pages(session, parse_id(object)?)?))
 }
 
-/// *finalized*
+/// Reports *finalized*.
 #[unsafe(no_mangle)]
 pub extern "C" fn jitlisten_finalized(object: u64) -> i32 {
-    with_active_session(|session| Ok(producer::finalized(session, id(object)?)?))
+    with_active_session(|session| Ok(producer::finalized(session, parse_id(object)?)?))
 }
 
-/// *freeing*
+/// Reports *freeing*.
 #[unsafe(no_mangle)]
 pub extern "C" fn jitlisten_freeing(object: u64) -> i32 {
-    with_active_session(|session| Ok(producer::freeing(session, id(object)?)?))
+    with_active_session(|session| Ok(producer::freeing(session, parse_id(object)?)?))
 }

@@ -1,9 +1,8 @@
-//! The constructor, which runs before the program's own when the library was preloaded, and the destructor.
+//! Constructor and destructor of the library. If the library was preloaded, the constructor runs before the program's.
 //!
-//! A program that is linked with the library decides for itself when to call `jitlisten_open`; only the environment
-//! variable `LD_PRELOAD` naming us, by whatever file name, starts anything by itself. In a set-user-ID program nothing
-//! is done at all: the environment is not to be trusted there, and a session that the program itself opens is switched
-//! off.
+//! A program that links to the library decides when to call `jitlisten_open`. Only an `LD_PRELOAD` that contains this
+//! library, by any file name, starts it automatically. In a set-user-ID program the environment is not trusted: the
+//! constructor starts nothing, and a session that the program opens is switched off.
 
 use std::ffi::{CStr, c_void};
 use std::mem::MaybeUninit;
@@ -14,10 +13,10 @@ use jitlisten::plumbing::{HostStateGuard, before_program, is_privileged};
 use jitlisten::{Session, log_line};
 use jitlisten_sampler::Heirs;
 
-use crate::give_back::{self, give_back};
+use crate::give_back::{self, restore_environment};
 #[cfg(feature = "interpose")]
 use crate::left_behind;
-use crate::session::open_by_environment;
+use crate::session::open_from_environment;
 
 #[used]
 #[unsafe(link_section = ".init_array")]
@@ -29,23 +28,24 @@ extern "C" fn constructor() {
         jitlisten_sampler::find_exits();
         jitlisten_sampler::find_calls();
         if !is_privileged() && is_preloaded() {
-            before_program(open_by_environment);
-            // Before the environment is restored.
+            before_program(open_from_environment);
+            // Record the launcher before the environment is restored.
             #[cfg(feature = "interpose")]
-            left_behind::look();
-            record_by_environment();
-            give_back();
+            left_behind::record_launcher();
+            start_recording_from_environment();
+            restore_environment();
         }
     });
 }
 
-/// A program whose session is switched off is not sampled either. What stands before the program of `jitlisten record`
-/// is sampled, and leaves the file to the program when that begins; the program's children are not sampled.
-fn record_by_environment() {
+/// Starts a recording if the environment asks for it. If the session is switched off, the program is not sampled. A
+/// tool before the program of `jitlisten record` is sampled, and leaves the file to the program when that starts; the
+/// program's children are not sampled.
+fn start_recording_from_environment() {
     if !Session::process().is_some_and(|session| session.options().active) {
         return;
     }
-    let heirs = if give_back::stands_before_program() { Heirs::Descendants } else { Heirs::Nothing };
+    let heirs = if give_back::is_before_program() { Heirs::Descendants } else { Heirs::Nothing };
     if let Err(error) = jitlisten_sampler::start_by_environment(heirs) {
         log_line!(Error, "no recording: {error}");
     }
@@ -55,16 +55,16 @@ fn record_by_environment() {
 #[unsafe(link_section = ".fini_array")]
 static DESTRUCTOR: extern "C" fn() = destructor;
 
-/// Runs in `exit(3)`, not when the process is killed or calls `_exit(2)`, where only a recording ends.
+/// Runs in `exit(3)`. If the process is killed or calls `_exit(2)`, only a recording is ended.
 extern "C" fn destructor() {
-    // A filter of the program's may end it for a system call that it does not expect.
+    // The program's seccomp filter may kill it for an unexpected system call.
     if jitlisten_sampler::is_confined() {
         return;
     }
     let _host_state = HostStateGuard::enter();
     let _ = catch_unwind(|| {
         jitlisten_shim::ending();
-        // First of the sinks: the names of what was sampled are there still.
+        // The recording ends before the sinks, while the names of sampled code are still known.
         jitlisten_sampler::ending();
         if let Some(session) = Session::process() {
             session.ending();
@@ -72,18 +72,22 @@ extern "C" fn destructor() {
     });
 }
 
-/// Whether `LD_PRELOAD` (names divided by spaces or colons, `ld.so(8)`) has a file of the name that this code was
-/// loaded by.
+/// Returns true if `LD_PRELOAD` (names divided by spaces or colons, `ld.so(8)`) contains a file with this library's
+/// file name.
 fn is_preloaded() -> bool {
-    let Some(own) = own_file() else { return false };
-    let names_us = |list: &[u8]| list.split(|byte| b" :".contains(byte)).any(|path| file_name(path) == file_name(&own));
-    std::env::var_os("LD_PRELOAD").is_some_and(|list| names_us(list.as_bytes()))
-        || first_environment().split(|&byte| byte == 0).filter_map(|one| one.strip_prefix(b"LD_PRELOAD=")).any(names_us)
+    let Some(own_path) = own_file() else { return false };
+    let contains_us =
+        |list: &[u8]| list.split(|byte| b" :".contains(byte)).any(|path| file_name(path) == file_name(&own_path));
+    std::env::var_os("LD_PRELOAD").is_some_and(|list| contains_us(list.as_bytes()))
+        || initial_environment()
+            .split(|&byte| byte == 0)
+            .filter_map(|variable| variable.strip_prefix(b"LD_PRELOAD="))
+            .any(contains_us)
 }
 
-/// The environment as the loader saw it: another preloaded library may have taken us out of it before our constructor
-/// (heaptrack does, so that its program's children are not preloaded).
-fn first_environment() -> Vec<u8> {
+/// Returns the environment as the loader saw it. Another preloaded library may have removed us before our constructor
+/// (heaptrack does, so that the program's children are not preloaded).
+fn initial_environment() -> Vec<u8> {
     std::fs::read("/proc/self/environ").unwrap_or_default()
 }
 
@@ -91,16 +95,16 @@ fn file_name(path: &[u8]) -> Option<&[u8]> {
     path.rsplit(|&byte| byte == b'/').next().filter(|name| !name.is_empty())
 }
 
-/// The path that the loader found the library by that this code is in.
+/// Path by which the loader found this library.
 fn own_file() -> Option<Vec<u8>> {
-    let mut found = MaybeUninit::<libc::Dl_info>::zeroed();
+    let mut info = MaybeUninit::<libc::Dl_info>::zeroed();
     // SAFETY: an address of our code, and writable memory for the result.
-    let result = unsafe { libc::dladdr(own_file as *const c_void, found.as_mut_ptr()) };
+    let result = unsafe { libc::dladdr(own_file as *const c_void, info.as_mut_ptr()) };
     // SAFETY: zeros are a valid result, whatever was written over them.
-    let found = unsafe { found.assume_init() };
-    if result == 0 || found.dli_fname.is_null() {
+    let info = unsafe { info.assume_init() };
+    if result == 0 || info.dli_fname.is_null() {
         return None;
     }
     // SAFETY: the loader's name of a library that is never unloaded.
-    Some(unsafe { CStr::from_ptr(found.dli_fname) }.to_bytes().to_vec())
+    Some(unsafe { CStr::from_ptr(info.dli_fname) }.to_bytes().to_vec())
 }

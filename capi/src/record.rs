@@ -1,4 +1,4 @@
-//! Recording samples of this process.
+//! Recordings of this process, and the interposed libc functions that the sampler needs.
 
 use std::ffi::{OsString, c_char};
 #[cfg(feature = "interpose")]
@@ -18,7 +18,7 @@ const CHILDREN: u32 = 2;
 const NO_IMAGES: u32 = 4;
 const NO_PYTHON: u32 = 8;
 
-/// `struct jitlisten_record_options`
+/// `struct jitlisten_record_options` of `include/jitlisten.h`.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct RecordOptions {
@@ -33,54 +33,55 @@ pub struct RecordOptions {
 
 const _: () = assert!(size_of::<RecordOptions>() == 40);
 
-// SAFETY: integers and a pointer, for which zeros are a value.
+// SAFETY: integers and a pointer, for which zero is valid.
 unsafe impl Plain for RecordOptions {}
 
 /// Starts a recording.
 ///
 /// # Safety
-/// `path` and `options` must be null or as the header says.
+/// `path` and `options` must be null or as the header describes.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn jitlisten_record_start(path: *const c_char, options: *const RecordOptions) -> i32 {
     guarded(|| {
-        // SAFETY: the caller's promise.
-        let path = OsString::from_vec(unsafe { borrowed::text(path, "path") }?.to_vec());
-        let mut chosen = Options::new(path);
+        // SAFETY: the caller passes null or a C string.
+        let path = OsString::from_vec(unsafe { borrowed::read_text(path, "path") }?.to_vec());
+        let mut sampler_options = Options::new(path);
         if !options.is_null() {
-            // SAFETY: the caller's promise.
-            let options = unsafe { borrowed::sized(options, size_of::<usize>(), "options") }?;
+            // SAFETY: the caller guarantees that `options` is readable.
+            let options = unsafe { borrowed::copy_sized(options, size_of::<usize>(), "options") }?;
             if options.flags & !(WALL | CHILDREN | NO_IMAGES | NO_PYTHON) != 0 {
                 return Err(Failure::argument(format_args!("unknown flags {:#x}", options.flags)));
             }
             if options.hz != 0 {
-                chosen.hz = options.hz;
+                sampler_options.hz = options.hz;
             }
             if options.flags & WALL != 0 {
-                chosen.clock = Clock::Wall;
+                sampler_options.clock = Clock::Wall;
             }
-            chosen.children = options.flags & CHILDREN != 0;
-            chosen.images = options.flags & NO_IMAGES == 0;
-            chosen.python = options.flags & NO_PYTHON == 0;
+            sampler_options.children = options.flags & CHILDREN != 0;
+            sampler_options.images = options.flags & NO_IMAGES == 0;
+            sampler_options.python = options.flags & NO_PYTHON == 0;
             if !options.event.is_null() {
-                // SAFETY: the caller's promise for the name of the event.
-                let event = String::from_utf8_lossy(unsafe { borrowed::text(options.event, "event") }?).into_owned();
-                chosen.counter = Some(Counter::named(&event).map_err(Failure::argument)?);
+                // SAFETY: the caller guarantees that the name of the event is a C string.
+                let event =
+                    String::from_utf8_lossy(unsafe { borrowed::read_text(options.event, "event") }?).into_owned();
+                sampler_options.counter = Some(Counter::named(&event).map_err(Failure::argument)?);
             }
-            chosen.recorder =
+            sampler_options.recorder =
                 (options.recorder != 0).then_some(Process { pid: options.recorder, start: options.recorder_start });
-            chosen.seconds = (options.seconds != 0).then_some(options.seconds);
+            sampler_options.seconds = (options.seconds != 0).then_some(options.seconds);
         }
-        jitlisten_sampler::start(chosen).map_err(|error| failure(&error))
+        jitlisten_sampler::start(sampler_options).map_err(|error| failure(&error))
     })
 }
 
-/// Ends it.
+/// Ends the recording.
 #[unsafe(no_mangle)]
 pub extern "C" fn jitlisten_record_stop() -> i32 {
     guarded(|| jitlisten_sampler::stop().map(drop).map_err(|error| failure(&error)))
 }
 
-/// Copies the path of the recording that is being made.
+/// Copies the path of the current recording.
 ///
 /// # Safety
 /// `path` must be null, or point to `size` writable bytes.
@@ -93,15 +94,15 @@ pub unsafe extern "C" fn jitlisten_record_path(path: *mut c_char, size: usize) -
         if current.len() >= size {
             return Err(Failure::argument(format_args!("the path has {} bytes", current.len())));
         }
-        // SAFETY: the caller vouches for `size` bytes, which are more than the path has.
+        // SAFETY: the caller vouches for `size` bytes, which is more than the length of the path.
         unsafe { std::ptr::copy_nonoverlapping(current.as_ptr().cast(), path, current.len()) };
-        // SAFETY: as above; the end of the path is one of those bytes.
+        // SAFETY: the terminator is also within those `size` bytes.
         unsafe { path.add(current.len()).write(0) };
         Ok(())
     })
 }
 
-/// Copies the counters of the recording that is being made, or of the last one.
+/// Copies the counters of the current recording, or of the last one.
 ///
 /// # Safety
 /// `statistics` must be null, or point to as many writable bytes as its first member says.
@@ -114,15 +115,17 @@ pub unsafe extern "C" fn jitlisten_get_record_statistics(statistics: *mut Record
         if size < size_of::<usize>() {
             return Err(Failure::argument(format_args!("its size says {size}")));
         }
-        let known = size.min(size_of::<RecordStatistics>());
-        let full = RecordStatistics::of(known, &jitlisten_sampler::statistics());
-        // SAFETY: the caller vouches for `size` bytes; newer members behind them are not touched.
-        unsafe { std::ptr::copy_nonoverlapping((&raw const full).cast::<u8>(), statistics.cast::<u8>(), known) };
+        let copied_size = size.min(size_of::<RecordStatistics>());
+        let snapshot = RecordStatistics::new(copied_size, &jitlisten_sampler::statistics());
+        // SAFETY: the caller vouches for `size` bytes; newer members after them are not written.
+        unsafe {
+            std::ptr::copy_nonoverlapping((&raw const snapshot).cast::<u8>(), statistics.cast::<u8>(), copied_size)
+        };
         Ok(())
     })
 }
 
-/// `struct jitlisten_record_statistics`
+/// `struct jitlisten_record_statistics` of `include/jitlisten.h`.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct RecordStatistics {
@@ -133,21 +136,22 @@ pub struct RecordStatistics {
 const _: () = assert!(size_of::<RecordStatistics>() == 9 * 8);
 
 impl RecordStatistics {
-    fn of(size: usize, from: &Statistics) -> Self {
+    fn new(size: usize, statistics: &Statistics) -> Self {
         let counters = [
-            from.samples,
-            from.incomplete,
-            from.truncated,
-            from.lost,
-            from.threads,
-            from.threads_without_timer,
-            from.bytes,
-            from.failures,
+            statistics.samples,
+            statistics.incomplete,
+            statistics.truncated,
+            statistics.lost,
+            statistics.threads,
+            statistics.threads_without_timer,
+            statistics.bytes,
+            statistics.failures,
         ];
         RecordStatistics { size, counters }
     }
 }
 
+/// Converts an error of the sampler to a failed API call.
 pub(crate) fn failure(error: &Error) -> Failure {
     let status = match error {
         Error::AlreadyRecording | Error::NotRecording | Error::RecorderGone => Status::WrongOrder,
@@ -157,25 +161,25 @@ pub(crate) fn failure(error: &Error) -> Failure {
     Failure::new(status, error)
 }
 
-/// Functions of libc's about signals, as `jitlisten_sampler` has them.
-macro_rules! stands_in {
+/// Defines libc's signal functions, which forward to `jitlisten_sampler`.
+macro_rules! interpose_signal_functions {
     ($($name:ident($($argument:ident: $type:ty),*) -> $result:ty;)*) => {$(
-        /// Stands in for libc's: see `jitlisten_sampler`.
+        /// Interposes libc's function: see `jitlisten_sampler`.
         ///
         /// # Safety
-        /// As that.
+        /// Same contract as libc's function.
         #[cfg(feature = "interpose")]
         #[unsafe(no_mangle)]
         pub unsafe extern "C-unwind" fn $name($($argument: $type),*) -> $result {
-            // SAFETY: the caller's arguments.
+            // SAFETY: forwards the caller's arguments under the same contract.
             unsafe { jitlisten_sampler::$name($($argument),*) }
         }
     )*};
 }
 
-stands_in! {
+interpose_signal_functions! {
     sigaction(signal: c_int, action: *const libc::sigaction, old: *mut libc::sigaction) -> c_int;
-    signal(signal: c_int, wanted: libc::sighandler_t) -> libc::sighandler_t;
+    signal(signal: c_int, handler: libc::sighandler_t) -> libc::sighandler_t;
     sigtimedwait(set: *const libc::sigset_t, info: *mut libc::siginfo_t, time: *const libc::timespec) -> c_int;
     sigwaitinfo(set: *const libc::sigset_t, info: *mut libc::siginfo_t) -> c_int;
     sigwait(set: *const libc::sigset_t, number: *mut c_int) -> c_int;
@@ -185,69 +189,69 @@ stands_in! {
     sigaltstack(stack: *const libc::stack_t, old: *mut libc::stack_t) -> c_int;
 }
 
-/// Stands in for `_exit(2)`: see `jitlisten_sampler::exit_now`.
+/// Interposes `_exit(2)`: see `jitlisten_sampler::exit_now`.
 #[cfg(feature = "interpose")]
 #[unsafe(no_mangle)]
 pub extern "C" fn _exit(status: c_int) -> ! {
     jitlisten_sampler::exit_now(status)
 }
 
-/// Stands in for `_Exit(3)`.
+/// Interposes `_Exit(3)`.
 #[cfg(feature = "interpose")]
 #[unsafe(no_mangle)]
 pub extern "C" fn _Exit(status: c_int) -> ! {
     jitlisten_sampler::exit_now_c(status)
 }
 
-/// Stands in for `quick_exit(3)`.
+/// Interposes `quick_exit(3)`.
 #[cfg(feature = "interpose")]
 #[unsafe(no_mangle)]
 pub extern "C" fn quick_exit(status: c_int) -> ! {
     jitlisten_sampler::exit_quickly(status)
 }
 
-/// Functions of libc's that execute another program, as `jitlisten_sampler` has them.
-macro_rules! executes {
-    ($($name:ident($($argument:ident),*) = $ours:ident;)*) => {$(
-        /// Stands in for libc's: see `jitlisten_sampler`.
+/// Defines libc's functions that execute another program, which forward to `jitlisten_sampler`.
+macro_rules! interpose_exec_functions {
+    ($($name:ident($($argument:ident),*) = $replacement:ident;)*) => {$(
+        /// Interposes libc's function: see `jitlisten_sampler`.
         ///
         /// # Safety
-        /// As that.
+        /// Same contract as libc's function.
         #[cfg(feature = "interpose")]
         #[unsafe(no_mangle)]
         pub unsafe extern "C" fn $name(file: *const c_char, $($argument: Strings),*) -> c_int {
-            // SAFETY: the caller's, as for the call itself.
-            unsafe { crate::left_behind::warn(file, executes!(@environment $($argument),*)) };
-            // SAFETY: the caller's arguments.
-            unsafe { jitlisten_sampler::$ours(file, $($argument),*) }
+            // SAFETY: `warn` has the same contract as the interposed call.
+            unsafe { crate::left_behind::warn(file, interpose_exec_functions!(@environment $($argument),*)) };
+            // SAFETY: forwards the caller's arguments under the same contract.
+            unsafe { jitlisten_sampler::$replacement(file, $($argument),*) }
         }
     )*};
     (@environment $arguments:ident) => { std::ptr::null() };
     (@environment $arguments:ident, $environment:ident) => { $environment };
 }
 
-executes! {
+interpose_exec_functions! {
     execv(arguments) = execute;
     execve(arguments, environment) = execute_in;
     execvp(arguments) = execute_found;
     execvpe(arguments, environment) = execute_found_in;
 }
 
-/// Stands in for `fexecve(3)`.
+/// Interposes `fexecve(3)`.
 ///
 /// # Safety
-/// As that.
+/// Same contract as `fexecve(3)`.
 #[cfg(feature = "interpose")]
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn fexecve(file: c_int, arguments: Strings, environment: Strings) -> c_int {
-    // SAFETY: the caller's arguments.
+    // SAFETY: forwards the caller's arguments under the same contract.
     unsafe { jitlisten_sampler::execute_open(file, arguments, environment) }
 }
 
-/// Stands in for `execveat(2)`.
+/// Interposes `execveat(2)`.
 ///
 /// # Safety
-/// As that.
+/// Same contract as `execveat(2)`.
 #[cfg(feature = "interpose")]
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn execveat(
@@ -257,18 +261,18 @@ pub unsafe extern "C" fn execveat(
     environment: Strings,
     flags: c_int,
 ) -> c_int {
-    // SAFETY: the caller's arguments.
+    // SAFETY: forwards the caller's arguments under the same contract.
     unsafe { jitlisten_sampler::execute_at(directory, file, arguments, environment, flags) }
 }
 
-/// Defines functions with any number of arguments, each of them a word: ours gets the first one, and an array of the
-/// others, which the registers complete where the caller has put the rest of them.
-macro_rules! executes_listed {
-    ($($name:ident = $ours:ident;)*) => {$(
-        #[doc = concat!("Stands in for `", stringify!($name), "(3)`.")]
+/// Defines variadic functions whose arguments are all words. The replacement gets the first argument and an array of
+/// the others: the registers are stored next to the arguments that the caller has put on the stack.
+macro_rules! interpose_variadic_exec_functions {
+    ($($name:ident = $replacement:ident;)*) => {$(
+        #[doc = concat!("Interposes `", stringify!($name), "(3)`.")]
         ///
         /// # Safety
-        /// As that.
+        /// Same contract as the function of this name in `exec(3)`.
         #[cfg(feature = "interpose")]
         #[unsafe(no_mangle)]
         #[unsafe(naked)]
@@ -288,7 +292,7 @@ macro_rules! executes_listed {
                 "add rsp, 40",
                 "push rcx",
                 "ret",
-                sym $ours
+                sym $replacement
             );
             #[cfg(target_arch = "aarch64")]
             std::arch::naked_asm!(
@@ -301,33 +305,33 @@ macro_rules! executes_listed {
                 "bl {}",
                 "ldp x29, x30, [sp], #80",
                 "ret",
-                sym $ours
+                sym $replacement
             );
         }
     )*};
 }
 
-executes_listed! {
-    execl = execute_list;
-    execlp = execute_found_list;
-    execle = execute_list_in;
+interpose_variadic_exec_functions! {
+    execl = execl_with_array;
+    execlp = execlp_with_array;
+    execle = execle_with_array;
 }
 
 #[cfg(feature = "interpose")]
-unsafe extern "C" fn execute_list(file: *const c_char, arguments: Strings) -> c_int {
-    // SAFETY: the caller's arguments.
+unsafe extern "C" fn execl_with_array(file: *const c_char, arguments: Strings) -> c_int {
+    // SAFETY: forwards the caller's arguments under the same contract.
     unsafe { execv(file, arguments) }
 }
 
 #[cfg(feature = "interpose")]
-unsafe extern "C" fn execute_found_list(file: *const c_char, arguments: Strings) -> c_int {
-    // SAFETY: the caller's arguments.
+unsafe extern "C" fn execlp_with_array(file: *const c_char, arguments: Strings) -> c_int {
+    // SAFETY: forwards the caller's arguments under the same contract.
     unsafe { execvp(file, arguments) }
 }
 
 #[cfg(feature = "interpose")]
-unsafe extern "C" fn execute_list_in(file: *const c_char, arguments: Strings) -> c_int {
-    // SAFETY: the arguments end with null, and after that is the environment.
+unsafe extern "C" fn execle_with_array(file: *const c_char, arguments: Strings) -> c_int {
+    // SAFETY: the arguments end with null, followed by the environment.
     unsafe {
         let mut end = arguments;
         while !(*end).is_null() {
@@ -337,23 +341,23 @@ unsafe extern "C" fn execute_list_in(file: *const c_char, arguments: Strings) ->
     }
 }
 
-/// Functions of libc's by which a program gives up rights, as `jitlisten_sampler` has them.
-macro_rules! loses {
-    ($($name:ident($($argument:ident: $type:ty),*) = $ours:ident;)*) => {$(
-        /// Stands in for libc's: see `jitlisten_sampler`.
+/// Defines libc's functions by which a program drops privileges, which forward to `jitlisten_sampler`.
+macro_rules! interpose_privilege_functions {
+    ($($name:ident($($argument:ident: $type:ty),*) = $replacement:ident;)*) => {$(
+        /// Interposes libc's function: see `jitlisten_sampler`.
         ///
         /// # Safety
-        /// As that.
+        /// Same contract as libc's function.
         #[cfg(feature = "interpose")]
         #[unsafe(no_mangle)]
         pub unsafe extern "C" fn $name($($argument: $type),*) -> c_int {
-            // SAFETY: the caller's arguments.
-            unsafe { jitlisten_sampler::$ours($($argument),*) }
+            // SAFETY: forwards the caller's arguments under the same contract.
+            unsafe { jitlisten_sampler::$replacement($($argument),*) }
         }
     )*};
 }
 
-loses! {
+interpose_privilege_functions! {
     setuid(user: libc::uid_t) = set_user;
     seteuid(user: libc::uid_t) = set_effective_user;
     setreuid(real: libc::uid_t, effective: libc::uid_t) = set_users;
@@ -363,21 +367,21 @@ loses! {
     setns(descriptor: c_int, kind: c_int) = join_namespace;
 }
 
-/// Stands in for `prctl(2)`. Its arguments are words, however many there are.
+/// Interposes `prctl(2)`. Its arguments are words, whatever their number.
 ///
 /// # Safety
-/// As that.
+/// Same contract as `prctl(2)`.
 #[cfg(feature = "interpose")]
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn prctl(option: c_int, a: c_ulong, b: c_ulong, c: c_ulong, d: c_ulong) -> c_int {
-    // SAFETY: the caller's arguments.
+    // SAFETY: forwards the caller's arguments under the same contract.
     unsafe { jitlisten_sampler::control(option, [a, b, c, d]) }
 }
 
-/// Stands in for `syscall(2)`. Its arguments are words, however many there are.
+/// Interposes `syscall(2)`. Its arguments are words, whatever their number.
 ///
 /// # Safety
-/// As that.
+/// Same contract as `syscall(2)`.
 #[cfg(feature = "interpose")]
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn syscall(
@@ -389,14 +393,14 @@ pub unsafe extern "C" fn syscall(
     e: c_long,
     f: c_long,
 ) -> c_long {
-    // SAFETY: the caller's arguments.
+    // SAFETY: forwards the caller's arguments under the same contract.
     unsafe { jitlisten_sampler::call_system(number, a, b, c, d, e, f) }
 }
 
-/// Stands in for `pthread_create(3)`: see `jitlisten_sampler::create`.
+/// Interposes `pthread_create(3)`: see `jitlisten_sampler::create`.
 ///
 /// # Safety
-/// As that.
+/// Same contract as `pthread_create(3)`.
 #[cfg(feature = "interpose")]
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn pthread_create(
@@ -405,6 +409,6 @@ pub unsafe extern "C" fn pthread_create(
     start: jitlisten_sampler::Start,
     argument: *mut std::ffi::c_void,
 ) -> c_int {
-    // SAFETY: the caller's arguments.
+    // SAFETY: forwards the caller's arguments under the same contract.
     unsafe { jitlisten_sampler::create(thread, attributes, start, argument) }
 }

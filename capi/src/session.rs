@@ -1,4 +1,4 @@
-//! Opening the session of this process.
+//! Opens the session of this process.
 
 use std::ffi::{CStr, OsString, c_char};
 use std::os::unix::ffi::OsStringExt as _;
@@ -11,7 +11,7 @@ use crate::guard::guarded;
 use crate::heap;
 use crate::status::{Failure, Status};
 
-/// `struct jitlisten_options`
+/// `struct jitlisten_options` of `include/jitlisten.h`.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct COptions {
@@ -27,53 +27,55 @@ pub struct COptions {
 
 const _: () = assert!(size_of::<COptions>() == 7 * 8);
 
-// SAFETY: integers and raw pointers.
+// SAFETY: the struct has only integers and raw pointers.
 unsafe impl Plain for COptions {}
 
-/// Opens the session of this process with the options of the environment, and starts to listen.
+/// Opens the session of this process with the options of the environment, and starts to observe LLVMs.
 #[unsafe(no_mangle)]
 pub extern "C" fn jitlisten_open() -> i32 {
-    open_by_environment()
+    open_from_environment()
 }
 
-/// The same for ourselves: a call by the exported name may reach another copy of the library.
-pub(crate) fn open_by_environment() -> i32 {
-    guarded(|| open(&Given::default(), Listening::Process))
+/// Internal form of [`jitlisten_open`]: a call by the exported name may reach another copy of the library.
+pub(crate) fn open_from_environment() -> i32 {
+    guarded(|| open(&CallerOptions::default(), Listening::Process))
 }
 
-/// Opens the session of this process with options of the caller, the rest from the environment.
+/// Opens the session of this process with the caller's options; the environment provides the rest.
 ///
 /// # Safety
-/// `options` must be null, or what it points to be readable, its texts too.
+/// `options` must be null or readable, as must its strings.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn jitlisten_open_with(options: *const COptions) -> i32 {
     guarded(|| {
-        // SAFETY: the caller's promise.
-        let options = unsafe { borrowed::sized(options, size_of::<usize>(), "options") }?;
+        // SAFETY: the caller guarantees that `options` is readable.
+        let options = unsafe { borrowed::copy_sized(options, size_of::<usize>(), "options") }?;
         borrowed::check_reserved(options.reserved, "options")?;
         let listening = match options.listen {
             0 => Listening::Process,
             1 => Listening::Calls,
-            other => return Err(Failure::argument(format_args!("listen: unknown value {other}"))),
+            value => return Err(Failure::argument(format_args!("listen: unknown value {value}"))),
         };
-        // SAFETY: the caller's promise for the texts.
-        open(&unsafe { Given::read(&options) }?, listening)
+        // SAFETY: the caller guarantees that the strings are null or readable.
+        open(&unsafe { CallerOptions::read(&options) }?, listening)
     })
 }
 
-/// The same with these sinks.
+/// Opens the session with these sinks; the environment provides the other options.
 pub(crate) fn open_with_sinks(sinks: &str) -> Result<(), Failure> {
-    open(&Given(vec![("JITLISTEN", sinks.into())]), Listening::Process)
+    open(&CallerOptions(vec![("JITLISTEN", sinks.into())]), Listening::Process)
 }
 
-/// What the caller says in place of environment variables.
+/// Options of the caller that replace environment variables.
 #[derive(Default)]
-struct Given(Vec<(&'static str, OsString)>);
+struct CallerOptions(Vec<(&'static str, OsString)>);
 
-impl Given {
+impl CallerOptions {
+    /// Reads and validates the caller's options.
+    ///
     /// # Safety
-    /// The texts must be null or readable.
-    unsafe fn read(options: &COptions) -> Result<Given, Failure> {
+    /// The strings must be null or readable.
+    unsafe fn read(options: &COptions) -> Result<CallerOptions, Failure> {
         let texts = [
             ("JITLISTEN", options.sinks),
             ("JITLISTEN_DIR", options.directory),
@@ -81,17 +83,17 @@ impl Given {
             ("JITLISTEN_FRAME_POINTERS", options.frame_pointers),
             ("JITLISTEN_NAMES", options.names),
         ];
-        let mut given = Vec::new();
+        let mut caller_options = Vec::new();
         for (variable, text) in texts.into_iter().filter(|(_, text)| !text.is_null()) {
-            // SAFETY: the caller's promise.
-            let text = unsafe { borrowed::text(text, variable) }?;
-            given.push((variable, OsString::from_vec(text.to_vec())));
+            // SAFETY: the caller guarantees a readable C string.
+            let text = unsafe { borrowed::read_text(text, variable) }?;
+            caller_options.push((variable, OsString::from_vec(text.to_vec())));
         }
-        let given = Given(given);
-        match Options::read(|variable| given.get(variable)).1.first() {
-            None => Ok(given),
-            Some(complaint) if complaint.starts_with("JITLISTEN:") => Err(Failure::new(Status::UnknownSink, complaint)),
-            Some(complaint) => Err(Failure::argument(complaint)),
+        let caller_options = CallerOptions(caller_options);
+        match Options::read(|variable| caller_options.get(variable)).1.first() {
+            None => Ok(caller_options),
+            Some(problem) if problem.starts_with("JITLISTEN:") => Err(Failure::new(Status::UnknownSink, problem)),
+            Some(problem) => Err(Failure::argument(problem)),
         }
     }
 
@@ -100,7 +102,7 @@ impl Given {
     }
 }
 
-fn open(given: &Given, listening: Listening) -> Result<(), Failure> {
+fn open(caller_options: &CallerOptions, listening: Listening) -> Result<(), Failure> {
     if Session::process().is_none()
         && let Some(duplicate_copy) = jitlisten_shim::duplicate_copy()
     {
@@ -110,28 +112,29 @@ fn open(given: &Given, listening: Listening) -> Result<(), Failure> {
         ));
     }
     let environment = |variable: &str| std::env::var_os(variable);
-    let (mut options, complaints) = Options::read(|variable| given.get(variable).or_else(|| environment(variable)));
-    // `JITLISTEN=off` in the environment has the last word.
+    let (mut options, problems) =
+        Options::read(|variable| caller_options.get(variable).or_else(|| environment(variable)));
+    // `JITLISTEN=off` in the environment takes precedence.
     options.active &= Options::read(environment).0.active;
     if options.active {
         heap::follow_forks();
     }
     let session = if listening == Listening::Process {
-        Session::open(options, &complaints)
+        Session::open(options, &problems)
     } else {
-        jitlisten::producer::open(options, &complaints)
+        jitlisten::producer::open(options, &problems)
     };
     if !session.options().active {
         return Err(Status::SwitchedOff.into());
     }
-    // The first caller has chosen what to observe.
+    // The first caller has chosen what to observe, so use the session's own option.
     if session.options().listening == Listening::Process {
         jitlisten_shim::start(session);
     }
     Ok(())
 }
 
-/// The version as a C string.
+/// Version as a C string.
 #[unsafe(no_mangle)]
 pub extern "C" fn jitlisten_version() -> *const c_char {
     const VERSION: &CStr = match CStr::from_bytes_with_nul(concat!(env!("CARGO_PKG_VERSION"), "\0").as_bytes()) {

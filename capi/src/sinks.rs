@@ -1,4 +1,4 @@
-//! Sinks on and off at run time.
+//! Switches sinks on and off at run time.
 
 use std::ffi::c_char;
 
@@ -8,7 +8,7 @@ use crate::borrowed;
 use crate::guard::{with_active_session, with_session};
 use crate::status::{Failure, Status};
 
-/// Switches every sink off. The session stays open.
+/// Switches all sinks off. The session stays open.
 #[unsafe(no_mangle)]
 pub extern "C" fn jitlisten_close() -> i32 {
     with_session(|session| {
@@ -24,8 +24,8 @@ pub extern "C" fn jitlisten_close() -> i32 {
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn jitlisten_enable(name: *const c_char) -> i32 {
     with_active_session(|session| {
-        // SAFETY: the caller's promise.
-        session.enable(unsafe { sink(name) }?);
+        // SAFETY: the caller passes null or a C string.
+        session.enable(unsafe { parse_sink(name) }?);
         jitlisten_shim::sinks_changed();
         Ok(())
     })
@@ -38,21 +38,21 @@ pub unsafe extern "C" fn jitlisten_enable(name: *const c_char) -> i32 {
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn jitlisten_disable(name: *const c_char) -> i32 {
     with_session(|session| {
-        // SAFETY: the caller's promise.
-        session.disable(unsafe { sink(name) }?);
+        // SAFETY: the caller passes null or a C string.
+        session.disable(unsafe { parse_sink(name) }?);
         Ok(())
     })
 }
 
-/// Whether a sink is on.
+/// Writes 1 to `enabled` if a sink is on, else 0.
 ///
 /// # Safety
-/// `name` must be null or a C string, `enabled` null or point to an `int32_t` that can be written.
+/// `name` must be null or a C string, `enabled` null or a pointer to a writable `int32_t`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn jitlisten_is_enabled(name: *const c_char, enabled: *mut i32) -> i32 {
     with_session(|session| {
-        // SAFETY: the caller's promise.
-        let kind = unsafe { sink(name) }?;
+        // SAFETY: the caller passes null or a C string.
+        let kind = unsafe { parse_sink(name) }?;
         borrowed::check_output(enabled, "enabled")?;
         // SAFETY: not null and aligned; the caller vouches for the rest.
         unsafe { enabled.write(i32::from(session.is_enabled(kind))) };
@@ -60,10 +60,12 @@ pub unsafe extern "C" fn jitlisten_is_enabled(name: *const c_char, enabled: *mut
     })
 }
 
+/// Parses the name of a sink.
+///
 /// # Safety
 /// `name` must be null or a C string.
-unsafe fn sink(name: *const c_char) -> Result<SinkKind, Failure> {
-    // SAFETY: the caller's promise.
-    let name = String::from_utf8_lossy(unsafe { borrowed::text(name, "sink") }?);
+unsafe fn parse_sink(name: *const c_char) -> Result<SinkKind, Failure> {
+    // SAFETY: the caller passes null or a C string.
+    let name = String::from_utf8_lossy(unsafe { borrowed::read_text(name, "sink") }?);
     SinkKind::from_name(&name).ok_or_else(|| Failure::new(Status::UnknownSink, format_args!("unknown sink {name:?}")))
 }

@@ -1,4 +1,4 @@
-//! The counters.
+//! Counters of the session.
 
 use jitlisten::Statistics;
 use jitlisten::options::SinkKind;
@@ -73,7 +73,7 @@ impl CStatistics {
     }
 }
 
-/// Copies the counters. By this name, copies of the library find each other, too.
+/// Copies the counters. Copies of the library also find each other by the name of this function.
 ///
 /// # Safety
 /// `statistics` must be null, or point to as many writable bytes as its first member says.
@@ -86,10 +86,12 @@ pub unsafe extern "C" fn jitlisten_get_statistics(statistics: *mut CStatistics) 
         if size < size_of::<usize>() {
             return Err(Failure::argument(format_args!("its size says {size}")));
         }
-        let known = size.min(size_of::<CStatistics>());
-        let full = CStatistics::new(known, session.statistics());
-        // SAFETY: the caller vouches for `size` bytes; newer members behind them are not touched.
-        unsafe { std::ptr::copy_nonoverlapping((&raw const full).cast::<u8>(), statistics.cast::<u8>(), known) };
+        let copied_size = size.min(size_of::<CStatistics>());
+        let snapshot = CStatistics::new(copied_size, session.statistics());
+        // SAFETY: the caller vouches for `size` bytes; newer members after them are not written.
+        unsafe {
+            std::ptr::copy_nonoverlapping((&raw const snapshot).cast::<u8>(), statistics.cast::<u8>(), copied_size)
+        };
         Ok(())
     })
 }

@@ -5,7 +5,7 @@ use std::fmt;
 
 use jitlisten::Error;
 
-/// Numbers are never used again for something else.
+/// Status of a call. Numbers are never reused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(i32)]
 pub(crate) enum Status {
@@ -34,25 +34,25 @@ impl Status {
     ];
 
     pub(crate) fn text(self) -> &'static CStr {
-        Status::ALL.iter().find(|(known, _)| *known == self).map_or(c"unknown status", |(_, text)| text)
+        Status::ALL.iter().find(|(status, _)| *status == self).map_or(c"unknown status", |(_, text)| text)
     }
 }
 
-/// Why a call fails: the status, and what is wrong here and now.
+/// Reason why a call fails: its status, and details of this failure.
 #[derive(Debug)]
 pub(crate) struct Failure {
     pub(crate) status: Status,
-    pub(crate) words: String,
+    pub(crate) message: String,
 }
 
 impl Failure {
-    pub(crate) fn new(status: Status, words: impl fmt::Display) -> Failure {
-        Failure { status, words: words.to_string() }
+    pub(crate) fn new(status: Status, message: impl fmt::Display) -> Failure {
+        Failure { status, message: message.to_string() }
     }
 
-    /// An argument is wrong.
-    pub(crate) fn argument(words: impl fmt::Display) -> Failure {
-        Failure::new(Status::InvalidArgument, words)
+    /// Failure because of an invalid argument.
+    pub(crate) fn argument(message: impl fmt::Display) -> Failure {
+        Failure::new(Status::InvalidArgument, message)
     }
 }
 
@@ -73,9 +73,9 @@ impl From<Error> for Failure {
     }
 }
 
-/// A status in words.
+/// Description of a status.
 #[unsafe(no_mangle)]
 pub extern "C" fn jitlisten_status_text(status: i32) -> *const c_char {
-    let known = Status::ALL.iter().find(|(known, _)| *known as i32 == status);
-    known.map_or(c"unknown status", |(_, text)| text).as_ptr()
+    let entry = Status::ALL.iter().find(|(candidate, _)| *candidate as i32 == status);
+    entry.map_or(c"unknown status", |(_, text)| text).as_ptr()
 }

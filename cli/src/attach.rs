@@ -1,8 +1,9 @@
 //! `jitlisten attach`: makes the code of a running process visible.
 //!
 //! ```text
+//!   method    mechanism           source       result
 //!   inside    ptrace              inject.rs    all sinks; frame pointers and lines for code compiled later
-//!   outside   process_vm_readv    outside.rs   the perf map of existing code, and with --watch of later code
+//!   outside   process_vm_readv    outside.rs   perf map of existing code; with --watch, also of later code
 //! ```
 
 #![forbid(unsafe_code)]
@@ -19,7 +20,7 @@ use crate::outside;
 use crate::problem::Problem;
 use crate::process::Process;
 use crate::sinks::Sinks;
-use crate::system::Blocked;
+use crate::system::BlockedSignals;
 
 const EXAMPLES: &str = "Examples:
   jitlisten attach 4711
@@ -34,7 +35,7 @@ Existing code gets names; code compiled from now on also gets stacks and lines. 
 pub(crate) struct Attach {
     /// The process
     pid: u32,
-    /// What to switch on: a list of perfmap, image, unwind, modules, jitdump, gdb
+    /// Sinks to enable: a list of perfmap, image, unwind, modules, jitdump, gdb
     #[arg(long, value_name = "LIST", default_value = "perfmap,image,unwind")]
     sinks: Sinks,
     /// Do not add line tables to Numba's code
@@ -46,7 +47,7 @@ pub(crate) struct Attach {
     /// With --no-inject: continue until the process ends
     #[arg(long)]
     watch: bool,
-    /// How long to wait until the process reaches a point where it can be changed
+    /// Time limit for the process to reach a point where it can be changed
     #[arg(long, value_name = "SECONDS", default_value_t = 20)]
     timeout: u64,
 }
@@ -54,23 +55,23 @@ pub(crate) struct Attach {
 impl Attach {
     pub(crate) fn execute(self) -> Result<ExitCode, Problem> {
         let process = Process::open(self.pid)?;
-        let signals = Blocked::ends();
+        let signals = BlockedSignals::termination();
         let refusal = match self.no_inject {
             true => None,
             false => match self.inject(&process, &signals) {
-                Ok(done) => {
-                    let _ = writeln!(std::io::stdout(), "{done}");
+                Ok(reply) => {
+                    let _ = writeln!(std::io::stdout(), "{reply}");
                     return Ok(ExitCode::SUCCESS);
                 }
-                Err(_) if !process.is_there() => return Err(process.ended()),
+                Err(_) if !process.is_alive() => return Err(process.ended_problem()),
                 Err(problem) => Some(problem),
             },
         };
-        signals.end();
+        signals.release();
         outside::read(&process, self.watch, refusal.as_ref())
     }
 
-    fn inject(&self, process: &Process, signals: &Blocked) -> Result<String, Problem> {
+    fn inject(&self, process: &Process, signals: &BlockedSignals) -> Result<String, Problem> {
         let request = Request::Enable { sinks: self.sinks.clone(), lines: !self.no_lines };
         inject::inject(process, &Installation::find()?, &request, Duration::from_secs(self.timeout), signals)
     }

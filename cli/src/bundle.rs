@@ -1,15 +1,15 @@
-//! Bundles: a recording together with all files that its readers need on another machine. `record --bundle` writes one;
-//! commands that read recordings accept it in place of a file, and any other folder as the recordings in it.
+//! Bundles: a folder with a recording and all files that its readers need on another machine. `record --bundle` writes
+//! one. Commands that read recordings accept it in place of a file; any other folder stands for the recordings in it.
 //!
 //! ```text
-//!   FOLDER/jitlisten-bundle   the marker: its version, then the files below root that we wrote, a line each
-//!   FOLDER/perf.data          the recording; of children, with -s, perf.data.PID
-//!   FOLDER/perf.data.images/  what Numba compiled
-//!   FOLDER/root/...           images, libraries, sources, perf maps, each at its own path below
+//!   FOLDER/jitlisten-bundle   marker: the version, then a line for each file that we wrote below root
+//!   FOLDER/perf.data          recording; with -s, perf.data.PID for each child
+//!   FOLDER/perf.data.images/  compilations of Numba
+//!   FOLDER/root/...           images, libraries, sources and perf maps, each below its own path
 //! ```
-//! Files have mode 0600 in directories of mode 0700, whatever the umask: a source may be private. An existing folder is
-//! replaced only if it has the marker: the files that the marker lists are removed one by one, then empty directories.
-//! Any other file stays, and the command refuses.
+//! Files have mode 0600 in directories of mode 0700 whatever the umask, because a source may be private. An existing
+//! folder is replaced only if it has the marker: the listed files are removed one by one, then empty directories. Any
+//! other file stays, and the command refuses to continue.
 
 #![forbid(unsafe_code)]
 
@@ -30,24 +30,24 @@ use crate::problem::Problem;
 const RECORDING: &str = "perf.data";
 const ROOT: &str = "root";
 const MARKER: &str = "jitlisten-bundle";
-/// Beside a recording, by `python/jitlisten/_compilations.py`.
+/// File beside a recording, written by `python/jitlisten/_compilations.py`.
 const COMPILATIONS: &str = "compilations.jsonl";
-const VERSION: &str = "jitlisten bundle 1";
-/// No marker of ours is longer.
-const LONGEST: u64 = 64 << 20;
+const MARKER_VERSION: &str = "jitlisten bundle 1";
+/// Larger than any marker that we write.
+const MAX_MARKER_BYTES: u64 = 64 << 20;
 
-/// Where the recording of a folder is written to.
+/// Path of the recording in a bundle.
 pub(crate) fn recording_in(folder: &Path) -> PathBuf {
     folder.join(RECORDING)
 }
 
-/// Makes the folder for a new recording: one that does not exist, is empty, or is a bundle of this user.
-pub(crate) fn make(folder: &Path) -> Result<(), Problem> {
+/// Creates the folder for a new recording. An existing one must be empty or a bundle of this user.
+pub(crate) fn create(folder: &Path) -> Result<(), Problem> {
     let failed = |error: io::Error| Problem::new(format!("cannot make {}: {error}", folder.display()));
     if fs::symlink_metadata(folder).is_ok() {
-        refuse_places_of_others(folder)?;
+        refuse_shared_directory(folder)?;
         let is_empty = fs::read_dir(folder).map_err(failed)?.next().is_none();
-        // A file in another user's folder, or in one that others may write to, can be exchanged.
+        // Files can be replaced by others in a folder that belongs to another user or that others may write to.
         let opened = rustix::fs::open(folder, OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty());
         let opened = opened.map_err(|error| failed(error.into()))?;
         if rustix::fs::fstat(&opened).map_err(|error| failed(error.into()))?.st_uid != geteuid().as_raw() {
@@ -59,38 +59,44 @@ pub(crate) fn make(folder: &Path) -> Result<(), Problem> {
         rustix::fs::fchmod(&opened, Mode::RWXU).map_err(|error| failed(error.into()))?;
         let _ = fs::remove_file(folder.join(MARKER));
     }
-    // A link to a folder is the user's.
+    // A link to a folder was made by the user, so it is followed.
     let folder = fs::canonicalize(folder).unwrap_or_else(|_| folder.to_owned());
-    let make = || {
+    let create_contents = || {
         let folder = OwnDirectory::create(&folder)?;
-        writeln!(folder.create_file(OsStr::new(MARKER))?, "{VERSION}")?;
+        writeln!(folder.create_file(OsStr::new(MARKER))?, "{MARKER_VERSION}")?;
         OwnDirectory::create_new(&folder.path().join(ROOT))
     };
-    make().map(drop).map_err(failed)
+    create_contents().map(drop).map_err(failed)
 }
 
-/// `/`, the home and the working directory are no folders for one recording.
-fn refuse_places_of_others(folder: &Path) -> Result<(), Problem> {
-    let identity = |path: &Path| fs::metadata(path).ok().map(|found| (found.dev(), found.ino()));
+/// Refuses `/`, the home directory and the working directory.
+fn refuse_shared_directory(folder: &Path) -> Result<(), Problem> {
+    let identity = |path: &Path| fs::metadata(path).ok().map(|metadata| (metadata.dev(), metadata.ino()));
     let home = std::env::var_os("HOME").map(PathBuf::from);
-    let places = [Some(PathBuf::from("/")), home, std::env::current_dir().ok()];
-    if places.into_iter().flatten().any(|place| identity(&place).is_some_and(|place| identity(folder) == Some(place))) {
-        let place = folder.display();
-        return Err(Problem::new(format!("{place} is the root, home or working directory")).help("choose another -o"));
+    let protected = [Some(PathBuf::from("/")), home, std::env::current_dir().ok()];
+    if protected
+        .into_iter()
+        .flatten()
+        .any(|directory| identity(&directory).is_some_and(|directory| identity(folder) == Some(directory)))
+    {
+        let directory = folder.display();
+        return Err(
+            Problem::new(format!("{directory} is the root, home or working directory")).help("choose another -o")
+        );
     }
     Ok(())
 }
 
-/// Removes an old bundle, by the names that it says we wrote.
+/// Removes an old bundle: only files that its marker lists.
 fn remove_old(folder: &Path) -> Result<(), Problem> {
-    let no_bundle =
+    let not_a_bundle =
         || Problem::new(format!("{} exists and is not a bundle", folder.display())).help("choose another -o");
-    let written = written_by_us(folder).ok_or_else(no_bundle)?;
-    // Directories behind what is in them.
-    for path in &written {
+    let listed_files = read_marker(folder).ok_or_else(not_a_bundle)?;
+    // Directories come after their contents.
+    for path in &listed_files {
         let _ = remove_plain(folder, path);
     }
-    let mut directories: Vec<&Path> = written.iter().flat_map(|path| path.ancestors().skip(1)).collect();
+    let mut directories: Vec<&Path> = listed_files.iter().flat_map(|path| path.ancestors().skip(1)).collect();
     directories.sort_by_key(|path| std::cmp::Reverse(path.components().count()));
     directories.dedup();
     for directory in directories.into_iter().filter(|path| !path.as_os_str().is_empty()) {
@@ -98,30 +104,30 @@ fn remove_old(folder: &Path) -> Result<(), Problem> {
             let _ = fs::remove_dir(folder.join(directory));
         }
     }
-    for recording in recordings_of(folder) {
-        let beside = beside(&recording);
-        let _ = fs::remove_file(beside.join(COMPILATIONS));
-        let _ = fs::remove_dir(beside);
+    for recording in bundle_recordings(folder) {
+        let image_directory = image_directory(&recording);
+        let _ = fs::remove_file(image_directory.join(COMPILATIONS));
+        let _ = fs::remove_dir(image_directory);
         let _ = fs::remove_file(recording);
     }
     let _ = fs::remove_dir(folder.join(ROOT));
-    if let Ok(found) = fs::symlink_metadata(folder.join(ROOT)) {
-        let what = if found.is_dir() { "has other files in it" } else { "is not a directory" };
-        return Err(Problem::new(format!("{} {what}", folder.join(ROOT).display())).help("choose another -o"));
+    if let Ok(metadata) = fs::symlink_metadata(folder.join(ROOT)) {
+        let problem = if metadata.is_dir() { "has other files in it" } else { "is not a directory" };
+        return Err(Problem::new(format!("{} {problem}", folder.join(ROOT).display())).help("choose another -o"));
     }
     Ok(())
 }
 
-/// The files below the folder that its marker lists; `None` without a marker.
-fn written_by_us(folder: &Path) -> Option<Vec<PathBuf>> {
+/// Files below the folder that its marker lists; `None` without a valid marker.
+fn read_marker(folder: &Path) -> Option<Vec<PathBuf>> {
     let file = OwnDirectory::open(folder).and_then(|folder| folder.open_file(OsStr::new(MARKER))).ok()?;
-    if file.metadata().ok()?.len() > LONGEST {
+    if file.metadata().ok()?.len() > MAX_MARKER_BYTES {
         return None;
     }
     let mut text = Vec::new();
-    file.take(LONGEST).read_to_end(&mut text).ok()?;
+    file.take(MAX_MARKER_BYTES).read_to_end(&mut text).ok()?;
     let mut lines = text.split(|byte| *byte == b'\n');
-    if lines.next()? != VERSION.as_bytes() {
+    if lines.next()? != MARKER_VERSION.as_bytes() {
         return None;
     }
     let is_plain =
@@ -129,107 +135,108 @@ fn written_by_us(folder: &Path) -> Option<Vec<PathBuf>> {
     Some(lines.map(|line| PathBuf::from(OsStr::from_bytes(line))).filter(is_plain).collect())
 }
 
-/// Removes a regular file below the folder, unless a link leads there.
+/// Removes a regular file below the folder, unless its path contains a link.
 fn remove_plain(folder: &Path, path: &Path) -> io::Result<()> {
     let parent = path.parent().unwrap_or(Path::new(""));
     let is_file = fs::symlink_metadata(folder.join(path))?.is_file();
     if is_file && has_no_link(folder, parent) { fs::remove_file(folder.join(path)) } else { Ok(()) }
 }
 
-/// Whether every part of the path below the folder is a directory.
+/// Returns true if every component of the path below the folder is a directory.
 fn has_no_link(folder: &Path, path: &Path) -> bool {
     let parts = path.ancestors().filter(|part| !part.as_os_str().is_empty());
-    parts.map(|part| folder.join(part)).all(|part| fs::symlink_metadata(part).is_ok_and(|found| found.is_dir()))
+    parts.map(|part| folder.join(part)).all(|part| fs::symlink_metadata(part).is_ok_and(|metadata| metadata.is_dir()))
 }
 
-/// Copies what the folder's recordings name into it.
+/// Copies the files that the folder's recordings reference into it.
 pub(crate) fn fill(folder: &Path) -> Result<(), Problem> {
-    let recordings = recordings_of(folder);
+    let recordings = bundle_recordings(folder);
     if recordings.is_empty() {
         return Err(Problem::new("nothing was recorded").help("see above, or try jitlisten doctor"));
     }
-    let cannot = |error: io::Error| Problem::new(format!("cannot write {}: {error}", folder.join(MARKER).display()));
-    let mut marker = open_or_create(&folder.join(MARKER)).map_err(cannot)?;
-    if let Some(reason) = marker.metadata().map_err(cannot).map(|marker| unacceptable(&marker))? {
-        return Err(cannot(io::Error::other(reason)));
+    let write_problem =
+        |error: io::Error| Problem::new(format!("cannot write {}: {error}", folder.join(MARKER).display()));
+    let mut marker = open_or_create(&folder.join(MARKER)).map_err(write_problem)?;
+    if let Some(reason) = marker.metadata().map_err(write_problem).map(|marker| unacceptable(&marker))? {
+        return Err(write_problem(io::Error::other(reason)));
     }
     let (mut files, mut bytes) = (0, 0);
     for file in &recordings {
         let options = Options::default();
         let report =
             Report::open(file, &options).map_err(|error| Problem::new(format!("{}: {error}", file.display())))?;
-        let done = bundle(&report, &folder.join(ROOT)).map_err(Problem::new)?;
-        (files, bytes) = (files + done.files.len(), bytes + done.bytes);
-        for path in done.files.iter().filter_map(|path| path.strip_prefix(folder).ok()) {
-            marker.write_all(&[path.as_os_str().as_bytes(), b"\n"].concat()).map_err(cannot)?;
+        let copied = bundle(&report, &folder.join(ROOT)).map_err(Problem::new)?;
+        (files, bytes) = (files + copied.files.len(), bytes + copied.bytes);
+        for path in copied.files.iter().filter_map(|path| path.strip_prefix(folder).ok()) {
+            marker.write_all(&[path.as_os_str().as_bytes(), b"\n"].concat()).map_err(write_problem)?;
         }
-        for (missing, why) in &done.missing {
-            let missing = printable(&missing.to_string_lossy());
-            let _ = writeln!(io::stderr(), "jitlisten: {missing} is not in the bundle: {why}");
+        for (path, why) in &copied.missing {
+            let path = printable(&path.to_string_lossy());
+            let _ = writeln!(io::stderr(), "jitlisten: {path} is not in the bundle: {why}");
         }
-        remove_pinned(file);
+        remove_images(file);
     }
     let megabytes = bytes as f64 / 1e6;
     let _ = writeln!(io::stderr(), "jitlisten: {}: {files} files, {megabytes:.1} MB", folder.display());
     Ok(())
 }
 
-/// Where the sampler keeps what belongs to a recording (`sampler/src/output.rs`).
-fn beside(recording: &Path) -> PathBuf {
+/// Directory in which the sampler keeps the files of a recording (`sampler/src/output.rs`).
+fn image_directory(recording: &Path) -> PathBuf {
     let mut directory = recording.as_os_str().to_owned();
     directory.push(".images");
     directory.into()
 }
 
-/// Removes the images beside a recording: they are below the root now. What Numba compiled stays.
-fn remove_pinned(recording: &Path) {
-    let directory = beside(recording);
-    if let Ok(opened) = OwnDirectory::open(&directory) {
-        let names = opened.names().unwrap_or_default();
+/// Removes the images beside a recording, which are below the root now. Numba's compilations stay.
+fn remove_images(recording: &Path) {
+    let directory = image_directory(recording);
+    if let Ok(images) = OwnDirectory::open(&directory) {
+        let names = images.names().unwrap_or_default();
         for name in names.iter().filter(|name| matches!(FileName::parse(name), Some(FileName::KeptImage { .. }))) {
-            let _ = opened.remove_file(name);
+            let _ = images.remove_file(name);
         }
     }
     let _ = fs::remove_dir(directory);
 }
 
-/// `perf.data`, and `perf.data.PID` of children.
-fn recordings_of(folder: &Path) -> Vec<PathBuf> {
+/// Recordings of a bundle: `perf.data`, and `perf.data.PID` of children.
+fn bundle_recordings(folder: &Path) -> Vec<PathBuf> {
     let is_recording = |name: &OsStr| {
         let rest = name.to_str().and_then(|name| name.strip_prefix(RECORDING));
         let is_pid = |text: &str| text.parse::<u32>().is_ok_and(|pid| pid.to_string() == text);
         rest.is_some_and(|rest| rest.is_empty() || rest.strip_prefix('.').is_some_and(is_pid))
     };
     let entries = fs::read_dir(folder).into_iter().flatten().flatten();
-    let mut found: Vec<PathBuf> = entries
+    let mut recordings: Vec<PathBuf> = entries
         .filter(|entry| is_recording(&entry.file_name()) && entry.file_type().is_ok_and(|kind| kind.is_file()))
         .map(|entry| entry.path())
         .collect();
-    found.sort();
-    found
+    recordings.sort();
+    recordings
 }
 
-/// Recordings of any name.
-fn recordings_in(folder: &Path) -> Vec<PathBuf> {
+/// All recordings in a folder, whatever their names.
+fn folder_recordings(folder: &Path) -> Vec<PathBuf> {
     let entries = fs::read_dir(folder).into_iter().flatten().flatten();
-    let mut found: Vec<PathBuf> = entries.map(|entry| entry.path()).filter(|path| is_recording(path)).collect();
-    found.sort();
-    found
+    let mut recordings: Vec<PathBuf> = entries.map(|entry| entry.path()).filter(|path| is_recording(path)).collect();
+    recordings.sort();
+    recordings
 }
 
-/// Whether it is a file that begins as a `perf.data` does, of either byte order.
+/// Returns true for a file with the magic number of `perf.data`, in either byte order.
 pub(crate) fn is_recording(path: &Path) -> bool {
     let mut magic = [0; 8];
-    let mut file = || File::open(path)?.read_exact(&mut magic);
-    path.is_file() && file().is_ok() && [*b"PERFILE2", *b"2ELIFREP"].contains(&magic)
+    let mut read_magic = || File::open(path)?.read_exact(&mut magic);
+    path.is_file() && read_magic().is_ok() && [*b"PERFILE2", *b"2ELIFREP"].contains(&magic)
 }
 
-/// The recordings that a path means, and where the files that they name are, if they are those of a bundle.
-pub(crate) fn opened(path: &Path) -> (Vec<PathBuf>, Option<PathBuf>) {
+/// Recordings at a path, and the root directory for their files if they are in a bundle.
+pub(crate) fn resolve_recordings(path: &Path) -> (Vec<PathBuf>, Option<PathBuf>) {
     let root = |folder: &Path| Some(folder.join(ROOT)).filter(|root| root.is_dir());
     if path.is_dir() {
         let root = root(path);
-        return (if root.is_some() { recordings_of(path) } else { recordings_in(path) }, root);
+        return (if root.is_some() { bundle_recordings(path) } else { folder_recordings(path) }, root);
     }
     (vec![path.to_owned()], path.parent().and_then(root))
 }
@@ -238,14 +245,14 @@ pub(crate) fn opened(path: &Path) -> (Vec<PathBuf>, Option<PathBuf>) {
 mod tests {
     use super::*;
 
-    /// A directory of the test's own, removed when dropped.
-    struct Place(PathBuf);
+    /// Temporary directory of a test, removed when dropped.
+    struct TestDirectory(PathBuf);
 
-    impl Place {
-        fn new(name: &str) -> Place {
+    impl TestDirectory {
+        fn new(name: &str) -> TestDirectory {
             let path = std::env::temp_dir().join(format!("jitlisten-bundle-{name}-{}", std::process::id()));
             fs::create_dir(&path).unwrap();
-            Place(path)
+            TestDirectory(path)
         }
 
         fn write(&self, name: &str, text: &str) -> PathBuf {
@@ -256,81 +263,81 @@ mod tests {
         }
     }
 
-    impl Drop for Place {
+    impl Drop for TestDirectory {
         fn drop(&mut self) {
             let _ = fs::remove_dir_all(&self.0);
         }
     }
 
     fn refusal(folder: &Path) -> String {
-        make(folder).expect_err("refused").to_string()
+        create(folder).expect_err("refused").to_string()
     }
 
     #[test]
     fn a_project_with_a_folder_root_is_no_bundle() {
-        let place = Place::new("project");
-        let thesis = place.write("src/thesis.tex", "thesis");
-        place.write("root/file", "x");
-        assert!(refusal(&place.0).contains("is not a bundle"));
-        place.write("perf.data", "x");
-        assert!(refusal(&place.0).contains("is not a bundle"));
-        place.write(MARKER, "jitlisten bundle 2\n");
-        assert!(refusal(&place.0).contains("is not a bundle"));
-        assert!(thesis.exists() && place.0.join("root/file").exists() && place.0.join("perf.data").exists());
+        let directory = TestDirectory::new("project");
+        let thesis = directory.write("src/thesis.tex", "thesis");
+        directory.write("root/file", "x");
+        assert!(refusal(&directory.0).contains("is not a bundle"));
+        directory.write("perf.data", "x");
+        assert!(refusal(&directory.0).contains("is not a bundle"));
+        directory.write(MARKER, "jitlisten bundle 2\n");
+        assert!(refusal(&directory.0).contains("is not a bundle"));
+        assert!(thesis.exists() && directory.0.join("root/file").exists() && directory.0.join("perf.data").exists());
     }
 
     #[test]
     fn a_bundle_is_made_anew_and_other_files_stay() {
-        let place = Place::new("anew");
-        let folder = place.0.join("folder");
-        make(&folder).unwrap();
-        let ours = place.write("folder/root/usr/lib/a.so", "x");
-        place.write("folder/perf.data", "x");
-        place.write("folder/perf.data.12", "x");
-        let notes = place.write("folder/perf.data.notes", "notes");
-        fs::write(folder.join(MARKER), format!("{VERSION}\nroot/usr/lib/a.so\n")).unwrap();
-        make(&folder).unwrap();
+        let directory = TestDirectory::new("anew");
+        let folder = directory.0.join("folder");
+        create(&folder).unwrap();
+        let ours = directory.write("folder/root/usr/lib/a.so", "x");
+        directory.write("folder/perf.data", "x");
+        directory.write("folder/perf.data.12", "x");
+        let notes = directory.write("folder/perf.data.notes", "notes");
+        fs::write(folder.join(MARKER), format!("{MARKER_VERSION}\nroot/usr/lib/a.so\n")).unwrap();
+        create(&folder).unwrap();
         assert!(!ours.exists() && !folder.join("root/usr").exists() && !folder.join("perf.data.12").exists());
         assert!(notes.exists() && folder.join(ROOT).is_dir());
-        // A file of another's below the root is a reason to refuse.
-        let other = place.write("folder/root/usr/notes", "notes");
+        // A foreign file below the root makes the command refuse.
+        let foreign_file = directory.write("folder/root/usr/notes", "notes");
         assert!(refusal(&folder).contains("has other files in it"));
-        assert!(other.exists() && notes.exists());
+        assert!(foreign_file.exists() && notes.exists());
     }
 
     #[test]
     fn a_marker_that_lies_reaches_nothing_outside() {
-        let place = Place::new("lies");
-        let victim = place.write("outside/victim", "precious");
-        place.write("folder/root/a", "x");
+        let directory = TestDirectory::new("lies");
+        let victim = directory.write("outside/victim", "precious");
+        directory.write("folder/root/a", "x");
         let lines =
             ["../outside/victim", "root/../../outside/victim", "root/link/victim", "root", "/etc/passwd", "root/a"];
-        place.write("folder/jitlisten-bundle", &format!("{VERSION}\n{}\n", lines.join("\n")));
-        std::os::unix::fs::symlink(place.0.join("outside"), place.0.join("folder/root/link")).unwrap();
-        assert!(refusal(&place.0.join("folder")).contains("has other files in it"));
-        assert!(victim.exists() && place.0.join("folder/root/link").is_symlink());
-        fs::remove_file(place.0.join("folder/root/link")).unwrap();
-        fs::remove_dir(place.0.join("folder/root")).unwrap();
-        std::os::unix::fs::symlink(place.0.join("outside"), place.0.join("folder/root")).unwrap();
-        fs::write(place.0.join("folder/jitlisten-bundle"), format!("{VERSION}\nroot/victim\n")).unwrap();
-        assert!(refusal(&place.0.join("folder")).contains("is not a directory"));
+        directory.write("folder/jitlisten-bundle", &format!("{MARKER_VERSION}\n{}\n", lines.join("\n")));
+        std::os::unix::fs::symlink(directory.0.join("outside"), directory.0.join("folder/root/link")).unwrap();
+        assert!(refusal(&directory.0.join("folder")).contains("has other files in it"));
+        assert!(victim.exists() && directory.0.join("folder/root/link").is_symlink());
+        fs::remove_file(directory.0.join("folder/root/link")).unwrap();
+        fs::remove_dir(directory.0.join("folder/root")).unwrap();
+        std::os::unix::fs::symlink(directory.0.join("outside"), directory.0.join("folder/root")).unwrap();
+        fs::write(directory.0.join("folder/jitlisten-bundle"), format!("{MARKER_VERSION}\nroot/victim\n")).unwrap();
+        assert!(refusal(&directory.0.join("folder")).contains("is not a directory"));
         assert!(victim.exists());
     }
 
     #[test]
     fn the_root_and_the_working_directory_are_refused() {
-        for place in [PathBuf::from("/"), std::env::current_dir().unwrap()] {
-            assert!(refusal(&place).contains("root, home or working directory"), "{}", place.display());
+        for directory in [PathBuf::from("/"), std::env::current_dir().unwrap()] {
+            assert!(refusal(&directory).contains("root, home or working directory"), "{}", directory.display());
         }
     }
 
     #[test]
     fn only_images_of_the_sampler_are_removed_beside_a_recording() {
-        let place = Place::new("pinned");
-        let recording = place.write("perf.data", "x");
-        let notes = place.write("perf.data.images/notes", "x");
-        let image = place.write("perf.data.images/image-1-2-object-3.so", "x");
-        remove_pinned(&recording);
+        let directory = TestDirectory::new("pinned");
+        let recording = directory.write("perf.data", "x");
+        let notes = directory.write("perf.data.images/notes", "x");
+        let image = directory.write("perf.data.images/image-1-2-object-3.so", "x");
+        remove_images(&recording);
         assert!(notes.exists() && !image.exists() && recording.exists());
     }
 }

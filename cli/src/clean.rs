@@ -1,5 +1,5 @@
-//! `jitlisten clean`: removes perf maps, images and jitdumps of dead processes of this user, and old texts of notebook
-//! cells, which belong to no process.
+//! `jitlisten clean`: removes perf maps, images and jitdumps of this user's dead processes, and saved texts of notebook
+//! cells that are old, which belong to no process.
 //!
 //! The library follows the same rules (`perf_map/left.rs`, `process_directory.rs`), but keeps recent files and searches
 //! only the directories that it writes to.
@@ -54,31 +54,31 @@ pub(crate) struct Clean {
     all: bool,
 }
 
-/// Texts of notebook cells are kept so long: a kernel or a recording may need them, which is not known here.
+/// Retention of saved cell texts: a kernel or a recording may still need them, which we cannot know.
 const MAX_CELL_AGE: Duration = Duration::from_secs(30 * 24 * 3600);
-/// A larger text is not saved (`python/jitlisten/_lines/sources.py`).
+/// Larger texts are not saved (`python/jitlisten/_lines/sources.py`).
 const MAX_CELL_BYTES: u64 = 4 << 20;
-/// The marker of the directory of saved texts, and its content.
+/// File name and content of the marker in the directory of saved texts.
 const CELLS_MARKER: (&str, &[u8]) = ("jitlisten-sources", b"texts of notebook cells, saved by jitlisten\n");
-/// Longer than the first line of any perf map of ours.
+/// Longer than the first line of any perf map that we write.
 const MAX_FIRST_LINE_BYTES: u64 = 256;
 
-/// Remains that `clean` can remove.
+/// Files that `clean` can remove.
 enum Remains {
-    /// The map, opened, in its directory.
+    /// An open perf map and its directory.
     Map {
         directory: OwnedFd,
         name: String,
         file: File,
     },
     Directory(MarkedDirectory),
-    /// Saved texts in their directory.
-    Cells(OwnDirectory, Vec<PathBuf>),
+    /// Saved texts of notebook cells and their directory.
+    CellTexts(OwnDirectory, Vec<PathBuf>),
 }
 
-/// Files of one dead process.
+/// Removable files of one dead process.
 struct Dead {
-    /// 0 for files of no one process.
+    /// PID; 0 for files that belong to no process.
     pid: u32,
     kind: &'static str,
     path: PathBuf,
@@ -90,20 +90,20 @@ impl Clean {
     pub(crate) fn execute(self) -> Result<ExitCode, Problem> {
         let namespace = pid_namespace();
         let mut dead = perf_maps(Path::new("/tmp"), self.all, namespace);
-        for place in places() {
-            dead.extend(directories(&place, namespace));
-            dead.extend(cells(&place));
+        for directory in output_directories() {
+            dead.extend(process_directories(&directory, namespace));
+            dead.extend(old_cell_texts(&directory));
         }
         dead.retain(|dead| self.pids.is_empty() || self.pids.contains(&dead.pid));
         let mut out = String::new();
-        let (mut count, mut sum, mut failed) = (0, 0, false);
+        let (mut count, mut total_bytes, mut failed) = (0, 0, false);
         for Dead { kind, path, bytes, remains, .. } in dead {
             let removed = if self.dry_run { Ok(()) } else { remains.remove() };
             match removed {
                 Ok(()) => {
                     count += 1;
-                    sum += bytes;
-                    let _ = writeln!(out, "{kind:<8} {:>10}  {}", size(bytes), path.display());
+                    total_bytes += bytes;
+                    let _ = writeln!(out, "{kind:<8} {:>10}  {}", format_size(bytes), path.display());
                 }
                 Err(error) => {
                     failed = true;
@@ -128,7 +128,7 @@ impl Clean {
             }
         }
         let verb = if self.dry_run { "would be removed" } else { "removed" };
-        let _ = writeln!(out, "{count} {verb}, {}", size(sum));
+        let _ = writeln!(out, "{count} {verb}, {}", format_size(total_bytes));
         recording::print(out.as_bytes())?;
         Ok(if failed { ExitCode::FAILURE } else { ExitCode::SUCCESS })
     }
@@ -137,19 +137,19 @@ impl Clean {
 impl Remains {
     fn remove(self) -> io::Result<()> {
         match self {
-            // Its lock is ours until it is closed: no new process of that number has begun to write.
+            // We hold the map's lock until it is closed, so no new process with this PID has started to write it.
             Remains::Map { directory, name, file: _locked } => {
                 Ok(rustix::fs::unlinkat(directory, name, AtFlags::empty())?)
             }
             Remains::Directory(directory) => directory.remove(),
-            Remains::Cells(directory, files) => {
+            Remains::CellTexts(directory, files) => {
                 files.iter().try_for_each(|file| directory.remove_file(file.as_os_str()))
             }
         }
     }
 }
 
-fn size(bytes: u64) -> String {
+fn format_size(bytes: u64) -> String {
     match bytes {
         0..1024 => format!("{bytes} B"),
         1024..1_048_576 => format!("{:.1} KiB", bytes as f64 / 1024.0),
@@ -157,20 +157,22 @@ fn size(bytes: u64) -> String {
     }
 }
 
-/// Where images and jitdumps may be: see `Options` and `sink/image/directory.rs` in the library.
-fn places() -> Vec<PathBuf> {
-    let usual = PathBuf::from(format!("/var/tmp/jitlisten-{}", geteuid().as_raw()));
+/// Directories that may hold images and jitdumps: see `Options` and `sink/image/directory.rs` in the library.
+fn output_directories() -> Vec<PathBuf> {
+    let default_directory = PathBuf::from(format!("/var/tmp/jitlisten-{}", geteuid().as_raw()));
     let variable = |name| env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);
     let dumps = variable("HOME").map(|home| home.join(".debug/jit"));
-    let mut places: Vec<_> =
-        [variable("JITLISTEN_DIR"), variable("JITDUMPDIR"), dumps, Some(usual)].into_iter().flatten().collect();
-    places.sort();
-    places.dedup();
-    places
+    let mut directories: Vec<_> = [variable("JITLISTEN_DIR"), variable("JITDUMPDIR"), dumps, Some(default_directory)]
+        .into_iter()
+        .flatten()
+        .collect();
+    directories.sort();
+    directories.dedup();
+    directories
 }
 
-/// The names in a directory, sorted.
-fn names(directory: &Path) -> Vec<OsString> {
+/// The sorted names in a directory.
+fn sorted_names(directory: &Path) -> Vec<OsString> {
     let entries = fs::read_dir(directory).into_iter().flatten().flatten();
     let mut names: Vec<_> = entries.map(|entry| entry.file_name()).collect();
     names.sort();
@@ -178,7 +180,7 @@ fn names(directory: &Path) -> Vec<OsString> {
 }
 
 fn perf_maps(directory: &Path, all: bool, namespace: u64) -> Vec<Dead> {
-    let maps = names(directory).into_iter().filter_map(|name| match FileName::parse(&name)? {
+    let maps = sorted_names(directory).into_iter().filter_map(|name| match FileName::parse(&name)? {
         FileName::PerfMap { pid } => perf_map(directory, pid, all, namespace),
         _ => None,
     });
@@ -187,71 +189,71 @@ fn perf_maps(directory: &Path, all: bool, namespace: u64) -> Vec<Dead> {
 
 fn perf_map(directory: &Path, pid: u32, all: bool, namespace: u64) -> Option<Dead> {
     let name = FileName::PerfMap { pid }.to_string();
-    // Whoever puts another directory or a link in its place does not make us remove files elsewhere.
+    // The directory is held open, so replacing it with another one or a link cannot redirect the removal.
     let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
-    let opened = rustix::fs::open(directory, flags | OFlags::DIRECTORY, Mode::empty()).ok()?;
-    let file = File::from(rustix::fs::openat(&opened, &name, flags, Mode::empty()).ok()?);
+    let open_directory = rustix::fs::open(directory, flags | OFlags::DIRECTORY, Mode::empty()).ok()?;
+    let file = File::from(rustix::fs::openat(&open_directory, &name, flags, Mode::empty()).ok()?);
     let metadata = file.metadata().ok()?;
     if unacceptable(&metadata).is_some() {
         return None;
     }
-    let mut first = String::new();
-    let _ = BufReader::new((&file).take(MAX_FIRST_LINE_BYTES)).read_line(&mut first);
-    let is_dead = match signature(&first) {
-        Some(signed) => signed.owner.process.pid == pid && is_dead(&signed, namespace),
+    let mut first_line = String::new();
+    let _ = BufReader::new((&file).take(MAX_FIRST_LINE_BYTES)).read_line(&mut first_line);
+    let is_dead = match parse_first_line(&first_line) {
+        Some(first_line) => first_line.owner.process.pid == pid && is_dead(&first_line, namespace),
         None => all && process::start_time(pid).is_none(),
     };
     let path = directory.join(&name);
-    let remains = (is_dead && is_unlocked(&file)).then_some(Remains::Map { directory: opened, name, file })?;
+    let remains = (is_dead && is_unlocked(&file)).then_some(Remains::Map { directory: open_directory, name, file })?;
     Some(Dead { pid, kind: "perf map", path, bytes: metadata.len(), remains })
 }
 
-/// The first line of a perf map that jitlisten has written, from inside the process or from outside.
-fn signature(line: &str) -> Option<FirstLine> {
+/// Parses the first line of a perf map that jitlisten wrote, from inside the process or from outside.
+fn parse_first_line(line: &str) -> Option<FirstLine> {
     FirstLine::parse(line.replacen(outside::MARK, "0 0 jitlisten ", 1).as_bytes())
 }
 
-fn is_dead(signed: &FirstLine, namespace: u64) -> bool {
-    let has_ended = signed.is_ended || signed.owner.process.is_alive(namespace) == Some(false);
-    has_ended && !signed.owner.belongs_to_running(namespace, None)
+fn is_dead(first_line: &FirstLine, namespace: u64) -> bool {
+    let has_ended = first_line.is_ended || first_line.owner.process.is_alive(namespace) == Some(false);
+    has_ended && !first_line.owner.belongs_to_running(namespace, None)
 }
 
-/// Images and jitdumps below `place`.
-fn directories(place: &Path, namespace: u64) -> Vec<Dead> {
-    let dead = names(place).into_iter().filter_map(|name| {
-        let directory = MarkedDirectory::open(place, &name)?;
+/// Removable images and jitdumps in a directory.
+fn process_directories(parent: &Path, namespace: u64) -> Vec<Dead> {
+    let dead = sorted_names(parent).into_iter().filter_map(|name| {
+        let directory = MarkedDirectory::open(parent, &name)?;
         if directory.owner.belongs_to_running(namespace, None) || !directory.is_dead(namespace) {
             return None;
         }
         let kind = if matches!(directory.name, FileName::Images { .. }) { "images" } else { "jitdump" };
         let (pid, bytes) = (directory.owner.process.pid, directory.bytes());
-        Some(Dead { pid, kind, path: place.join(&name), bytes, remains: Remains::Directory(directory) })
+        Some(Dead { pid, kind, path: parent.join(&name), bytes, remains: Remains::Directory(directory) })
     });
     dead.collect()
 }
 
-/// Old texts that `python/jitlisten/_lines/sources.py` has saved.
-fn cells(place: &Path) -> Option<Dead> {
-    let path = place.join("sources");
+/// Old texts that `python/jitlisten/_lines/sources.py` saved.
+fn old_cell_texts(parent: &Path) -> Option<Dead> {
+    let path = parent.join("sources");
     let directory = OwnDirectory::open(&path).ok()?;
     if !directory.has_file(CELLS_MARKER.0, CELLS_MARKER.1) {
         return None;
     }
     let (mut files, mut bytes) = (Vec::new(), 0);
     for name in directory.names().unwrap_or_default() {
-        let Some((metadata, text)) = text_of(&directory, &name, MAX_CELL_BYTES) else { continue };
+        let Some((metadata, text)) = read_own_file(&directory, &name, MAX_CELL_BYTES) else { continue };
         let age = metadata.modified().ok().and_then(|modified| modified.elapsed().ok());
-        if is_cell(&name, &text) && age.is_some_and(|age| age > MAX_CELL_AGE) {
+        if is_cell_text(&name, &text) && age.is_some_and(|age| age > MAX_CELL_AGE) {
             bytes += metadata.len();
             files.push(name.into());
         }
     }
-    let remains = (!files.is_empty()).then_some(Remains::Cells(directory, files))?;
+    let remains = (!files.is_empty()).then_some(Remains::CellTexts(directory, files))?;
     Some(Dead { pid: 0, kind: "sources", path, bytes, remains })
 }
 
-/// A file of this user with one name, and its content if that is not too long.
-fn text_of(directory: &OwnDirectory, name: &OsStr, max_bytes: u64) -> Option<(fs::Metadata, Vec<u8>)> {
+/// Metadata and content of a file that belongs to this user, has one link, and is not too long.
+fn read_own_file(directory: &OwnDirectory, name: &OsStr, max_bytes: u64) -> Option<(fs::Metadata, Vec<u8>)> {
     let mut file = directory.open_file(name).ok()?;
     let metadata = file.metadata().ok().filter(|file| unacceptable(file).is_none() && file.len() <= max_bytes)?;
     let mut text = Vec::new();
@@ -259,13 +261,14 @@ fn text_of(directory: &OwnDirectory, name: &OsStr, max_bytes: u64) -> Option<(fs
     Some((metadata, text))
 }
 
-/// `NAME-HASH.py`, with the first twelve digits of the hash of the text.
-fn is_cell(name: &OsStr, text: &[u8]) -> bool {
+/// Returns true for a name `NAME-HASH.py` with the first twelve digits of the text's hash.
+fn is_cell_text(name: &OsStr, text: &[u8]) -> bool {
     let hash = name.to_str().and_then(|name| name.strip_suffix(".py")?.rsplit_once('-'));
     hash.is_some_and(|(_, hash)| source_hash(text).get(..12) == Some(hash))
 }
 
-/// Whether no process holds a lock on it (`flock(2)`), in this PID namespace or another. The lock goes with the file.
+/// Returns true if no process holds a lock on the file (`flock(2)`), in this PID namespace or another. The lock lasts
+/// until `file` is closed.
 fn is_unlocked(file: &File) -> bool {
     rustix::fs::flock(file, FlockOperation::NonBlockingLockExclusive).is_ok()
 }
@@ -277,29 +280,32 @@ mod tests {
     #[test]
     fn a_first_line_tells_whose_the_map_is() {
         for mark in ["0 0 jitlisten ", outside::MARK] {
-            let signed = signature(&format!("{mark}12 345 4026531836 alive\n")).expect("signed");
-            assert_eq!((signed.owner.process.pid, signed.is_ended), (12, false));
+            let first_line = parse_first_line(&format!("{mark}12 345 4026531836 alive\n")).expect("signed");
+            assert_eq!((first_line.owner.process.pid, first_line.is_ended), (12, false));
         }
         for state in ["ended", "mixed"] {
             let line = format!("0 0 jitlisten 12 345 4026531836 {state}\n");
-            assert!(signature(&line).is_some_and(|signed| signed.is_ended), "{state}");
+            assert!(parse_first_line(&line).is_some_and(|first_line| first_line.is_ended), "{state}");
         }
-        for other in ["7f00 10 f", "0 0 jitlisten", "0 0 jitlisten 12 345", ""] {
-            assert_eq!(signature(other), None, "{other}");
+        for line in ["7f00 10 f", "0 0 jitlisten", "0 0 jitlisten 12 345", ""] {
+            assert_eq!(parse_first_line(line), None, "{line}");
         }
     }
 
     #[test]
     fn a_saved_text_is_known_by_its_hash() {
-        assert!(is_cell(OsStr::new("cell-2-2d711642b726.py"), b"x"));
+        assert!(is_cell_text(OsStr::new("cell-2-2d711642b726.py"), b"x"));
         for name in ["cell-0123456789ab.py", "backup-202401011230.py", "2d711642b726.py", "cell-2d711642b726", "a-.py"]
         {
-            assert!(!is_cell(OsStr::new(name), b"x"), "{name}");
+            assert!(!is_cell_text(OsStr::new(name), b"x"), "{name}");
         }
     }
 
     #[test]
     fn sizes_are_for_people() {
-        assert_eq!([size(0), size(1023), size(1536), size(3 << 20)], ["0 B", "1023 B", "1.5 KiB", "3.0 MiB"]);
+        assert_eq!(
+            [format_size(0), format_size(1023), format_size(1536), format_size(3 << 20)],
+            ["0 B", "1023 B", "1.5 KiB", "3.0 MiB"]
+        );
     }
 }

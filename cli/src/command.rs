@@ -1,5 +1,5 @@
-//! The user's command: finding the program, checking that the loader will preload a library into it, waiting for it,
-//! and its exit status.
+//! The user's command: finds the program, checks that the loader will preload a library into it, waits for it, and
+//! returns its exit status.
 
 #![forbid(unsafe_code)]
 
@@ -19,86 +19,87 @@ use rustix::process::{Signal, getegid, geteuid};
 use crate::environment::PYTHON;
 use crate::installation::Installation;
 use crate::problem::Problem;
-use crate::system::{Blocked, send_signal};
+use crate::system::{BlockedSignals, send_signal};
 
-/// The command in full, if it can be started: `prog.py` and `-m module` are for the Python of this environment.
-pub(crate) fn checked(words: &[OsString]) -> Result<Vec<OsString>, Problem> {
+/// Completes a command and checks that it can be started: `prog.py` and `-m module` run in the Python of this
+/// environment.
+pub(crate) fn resolve_command(words: &[OsString]) -> Result<Vec<OsString>, Problem> {
     let first = words.first().ok_or_else(|| Problem::new("no command is given"))?;
     let mut words = words.to_vec();
-    if is_for_python(first) {
+    if needs_python(first) {
         let python = python().ok_or_else(|| Problem::new("command not found: python3"))?;
         words.insert(0, python.into_os_string());
     }
-    check(&words[0])?;
+    check_program(&words[0])?;
     Ok(words)
 }
 
-/// Whether this is a program of Python's, and not one of the system's.
-pub(crate) fn is_for_python(word: &OsStr) -> bool {
+/// Returns true if the word names Python code rather than a program.
+pub(crate) fn needs_python(word: &OsStr) -> bool {
     let path = Path::new(word);
     word == "-m" || (path.extension().is_some_and(|extension| extension == "py") && path.is_file())
 }
 
-/// The Python that has started this command, the one that it was installed for, or the first in PATH.
+/// The Python that started this command, else the one for which it was installed, else the first in PATH.
 fn python() -> Option<PathBuf> {
-    let started = std::env::var_os(PYTHON).map(PathBuf::from).filter(|python| python.is_file());
-    let in_path = || find("python3".as_ref()).or_else(|| find("python".as_ref()));
-    started.or_else(Installation::python).or_else(in_path)
+    let starting_python = std::env::var_os(PYTHON).map(PathBuf::from).filter(|python| python.is_file());
+    let find_in_path = || find("python3".as_ref()).or_else(|| find("python".as_ref()));
+    starting_python.or_else(Installation::python).or_else(find_in_path)
 }
 
-/// Looks the command up and says why the library could not be loaded into it.
-fn check(program: &OsStr) -> Result<(), Problem> {
+/// Finds a program and explains why the library could not be loaded into it.
+fn check_program(program: &OsStr) -> Result<(), Problem> {
     let path = find(program).ok_or_else(|| {
         let path = Path::new(program);
-        let why = match path.is_file() {
+        let reason = match path.is_file() {
             true => "permission denied (not an executable)",
             false => "command not found",
         };
-        Problem::new(format!("{why}: {}", path.display()))
+        Problem::new(format!("{reason}: {}", path.display()))
     })?;
-    match refusal(&path) {
+    match preload_refusal(&path) {
         None => Ok(()),
-        Some(why) => Err(Problem::new(format!("{} {why}", path.display()))),
+        Some(reason) => Err(Problem::new(format!("{} {reason}", path.display()))),
     }
 }
 
-/// Waits for a command, which decides what a signal is: who ends this process means the command. Returns with signals
-/// blocked.
+/// Waits for a command and returns with signals blocked. A termination signal for this process is meant for the
+/// command.
 ///
-/// No other signal ends this process: a batch system sends, say, `SIGUSR1` to all processes of a job, and the program
-/// handles it. It is not passed on, since the program would get it twice.
+/// Other signals do not end this process. A batch system may send `SIGUSR1` to all processes of a job, and the program
+/// handles it. It is not passed on, because the program would get it twice.
 ///
-/// An interrupt or a quit of the terminal is for the command, too, and so not passed on. Python does not notice it in
-/// compiled code: see [`Interrupts`].
-pub(crate) fn wait(child: &mut Child) -> io::Result<(ExitStatus, Blocked)> {
-    // The command would inherit what is blocked before it is there. SIGCHLD says that it has ended.
-    let signals = Blocked::sent();
+/// Ctrl-C and Ctrl-\ of the terminal reach the command, too, so they are not passed on either. Python does not notice
+/// Ctrl-C in compiled code: see [`Interrupts`].
+pub(crate) fn wait(child: &mut Child) -> io::Result<(ExitStatus, BlockedSignals)> {
+    // Signals blocked before the start would be inherited by the command. SIGCHLD reports its end.
+    let signals = BlockedSignals::all_external();
     let mut interrupts = Interrupts::None;
     loop {
         if let Some(status) = child.try_wait()? {
             return Ok((status, signals));
         }
-        let arrived = signals.arrived(Duration::from_millis(500));
-        let passed_on = match arrived {
-            Some(Signal::TERM | Signal::HUP) => arrived,
-            Some(Signal::INT) => interrupts.another(Instant::now()),
+        let wait_signal = signals.wait_signal(Duration::from_millis(500));
+        let passed_on = match wait_signal {
+            Some(Signal::TERM | Signal::HUP) => wait_signal,
+            Some(Signal::INT) => interrupts.register(Instant::now()),
             _ => None,
         };
         if let Some(signal) = passed_on {
             send_signal(child.id(), signal);
         }
-        if interrupts.advice_is_due(Instant::now()) {
+        if interrupts.is_advice_due(Instant::now()) {
             let _ = writeln!(io::stderr(), "jitlisten: the program goes on; press Ctrl-C again to end it");
         }
     }
 }
 
-/// How long a program may take to end after an interrupt, and how long the advice to interrupt it again holds.
+/// Time for a program to end after an interrupt, and time for which the advice to interrupt it again is valid.
 const INTERRUPT_TIMEOUT: Duration = Duration::from_secs(2);
-const ADVICE_VALID: Duration = Duration::from_secs(10);
+const ADVICE_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// The interrupts of a program that does not end: the first ones are its own, the next one after some advice ends it,
-/// and one more kills it.
+/// Escalation for a program that ignores interrupts. The program gets the first ones itself; the next one after some
+/// advice becomes SIGTERM, and another one SIGKILL.
 enum Interrupts {
     None,
     First(Instant),
@@ -107,11 +108,11 @@ enum Interrupts {
 }
 
 impl Interrupts {
-    /// The signal that the next interrupt becomes for the program.
-    fn another(&mut self, now: Instant) -> Option<Signal> {
+    /// Registers an interrupt; returns the signal to send to the program, if any.
+    fn register(&mut self, now: Instant) -> Option<Signal> {
         match self {
             Interrupts::Ended => return Some(Signal::KILL),
-            Interrupts::Advised(since) if now < *since + ADVICE_VALID => {
+            Interrupts::Advised(advised_at) if now < *advised_at + ADVICE_TIMEOUT => {
                 *self = Interrupts::Ended;
                 return Some(Signal::TERM);
             }
@@ -121,9 +122,9 @@ impl Interrupts {
         None
     }
 
-    /// True once after an interrupt that has not ended the program.
-    fn advice_is_due(&mut self, now: Instant) -> bool {
-        let is_due = matches!(self, Interrupts::First(since) if now >= *since + INTERRUPT_TIMEOUT);
+    /// Returns true once if the program still runs some time after an interrupt.
+    fn is_advice_due(&mut self, now: Instant) -> bool {
+        let is_due = matches!(self, Interrupts::First(interrupted_at) if now >= *interrupted_at + INTERRUPT_TIMEOUT);
         if is_due {
             *self = Interrupts::Advised(now);
         }
@@ -131,8 +132,8 @@ impl Interrupts {
     }
 }
 
-/// How a program has ended, after its name.
-pub(crate) fn ending(status: ExitStatus) -> String {
+/// Describes the end of a program, to be printed after its name.
+pub(crate) fn describe_exit(status: ExitStatus) -> String {
     match (status.code(), status.signal()) {
         (Some(code), _) if code != 0 => format!("has ended with status {code}"),
         (_, Some(signal)) => format!("was ended by signal {signal}"),
@@ -140,7 +141,7 @@ pub(crate) fn ending(status: ExitStatus) -> String {
     }
 }
 
-/// The status of a command as that of this one; of a signal what a shell makes of it.
+/// Exit status for this process: that of the command, or for a signal the value that a shell uses.
 pub(crate) fn exit_code(status: ExitStatus) -> u8 {
     let code = status.code().or_else(|| status.signal().map(|signal| 128 + signal)).unwrap_or(1);
     u8::try_from(code).unwrap_or(1)
@@ -159,9 +160,9 @@ fn is_executable(path: &Path) -> bool {
     fs::metadata(path).is_ok_and(|metadata| metadata.is_file() && metadata.permissions().mode() & 0o111 != 0)
 }
 
-/// Why the loader would not preload our library into this program. A script, or a program without a loader, may start
-/// others.
-fn refusal(path: &Path) -> Option<&'static str> {
+/// Reason why the loader would not preload our library into this program. A script, or a program without a loader, is
+/// accepted: it may start other programs.
+fn preload_refusal(path: &Path) -> Option<&'static str> {
     if gains_privileges(path) {
         return Some(
             "runs with privileges of its own (set-user-ID or file capabilities), so the loader drops LD_PRELOAD: \
@@ -173,48 +174,48 @@ fn refusal(path: &Path) -> Option<&'static str> {
     if !head.starts_with(b"\x7fELF") {
         return None;
     }
-    // e_ident[EI_CLASS] of elf(5)
+    // `e_ident[EI_CLASS]` of elf(5).
     if head.get(4) != Some(&2) {
         return Some("is a 32-bit program; jitlisten is for 64-bit programs");
     }
-    // The path of the loader, PT_INTERP, is in the first pages.
-    let musl = head.windows(b"/ld-musl-".len()).any(|window| window == b"/ld-musl-");
-    musl.then_some("is built for musl; jitlisten is for programs with glibc")
+    // The path of the loader (`PT_INTERP`) is in the first pages.
+    let is_musl = head.windows(b"/ld-musl-".len()).any(|window| window == b"/ld-musl-");
+    is_musl.then_some("is built for musl; jitlisten is for programs with glibc")
 }
 
-/// What can be done with a program that no library can be preloaded into.
-pub(crate) const STATIC: &str = "build it without -static; programs that it starts can be observed";
+/// Advice for a program into which no library can be preloaded.
+pub(crate) const STATIC_ADVICE: &str = "build it without -static; programs that it starts can be observed";
 
-/// Whether the program has no loader (`PT_INTERP` of `elf(5)`). It may still start programs that have one.
+/// Returns true if the program has no loader (`PT_INTERP` of `elf(5)`). It may still start programs that have one.
 pub(crate) fn is_static(path: &Path) -> bool {
-    let mut head = Vec::new();
-    let read = File::open(path).and_then(|file| file.take(1 << 16).read_to_end(&mut head));
-    read.is_ok() && has_no_loader(&head) == Some(true)
+    let mut first_bytes = Vec::new();
+    let result = File::open(path).and_then(|file| file.take(1 << 16).read_to_end(&mut first_bytes));
+    result.is_ok() && has_no_loader(&first_bytes) == Some(true)
 }
 
-/// By the program headers; `None` where they are not in `head`, or where it is no 64-bit program.
-fn has_no_loader(head: &[u8]) -> Option<bool> {
-    const INTERP: u32 = 3;
-    let word = |at: usize| Some(u16::from_le_bytes(head.get(at..at + 2)?.try_into().ok()?));
-    let is_program = head.starts_with(b"\x7fELF\x02\x01") && matches!(word(16)?, 2 | 3);
-    let table = usize::try_from(u64::from_le_bytes(head.get(32..40)?.try_into().ok()?)).ok()?;
+/// Searches the program headers for a loader; `None` if `head` does not contain them, or is not a 64-bit program.
+fn has_no_loader(first_bytes: &[u8]) -> Option<bool> {
+    const PT_INTERP: u32 = 3;
+    let word = |offset: usize| Some(u16::from_le_bytes(first_bytes.get(offset..offset + 2)?.try_into().ok()?));
+    let is_program = first_bytes.starts_with(b"\x7fELF\x02\x01") && matches!(word(16)?, 2 | 3);
+    let table = usize::try_from(u64::from_le_bytes(first_bytes.get(32..40)?.try_into().ok()?)).ok()?;
     let (size, count) = (usize::from(word(54)?), usize::from(word(56)?));
-    let headers = head.get(table..table.checked_add(size * count)?)?;
+    let headers = first_bytes.get(table..table.checked_add(size * count)?)?;
     let mut types =
         headers.chunks_exact(size.max(56)).map(|header| header.first_chunk().map(|&kind| u32::from_le_bytes(kind)));
-    is_program.then(|| count > 0 && types.all(|kind| kind != Some(INTERP)))
+    is_program.then(|| count > 0 && types.all(|kind| kind != Some(PT_INTERP)))
 }
 
 fn gains_privileges(path: &Path) -> bool {
     let Ok(metadata) = fs::metadata(path) else { return false };
     let (user, group) = (geteuid().as_raw(), getegid().as_raw());
     let mode = Mode::from_raw_mode(metadata.mode());
-    let set_user = mode.contains(Mode::SUID) && metadata.uid() != user;
-    let set_group = mode.contains(Mode::SGID | Mode::XGRP) && metadata.gid() != group;
-    set_user || set_group || (user != 0 && has_capabilities(path))
+    let gains_user = mode.contains(Mode::SUID) && metadata.uid() != user;
+    let gains_group = mode.contains(Mode::SGID | Mode::XGRP) && metadata.gid() != group;
+    gains_user || gains_group || (user != 0 && has_capabilities(path))
 }
 
-/// Whether the file has capabilities (`capabilities(7)`).
+/// Returns true if the file has capabilities (`capabilities(7)`).
 pub(crate) fn has_capabilities(path: &Path) -> bool {
     rustix::fs::getxattr_query(path, "security.capability").is_ok_and(|size| size > 0)
 }
@@ -227,11 +228,11 @@ mod tests {
     fn interrupts_end_a_program_that_goes_on() {
         let (mut interrupts, start) = (Interrupts::None, Instant::now());
         let at = |seconds| start + Duration::from_secs(seconds);
-        assert_eq!((interrupts.another(at(0)), interrupts.another(at(1))), (None, None), "the program's own");
-        assert_eq!([1, 2, 3].map(|seconds| interrupts.advice_is_due(at(seconds))), [false, true, false]);
-        assert_eq!(interrupts.another(at(20)), None, "the advice is old");
-        assert!(interrupts.advice_is_due(at(22)));
-        assert_eq!([23, 24].map(|seconds| interrupts.another(at(seconds))), [Some(Signal::TERM), Some(Signal::KILL)]);
+        assert_eq!((interrupts.register(at(0)), interrupts.register(at(1))), (None, None), "the program's own");
+        assert_eq!([1, 2, 3].map(|seconds| interrupts.is_advice_due(at(seconds))), [false, true, false]);
+        assert_eq!(interrupts.register(at(20)), None, "the advice is old");
+        assert!(interrupts.is_advice_due(at(22)));
+        assert_eq!([23, 24].map(|seconds| interrupts.register(at(seconds))), [Some(Signal::TERM), Some(Signal::KILL)]);
     }
 
     #[test]

@@ -10,7 +10,7 @@ use jitlisten_report::{compilations_to_json, compilations_to_text};
 
 use crate::input::Input;
 use crate::problem::Problem;
-use crate::recording::{self, Known, Reading};
+use crate::recording::{self, Reading, Recognition};
 
 const EXAMPLES: &str = "Examples:
   jitlisten compiles prog.py
@@ -24,7 +24,7 @@ compiled for this function, which is indented below it.";
 #[derive(Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Compiles {
-    /// Where the recording of CMD is kept [default: jitlisten.perf.data]
+    /// File for the recording of CMD [default: jitlisten.perf.data]
     #[arg(short, long, value_name = "FILE")]
     output: Option<PathBuf>,
     /// Write JSON, to standard output if OUT is -; times are nanoseconds
@@ -47,19 +47,21 @@ impl Compiles {
             match &self.json {
                 Some(out) => {
                     let text = format!("{:#}\n", compilations_to_json(&report));
-                    recording::write(Some(out), text.as_bytes(), Known::ByForm(is_table))?;
+                    recording::write(Some(out), text.as_bytes(), Recognition::ByFormat(is_table))?;
                 }
-                None => recording::print(compilations_to_text(&report, recording::width(), self.all).as_bytes())?,
+                None => {
+                    recording::print(compilations_to_text(&report, recording::terminal_width(), self.all).as_bytes())?
+                }
             }
             if self.json.as_deref() != Some(Path::new("-")) {
-                recordings.say_kept();
+                recordings.announce_kept();
             }
             Ok(())
         })
     }
 }
 
-/// Returns whether a file is a table of compilations, which has no room for a mark: each row has all of our columns.
+/// Returns true if a file is a table of compilations, which has no room for a mark: each row has all of our columns.
 fn is_table(text: &[u8]) -> bool {
     const COLUMNS: [&str; 5] = ["exclusive", "function", "llvm", "signature", "why"];
     let rows = serde_json::from_slice::<Vec<serde_json::Map<String, serde_json::Value>>>(text);

@@ -1,4 +1,4 @@
-//! `jitlisten completions` and `jitlisten man-pages`: what a shell and `man` need, written by clap's own generators.
+//! `jitlisten completions` and `jitlisten man-pages`: files for shells and `man`, written by clap's generators.
 
 #![forbid(unsafe_code)]
 
@@ -51,7 +51,7 @@ impl ManPages {
         Ok(ExitCode::SUCCESS)
     }
 
-    /// The page of a command and those of its subcommands.
+    /// Writes the page of a command and those of its subcommands.
     fn write(&self, command: &clap::Command) -> io::Result<()> {
         for subcommand in command.get_subcommands().filter(|subcommand| !subcommand.is_hide_set()) {
             self.write(subcommand)?;

@@ -1,5 +1,5 @@
 //! `jitlisten coverage`: sets the environment and executes the command. Its Python processes then measure compiled code
-//! when they run coverage.py (`python/jitlisten/_coverage`); the native library is not involved.
+//! when they run coverage.py (`python/jitlisten/_coverage`). The native library is not used.
 
 #![forbid(unsafe_code)]
 
@@ -11,10 +11,10 @@ use std::process::{Command, ExitCode};
 use clap::Args;
 
 use crate::command;
-use crate::environment::{COVERAGE, PYTHON, is_set, prepended};
+use crate::environment::{COVERAGE, PYTHON, is_set, prepend_path};
 use crate::installation::Installation;
 use crate::problem::Problem;
-use crate::run::become_it;
+use crate::run::exec_command;
 
 const EXAMPLES: &str = "Examples:
   jitlisten coverage -- pytest --cov=pkg --cov-branch
@@ -34,7 +34,7 @@ pub(crate) struct Coverage {
 
 impl Coverage {
     pub(crate) fn execute(self) -> Result<ExitCode, Problem> {
-        let words = command::checked(&self.command)?;
+        let words = command::resolve_command(&self.command)?;
         if is_set("JITLISTEN_RUN") || loads_library() {
             return Err(Problem::new("coverage instruments the code that Numba compiles")
                 .help("run it without `jitlisten run`, `record` and `lines`"));
@@ -45,9 +45,9 @@ impl Coverage {
         })?;
         let _ = writeln!(std::io::stderr(), "jitlisten: this run is instrumented for coverage: do not time it");
         let mut command = Command::new(&words[0]);
-        let path = prepended(site.into_os_string(), "PYTHONPATH");
+        let path = prepend_path(site.into_os_string(), "PYTHONPATH");
         command.args(&words[1..]).env_remove(PYTHON).env(COVERAGE, "1").env("PYTHONPATH", path);
-        Err(become_it(command))
+        Err(exec_command(command))
     }
 }
 

@@ -12,7 +12,7 @@ use crate::inject::{self, Request};
 use crate::installation::Installation;
 use crate::problem::Problem;
 use crate::process::Process;
-use crate::system::Blocked;
+use crate::system::BlockedSignals;
 
 const EXAMPLE: &str = "Example: jitlisten detach 4711
 
@@ -24,7 +24,7 @@ The library stays loaded, so that `attach` can turn sinks on again.";
 pub(crate) struct Detach {
     /// The process
     pid: u32,
-    /// How long to wait until the process reaches a point where it can be changed
+    /// Time limit for the process to reach a point where it can be changed
     #[arg(long, value_name = "SECONDS", default_value_t = 20)]
     timeout: u64,
 }
@@ -36,8 +36,14 @@ impl Detach {
             return Err(Problem::new(format!("process {} does not have jitlisten: nothing to turn off", self.pid)));
         }
         let timeout = Duration::from_secs(self.timeout);
-        let done = inject::inject(&process, &Installation::find()?, &Request::Disable, timeout, &Blocked::ends())?;
-        let _ = writeln!(std::io::stdout(), "{done}");
+        let reply = inject::inject(
+            &process,
+            &Installation::find()?,
+            &Request::Disable,
+            timeout,
+            &BlockedSignals::termination(),
+        )?;
+        let _ = writeln!(std::io::stdout(), "{reply}");
         Ok(ExitCode::SUCCESS)
     }
 }

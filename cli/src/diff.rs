@@ -32,7 +32,7 @@ impl Diff {
     pub(crate) fn execute(self) -> Result<ExitCode, Problem> {
         let before = self.reading.open(&[self.before], false, false)?;
         let after = self.reading.open(&[self.after], false, false)?;
-        recording::print(diff_to_text(&before, &after, recording::width(), self.all).as_bytes())?;
+        recording::print(diff_to_text(&before, &after, recording::terminal_width(), self.all).as_bytes())?;
         Ok(ExitCode::SUCCESS)
     }
 }

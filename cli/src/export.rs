@@ -10,7 +10,7 @@ use jitlisten_report::{to_callgrind, to_collapsed, to_firefox, to_speedscope};
 
 use crate::input::Input;
 use crate::problem::Problem;
-use crate::recording::{self, Known, Reading};
+use crate::recording::{self, Reading, Recognition};
 
 /// Write a recording in the format of another tool
 #[derive(Args)]
@@ -21,7 +21,7 @@ pub(crate) struct Export {
     /// by the name of OUT]
     #[arg(short, long)]
     format: Option<Format>,
-    /// Where it goes [default: standard output]
+    /// Output file [default: standard output]
     #[arg(short, long, value_name = "OUT")]
     output: Option<PathBuf>,
     #[command(flatten)]
@@ -39,15 +39,15 @@ enum Format {
 }
 
 impl Format {
-    /// By the names that the tools give such files, and those of the documentation.
+    /// Format for a file name: the usual names of the tools, and those in our documentation.
     fn of_name(path: &Path) -> Option<Format> {
         let name = path.file_name()?.to_str()?.to_lowercase();
-        let ends = |ends: &[&str]| ends.iter().any(|end| name.ends_with(end));
+        let ends_with_any = |ends_with_any: &[&str]| ends_with_any.iter().any(|end| name.ends_with(end));
         match () {
             () if name.contains("callgrind") => Some(Format::Callgrind),
             () if name.contains("speedscope") => Some(Format::Speedscope),
-            () if ends(&[".json"]) => Some(Format::Firefox),
-            () if ends(&[".collapsed", ".folded", ".txt"]) => Some(Format::Collapsed),
+            () if ends_with_any(&[".json"]) => Some(Format::Firefox),
+            () if ends_with_any(&[".collapsed", ".folded", ".txt"]) => Some(Format::Collapsed),
             () => None,
         }
     }
@@ -62,30 +62,30 @@ impl Export {
         let recordings = self.input.recordings(None, &mut self.reading.event)?;
         recordings.show(|recordings| {
             let report = self.reading.open(&recordings.files, false, true)?;
-            let (text, known) = match format {
-                Format::Firefox => (to_firefox(&report).to_string(), Known::ByMark),
-                Format::Speedscope => (to_speedscope(&report).to_string(), Known::ByMark),
-                Format::Collapsed => (to_collapsed(&report), Known::ByForm(is_collapsed)),
-                Format::Callgrind => (to_callgrind(&report), Known::ByMark),
+            let (text, recognition) = match format {
+                Format::Firefox => (to_firefox(&report).to_string(), Recognition::ByMark),
+                Format::Speedscope => (to_speedscope(&report).to_string(), Recognition::ByMark),
+                Format::Collapsed => (to_collapsed(&report), Recognition::ByFormat(is_collapsed)),
+                Format::Callgrind => (to_callgrind(&report), Recognition::ByMark),
             };
-            recording::write(self.output.as_deref(), text.as_bytes(), known)?;
-            recordings.say_kept();
+            recording::write(self.output.as_deref(), text.as_bytes(), recognition)?;
+            recordings.announce_kept();
             Ok(())
         })
     }
 }
 
-/// Returns whether a file has collapsed stacks alone, which have no room for a mark: a stack and a count in each line,
-/// sorted, no stack twice.
+/// Returns true if a file contains nothing but collapsed stacks, which have no room for a mark: a stack and a count on
+/// each line, sorted, no stack twice.
 fn is_collapsed(text: &[u8]) -> bool {
     let Some(lines) = std::str::from_utf8(text).ok().and_then(|text| text.strip_suffix('\n')) else { return false };
-    let stack = |line| {
-        let (stack, count) = str::rsplit_once(line, ' ')?;
-        (!count.is_empty() && count.bytes().all(|byte| byte.is_ascii_digit())).then_some(stack)
+    let parse_line = |line| {
+        let (parse_line, count) = str::rsplit_once(line, ' ')?;
+        (!count.is_empty() && count.bytes().all(|byte| byte.is_ascii_digit())).then_some(parse_line)
     };
-    let stacks: Option<Vec<&str>> = lines.split('\n').map(stack).collect();
+    let stacks: Option<Vec<&str>> = lines.split('\n').map(parse_line).collect();
     stacks.is_some_and(|stacks| {
-        stacks.iter().any(|stack| stack.contains(';')) && stacks.is_sorted_by(|one, next| one < next)
+        stacks.iter().any(|stack| stack.contains(';')) && stacks.is_sorted_by(|previous, next| previous < next)
     })
 }
 
@@ -96,7 +96,7 @@ mod tests {
     #[test]
     fn collapsed_stacks_are_known_by_every_line() {
         assert!(is_collapsed(b"python;f (a.py) 12\npython;g 3\n") && is_collapsed(b";f 1\nmain 2\n"));
-        for other in [
+        for text in [
             "see also chapter 12\nprecious\n",
             "main 3\n",
             "a;b 1\nprecious\n",
@@ -107,7 +107,7 @@ mod tests {
             "a;b x\n",
             "",
         ] {
-            assert!(!is_collapsed(other.as_bytes()), "{other:?}");
+            assert!(!is_collapsed(text.as_bytes()), "{text:?}");
         }
     }
 }

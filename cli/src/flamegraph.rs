@@ -10,13 +10,13 @@ use jitlisten_report::to_flamegraph;
 
 use crate::input::Input;
 use crate::problem::Problem;
-use crate::recording::{self, Known, Reading};
+use crate::recording::{self, Reading, Recognition};
 
 /// Draw a flame graph: compiled, Python, C and kernel frames in four colours, inlined calls marked
 #[derive(Args)]
 #[command(after_help = "Examples:\n  jitlisten flamegraph prog.py\n  jitlisten flamegraph perf.data -o flames.svg")]
 pub(crate) struct Flamegraph {
-    /// Where the SVG goes; - is standard output
+    /// SVG file; - is standard output
     #[arg(short, long, value_name = "OUT.svg", default_value = "flamegraph.svg")]
     output: PathBuf,
     #[command(flatten)]
@@ -35,8 +35,8 @@ impl Flamegraph {
             }
             let mut picture = Vec::new();
             to_flamegraph(&report, &mut picture).map_err(|error| Problem::new(format!("no flame graph: {error}")))?;
-            recording::write(Some(&self.output), &picture, Known::ByMark)?;
-            recordings.say_kept();
+            recording::write(Some(&self.output), &picture, Recognition::ByMark)?;
+            recordings.announce_kept();
             Ok(())
         })
     }

@@ -1,16 +1,16 @@
-# Runs in the process that `jitlisten attach` is about: see inject.rs. Prints nothing, raises nothing.
+# Runs in the process to which `jitlisten attach` attaches: see inject.rs. Prints nothing, raises nothing.
 def _jitlisten_attached():
     import ctypes
     import os
     import sys
 
     state = ctypes.c_uint64.from_address(@MEMORY@)
-    # It was cancelled, or this is a child of a fork.
+    # The request was cancelled, or this process is a forked child.
     if state.value != 0 or os.getpid() != @PID@:
         return
     state.value = 1
     try:
-        # Not by sys.path: what else is installed beside the package is none of this process's business.
+        # Do not search sys.path: other packages installed beside ours must not become importable here.
         if "jitlisten" not in sys.modules:
             from importlib.machinery import PathFinder
             from importlib.util import module_from_spec

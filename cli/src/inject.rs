@@ -1,24 +1,24 @@
-//! Has a running process do something with the library.
+//! Runs a request in another process: switches the library on or off, starts or stops a recording.
 //!
-//! **Python** runs a few lines at its next bytecode boundary, in the main thread and with the GIL, like a signal handler
-//! of Python's. The lines call `jitlisten.enable` or `jitlisten.disable`. `trace.rs` maps a page in the process for the
-//! text and the result, and calls `Py_AddPendingCall` with `PyRun_SimpleString` and the text. CPython made that
-//! function for signal handlers: it takes only its own lock. If the main thread waits for a lock, the wait is
-//! interrupted as by a signal, and Python runs its pending calls.
+//! **Python** runs a few lines at its next bytecode boundary, in the main thread and with the GIL held, as it does for
+//! its own signal handlers. The lines call `jitlisten.enable` or `jitlisten.disable`. `trace.rs` maps memory in the
+//! process for the text and the result, and calls `Py_AddPendingCall` with `PyRun_SimpleString` and the text. CPython
+//! designed that function for signal handlers: it takes only its own lock. A main thread that waits for a lock is
+//! interrupted as by a signal, after which Python runs its pending calls.
 //!
-//! **Any other process**, and a Python whose main thread stays in compiled code, gets a thread, which starts the
-//! recording (`capi/src/attached.rs`). The main thread makes it with `pthread_create`, after a `dlopen` of the library
-//! where that is missing, when it is found where it may call these (`safe_point.rs`).
+//! **Any other process**, and a Python whose main thread stays in compiled code, gets a new thread that starts the
+//! recording (`capi/src/attached.rs`). The main thread creates it with `pthread_create`, after a `dlopen` of the
+//! library if necessary. Both calls wait until the main thread is at a point where they are safe (`safe_point.rs`).
 //!
-//! No file is written. `sys.remote_exec` (PEP 768) requires the same rights, and a file that the process can read and
-//! no other user can change; hence this one mechanism serves every Python.
+//! No file is written. `sys.remote_exec` (PEP 768) requires the same rights, and in addition a file that the process
+//! can read and no other user can change. Hence this mechanism serves every version of Python.
 //!
 //! ```text
-//!   0      state: WAITING, BEGUN or DONE, written by the lines; CANCELLED, by us
+//!   0      state: WAITING, STARTED or DONE, written by the Python lines; CANCELLED, written by us
 //!   8      length of the result
-//!   16     the result: "ok ..." or "failed ..."
-//!   4096   the text, a C string
-//!   end    the stack for what is called, downwards, below 64 bytes for results
+//!   16     result: "ok ..." or "failed ..."
+//!   4096   text, a C string
+//!   end    stack of the called functions, growing down; the 64 bytes above it hold their results
 //! ```
 
 #![forbid(unsafe_code)]
@@ -39,39 +39,39 @@ use crate::memory::{self, words};
 use crate::problem::Problem;
 use crate::process::{Process, is_libc};
 use crate::safe_point::{SafePoints, Stacks};
-use crate::signal_frame::WayBack;
+use crate::signal_frame::ReturnPath;
 use crate::sinks::Sinks;
 use crate::symbols;
-use crate::system::{Blocked, send_signal};
-use crate::trace::{self, Stopped};
+use crate::system::{BlockedSignals, send_signal};
+use crate::trace::{self, StoppedThread};
 
-/// How often to look whether the process has done it.
-const PAUSE: Duration = Duration::from_millis(50);
-/// How long a main thread that runs Python takes at most to look at pending calls, generously.
-const SOON: Duration = Duration::from_secs(3);
+/// Interval between two checks of the request's state.
+const POLL_INTERVAL: Duration = Duration::from_millis(50);
+/// Generous limit for a main thread that runs Python to reach its pending calls.
+const PYTHON_TIMEOUT: Duration = Duration::from_secs(3);
 
-/// A main thread of Python that is longer in native code than that is taken for one without Python.
-const NATIVE_AFTER: Duration = Duration::from_secs(5);
+/// Time in native code after which a main thread of Python is treated as one that never returns to Python.
+const NATIVE_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// Between two looks whether the main thread may start a thread.
-const RETRY: Duration = Duration::from_millis(10);
+/// Interval between two attempts to find the main thread at a safe point.
+const RETRY_INTERVAL: Duration = Duration::from_millis(10);
 
-const PAGE: usize = 4096;
-const RESULT: usize = 16;
-const STACK: usize = 256 << 10;
-const RESULTS: u64 = 64;
+const PAGE_BYTES: usize = 4096;
+const RESULT_OFFSET: usize = 16;
+const STACK_BYTES: usize = 256 << 10;
+const CALL_RESULT_BYTES: u64 = 64;
 const WAITING: u64 = 0;
-const BEGUN: u64 = 1;
+const STARTED: u64 = 1;
 const DONE: u64 = 2;
 const CANCELLED: u64 = 3;
 
-/// Ends a recording, if there is one. In a line of its own, with what follows in the next one.
+/// Python code that ends a recording if there is one. It starts a line of its own; the following code goes on the next.
 const STOP_IF_ANY: &str = "\
 import contextlib
         with contextlib.suppress(jitlisten.Error): jitlisten.stop_recording()
         ";
 
-/// What is to be done in the process.
+/// Request for the process.
 pub(crate) enum Request {
     Enable {
         sinks: Sinks,
@@ -83,7 +83,7 @@ pub(crate) enum Request {
     Stop,
 }
 
-/// A recording that is to begin.
+/// A recording to start.
 pub(crate) struct Start {
     pub(crate) sinks: Option<Sinks>,
     pub(crate) lines: bool,
@@ -91,16 +91,16 @@ pub(crate) struct Start {
 }
 
 impl Start {
-    /// As `jitlisten_attached` reads it.
-    fn native(&self) -> Vec<u8> {
+    /// Encodes the request for `jitlisten_attached`.
+    fn encode(&self) -> Vec<u8> {
         let sinks = self.sinks.as_ref().map(ToString::to_string).unwrap_or_default();
-        let begin = format!("{}\n{sinks}\n", env!("CARGO_PKG_VERSION")).into_bytes();
-        [&begin, self.options.to_value().as_bytes(), b"\0"].concat()
+        let header = format!("{}\n{sinks}\n", env!("CARGO_PKG_VERSION")).into_bytes();
+        [&header, self.options.to_value().as_bytes(), b"\0"].concat()
     }
 
-    fn python(&self) -> String {
-        let python = |flag: bool| if flag { "True" } else { "False" };
-        let lines = python(self.lines);
+    fn to_python(&self) -> String {
+        let python_bool = |flag: bool| if flag { "True" } else { "False" };
+        let lines = python_bool(self.lines);
         let enable = self.sinks.as_ref().map(|sinks| {
             let sinks = quoted(&sinks.to_string());
             format!("jitlisten.enable({sinks}, lines={lines}); ")
@@ -114,9 +114,9 @@ impl Start {
             enable.unwrap_or_default(),
             quoted(&options.pattern),
             options.hz,
-            python(options.clock == Clock::Wall),
-            python(options.children),
-            python(options.python),
+            python_bool(options.clock == Clock::Wall),
+            python_bool(options.children),
+            python_bool(options.python),
             options.seconds.unwrap_or(0),
             recorder.unwrap_or_default(),
         )
@@ -124,27 +124,27 @@ impl Start {
 }
 
 impl Request {
-    fn python(&self) -> String {
+    fn to_python(&self) -> String {
         match self {
             Request::Enable { sinks, lines } => {
                 let lines = if *lines { "True" } else { "False" };
                 format!("jitlisten.enable({:?}, lines={lines})", sinks.to_string())
             }
             Request::Disable => format!("{STOP_IF_ANY}jitlisten.disable()"),
-            Request::Start(start) => start.python(),
+            Request::Start(start) => start.to_python(),
             Request::Stop => "jitlisten.stop_recording()".to_owned(),
         }
     }
 }
 
-/// Does it, and returns the words of the process. When it fails, nothing happens in the process later, either; so
-/// signals wait.
+/// Sends a request to the process and returns its reply. After a failure, nothing happens in the process later, so
+/// signals stay blocked meanwhile.
 pub(crate) fn inject(
     process: &Process,
     installation: &Installation,
     request: &Request,
     timeout: Duration,
-    signals: &Blocked,
+    signals: &BlockedSignals,
 ) -> Result<String, Problem> {
     let pid = process.pid;
     if let Some(version) = process.python().filter(|version| *version < (3, 8)) {
@@ -160,25 +160,25 @@ pub(crate) fn inject(
     if process.is_stopped() {
         return Err(Problem::new(format!("process {pid} is stopped")).help(format!("kill -CONT {pid}")));
     }
-    let without_python = |timeout| match request {
+    let run_without_python = |timeout| match request {
         Request::Start(start) => {
-            let way = Way::Thread(visible_library(process, installation)?, start);
-            attempt(process, &way, request, timeout, signals)?
+            let method = Method::Thread(visible_library(process, installation)?, start);
+            attempt(process, &method, request, timeout, signals)?
                 .ok_or_else(|| Problem::new(format!("timed out: process {pid} did not run a new thread")))
         }
         Request::Stop => end_recording(process, timeout, signals),
         Request::Enable { .. } | Request::Disable => Err(not_python(pid)),
     };
     if process.python().is_none() {
-        return without_python(timeout);
+        return run_without_python(timeout);
     }
-    let began = Instant::now();
-    let has_other_way = cfg!(target_arch = "x86_64") && matches!(request, Request::Start(_) | Request::Stop);
-    let python_timeout = if has_other_way { NATIVE_AFTER.min(timeout / 2) } else { timeout };
-    let way = Way::Python(visible_package(process, installation)?);
-    match attempt(process, &way, request, python_timeout, signals)? {
+    let started = Instant::now();
+    let can_start_thread = cfg!(target_arch = "x86_64") && matches!(request, Request::Start(_) | Request::Stop);
+    let python_timeout = if can_start_thread { NATIVE_TIMEOUT.min(timeout / 2) } else { timeout };
+    let method = Method::Python(visible_package(process, installation)?);
+    match attempt(process, &method, request, python_timeout, signals)? {
         Some(result) => Ok(result),
-        None if has_other_way => without_python(timeout.saturating_sub(began.elapsed())),
+        None if can_start_thread => run_without_python(timeout.saturating_sub(started.elapsed())),
         None => Err(Problem::new(format!(
             "timed out: the main thread of process {pid} has not been in Python for {} s",
             timeout.as_secs()
@@ -186,35 +186,36 @@ pub(crate) fn inject(
     }
 }
 
-/// Does it in one way. Nothing if the process has not begun in time, and never will.
+/// Sends a request by one method. Returns `None` if the process did not start it in time; it never will then.
 fn attempt(
     process: &Process,
-    way: &Way,
+    method: &Method,
     request: &Request,
     timeout: Duration,
-    signals: &Blocked,
+    signals: &BlockedSignals,
 ) -> Result<Option<String>, Problem> {
     let pid = process.pid;
-    let memory = Memory::arm(process, way, request, timeout, signals).map_err(|problem| match process.is_there() {
-        true => Problem::new(format!("process {pid} cannot be changed")).because(&problem),
-        false => process.ended(),
-    })?;
-    // Without a result, the interpreter still has the text among its pending calls, and the memory stays.
+    let memory =
+        Memory::arm(process, method, request, timeout, signals).map_err(|problem| match process.is_alive() {
+            true => Problem::new(format!("process {pid} cannot be changed")).because(&problem),
+            false => process.ended_problem(),
+        })?;
+    // A timed-out request remains among the interpreter's pending calls, so its memory must stay mapped.
     let Some(result) = memory.wait(timeout, signals)? else { return Ok(None) };
     memory.unmap();
     match result.split_once(' ') {
-        // The process has written it.
+        // The process controls this text.
         Some(("ok", words)) => Ok(Some(printable(words))),
         Some((_, words)) => Err(Problem::new(format!("process {pid}: {words}"))),
         None => Err(Problem::new(format!("process {pid} did not report a result"))),
     }
 }
 
-/// See the module's head.
-enum Way<'a> {
-    /// With the package.
+/// Method of running a request.
+enum Method<'a> {
+    /// Pending call in the interpreter; holds the path of the Python package.
     Python(PathBuf),
-    /// With the library, for a recording.
+    /// New thread that starts a recording; holds the path of the library.
     Thread(PathBuf, &'a Start),
 }
 
@@ -223,48 +224,48 @@ fn not_python(pid: u32) -> Problem {
         .help("start it with jitlisten run, or let it call the functions of jitlisten.h")
 }
 
-/// Ends the recording of a process without Python. Its main thread, wherever it is, only wakes the writer.
-fn end_recording(process: &Process, timeout: Duration, signals: &Blocked) -> Result<String, Problem> {
-    let none = || Problem::new(format!("process {}: not recording", process.pid));
-    // It may have been opened for this recording.
+/// Ends the recording of a process without Python. This only wakes the writer, so the main thread may be anywhere.
+fn end_recording(process: &Process, timeout: Duration, signals: &BlockedSignals) -> Result<String, Problem> {
+    let not_recording = || Problem::new(format!("process {}: not recording", process.pid));
+    // The library may have been loaded for this recording: read the mappings again.
     let process = &Process::open(process.pid)?;
-    let library = process.library_named(LIBRARY).ok_or_else(none)?;
-    let end = entry(process, library, "jitlisten_record_end").map_err(Problem::new)?;
-    let way_back = way_back(process)?;
-    let began = Instant::now();
+    let library = process.library_named(LIBRARY).ok_or_else(not_recording)?;
+    let end_function = find_function(process, library, "jitlisten_record_end").map_err(Problem::new)?;
+    let return_path = return_path(process)?;
+    let started = Instant::now();
     loop {
-        let answer = trace::with_main_thread(process.pid, |stopped| {
-            if !process.still_maps(&[end]) {
-                return Err(executed_another());
+        let outcome = trace::with_main_thread(process.pid, |stopped| {
+            if !process.still_maps(&[end_function]) {
+                return Err(exec_problem());
             }
-            stopped.call(end, [0; 6], None, way_back)
+            stopped.call(end_function, [0; 6], None, return_path)
         });
-        match answer.map(|answer| answer as u32) {
-            Ok(1) if began.elapsed() < timeout => {}
+        match outcome.map(|outcome| outcome as u32) {
+            Ok(1) if started.elapsed() < timeout => {}
             Ok(1) => return Err(Problem::new(format!("timed out: process {} did not end it", process.pid))),
             Ok(2) => return Ok(String::new()),
-            Ok(_) => return Err(none()),
-            Err(_) if !process.is_there() => return Ok(String::new()),
-            Err(error) => return Err(refused(error)),
+            Ok(_) => return Err(not_recording()),
+            Err(_) if !process.is_alive() => return Ok(String::new()),
+            Err(error) => return Err(trace_problem(error)),
         }
-        let _ = signals.arrived(PAUSE);
+        let _ = signals.wait_signal(POLL_INTERVAL);
     }
 }
 
-fn executed_another() -> io::Error {
+fn exec_problem() -> io::Error {
     io::Error::other("it executed another program")
 }
 
-/// Why the main thread was not traced.
-fn refused(error: io::Error) -> Problem {
+/// Explains why the main thread could not be traced.
+fn trace_problem(error: io::Error) -> Problem {
     match error.raw_os_error() {
-        Some(libc::EPERM) => rights(),
+        Some(libc::EPERM) => ptrace_permission_problem(),
         _ if error.kind() == io::ErrorKind::TimedOut => Problem::new("its main thread could not be stopped in time"),
         _ => Problem::new(error),
     }
 }
 
-/// The library that the process has, or the one that it can open.
+/// Path of the library that the process has loaded, or of one that it can open.
 fn visible_library(process: &Process, installation: &Installation) -> Result<PathBuf, Problem> {
     let pid = process.pid;
     if !cfg!(target_arch = "x86_64") {
@@ -274,20 +275,20 @@ fn visible_library(process: &Process, installation: &Installation) -> Result<Pat
         return Ok(library.to_owned());
     }
     let library = installation.library();
-    if !library.is_file() || process.sees_another(library) {
+    if !library.is_file() || process.sees_different_file(library) {
         return Err(Problem::new(format!("process {pid} is in a container, which does not see {}", library.display()))
             .help("install jitlisten there and attach from inside"));
     }
     Ok(library.to_owned())
 }
 
-/// The package as the process sees it; it has to be the same one.
+/// Path of the Python package, which must be the same directory for the process.
 fn visible_package(process: &Process, installation: &Installation) -> Result<PathBuf, Problem> {
     let package = installation.package().ok_or_else(|| {
         Problem::new("the Python package is not installed beside this command").help("pip install jitlisten")
     })?;
     let file = package.join("__init__.py");
-    if !file.is_file() || process.sees_another(&file) {
+    if !file.is_file() || process.sees_different_file(&file) {
         return Err(Problem::new(format!(
             "process {} is in a container, which does not see {}",
             process.pid,
@@ -298,109 +299,135 @@ fn visible_package(process: &Process, installation: &Installation) -> Result<Pat
     Ok(package.to_owned())
 }
 
-/// What is called in the process.
+/// Addresses of the functions to call in the process.
 struct Functions {
     mmap: u64,
     munmap: u64,
-    start: StartFunctions,
-    way_back: WayBack,
+    start: StartMethod,
+    return_path: ReturnPath,
     stacks: Stacks,
 }
 
-enum StartFunctions {
-    /// `Py_AddPendingCall` and `PyRun_SimpleString`
-    Python { add: u64, run: u64 },
-    /// `pthread_create`, and `dlopen` where the library is missing.
-    Thread { create: u64, open: Option<u64>, library: PathBuf, safe: SafePoints },
+enum StartMethod {
+    /// `Py_AddPendingCall` and `PyRun_SimpleString`.
+    Python { add_pending_call: u64, run_string: u64 },
+    /// `pthread_create`, and `dlopen` if the library is not loaded yet.
+    Thread { pthread_create: u64, dlopen: Option<u64>, library: PathBuf, safe_points: SafePoints },
 }
 
 impl Functions {
-    fn find(process: &Process, way: &Way) -> Result<Functions, Problem> {
-        let find = |name: &str| {
+    fn find(process: &Process, method: &Method) -> Result<Functions, Problem> {
+        let find_python_symbol = |name: &str| {
             let is_python = |path: &&Path| {
                 path.file_name().is_some_and(|file| file.to_string_lossy().contains("python"))
                     || Some(*path) == process.executable()
             };
             let mut libraries = process.libraries().into_iter().filter(is_python);
-            let found = libraries.find_map(|path| symbols::function(process, path, name));
-            found.ok_or_else(|| Problem::new(format!("the interpreter exports no {name}, or its file was replaced")))
+            let address = libraries.find_map(|path| symbols::function(process, path, name));
+            address.ok_or_else(|| Problem::new(format!("the interpreter exports no {name}, or its file was replaced")))
         };
-        // Before glibc 2.34, threads and the loader have libraries of their own.
-        let of_libc = |name| {
+        // Before glibc 2.34, threads and the loader are in libraries of their own.
+        let find_libc_symbol = |name| {
             let libraries = process.libraries();
             let mut libraries = libraries.iter().filter(|path| is_libc(path));
-            let found = libraries.find_map(|path| symbols::function(process, path, name));
-            found.ok_or_else(|| Problem::new("not a glibc process, or the file of its libc was replaced"))
+            let address = libraries.find_map(|path| symbols::function(process, path, name));
+            address.ok_or_else(|| Problem::new("not a glibc process, or the file of its libc was replaced"))
         };
-        let start = match way {
-            Way::Python(_) => {
-                StartFunctions::Python { add: find("Py_AddPendingCall")?, run: find("PyRun_SimpleString")? }
-            }
-            Way::Thread(library, _) => {
+        let start = match method {
+            Method::Python(_) => StartMethod::Python {
+                add_pending_call: find_python_symbol("Py_AddPendingCall")?,
+                run_string: find_python_symbol("PyRun_SimpleString")?,
+            },
+            Method::Thread(library, _) => {
                 let has_library = process.library_named(LIBRARY).is_some();
-                let open = if has_library { None } else { Some(of_libc("dlopen")?) };
-                let (create, safe) = (of_libc("pthread_create")?, SafePoints::of(process));
-                StartFunctions::Thread { create, open, library: library.clone(), safe }
+                let dlopen = if has_library { None } else { Some(find_libc_symbol("dlopen")?) };
+                let (pthread_create, safe_points) = (find_libc_symbol("pthread_create")?, SafePoints::find(process));
+                StartMethod::Thread { pthread_create, dlopen, library: library.clone(), safe_points }
             }
         };
-        let (mmap, munmap, way_back) = (of_libc("mmap")?, of_libc("munmap")?, way_back(process)?);
-        Ok(Functions { mmap, munmap, start, way_back, stacks: Stacks::of(process) })
+        let (mmap, munmap, return_path) =
+            (find_libc_symbol("mmap")?, find_libc_symbol("munmap")?, return_path(process)?);
+        Ok(Functions { mmap, munmap, start, return_path, stacks: Stacks::new(process) })
     }
 
-    fn are_there(&self, process: &Process) -> io::Result<()> {
+    fn check_mapped(&self, process: &Process) -> io::Result<()> {
         let mut addresses = vec![self.mmap, self.munmap];
         match &self.start {
-            StartFunctions::Python { add, run } => addresses.extend([*add, *run]),
-            StartFunctions::Thread { create, open, .. } => addresses.extend(open.iter().chain([create])),
+            StartMethod::Python { add_pending_call, run_string } => addresses.extend([*add_pending_call, *run_string]),
+            StartMethod::Thread { pthread_create, dlopen, .. } => {
+                addresses.extend(dlopen.iter().chain([pthread_create]))
+            }
         }
-        let is_same = process.still_maps(&addresses);
-        if is_same { Ok(()) } else { Err(executed_another()) }
+        let still_mapped = process.still_maps(&addresses);
+        if still_mapped { Ok(()) } else { Err(exec_problem()) }
     }
 
-    /// Maps the memory, and has the process begin with what is in it.
-    fn hand_over(
+    /// Maps the memory, writes the text into it and starts the request.
+    fn start_request(
         &self,
         process: &Process,
-        stopped: &mut Stopped,
+        stopped: &mut StoppedThread,
         size: usize,
-        text_of: impl Fn(u64) -> Vec<u8>,
+        make_text: impl Fn(u64) -> Vec<u8>,
     ) -> io::Result<u64> {
         let protection = (libc::PROT_READ | libc::PROT_WRITE) as u64;
         let flags = (libc::MAP_PRIVATE | libc::MAP_ANONYMOUS) as u64;
-        let at = stopped.call(self.mmap, [0, size as u64, protection, flags, u64::MAX, 0], None, self.way_back)?;
-        if at == 0 || !at.is_multiple_of(PAGE as u64) {
+        let address =
+            stopped.call(self.mmap, [0, size as u64, protection, flags, u64::MAX, 0], None, self.return_path)?;
+        if address == 0 || !address.is_multiple_of(PAGE_BYTES as u64) {
             return Err(io::Error::other("it is out of memory"));
         }
-        let begun = self.begin(process, stopped, at, at + size as u64 - RESULTS, &text_of(at));
-        if begun.is_err() {
-            let _ = stopped.call(self.munmap, [at, size as u64, 0, 0, 0, 0], None, self.way_back);
+        let outcome =
+            self.call_start(process, stopped, address, address + size as u64 - CALL_RESULT_BYTES, &make_text(address));
+        if outcome.is_err() {
+            let _ = stopped.call(self.munmap, [address, size as u64, 0, 0, 0, 0], None, self.return_path);
         }
-        begun.map(|()| at)
+        outcome.map(|()| address)
     }
 
-    fn begin(&self, process: &Process, stopped: &mut Stopped, at: u64, results: u64, text: &[u8]) -> io::Result<()> {
-        let string = at + PAGE as u64;
+    fn call_start(
+        &self,
+        process: &Process,
+        stopped: &mut StoppedThread,
+        address: u64,
+        stack_top: u64,
+        text: &[u8],
+    ) -> io::Result<()> {
+        let text_address = address + PAGE_BYTES as u64;
         match &self.start {
-            StartFunctions::Python { add, run } => {
-                memory::write(process.pid, string, text)?;
-                match stopped.call(*add, [*run, string, 0, 0, 0, 0], Some(results), self.way_back)? as i32 {
+            StartMethod::Python { add_pending_call, run_string } => {
+                memory::write(process.pid, text_address, text)?;
+                match stopped.call(
+                    *add_pending_call,
+                    [*run_string, text_address, 0, 0, 0, 0],
+                    Some(stack_top),
+                    self.return_path,
+                )? as i32
+                {
                     0 => Ok(()),
                     _ => Err(io::Error::other("too many pending calls")),
                 }
             }
-            StartFunctions::Thread { create, open, library, .. } => {
-                if let Some(open) = open {
-                    memory::write(process.pid, string, &[library.as_os_str().as_bytes(), b"\0"].concat())?;
+            StartMethod::Thread { pthread_create, dlopen, library, .. } => {
+                if let Some(dlopen) = dlopen {
+                    memory::write(process.pid, text_address, &[library.as_os_str().as_bytes(), b"\0"].concat())?;
                     let flags = (libc::RTLD_NOW | libc::RTLD_LOCAL) as u64;
-                    if stopped.call(*open, [string, flags, 0, 0, 0, 0], Some(results), self.way_back)? == 0 {
+                    if stopped.call(*dlopen, [text_address, flags, 0, 0, 0, 0], Some(stack_top), self.return_path)? == 0
+                    {
                         return Err(io::Error::other(format!("it cannot open {}", library.display())));
                     }
                 }
-                // With the mapping that is new.
-                let now = Process::open(process.pid).map_err(|_| io::ErrorKind::NotFound)?;
-                let entry = entry(&now, library, "jitlisten_attached")?;
-                memory::write(process.pid, string, text)?;
-                match stopped.call(*create, [results, 0, entry, at, 0, 0], Some(results), self.way_back)? as i32 {
+                // `dlopen` has added mappings.
+                let reopened = Process::open(process.pid).map_err(|_| io::ErrorKind::NotFound)?;
+                let function = find_function(&reopened, library, "jitlisten_attached")?;
+                memory::write(process.pid, text_address, text)?;
+                match stopped.call(
+                    *pthread_create,
+                    [stack_top, 0, function, address, 0, 0],
+                    Some(stack_top),
+                    self.return_path,
+                )? as i32
+                {
                     0 => Ok(()),
                     number => Err(io::Error::other(format!("it cannot start a thread: error {number}"))),
                 }
@@ -409,164 +436,170 @@ impl Functions {
     }
 }
 
-fn way_back(process: &Process) -> Result<WayBack, Problem> {
-    WayBack::find(process).ok_or_else(|| Problem::new("its libc has no code by which a call could return"))
+fn return_path(process: &Process) -> Result<ReturnPath, Problem> {
+    ReturnPath::find(process).ok_or_else(|| Problem::new("its libc has no code by which a call could return"))
 }
 
-/// Where the library has a function for us.
-fn entry(process: &Process, library: &Path, name: &str) -> io::Result<u64> {
+/// Address of an exported function of our library in the process.
+fn find_function(process: &Process, library: &Path, name: &str) -> io::Result<u64> {
     let problem = || format!("it has another version of jitlisten, {}, or its file was replaced", library.display());
     symbols::function(process, library, name).ok_or_else(|| io::Error::other(problem()))
 }
 
-/// The memory in the process: see the module's head.
+/// Memory mapped in the process, with the layout in the module documentation.
 struct Memory<'a> {
     process: &'a Process,
     functions: Functions,
-    at: u64,
+    address: u64,
     size: usize,
 }
 
 impl Memory<'_> {
-    /// Maps it, and hands the text to the interpreter or to a thread.
+    /// Maps the memory and passes the text to the interpreter or to a new thread.
     fn arm<'a>(
         process: &'a Process,
-        way: &Way,
+        method: &Method,
         request: &Request,
         timeout: Duration,
-        signals: &Blocked,
+        signals: &BlockedSignals,
     ) -> Result<Memory<'a>, Problem> {
-        let functions = Functions::find(process, way)?;
-        let text_of = |at: u64| match way {
-            Way::Python(package) => text(process, package, request, at).into_bytes(),
-            Way::Thread(_, start) => start.native(),
+        let functions = Functions::find(process, method)?;
+        let make_text = |address: u64| match method {
+            Method::Python(package) => inject_script(process, package, request, address).into_bytes(),
+            Method::Thread(_, start) => start.encode(),
         };
         // An address has at most 20 digits.
-        let size = (PAGE + text_of(u64::MAX).len() + 1).next_multiple_of(PAGE) + STACK;
-        let began = Instant::now();
-        let at = loop {
-            let mut refusal = None;
-            let at = trace::with_main_thread(process.pid, |stopped| {
-                functions.are_there(process)?;
-                refusal = match &functions.start {
-                    StartFunctions::Thread { safe, .. } => safe.refuse(process, stopped)?,
-                    StartFunctions::Python { .. } => functions.stacks.refuse(process, stopped),
+        let size = (PAGE_BYTES + make_text(u64::MAX).len() + 1).next_multiple_of(PAGE_BYTES) + STACK_BYTES;
+        let started = Instant::now();
+        let mapped = loop {
+            let mut rejected_state = None;
+            let mapped = trace::with_main_thread(process.pid, |stopped| {
+                functions.check_mapped(process)?;
+                rejected_state = match &functions.start {
+                    StartMethod::Thread { safe_points, .. } => safe_points.refusal(process, stopped)?,
+                    StartMethod::Python { .. } => functions.stacks.refusal(process, stopped),
                 };
-                if refusal.is_some() { Ok(0) } else { functions.hand_over(process, stopped, size, text_of) }
+                if rejected_state.is_some() {
+                    Ok(0)
+                } else {
+                    functions.start_request(process, stopped, size, make_text)
+                }
             });
-            let Some(place) = refusal else { break at };
-            if began.elapsed() >= timeout {
+            let Some(thread_state) = rejected_state else { break mapped };
+            if started.elapsed() >= timeout {
                 let seconds = timeout.as_secs();
-                let problem =
-                    Problem::new(format!("timed out: its main thread was {place} whenever looked at in {seconds} s"));
+                let problem = Problem::new(format!(
+                    "timed out: its main thread was {thread_state} whenever looked at in {seconds} s"
+                ));
                 return Err(problem.help("start it with jitlisten record, or let it call jitlisten_record_start"));
             }
-            if signals.arrived(RETRY).is_some() {
+            if signals.wait_signal(RETRY_INTERVAL).is_some() {
                 return Err(Problem::new("interrupted"));
             }
         };
-        Ok(Memory { process, functions, at: at.map_err(refused)?, size })
+        Ok(Memory { process, functions, address: mapped.map_err(trace_problem)?, size })
     }
 
     fn state(&self) -> Option<u64> {
-        let [state] = words(&memory::read(self.process.pid, self.at, 8).ok()?);
+        let [state] = words(&memory::read(self.process.pid, self.address, 8).ok()?);
         Some(state)
     }
 
-    /// What the process has written as the result.
+    /// Result written by the process; `None` until it is complete.
     fn result(&self) -> Option<String> {
-        let bytes = memory::read(self.process.pid, self.at, PAGE).ok()?;
+        let bytes = memory::read(self.process.pid, self.address, PAGE_BYTES).ok()?;
         let [state, length] = words(&bytes);
-        let length = usize::try_from(length).ok()?.min(PAGE - RESULT);
-        (state == DONE).then(|| String::from_utf8_lossy(&bytes[RESULT..][..length]).into_owned())
+        let length = usize::try_from(length).ok()?.min(PAGE_BYTES - RESULT_OFFSET);
+        (state == DONE).then(|| String::from_utf8_lossy(&bytes[RESULT_OFFSET..][..length]).into_owned())
     }
 
-    /// Waits for the result. A request that has not begun in time never does: then there is none.
-    fn wait(&self, timeout: Duration, signals: &Blocked) -> Result<Option<String>, Problem> {
+    /// Waits for the result. Returns `None` for a request that did not start in time; it is cancelled.
+    fn wait(&self, timeout: Duration, signals: &BlockedSignals) -> Result<Option<String>, Problem> {
         let pid = self.process.pid;
-        let began = Instant::now();
-        let (mut is_woken, mut interrupt) = (false, None);
+        let started = Instant::now();
+        let (mut was_woken, mut interrupt_signal) = (false, None);
         loop {
             if let Some(result) = self.result() {
-                // The caller asks for it, too.
-                interrupt.into_iter().for_each(|signal| send_signal(std::process::id(), signal));
+                // The caller must see the interrupt, too.
+                interrupt_signal.into_iter().for_each(|signal| send_signal(std::process::id(), signal));
                 return Ok(Some(result));
             }
-            if !self.process.is_there() {
-                return Err(self.process.ended());
+            if !self.process.is_alive() {
+                return Err(self.process.ended_problem());
             }
             let state = self.state();
             if state.is_none() && self.process.has_memory() {
                 return Err(Problem::new(format!("process {pid} executed another program")));
             }
-            let is_python = matches!(self.functions.start, StartFunctions::Python { .. });
-            if is_python && !is_woken && began.elapsed() >= SOON.min(timeout) {
-                is_woken = true;
-                // Where that cannot be, the main thread comes back by itself, or does not.
+            let is_python = matches!(self.functions.start, StartMethod::Python { .. });
+            if is_python && !was_woken && started.elapsed() >= PYTHON_TIMEOUT.min(timeout) {
+                was_woken = true;
+                // If this fails, the main thread may still return to Python by itself.
                 let _ = trace::with_main_thread(pid, |stopped| {
-                    self.functions.are_there(self.process)?;
+                    self.functions.check_mapped(self.process)?;
                     stopped.interrupt_lock()
                 });
             }
-            if (interrupt.is_some() || began.elapsed() >= timeout) && state != Some(BEGUN) && self.cancel() {
-                return if interrupt.is_some() { Err(Problem::new("interrupted")) } else { Ok(None) };
+            if (interrupt_signal.is_some() || started.elapsed() >= timeout) && state != Some(STARTED) && self.cancel() {
+                return if interrupt_signal.is_some() { Err(Problem::new("interrupted")) } else { Ok(None) };
             }
-            // It has begun, and hangs in an import, say.
-            if began.elapsed() >= 2 * timeout + SOON {
+            // The request has started, but hangs, for example in an import.
+            if started.elapsed() >= 2 * timeout + PYTHON_TIMEOUT {
                 return Err(Problem::new(format!("timed out: process {pid} started the request but did not finish")));
             }
-            interrupt = signals.arrived(PAUSE).or(interrupt);
+            interrupt_signal = signals.wait_signal(POLL_INTERVAL).or(interrupt_signal);
         }
     }
 
-    /// Takes the text back; false if the process has begun. Its main thread, which runs the text, stands meanwhile.
+    /// Cancels the request; returns false if the process has already started it. The main thread, which runs the text,
+    /// is stopped meanwhile.
     fn cancel(&self) -> bool {
-        let take_back = || {
-            if self.functions.are_there(self.process).is_err() || self.state() != Some(WAITING) {
+        let cancel_text = || {
+            if self.functions.check_mapped(self.process).is_err() || self.state() != Some(WAITING) {
                 return false;
             }
             let pid = self.process.pid;
-            let _ = memory::write(pid, self.at + PAGE as u64, &[0]);
-            memory::write(pid, self.at, &CANCELLED.to_le_bytes()).is_ok()
+            let _ = memory::write(pid, self.address + PAGE_BYTES as u64, &[0]);
+            memory::write(pid, self.address, &CANCELLED.to_le_bytes()).is_ok()
         };
-        // Where it cannot be stopped, it does not run either.
-        trace::with_main_thread(self.process.pid, |_| Ok(take_back())).unwrap_or_else(|_| take_back())
+        // A thread that cannot be stopped is not running either.
+        trace::with_main_thread(self.process.pid, |_| Ok(cancel_text())).unwrap_or_else(|_| cancel_text())
     }
 
     fn unmap(&self) {
         let _ = trace::with_main_thread(self.process.pid, |stopped| {
-            self.functions.are_there(self.process)?;
-            let Functions { munmap, way_back, .. } = self.functions;
-            stopped.call(munmap, [self.at, self.size as u64, 0, 0, 0, 0], None, way_back)
+            self.functions.check_mapped(self.process)?;
+            let Functions { munmap, return_path, .. } = self.functions;
+            stopped.call(munmap, [self.address, self.size as u64, 0, 0, 0, 0], None, return_path)
         });
     }
 }
 
-/// What `PyRun_SimpleString` is given. It leaves no name behind in `__main__`.
-fn text(process: &Process, package: &Path, request: &Request, at: u64) -> String {
+/// The code for `PyRun_SimpleString`. It leaves no name in `__main__`.
+fn inject_script(process: &Process, package: &Path, request: &Request, address: u64) -> String {
     let script = include_str!("inject.py")
         .replace("@PACKAGES@", &quoted(package.parent().unwrap_or(package)))
         .replace("@PID@", &process.inner_pid().to_string())
-        .replace("@MEMORY@", &at.to_string())
-        .replace("@ROOM@", &(PAGE - RESULT).to_string())
-        .replace("@CALL@", &request.python());
+        .replace("@MEMORY@", &address.to_string())
+        .replace("@ROOM@", &(PAGE_BYTES - RESULT_OFFSET).to_string())
+        .replace("@CALL@", &request.to_python());
     let script = quoted(&script);
     format!("try:\n exec(compile({script}, 'jitlisten', 'exec'), {{}})\nexcept BaseException: pass\n\0")
 }
 
-/// The kernel refused ptrace: why, probably.
-fn rights() -> Problem {
+/// The probable reason why the kernel refused ptrace.
+fn ptrace_permission_problem() -> Problem {
     let scope = fs::read_to_string("/proc/sys/kernel/yama/ptrace_scope").unwrap_or_default();
-    let refused = |why: &str| Problem::new(format!("ptrace is not permitted ({why})"));
+    let problem = |reason: &str| Problem::new(format!("ptrace is not permitted ({reason})"));
     match scope.trim() {
-        "" | "0" => refused("a seccomp filter, or privileges of the process"),
-        "3" => refused("kernel.yama.ptrace_scope is 3").help("start the program with `jitlisten run`"),
-        _ => refused("kernel.yama.ptrace_scope").help("use sudo, or start the program with `jitlisten run`"),
+        "" | "0" => problem("a seccomp filter, or privileges of the process"),
+        "3" => problem("kernel.yama.ptrace_scope is 3").help("start the program with `jitlisten run`"),
+        _ => problem("kernel.yama.ptrace_scope").help("use sudo, or start the program with `jitlisten run`"),
     }
 }
 
-/// As a string of Python, in ASCII: what the interpreter takes a file's bytes for is up to the program's locale. Bytes
-/// that are no UTF-8 are as `os.fsdecode` makes them.
+/// Formats a path or text as a Python string literal in ASCII, because the decoding of source bytes depends on the
+/// program's locale. Bytes that are not UTF-8 become surrogates, as with `os.fsdecode`.
 pub(crate) fn quoted(text: &(impl AsRef<OsStr> + ?Sized)) -> String {
     let mut quoted = "\"".to_owned();
     for part in text.as_ref().as_bytes().utf8_chunks() {
@@ -590,7 +623,7 @@ mod tests {
 
     use super::*;
 
-    /// Python itself reads it, in the C locale.
+    /// Python in the C locale evaluates the literal.
     #[test]
     fn a_quoted_path_is_the_path() {
         let hostile = b"/a \"b\"'\\n\n\x7f/e\xcc\x81 \xe2\x80\xae\xf0\x9f\x90\x8d \xff\xc3\x28.data";

@@ -1,4 +1,4 @@
-//! The input of a command: recordings, or a program to record first.
+//! Input of a command: existing recordings, or a program to record first.
 //!
 //! `--` before the program may be omitted: the first word decides ([`with_dashes`]).
 
@@ -18,12 +18,12 @@ use clap::Args;
 use crate::bundle;
 use crate::command;
 use crate::problem::Problem;
-use crate::record::{USUAL_FILE, checked_output};
+use crate::record::{DEFAULT_OUTPUT, resolve_output};
 use crate::recorder::{self, Recorder};
 use crate::scratch::{Kind, Scratch};
 use crate::sinks::is_writable;
 
-/// See the module's head.
+/// Arguments of a command that reads recordings or records a program first.
 #[derive(Args)]
 pub(crate) struct Input {
     /// Recordings, or folders of them; several are added up [default: jitlisten.perf.data, or perf.data]
@@ -36,21 +36,21 @@ pub(crate) struct Input {
     recorder: Recorder,
 }
 
-/// The recordings to read.
+/// Recordings to read.
 pub(crate) struct Recordings {
     pub(crate) files: Vec<PathBuf>,
-    /// That of the command.
+    /// Exit status of the recorded command; 0 without one.
     status: u8,
-    kept: Option<PathBuf>,
+    kept_path: Option<PathBuf>,
     _scratch: Option<Scratch>,
 }
 
 impl Input {
-    /// The recordings that are named, or those of the command, which is run now. They stay in `output`, or in the usual
-    /// file.
+    /// Returns the named recordings, or runs the command and returns its recordings. These stay in `output`, or in the
+    /// default file.
     pub(crate) fn recordings(&self, output: Option<&Path>, event: &mut Option<String>) -> Result<Recordings, Problem> {
         if !self.command.is_empty() {
-            // What is counted is the only event of the recording.
+            // The counted event is the only one in the recording.
             return self.record(output, event.take());
         }
         if output.is_some() || self.recorder != Recorder::default() {
@@ -61,7 +61,7 @@ impl Input {
             Some(first) if !first.exists() => {
                 Err(Problem::new(format!("{} is neither a recording nor a command", first.display())))
             }
-            _ => Ok(Recordings { files: self.files.clone(), status: 0, kept: None, _scratch: None }),
+            _ => Ok(Recordings { files: self.files.clone(), status: 0, kept_path: None, _scratch: None }),
         }
     }
 
@@ -69,119 +69,142 @@ impl Input {
         let scratch =
             (output.is_none() && !is_writable(Path::new("."))).then(|| Scratch::new(Kind::Lines)).transpose()?;
         let path = match &scratch {
-            Some(scratch) => scratch.path.join(USUAL_FILE),
-            None => checked_output(output.unwrap_or(Path::new(USUAL_FILE)), false, None)?,
+            Some(scratch) => scratch.path.join(DEFAULT_OUTPUT),
+            None => resolve_output(output.unwrap_or(Path::new(DEFAULT_OUTPUT)), false, None)?,
         };
-        let before = seen(&path);
+        let old_files = list_recordings(&path);
         let mut recorder = self.recorder.command(&path, &[("-e", event)])?;
-        // What was recorded up to a signal is still to be shown.
+        // After a signal, the recording up to it is still shown.
         let (status, waiting) = recorder::record(&mut recorder, &self.command)?;
-        waiting.end();
+        waiting.release();
         if !status.success() {
-            let _ = writeln!(std::io::stderr(), "jitlisten: the program {}", command::ending(status));
+            let _ = writeln!(std::io::stderr(), "jitlisten: the program {}", command::describe_exit(status));
         }
-        // An earlier recording may have got another name.
-        let new = seen(&path).into_iter().filter(|(_, identity)| !before.values().any(|before| before == identity));
-        let mut files: Vec<PathBuf> = new.map(|(path, _)| path).filter(|path| bundle::is_recording(path)).collect();
+        // An earlier recording may have been renamed, so compare identities.
+        let new_files = list_recordings(&path)
+            .into_iter()
+            .filter(|(_, identity)| !old_files.values().any(|old_identity| old_identity == identity));
+        let mut files: Vec<PathBuf> =
+            new_files.map(|(path, _)| path).filter(|path| bundle::is_recording(path)).collect();
         files.sort();
         let status = command::exit_code(status);
         if files.is_empty() {
             let problem = Problem::new("nothing was recorded").help("see above, or try jitlisten doctor");
-            return Err(problem.after(status));
+            return Err(problem.with_program_status(status));
         }
-        let kept = match &scratch {
+        let kept_path = match &scratch {
             Some(_) => None,
-            None => Some(output.map_or_else(|| PathBuf::from(USUAL_FILE), Path::to_owned)),
+            None => Some(output.map_or_else(|| PathBuf::from(DEFAULT_OUTPUT), Path::to_owned)),
         };
-        Ok(Recordings { files, status, kept, _scratch: scratch })
+        Ok(Recordings { files, status, kept_path, _scratch: scratch })
     }
 }
 
 impl Recordings {
-    /// Shows them; the exit status is that of the command, also if it has failed and then this fails.
+    /// Calls `show` and returns the exit status of the command, which takes precedence over a failure of `show`.
     pub(crate) fn show(&self, show: impl FnOnce(&Recordings) -> Result<(), Problem>) -> Result<ExitCode, Problem> {
-        show(self).map_err(|problem| problem.after(self.status))?;
+        show(self).map_err(|problem| problem.with_program_status(self.status))?;
         Ok(ExitCode::from(self.status))
     }
 
-    /// Where the recording is, and what else shows it.
-    pub(crate) fn say_kept(&self) {
-        let Some(kept) = &self.kept else { return };
-        let name = if kept == Path::new(USUAL_FILE) { String::new() } else { format!(" {}", kept.display()) };
+    /// Prints the path of the recording and other commands that show it.
+    pub(crate) fn announce_kept(&self) {
+        let Some(path) = &self.kept_path else { return };
+        let name = if path == Path::new(DEFAULT_OUTPUT) { String::new() } else { format!(" {}", path.display()) };
         let _ = writeln!(
             std::io::stderr(),
             "jitlisten: kept in {}: jitlisten lines --html page.html{name}, flamegraph{name}, compiles{name}",
-            kept.display()
+            path.display()
         );
     }
 }
 
-/// Files beside this one that begin as it does: those of children have a number behind its name
-/// (`sampler/src/options.rs`), and `%p` in a name is one. With each what changes when it is written.
-fn seen(path: &Path) -> HashMap<PathBuf, (u64, i64, i64)> {
+/// Files in the directory of `path` whose names start like it: recordings of children have a numeric suffix
+/// (`sampler/src/options.rs`), and `%p` in a name becomes a number. The values change whenever a file is written.
+fn list_recordings(path: &Path) -> HashMap<PathBuf, (u64, i64, i64)> {
     let name = path.file_name().unwrap_or_default().as_bytes();
-    let start = name.split(|byte| *byte == b'%').next().unwrap_or_default();
+    let prefix = name.split(|byte| *byte == b'%').next().unwrap_or_default();
     let entries = fs::read_dir(path.parent().unwrap_or(Path::new("."))).into_iter().flatten().flatten();
-    let same_start = entries.filter(|entry| entry.file_name().as_bytes().starts_with(start));
-    let file = |entry: fs::DirEntry| {
-        let data = entry.metadata().ok().filter(fs::Metadata::is_file)?;
-        Some((entry.path(), (data.ino(), data.mtime(), data.mtime_nsec())))
+    let siblings = entries.filter(|entry| entry.file_name().as_bytes().starts_with(prefix));
+    let with_identity = |entry: fs::DirEntry| {
+        let metadata = entry.metadata().ok().filter(fs::Metadata::is_file)?;
+        Some((entry.path(), (metadata.ino(), metadata.mtime(), metadata.mtime_nsec())))
     };
-    same_start.filter_map(file).collect()
+    siblings.filter_map(with_identity).collect()
 }
 
-/// Puts `--` in front of a command that is named without, for the subcommands with an [`Input`]; for others in front of
-/// `-m`, which would be an option.
-pub(crate) fn with_dashes(arguments: &clap::Command, mut words: Vec<OsString>) -> Vec<OsString> {
-    let subcommand = words.get(1).and_then(|name| arguments.find_subcommand(name));
-    let takes = |wanted| {
-        subcommand.is_some_and(|subcommand| subcommand.get_arguments().any(|argument| argument.get_id() == wanted))
+/// Inserts `lines` before a program, a recording or `--` that stands where a subcommand is expected.
+pub(crate) fn with_default_subcommand(app: &clap::Command, words: Vec<OsString>) -> Vec<OsString> {
+    let mut with_lines = words.clone();
+    with_lines.insert(1, "lines".into());
+    let is_path = |word: &OsString| {
+        let path = Path::new(word);
+        path.exists() || path.extension().is_some_and(|extension| extension == "py" || extension == "data")
     };
-    if let Some(first) = subcommand.filter(|_| takes("command")).and_then(|subcommand| first_word(subcommand, &words))
-        && (words[first] == "-m" || (takes("files") && is_command(&words[first])))
+    let is_subcommand = |word: &OsString| word == "help" || app.find_subcommand(word).is_some();
+    let names_input = match (words.get(1), app.find_subcommand("lines")) {
+        (Some(word), _) if is_subcommand(word) => false,
+        (Some(word), _) if word == "--" => true,
+        (_, Some(lines)) => first_word(lines, &with_lines)
+            .is_some_and(|first| is_command(&with_lines[first]) || is_path(&with_lines[first])),
+        _ => false,
+    };
+    if names_input { with_lines } else { words }
+}
+
+/// Inserts the optional `--`. Subcommands with an [`Input`] get it before a command; all others only before `-m`, which
+/// clap would parse as an option.
+pub(crate) fn with_dashes(app: &clap::Command, mut words: Vec<OsString>) -> Vec<OsString> {
+    let subcommand = words.get(1).and_then(|name| app.find_subcommand(name));
+    let has_argument =
+        |id| subcommand.is_some_and(|subcommand| subcommand.get_arguments().any(|argument| argument.get_id() == id));
+    if let Some(first) =
+        subcommand.filter(|_| has_argument("command")).and_then(|subcommand| first_word(subcommand, &words))
+        && (words[first] == "-m" || (has_argument("files") && is_command(&words[first])))
     {
         words.insert(first, "--".into());
     }
     words
 }
 
-/// Where the first word is that is neither an option nor the value of one, nor a word that comes before recordings and
-/// commands; none behind a `--`. `-m` is no option of ours.
+/// Index of the first word after the options, their values, and the positional arguments that precede recordings and
+/// commands. `None` if `--` comes first. `-m` is not one of our options.
 fn first_word(subcommand: &clap::Command, words: &[OsString]) -> Option<usize> {
     let is_input = |argument: &&clap::Arg| argument.get_id() == "files" || argument.get_id() == "command";
-    let mut before = subcommand.get_positionals().take_while(|argument| !is_input(argument)).count();
-    let takes_value = |wanted: &dyn Fn(&clap::Arg) -> bool| {
-        subcommand.get_arguments().any(|argument| wanted(argument) && argument.get_action().takes_values())
+    let mut skipped_positionals = subcommand.get_positionals().take_while(|argument| !is_input(argument)).count();
+    let takes_value = |predicate: &dyn Fn(&clap::Arg) -> bool| {
+        subcommand.get_arguments().any(|argument| predicate(argument) && argument.get_action().takes_values())
     };
-    let mut at = 2;
-    while let Some(word) = words.get(at) {
+    let mut index = 2;
+    while let Some(word) = words.get(index) {
         let text = word.to_string_lossy();
         let value_follows = match text.strip_prefix("--") {
             Some("") => return None,
             Some(long) => takes_value(&|argument| argument.get_long() == Some(long)),
             None => match text.strip_prefix('-').filter(|shorts| !shorts.is_empty() && *shorts != "m") {
-                // The rest of a cluster is the value of the first option that takes one.
+                // The rest of a cluster of short options is the value of the first one that takes a value.
                 Some(shorts) => shorts
                     .char_indices()
                     .find(|(_, short)| takes_value(&|argument| argument.get_short() == Some(*short)))
-                    .is_some_and(|(place, short)| place + short.len_utf8() == shorts.len()),
-                None if before == 0 => return Some(at),
+                    .is_some_and(|(offset, short)| offset + short.len_utf8() == shorts.len()),
+                None if skipped_positionals == 0 => return Some(index),
                 None => {
-                    before -= 1;
+                    skipped_positionals -= 1;
                     false
                 }
             },
         };
-        at += if value_follows { 2 } else { 1 };
+        index += if value_follows { 2 } else { 1 };
     }
     None
 }
 
-/// A recording may have the name of a command, and a folder with none in it, too.
+/// Returns true if the word is to be run. A recording may have the name of a command, and so may a folder without
+/// recordings.
 fn is_command(word: &OsStr) -> bool {
     let path = Path::new(word);
-    let is_recording = bundle::is_recording(path) || (path.is_dir() && !bundle::opened(path).0.is_empty());
-    command::is_for_python(word) || (!is_recording && command::find(word).is_some())
+    let is_recording = bundle::is_recording(path) || (path.is_dir() && !bundle::resolve_recordings(path).0.is_empty());
+    command::needs_python(word) || (!is_recording && command::find(word).is_some())
 }
 
 #[cfg(test)]
@@ -203,7 +226,7 @@ mod tests {
         Why(crate::why::Why),
     }
 
-    /// The words with `--` where it is put.
+    /// The command line with the inserted `--`.
     fn separated(line: &str) -> String {
         let words = line.split(' ').map(OsString::from).collect();
         with_dashes(&Arguments::command(), words).join(OsStr::new(" ")).into_string().unwrap()
@@ -222,6 +245,36 @@ mod tests {
             "jitlisten record -r 99 | -m pkg.module -x",
         ] {
             assert_eq!(separated(&line.replace("| ", "")), line.replace('|', "--"));
+        }
+    }
+
+    #[test]
+    fn a_program_or_a_recording_without_a_subcommand_means_lines() {
+        let complete = |line: &str| {
+            let words = line.split(' ').map(OsString::from).collect();
+            with_default_subcommand(&Arguments::command(), words).join(OsStr::new(" ")).into_string().unwrap()
+        };
+        for line in [
+            "jitlisten | true",
+            "jitlisten | /bin/true -x",
+            "jitlisten | no-such.py",
+            "jitlisten | no-such.data",
+            "jitlisten | -m pkg.module -x",
+            "jitlisten | -r 99 --html a.html true",
+            "jitlisten | -- true",
+            "jitlisten | src",
+        ] {
+            assert_eq!(complete(&line.replace("| ", "")), line.replace('|', "lines"));
+        }
+        for line in [
+            "jitlisten lines true",
+            "jitlisten help true",
+            "jitlisten no-such",
+            "jitlisten --help",
+            "jitlisten -V",
+            "jitlisten -r 99",
+        ] {
+            assert_eq!(complete(line), line);
         }
     }
 

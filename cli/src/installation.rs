@@ -1,4 +1,4 @@
-//! Paths of the library and the package that were installed with this command.
+//! Paths of the library and the Python package that were installed together with this command.
 //!
 //! ```text
 //!   PREFIX/bin/jitlisten                                          this command
@@ -16,31 +16,31 @@ use std::path::{Path, PathBuf};
 
 use crate::problem::Problem;
 
-/// The file name of the library.
+/// File name of the library.
 pub(crate) const LIBRARY: &str = "libjitlisten.so";
 
-/// The library, and the Python package if there is one.
+/// Paths of the library, and of the Python package if it is installed.
 pub(crate) struct Installation {
     library: PathBuf,
     package: Option<PathBuf>,
 }
 
-/// The file of this program.
-pub(crate) fn itself() -> Result<PathBuf, Problem> {
+/// Path of this executable.
+pub(crate) fn own_executable() -> Result<PathBuf, Problem> {
     env::current_exe().map_err(|error| Problem::new(format!("cannot find the jitlisten executable: {error}")))
 }
 
 impl Installation {
-    /// Finds the parts beside the program that runs.
+    /// Finds the files relative to the running executable.
     pub(crate) fn find() -> Result<Installation, Problem> {
-        let program = itself()?;
+        let program = own_executable()?;
         let bin = program.parent().unwrap_or(Path::new("/"));
         let prefix = bin.parent().unwrap_or(Path::new("/"));
         if let Some(package) = package_below(prefix) {
             return Ok(Installation { library: package.join(LIBRARY), package: Some(package) });
         }
-        let built = prefix.parent().map(|tree| tree.join("python/jitlisten")).filter(|package| package.is_dir());
-        let candidates = [(bin.join(LIBRARY), built), (prefix.join("lib").join(LIBRARY), None)];
+        let tree_package = prefix.parent().map(|tree| tree.join("python/jitlisten")).filter(|package| package.is_dir());
+        let candidates = [(bin.join(LIBRARY), tree_package), (prefix.join("lib").join(LIBRARY), None)];
         candidates
             .into_iter()
             .find(|(library, _)| library.is_file())
@@ -52,19 +52,19 @@ impl Installation {
             })
     }
 
-    /// The Python of the environment that this command was installed in by `pip`.
+    /// The Python of the environment in which `pip` installed this command.
     pub(crate) fn python() -> Option<PathBuf> {
-        let bin = itself().ok()?.parent()?.to_owned();
+        let bin = own_executable().ok()?.parent()?.to_owned();
         package_below(bin.parent()?)?;
         ["python3", "python"].iter().map(|name| bin.join(name)).find(|python| python.is_file())
     }
 
-    /// The library.
+    /// Path of the library.
     pub(crate) fn library(&self) -> &Path {
         &self.library
     }
 
-    /// The library, if `LD_PRELOAD` can name it.
+    /// Path of the library, if `LD_PRELOAD` can express it.
     pub(crate) fn preloadable(&self) -> Result<&Path, Problem> {
         let path = self.library.to_string_lossy();
         if path.contains([' ', ':', '$']) {
@@ -76,36 +76,36 @@ impl Installation {
         Ok(&self.library)
     }
 
-    /// The directory with the `sitecustomize` that switches line tables on.
+    /// Directory of the `sitecustomize` module that enables line tables.
     pub(crate) fn site(&self) -> Option<PathBuf> {
         self.package.as_ref().map(|package| package.join("_site")).filter(|site| site.is_dir())
     }
 
-    /// Whether the package can give Numba's code line tables.
+    /// Returns true if the package can add line tables to Numba's code.
     pub(crate) fn has_lines(&self) -> bool {
         self.package
             .as_ref()
             .is_some_and(|package| package.join("_lines").is_dir() || package.join("_lines.py").is_file())
     }
 
-    /// The Python package.
+    /// Directory of the Python package.
     pub(crate) fn package(&self) -> Option<&Path> {
         self.package.as_deref()
     }
 }
 
-/// The package that `pip` has put below `prefix`; of several, the one with the version of this command.
+/// The package that `pip` installed below `prefix`. With several, the one that has the version of this command.
 fn package_below(prefix: &Path) -> Option<PathBuf> {
-    let mut places = vec![prefix.to_owned()];
+    let mut directories = vec![prefix.to_owned()];
     for lib in ["lib", "lib64"] {
         let mut pythons: Vec<_> = fs::read_dir(prefix.join(lib)).into_iter().flatten().flatten().collect();
         pythons.retain(|entry| entry.file_name().to_string_lossy().starts_with("python"));
         for python in pythons {
-            places.extend(["site-packages", "dist-packages"].map(|name| python.path().join(name)));
+            directories.extend(["site-packages", "dist-packages"].map(|name| python.path().join(name)));
         }
     }
-    places.retain(|place| place.join("jitlisten").join(LIBRARY).is_file());
+    directories.retain(|directory| directory.join("jitlisten").join(LIBRARY).is_file());
     let metadata = concat!("jitlisten-", env!("CARGO_PKG_VERSION"), ".dist-info");
-    let chosen = places.iter().find(|place| place.join(metadata).is_dir()).or(places.first())?;
-    Some(chosen.join("jitlisten"))
+    let directory = directories.iter().find(|directory| directory.join(metadata).is_dir()).or(directories.first())?;
+    Some(directory.join("jitlisten"))
 }

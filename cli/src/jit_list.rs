@@ -1,7 +1,6 @@
-//! The GDB JIT list that every LLVM keeps of its objects, in another process: read, never changed.
-//!
-//! See gdb's manual, "JIT Compilation Interface". Found in the files that the process maps, read from its memory
-//! (`memory.rs`).
+//! The GDB JIT list in which an LLVM in another process keeps its objects; read, never changed. gdb's manual documents
+//! it in "JIT Compilation Interface". The list is found through the files that the process maps and read from its
+//! memory (`memory.rs`).
 //!
 //! ```text
 //!   __jit_debug_descriptor   u32 version (1), u32 action, u64 relevant_entry, u64 first_entry
@@ -19,40 +18,39 @@ use crate::process::Process;
 use crate::symbols;
 
 const DESCRIPTOR: &str = "__jit_debug_descriptor";
-/// Below this size a file cannot hold an LLVM with a code generator, unless it exports the descriptor and its name says
-/// LLVM.
-const SMALLEST: u64 = 4 << 20;
-/// More objects than this are a list that runs in circles.
-const MOST_OBJECTS: usize = 1_000_000;
-/// For what a process shows at one look: it may show gigabytes.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(15);
+/// Size below which a file cannot hold an LLVM with a code generator. Files with LLVM in their name are exempt.
+const MIN_FILE_BYTES: u64 = 4 << 20;
+/// Limit on entries, in case the list is circular.
+const MAX_OBJECTS: usize = 1_000_000;
+/// Limit for one read of a process, which may present gigabytes.
+pub(crate) const READ_TIMEOUT: Duration = Duration::from_secs(15);
 
-/// The list of one LLVM.
+/// GDB JIT list of one LLVM.
 pub(crate) struct JitList {
-    /// The file with the LLVM, as the process names it.
+    /// File that contains the LLVM, as the process names it.
     pub(crate) library: PathBuf,
     descriptor: u64,
 }
 
-/// An object in it. The address of an entry may be used again, so two are the same only if all of it is.
+/// Entry for one object. LLVM may reuse the address of an entry, so all fields identify it.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) struct Entry {
-    at: u64,
-    address: u64,
-    size: u64,
+    entry_address: u64,
+    object_address: u64,
+    object_size: u64,
 }
 
-/// Every LLVM of a process that has a GDB JIT list.
-pub(crate) fn lists(process: &Process) -> Vec<JitList> {
-    let end = Instant::now() + PATIENCE;
-    let libraries = process.libraries().into_iter().take_while(|_| Instant::now() < end);
-    let found = libraries.filter_map(|library| Some((library, descriptor(process, library)?)));
-    found.map(|(library, descriptor)| JitList { library: library.to_owned(), descriptor }).collect()
+/// GDB JIT lists of all LLVMs in a process.
+pub(crate) fn find_lists(process: &Process) -> Vec<JitList> {
+    let deadline = Instant::now() + READ_TIMEOUT;
+    let libraries = process.libraries().into_iter().take_while(|_| Instant::now() < deadline);
+    let descriptors = libraries.filter_map(|library| Some((library, find_descriptor(process, library)?)));
+    descriptors.map(|(library, descriptor)| JitList { library: library.to_owned(), descriptor }).collect()
 }
 
 impl JitList {
-    /// What is in it, the oldest last as LLVM puts new ones in front. The process runs on: a list that changes
-    /// meanwhile is read again.
+    /// Reads the entries, newest first, because LLVM inserts at the front. The process keeps running: a list that
+    /// changes during the read is read again.
     pub(crate) fn entries(&self, process: &Process) -> io::Result<Vec<Entry>> {
         let mut result = self.read(process.pid);
         for _ in 1..3 {
@@ -67,40 +65,40 @@ impl JitList {
     fn read(&self, pid: u32) -> io::Result<Vec<Entry>> {
         let [head, _, first] = words(&read(pid, self.descriptor, 24)?);
         let mut entries = Vec::new();
-        // Version 1, see the module's head.
+        // The only defined version.
         if head as u32 != 1 {
             return Ok(entries);
         }
-        let (mut at, mut previous) = (first, 0);
-        while at != 0 && entries.len() < MOST_OBJECTS {
-            let [next, prev, address, size] = words(&read(pid, at, 32)?);
+        let (mut entry_address, mut previous) = (first, 0);
+        while entry_address != 0 && entries.len() < MAX_OBJECTS {
+            let [next, prev, object_address, object_size] = words(&read(pid, entry_address, 32)?);
             if prev != previous {
                 return Err(io::ErrorKind::InvalidData.into());
             }
-            entries.push(Entry { at, address, size });
-            (previous, at) = (at, next);
+            entries.push(Entry { entry_address, object_address, object_size });
+            (previous, entry_address) = (entry_address, next);
         }
         Ok(entries)
     }
 }
 
 impl Entry {
-    /// The object; `None` if it has gone meanwhile, or is none.
+    /// Copies the object; `None` if its memory is unmapped by now.
     pub(crate) fn object(&self, process: &Process) -> Option<Vec<u8>> {
-        read(process.pid, self.address, usize::try_from(self.size).ok()?).ok()
+        read(process.pid, self.object_address, usize::try_from(self.object_size).ok()?).ok()
     }
 }
 
-/// Where the descriptor of a library is in the process.
-fn descriptor(process: &Process, library: &Path) -> Option<u64> {
+/// Address of a library's descriptor in the process.
+fn find_descriptor(process: &Process, library: &Path) -> Option<u64> {
     let file = process.open_file(library).ok()?;
     let name = library.file_name()?.to_string_lossy().to_lowercase();
-    // Ours has a list for code that no LLVM has compiled (the gdb sink).
+    // Our own library has a list for code that no LLVM compiled (the gdb sink).
     if name.starts_with("libjitlisten") {
         return None;
     }
-    let says_llvm = name.contains("llvm");
-    if !says_llvm && file.metadata().ok()?.len() < SMALLEST {
+    let is_llvm_name = name.contains("llvm");
+    if !is_llvm_name && file.metadata().ok()?.len() < MIN_FILE_BYTES {
         return None;
     }
     symbols::address(process, library, DESCRIPTOR)

@@ -10,7 +10,7 @@ use jitlisten_report::{Style, to_html, to_json, to_text};
 
 use crate::input::Input;
 use crate::problem::Problem;
-use crate::recording::{self, Colour, Known, Reading};
+use crate::recording::{self, Colour, Reading, Recognition};
 
 const EXAMPLES: &str = "Examples:
   jitlisten lines prog.py
@@ -26,7 +26,7 @@ self: the program counter was in this line. total: self, and everything the line
 #[derive(Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Lines {
-    /// Where the recording of CMD is kept [default: jitlisten.perf.data]
+    /// File for the recording of CMD [default: jitlisten.perf.data]
     #[arg(short, long, value_name = "FILE")]
     output: Option<PathBuf>,
     /// Write one page of HTML that needs no network
@@ -35,13 +35,13 @@ pub(crate) struct Lines {
     /// Write JSON, to standard output if OUT is -
     #[arg(long, value_name = "OUT")]
     json: Option<PathBuf>,
-    /// Shares of each thread
+    /// Show shares by thread
     #[arg(long)]
     threads: bool,
-    /// Shares of each process
+    /// Show shares by process
     #[arg(long)]
     processes: bool,
-    /// Shares of each machine
+    /// Show shares by machine
     #[arg(long)]
     hosts: bool,
     /// Show all functions and lines, not only hot ones
@@ -68,27 +68,27 @@ impl Lines {
         recordings.show(|recordings| {
             self.show(&recordings.files)?;
             if self.json.as_deref() != Some(Path::new("-")) {
-                recordings.say_kept();
+                recordings.announce_kept();
             }
             Ok(())
         })
     }
 
     fn show(&self, files: &[PathBuf]) -> Result<(), Problem> {
-        // The page can choose a thread.
+        // The page lets its reader choose a thread.
         let report = self.reading.open(files, self.threads, false)?;
         if let Some(out) = &self.html {
-            recording::write(Some(out), to_html(&report).as_bytes(), Known::ByMark)?;
+            recording::write(Some(out), to_html(&report).as_bytes(), Recognition::ByMark)?;
         }
         if let Some(out) = &self.json {
-            recording::write(Some(out), format!("{:#}\n", to_json(&report)).as_bytes(), Known::ByMark)?;
+            recording::write(Some(out), format!("{:#}\n", to_json(&report)).as_bytes(), Recognition::ByMark)?;
         }
         if self.html.is_some() || self.json.is_some() {
             return Ok(());
         }
         let style = Style {
-            width: recording::width(),
-            colour: self.color.wanted(),
+            width: recording::terminal_width(),
+            colour: self.color.is_enabled(),
             all: self.all,
             threads: self.threads,
             processes: self.processes,

@@ -1,22 +1,22 @@
-//! The memory of another process: `process_vm_readv(2)` and `process_vm_writev(2)`. If a seccomp filter forbids
-//! reading, `/proc/PID/mem` is read, which requires the same rights.
+//! Memory of another process: `process_vm_readv(2)` and `process_vm_writev(2)`. If a seccomp filter forbids reading,
+//! `/proc/PID/mem` is read instead, which requires the same rights.
 
 use std::fs::File;
 use std::io;
 use std::os::unix::fs::FileExt as _;
 
-/// No debug object is larger, nor anything else that is read at once.
-const LARGEST: usize = 256 << 20;
+/// Larger than any debug object, and than anything else that is read in one call.
+const MAX_READ_BYTES: usize = 256 << 20;
 
-/// Reads `size` bytes of a process.
+/// Reads `size` bytes at `address` in a process.
 pub(crate) fn read(pid: u32, address: u64, size: usize) -> io::Result<Vec<u8>> {
-    if size > LARGEST {
+    if size > MAX_READ_BYTES {
         return Err(io::ErrorKind::InvalidData.into());
     }
     let mut bytes = vec![0; size];
     let local = libc::iovec { iov_base: bytes.as_mut_ptr().cast(), iov_len: size };
     let remote = libc::iovec { iov_base: address as *mut _, iov_len: size };
-    // SAFETY: the local vector is a buffer of that size; the kernel checks the other one.
+    // SAFETY: the local vector describes `bytes`; the kernel checks the remote one.
     let read = unsafe { libc::process_vm_readv(pid as i32, &raw const local, 1, &raw const remote, 1, 0) };
     match read {
         _ if read == size as isize => Ok(bytes),
@@ -33,11 +33,11 @@ pub(crate) fn read(pid: u32, address: u64, size: usize) -> io::Result<Vec<u8>> {
     }
 }
 
-/// Writes where the process may write itself.
+/// Writes to memory that is writable for the process itself.
 pub(crate) fn write(pid: u32, address: u64, bytes: &[u8]) -> io::Result<()> {
     let local = libc::iovec { iov_base: bytes.as_ptr().cast_mut().cast(), iov_len: bytes.len() };
     let remote = libc::iovec { iov_base: address as *mut _, iov_len: bytes.len() };
-    // SAFETY: the local vector is readable; the kernel checks the other one.
+    // SAFETY: the local vector describes readable memory; the kernel checks the remote one.
     let written = unsafe { libc::process_vm_writev(pid as i32, &raw const local, 1, &raw const remote, 1, 0) };
     if written == bytes.len() as isize { Ok(()) } else { Err(io::Error::last_os_error()) }
 }

@@ -1,5 +1,5 @@
-//! Calls without a signal frame, on aarch64: a function returns to address 0, a fault that only the tracer sees. The
-//! interface is that of `signal_frame.rs`.
+//! Injected calls without a signal frame, on aarch64: a function returns to address 0, a fault that only the tracer
+//! sees. The interface is that of `signal_frame.rs`.
 
 #![forbid(unsafe_code)]
 
@@ -10,14 +10,14 @@ use libc::user_regs_struct as Registers;
 use crate::process::Process;
 
 #[derive(Clone, Copy)]
-pub(crate) struct WayBack;
+pub(crate) struct ReturnPath;
 
-impl WayBack {
-    pub(crate) fn find(_: &Process) -> Option<WayBack> {
-        Some(WayBack)
+impl ReturnPath {
+    pub(crate) fn find(_: &Process) -> Option<ReturnPath> {
+        Some(ReturnPath)
     }
 
-    pub(crate) fn is_taken(self, registers: &Registers, _: &Frame) -> bool {
+    pub(crate) fn has_returned(self, registers: &Registers, _: &Frame) -> bool {
         registers.pc == 0
     }
 
@@ -31,20 +31,20 @@ impl WayBack {
 }
 
 pub(crate) struct Frame {
-    pub(crate) at: u64,
+    pub(crate) stack_pointer: u64,
     pub(crate) bytes: Vec<u8>,
 }
 
 impl Frame {
-    pub(crate) fn new(top: u64, _: WayBack, _: &Registers, _: &[u8], _: u64) -> Frame {
-        Frame { at: top & !15, bytes: Vec::new() }
+    pub(crate) fn new(top: u64, _: ReturnPath, _: &Registers, _: &[u8], _: u64) -> Frame {
+        Frame { stack_pointer: top & !15, bytes: Vec::new() }
     }
 }
 
-pub(crate) fn returns_in(_: &Process, _: &Range<u64>) -> Vec<u64> {
+pub(crate) fn find_restorers(_: &Process, _: &Range<u64>) -> Vec<u64> {
     Vec::new()
 }
 
-pub(crate) fn is_whole(_: &[u8]) -> bool {
+pub(crate) fn is_signal_frame(_: &[u8]) -> bool {
     false
 }

@@ -1,4 +1,4 @@
-//! The error type of every command: the failure with its object, and on lines of their own the causes and what to do.
+//! Error type of every command: the failure and its object, then lines with the causes and with advice.
 
 #![forbid(unsafe_code)]
 
@@ -7,43 +7,43 @@ use std::process::ExitCode;
 
 use jitlisten_report::printable;
 
-/// A failure in words, without a full stop.
+/// A failure described in words, without a full stop.
 #[derive(Debug)]
 pub(crate) struct Problem {
-    what: String,
+    message: String,
     causes: Vec<String>,
     help: Option<String>,
     status: u8,
 }
 
-/// The exit status of a failure of this command.
+/// Exit status of a failed command.
 const FAILURE: u8 = 2;
 
 impl Problem {
-    /// The failure: what, and to which object. The cause, if it is short.
-    pub(crate) fn new(what: impl Display) -> Problem {
-        Problem { what: what.to_string(), causes: Vec::new(), help: None, status: FAILURE }
+    /// Creates a failure from its description, which names the object, and the cause if it is short.
+    pub(crate) fn new(message: impl Display) -> Problem {
+        Problem { message: message.to_string(), causes: Vec::new(), help: None, status: FAILURE }
     }
 
-    /// The problem behind this one. Its advice counts, if there is none yet.
+    /// Adds the causing problem. Its advice is used if this problem has none yet.
     pub(crate) fn because(mut self, problem: &Problem) -> Problem {
-        self.causes.push(problem.what.clone());
+        self.causes.push(problem.message.clone());
         self.causes.extend_from_slice(&problem.causes);
         self.help = self.help.or_else(|| problem.help.clone());
         self
     }
 
-    /// What the user can do.
+    /// Sets advice for the user.
     pub(crate) fn help(self, advice: impl Display) -> Problem {
         Problem { help: Some(advice.to_string()), ..self }
     }
 
-    /// A failure after the user's program has failed, whose exit status counts; not after its success.
-    pub(crate) fn after(self, program: u8) -> Problem {
+    /// Makes the exit status that of the user's program, if the program has failed.
+    pub(crate) fn with_program_status(self, program: u8) -> Problem {
         Problem { status: if program == 0 { self.status } else { program }, ..self }
     }
 
-    /// The exit status of this command.
+    /// Exit status of this command.
     pub(crate) fn status(&self) -> ExitCode {
         ExitCode::from(self.status)
     }
@@ -51,8 +51,8 @@ impl Problem {
 
 impl Display for Problem {
     fn fmt(&self, formatter: &mut Formatter<'_>) -> fmt::Result {
-        // Names of files and events are in it, of recordings that others have made.
-        formatter.write_str(&printable(&self.what))?;
+        // The text may contain names of files and events from a foreign recording.
+        formatter.write_str(&printable(&self.message))?;
         let causes = self.causes.iter().map(|cause| ("because", cause));
         let mut lines = causes.chain(self.help.iter().map(|advice| ("help", advice)));
         lines.try_for_each(|(name, line)| write!(formatter, "\n  {name}: {}", printable(line)))

@@ -1,8 +1,8 @@
-//! A process as `/proc` shows it, and its files.
+//! A process as `/proc` shows it, and access to its files.
 //!
-//! The process may be another user's, in a container, and hostile. Its paths are resolved below its root directory,
-//! which is held open (`openat2(2)` with `RESOLVE_IN_ROOT`), hence no link leads out of it. Only regular files are
-//! opened, never pipes and devices.
+//! The process may belong to another user, run in a container, and be hostile. Its paths are resolved below its root
+//! directory, which is held open (`openat2(2)` with `RESOLVE_IN_ROOT`), so no link leads out of it. Only regular files
+//! are opened, never pipes or devices.
 
 #![forbid(unsafe_code)]
 
@@ -23,12 +23,12 @@ use rustix::process::{Gid, Uid, geteuid};
 
 use crate::problem::Problem;
 
-/// The number of its PID namespace; of `self` or a process number.
+/// PID namespace of a process, as an inode number. `process` is `self` or a PID.
 pub(crate) fn pid_namespace(process: &str) -> Option<u64> {
     fs::metadata(format!("/proc/{process}/ns/pid")).ok().map(|metadata| metadata.ino())
 }
 
-/// A running process that this user may look into.
+/// A running process that this user may inspect.
 pub(crate) struct Process {
     pub(crate) pid: u32,
     pub(crate) start: u64,
@@ -44,20 +44,20 @@ pub(crate) struct Mapping {
     pub(crate) offset: u64,
     pub(crate) is_executable: bool,
     pub(crate) is_main_stack: bool,
-    /// Empty if it is no file.
+    /// Empty if no file is mapped.
     pub(crate) path: PathBuf,
 }
 
 impl Process {
-    /// Looks at a process, or says why that cannot be.
+    /// Opens a running process, or explains why that is impossible.
     pub(crate) fn open(pid: u32) -> Result<Process, Problem> {
-        let no_such = || Problem::new(format!("no such process: {pid}"));
-        let start = start_time(pid).ok_or_else(no_such)?;
+        let no_such_process = || Problem::new(format!("no such process: {pid}"));
+        let start = start_time(pid).ok_or_else(no_such_process)?;
         if is_zombie(pid) {
             return Err(Problem::new(format!("process {pid} is a zombie")));
         }
-        let refused = |error: io::Error| match Errno::from_io_error(&error) {
-            Some(Errno::NOENT | Errno::SRCH) => no_such(),
+        let open_problem = |error: io::Error| match Errno::from_io_error(&error) {
+            Some(Errno::NOENT | Errno::SRCH) => no_such_process(),
             _ if geteuid().is_root() => {
                 Problem::new(format!("permission denied for process {pid} (LSM, seccomp or user namespace): {error}"))
             }
@@ -67,18 +67,18 @@ impl Process {
             ))
             .help("run this as that user, or as root"),
         };
-        let mappings = mappings(pid).map_err(refused)?;
+        let mappings = mappings(pid).map_err(open_problem)?;
         if mappings.is_empty() {
             return Err(Problem::new(format!("process {pid} is a kernel thread, or has ended")));
         }
         let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let root = rustix::fs::open(format!("/proc/{pid}/root"), flags, Mode::empty());
-        let process = Process { pid, start, mappings, root: root.map_err(|error| refused(error.into()))? };
+        let process = Process { pid, start, mappings, root: root.map_err(|error| open_problem(error.into()))? };
         process.check_class()?;
         Ok(process)
     }
 
-    /// Jitlisten is for 64-bit programs.
+    /// Rejects 32-bit programs.
     fn check_class(&self) -> Result<(), Problem> {
         let mut head = [0; 5];
         let read = File::open(format!("/proc/{}/exe", self.pid)).and_then(|mut file| file.read_exact(&mut head));
@@ -91,17 +91,17 @@ impl Process {
         Ok(())
     }
 
-    /// Whether it is still the process that was opened.
-    pub(crate) fn is_there(&self) -> bool {
+    /// Returns true if the process that was opened still runs.
+    pub(crate) fn is_alive(&self) -> bool {
         start_time(self.pid) == Some(self.start) && !is_zombie(self.pid)
     }
 
-    /// The problem of a process that is no longer there.
-    pub(crate) fn ended(&self) -> Problem {
+    /// Error for a process that has exited.
+    pub(crate) fn ended_problem(&self) -> Problem {
         Problem::new(format!("process {} has ended", self.pid))
     }
 
-    /// The files that are mapped with code, each once.
+    /// Files mapped as executable, without adjacent duplicates.
     pub(crate) fn libraries(&self) -> Vec<&Path> {
         let mut paths: Vec<&Path> = self
             .mappings
@@ -113,20 +113,21 @@ impl Process {
         paths
     }
 
-    /// A path of the process, as a person can open it: the process may be in a container.
-    pub(crate) fn shown(&self, path: &Path) -> PathBuf {
-        if !self.sees_another(path) {
+    /// Path of a file of the process as seen from here; the process may be in a container.
+    pub(crate) fn visible_path(&self, path: &Path) -> PathBuf {
+        if !self.sees_different_file(path) {
             return path.to_owned();
         }
         PathBuf::from(format!("/proc/{}/root", self.pid)).join(path.strip_prefix("/").unwrap_or(path))
     }
 
-    /// Opens a directory or, without reading it, a file, below the root directory of the process.
+    /// Opens a directory below the root directory of the process, or a file with `O_PATH`.
     pub(crate) fn resolve(&self, path: &Path, flags: OFlags) -> io::Result<OwnedFd> {
         let flags = flags | OFlags::CLOEXEC;
         let resolve = ResolveFlags::IN_ROOT | ResolveFlags::NO_MAGICLINKS;
         match rustix::fs::openat2(&self.root, path, flags, Mode::empty(), resolve) {
-            // Linux before 5.6, or a seccomp filter older than that: a path of this process is its own business.
+            // Linux before 5.6, or a seccomp filter that does not know openat2. A process with our root directory needs
+            // no confinement.
             Err(rustix::io::Errno::NOSYS | rustix::io::Errno::PERM) if self.has_our_root() => {
                 Ok(rustix::fs::open(path, flags, Mode::empty())?)
             }
@@ -140,69 +141,71 @@ impl Process {
     }
 
     fn has_our_root(&self) -> bool {
-        let ours = rustix::fs::stat("/").ok().map(|found| identity(&found));
-        ours.is_some() && rustix::fs::fstat(&self.root).ok().map(|found| identity(&found)) == ours
+        let our_identity = rustix::fs::stat("/").ok().map(|stat| identity(&stat));
+        our_identity.is_some() && rustix::fs::fstat(&self.root).ok().map(|stat| identity(&stat)) == our_identity
     }
 
-    /// The file of the program, as the process sees it.
+    /// Path of the program, as the process sees it.
     pub(crate) fn program(&self) -> Option<PathBuf> {
         let path = fs::read_link(format!("/proc/{}/exe", self.pid)).ok()?;
         let root = fs::read_link(format!("/proc/{}/root", self.pid)).unwrap_or_default();
-        Some(below(&root, &path))
+        Some(relative_to_root(&root, &path))
     }
 
-    /// The program, among the files that are mapped.
+    /// Path of the program, if it is among the mapped files.
     pub(crate) fn executable(&self) -> Option<&Path> {
         let program = self.program()?;
         self.libraries().into_iter().find(|library| *library == program)
     }
 
-    /// A library of that name.
+    /// The first library with this file name.
     pub(crate) fn library_named(&self, name: &str) -> Option<&Path> {
-        self.libraries().into_iter().find(|path| path.file_name().is_some_and(|found| found == name))
+        self.libraries().into_iter().find(|path| path.file_name().is_some_and(|file_name| file_name == name))
     }
 
-    /// A library whose name begins so.
-    pub(crate) fn library_beginning(&self, name: &str) -> Option<&Path> {
-        let begins = |path: &Path| path.file_name().is_some_and(|found| found.as_bytes().starts_with(name.as_bytes()));
-        self.libraries().into_iter().find(|path| begins(path))
+    /// The first library whose file name starts with `name`.
+    pub(crate) fn library_with_prefix(&self, name: &str) -> Option<&Path> {
+        let has_prefix =
+            |path: &Path| path.file_name().is_some_and(|file_name| file_name.as_bytes().starts_with(name.as_bytes()));
+        self.libraries().into_iter().find(|path| has_prefix(path))
     }
 
-    /// The version of the Python in it: 3.11. From the names of files it maps.
+    /// Version of the Python in the process, such as 3.11, from the names of mapped files.
     pub(crate) fn python(&self) -> Option<(u32, u32)> {
         let executable = self.program().unwrap_or_default();
         let mapped = self.mappings.iter().map(|mapping| mapping.path.as_path());
         std::iter::once(executable.as_path()).chain(mapped).find_map(python_version)
     }
 
-    /// The number it has itself, in the innermost PID namespace.
+    /// PID of the process in its innermost namespace.
     pub(crate) fn inner_pid(&self) -> u32 {
         let status = fs::read_to_string(format!("/proc/{}/status", self.pid)).unwrap_or_default();
         let line = status.lines().find_map(|line| line.strip_prefix("NSpid:"));
         line.and_then(|line| line.split_whitespace().last()?.parse().ok()).unwrap_or(self.pid)
     }
 
-    /// The process that traces it, if one does.
+    /// PID of the tracer, if the process is traced.
     pub(crate) fn tracer(&self) -> Option<u32> {
         let status = fs::read_to_string(format!("/proc/{}/status", self.pid)).ok()?;
         let line = status.lines().find_map(|line| line.strip_prefix("TracerPid:"))?;
         line.trim().parse().ok().filter(|tracer| *tracer != 0)
     }
 
-    /// Its PID namespace; 0 if that cannot be known.
+    /// PID namespace of the process; 0 if unknown.
     pub(crate) fn namespace(&self) -> u64 {
         pid_namespace(&self.pid.to_string()).unwrap_or(0)
     }
 
-    /// Whether `path` is another file for it than for this process: it may have a root directory or mounts of its own.
-    pub(crate) fn sees_another(&self, path: &Path) -> bool {
-        let inside = self.resolve(path, OFlags::PATH).and_then(|found| Ok(rustix::fs::fstat(found)?));
+    /// Returns true if `path` is a different file for the process, which may have a root directory or mounts of its
+    /// own.
+    pub(crate) fn sees_different_file(&self, path: &Path) -> bool {
+        let inside = self.resolve(path, OFlags::PATH).and_then(|stat| Ok(rustix::fs::fstat(stat)?));
         let outside = rustix::fs::statat(CWD, path, AtFlags::empty());
-        inside.ok().map(|found| identity(&found)) != outside.ok().map(|found| identity(&found))
+        inside.ok().map(|stat| identity(&stat)) != outside.ok().map(|stat| identity(&stat))
     }
 
-    /// When it began, by the system's clock.
-    pub(crate) fn began(&self) -> Option<SystemTime> {
+    /// Start of the process, as wall-clock time.
+    pub(crate) fn started_at(&self) -> Option<SystemTime> {
         let ticks = rustix::param::clock_ticks_per_second();
         let since_boot = rustix::time::clock_gettime(rustix::time::ClockId::Boottime);
         let since_boot = Duration::new(u64::try_from(since_boot.tv_sec).ok()?, u32::try_from(since_boot.tv_nsec).ok()?);
@@ -210,69 +213,71 @@ impl Process {
         SystemTime::now().checked_sub(age)
     }
 
-    /// How long it has run.
+    /// Time since the process started.
     pub(crate) fn age(&self) -> Option<Duration> {
-        self.began()?.elapsed().ok()
+        self.started_at()?.elapsed().ok()
     }
 
-    /// Whether a file was last written before it began: another process of its number has left it.
-    pub(crate) fn is_younger_than(&self, file: &File) -> bool {
-        let written = file.metadata().and_then(|about| about.modified());
-        self.began().is_some_and(|began| written.is_ok_and(|written| written < began))
+    /// Returns true if a file was last written before this process started: an earlier process with the same PID wrote
+    /// it.
+    pub(crate) fn started_after(&self, file: &File) -> bool {
+        let modified = file.metadata().and_then(|metadata| metadata.modified());
+        self.started_at().is_some_and(|started_at| modified.is_ok_and(|modified| modified < started_at))
     }
 
-    /// Whether this mapping is still there as it was when the process was opened: after `execve(2)` it is not.
+    /// Returns true if these addresses are mapped as they were when the process was opened. An `execve(2)` changes
+    /// that.
     pub(crate) fn still_maps(&self, addresses: &[u64]) -> bool {
-        let Ok(now) = mappings(self.pid) else { return false };
-        let at = |all: &[Mapping], address| {
-            all.iter().find(|mapping| (mapping.start..mapping.end).contains(&address)).cloned()
+        let Ok(current_mappings) = mappings(self.pid) else { return false };
+        let find_mapping = |mappings: &[Mapping], address| {
+            mappings.iter().find(|mapping| (mapping.start..mapping.end).contains(&address)).cloned()
         };
         addresses.iter().all(|address| {
-            let before = at(&self.mappings, *address);
-            before.is_some() && before == at(&now, *address)
+            let old_mapping = find_mapping(&self.mappings, *address);
+            old_mapping.is_some() && old_mapping == find_mapping(&current_mappings, *address)
         })
     }
 
-    /// Whether it has memory: a process that is ending has none.
+    /// Returns true if the process has any mappings; an exiting process loses them.
     pub(crate) fn has_memory(&self) -> bool {
         mappings(self.pid).is_ok_and(|mappings| !mappings.is_empty())
     }
 
-    /// Whether a signal or a terminal has stopped it.
+    /// Returns true if a signal or a terminal has stopped the process.
     pub(crate) fn is_stopped(&self) -> bool {
         state(self.pid) == Some('T')
     }
 
-    /// For files that this process makes or reads for the other one: until dropped, the thread has the rights of its
-    /// user.
+    /// Gives this thread the rights of the process's user until the guard is dropped. Used when we create or read files
+    /// for that process.
     pub(crate) fn act_as_owner(&self) -> io::Result<ActingAs> {
         let (user, group) = owner(self.pid).ok_or(io::ErrorKind::NotFound)?;
         ActingAs::begin(user, group)
     }
 }
 
-/// See [`Process::act_as_owner`].
+/// Guard of [`Process::act_as_owner`]; holds the IDs to restore.
 pub(crate) struct ActingAs(Option<(Uid, Gid, Vec<Gid>)>);
 
 impl ActingAs {
     fn begin(user: u32, group: u32) -> io::Result<ActingAs> {
-        let before = (geteuid(), rustix::process::getegid());
-        if !before.0.is_root() || user == 0 {
+        let old_ids = (geteuid(), rustix::process::getegid());
+        if !old_ids.0.is_root() || user == 0 {
             return Ok(ActingAs(None));
         }
-        let acting = ActingAs(Some((before.0, before.1, rustix::process::getgroups()?)));
+        let guard = ActingAs(Some((old_ids.0, old_ids.1, rustix::process::getgroups()?)));
         let (user, group) = (Uid::from_raw(user), Gid::from_raw(group));
         rustix::thread::set_thread_groups(&[group])?;
         rustix::thread::set_thread_res_gid(None, group, None)?;
         rustix::thread::set_thread_res_uid(None, user, None)?;
-        Ok(acting)
+        Ok(guard)
     }
 }
 
 impl Drop for ActingAs {
     fn drop(&mut self) {
         if let Some((user, group, groups)) = &self.0 {
-            // Each is the saved one, so none can fail.
+            // Each call restores a saved ID, so none can fail.
             let _ = rustix::thread::set_thread_res_uid(None, *user, None);
             let _ = rustix::thread::set_thread_res_gid(None, *group, None);
             let _ = rustix::thread::set_thread_groups(groups);
@@ -280,23 +285,23 @@ impl Drop for ActingAs {
     }
 }
 
-fn identity(found: &Stat) -> (u64, u64) {
-    (found.st_dev, found.st_ino)
+fn identity(stat: &Stat) -> (u64, u64) {
+    (stat.st_dev, stat.st_ino)
 }
 
 fn mappings(pid: u32) -> io::Result<Vec<Mapping>> {
     let maps = fs::read(format!("/proc/{pid}/maps"))?;
-    let mut mappings: Vec<_> = MapsLine::all(&maps).map(Mapping::of).collect();
+    let mut mappings: Vec<_> = MapsLine::all(&maps).map(Mapping::from_line).collect();
     let root = fs::read_link(format!("/proc/{pid}/root")).unwrap_or_default();
     for mapping in &mut mappings {
-        mapping.path = below(&root, &mapping.path);
+        mapping.path = relative_to_root(&root, &mapping.path);
     }
     Ok(mappings)
 }
 
-/// A path in `/proc/PID/maps` or of a link there has the root directory of the process in front of it, if that is
-/// another one.
-fn below(root: &Path, path: &Path) -> PathBuf {
+/// Makes a path from `/proc/PID` relative to the root directory of the process. The kernel prefixes such paths with
+/// that directory if it is not ours.
+fn relative_to_root(root: &Path, path: &Path) -> PathBuf {
     match path.strip_prefix(root) {
         Ok(inside) if root.is_absolute() && path.is_absolute() => Path::new("/").join(inside),
         _ => path.to_owned(),
@@ -307,32 +312,32 @@ fn is_zombie(pid: u32) -> bool {
     matches!(state(pid), Some('Z' | 'X'))
 }
 
-/// The third field of `proc_pid_stat(5)`.
+/// State of a process: the third field of `proc_pid_stat(5)`.
 fn state(pid: u32) -> Option<char> {
     let stat = fs::read(format!("/proc/{pid}/stat")).ok()?;
     let end = stat.iter().rposition(|byte| *byte == b')')?;
     stat.get(end + 2).map(|byte| char::from(*byte))
 }
 
-/// Its user and group for files; `/proc/PID` itself is root's where the process may not be traced.
+/// User and group of a process for file access. `/proc/PID` itself belongs to root if the process is not dumpable.
 fn owner(pid: u32) -> Option<(u32, u32)> {
     let status = fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
-    let last = |name: &str| {
+    let last_number = |name: &str| {
         let line = status.lines().find_map(|line| line.strip_prefix(name))?;
         line.split_whitespace().last()?.parse().ok()
     };
-    Some((last("Uid:")?, last("Gid:")?))
+    Some((last_number("Uid:")?, last_number("Gid:")?))
 }
 
-/// glibc's libraries, of which there are several before 2.34.
+/// Returns true for a library of glibc. Versions before 2.34 have several.
 pub(crate) fn is_libc(path: &Path) -> bool {
     let name = path.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
-    let is_old = |library: &str| name.strip_prefix(library).is_some_and(|rest| rest.starts_with("-2."));
+    let is_versioned = |library: &str| name.strip_prefix(library).is_some_and(|rest| rest.starts_with("-2."));
     ["libc.so.6", "libpthread.so.0", "libdl.so.2"].contains(&&*name)
-        || ["libc", "libpthread", "libdl"].iter().any(|library| is_old(library))
+        || ["libc", "libpthread", "libdl"].iter().any(|library| is_versioned(library))
 }
 
-/// `python3.11`, `libpython3.11.so.1.0`
+/// Parses names like `python3.11` and `libpython3.11.so.1.0`.
 fn python_version(path: &Path) -> Option<(u32, u32)> {
     let name = path.file_name()?.to_str()?;
     let rest = name.strip_prefix("lib").unwrap_or(name).strip_prefix("python")?;
@@ -342,7 +347,7 @@ fn python_version(path: &Path) -> Option<(u32, u32)> {
 }
 
 impl Mapping {
-    fn of(line: MapsLine<'_>) -> Mapping {
+    fn from_line(line: MapsLine<'_>) -> Mapping {
         let path = line.path.strip_suffix(b" (deleted)").unwrap_or(line.path);
         let path = if path.starts_with(b"/") { path } else { &[] };
         Mapping {
@@ -363,12 +368,12 @@ mod tests {
     #[test]
     fn a_line_of_maps() {
         let line = b"7f12a000-7f12b000 r-xp 00001000 08:01 1234                       /usr/lib/a b.so";
-        let mapping = Mapping::of(MapsLine::parse(line).unwrap());
+        let mapping = Mapping::from_line(MapsLine::parse(line).unwrap());
         assert_eq!((mapping.start, mapping.offset), (0x7f12a000, 0x1000));
         assert!(mapping.is_executable);
         assert_eq!(mapping.path, Path::new("/usr/lib/a b.so"));
         let heap = MapsLine::parse(b"7f12a000-7f12b000 rw-p 00000000 00:00 0          [heap]").unwrap();
-        assert_eq!(Mapping::of(heap).path, Path::new(""));
+        assert_eq!(Mapping::from_line(heap).path, Path::new(""));
     }
 
     #[test]
@@ -382,6 +387,6 @@ mod tests {
     #[test]
     fn no_process_has_such_a_number() {
         assert!(Process::open(5_000_000).is_err());
-        assert!(Process::open(std::process::id()).is_ok_and(|process| process.is_there()));
+        assert!(Process::open(std::process::id()).is_ok_and(|process| process.is_alive()));
     }
 }

@@ -1,7 +1,7 @@
 //! `jitlisten record`: samples a command or a running process from inside.
 //!
 //! A command is executed as by `jitlisten run`, with `JITLISTEN_RECORD` in its environment (`sampler/src/options.rs`).
-//! In a running process, injected Python or a thread starts and stops the sampler (`inject.rs`).
+//! In a running process, injected Python code or a thread starts and stops the sampler (`inject.rs`).
 
 #![forbid(unsafe_code)]
 
@@ -21,9 +21,9 @@ use crate::installation::Installation;
 use crate::problem::Problem;
 use crate::process::{self, Process};
 use crate::recorder::{self, Recorder};
-use crate::run::become_it;
+use crate::run::exec_command;
 use crate::sinks::is_writable;
-use crate::system::Blocked;
+use crate::system::BlockedSignals;
 
 const EXAMPLES: &str = "Examples:
   jitlisten record -- python prog.py && jitlisten lines
@@ -51,13 +51,13 @@ pub(crate) struct Record {
     /// May interrupt the program's system calls
     #[arg(short, long, value_name = "EVENT", conflicts_with = "wall", value_parser = Counter::named)]
     event: Option<Counter>,
-    /// A process that runs, instead of a command
+    /// Running process to record, instead of a command
     #[arg(short, long, value_name = "PID", conflicts_with = "command")]
     pid: Option<u32>,
     /// End the recording of this process
     #[arg(long, value_name = "PID", conflicts_with_all = ["command", "pid", "output", "bundle"])]
     stop: Option<u32>,
-    /// With -p and --stop: how long to wait until the process reaches a point where it can be changed
+    /// With -p and --stop: time limit for the process to reach a point where it can be changed
     #[arg(long, value_name = "SECONDS", default_value_t = 20, conflicts_with = "command")]
     timeout: u64,
     #[command(flatten)]
@@ -68,29 +68,30 @@ pub(crate) struct Record {
     command: Vec<OsString>,
 }
 
-/// Where a recording goes unless -o says so.
-pub(crate) const USUAL_FILE: &str = "jitlisten.perf.data";
+/// Default file for a recording.
+pub(crate) const DEFAULT_OUTPUT: &str = "jitlisten.perf.data";
 
-/// With the process for `%p` and this host for `%h`.
-fn expanded(path: &Path, pid: u32) -> PathBuf {
+/// Replaces `%p` by the PID and `%h` by the name of this host.
+fn expand_placeholders(path: &Path, pid: u32) -> PathBuf {
     let host = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
     Options::new(path).path(pid, host.trim())
 }
 
-/// This process, with which the recording ends, as the other one knows it: in another PID namespace it has another
-/// number.
-fn recorder(process: &Process) -> Option<jitlisten_sampler::Process> {
+/// Identity of this process for the recorded one, which stops recording when this process ends. `None` in another PID
+/// namespace, where this process has another PID.
+fn own_identity(process: &Process) -> Option<jitlisten_sampler::Process> {
     let pid = std::process::id();
     let start = process::start_time(pid)?;
     (process::pid_namespace("self") == Some(process.namespace())).then_some(jitlisten_sampler::Process { pid, start })
 }
 
-/// The absolute path of a recording or a bundle, if it can be made. `pid` is a process that is recorded while it runs.
-pub(crate) fn checked_output(output: &Path, bundle: bool, pid: Option<u32>) -> Result<PathBuf, Problem> {
-    // A recording is named by the process that makes it. A folder is there before a command: it has this one's number,
-    // another one for each rank of an mpirun.
-    let named_by = pid.unwrap_or_else(std::process::id);
-    let output = if bundle { expanded(output, named_by) } else { output.to_owned() };
+/// Absolute path of a new recording or bundle, after checking that it can be created. `pid` is the running process to
+/// record, if any.
+pub(crate) fn resolve_output(output: &Path, bundle: bool, pid: Option<u32>) -> Result<PathBuf, Problem> {
+    // The recording process names its recording. A bundle's folder exists before the command, so it has the PID of this
+    // process: a different one for each rank of an mpirun.
+    let naming_pid = pid.unwrap_or_else(std::process::id);
+    let output = if bundle { expand_placeholders(output, naming_pid) } else { output.to_owned() };
     let path = std::path::absolute(&output).map_err(|error| Problem::new(format!("{}: {error}", output.display())))?;
     let parent = path.parent().unwrap_or(Path::new("/"));
     if !parent.is_dir() {
@@ -98,31 +99,31 @@ pub(crate) fn checked_output(output: &Path, bundle: bool, pid: Option<u32>) -> R
             Problem::new(format!("{} is not a directory", parent.display())).help("make it, or choose another -o")
         );
     }
-    let is = if bundle { Path::is_dir } else { Path::is_file };
-    if path.exists() && !is(&path) {
-        let what = if path.is_dir() {
+    let has_right_type = if bundle { Path::is_dir } else { Path::is_file };
+    if path.exists() && !has_right_type(&path) {
+        let kind = if path.is_dir() {
             "a directory"
         } else if bundle {
             "no directory"
         } else {
             "no file"
         };
-        return Err(Problem::new(format!("{} is {what}", path.display())).help("choose another -o"));
+        return Err(Problem::new(format!("{} is {kind}", path.display())).help("choose another -o"));
     }
-    // Another process may have other rights, and says so itself.
+    // A running process may have other rights, and reports an error itself.
     if pid.is_none() && !is_writable(parent) {
         return Err(Problem::new(format!("{} cannot be written", parent.display())).help("choose another -o"));
     }
     if pid.is_none() && !bundle {
-        let cannot = |error| Problem::new(format!("cannot write {}: {error}", path.display()));
-        jitlisten_sampler::check_place(&expanded(&path, named_by))
-            .map_err(|error| cannot(error).help("choose another -o"))?;
+        let write_problem = |error| Problem::new(format!("cannot write {}: {error}", path.display()));
+        jitlisten_sampler::check_place(&expand_placeholders(&path, naming_pid))
+            .map_err(|error| write_problem(error).help("choose another -o"))?;
     }
     Ok(path)
 }
 
-/// A timer for each thread; those that there may be are counted for a user (`RLIMIT_SIGPENDING`), and handed on to the
-/// command.
+/// Checks that a timer can be created. Each thread needs one; `RLIMIT_SIGPENDING` limits their number for a user, and
+/// the command inherits it.
 fn check_timers() -> Result<(), Problem> {
     let advice = "raise the limit of pending signals (ulimit -i), or count events: -e cpu-clock";
     Clock::Cpu.permitted().map_err(|error| Problem::new(format!("cannot make a timer: {error}: {advice}")))
@@ -133,8 +134,8 @@ impl Record {
         if let Some(pid) = self.stop {
             return Record::stop(pid, Duration::from_secs(self.timeout));
         }
-        let usual = if self.bundle { "jitlisten.bundle" } else { USUAL_FILE };
-        let path = checked_output(self.output.as_deref().unwrap_or(Path::new(usual)), self.bundle, self.pid)?;
+        let default_output = if self.bundle { "jitlisten.bundle" } else { DEFAULT_OUTPUT };
+        let path = resolve_output(self.output.as_deref().unwrap_or(Path::new(default_output)), self.bundle, self.pid)?;
         self.check_event()?;
         if self.bundle {
             return self.make_bundle(&path);
@@ -145,34 +146,35 @@ impl Record {
         }
     }
 
-    /// Records into a folder, by another process of this command, and then copies what the recording names.
+    /// Records into a folder with a child process, then copies the files that the recording references.
     fn make_bundle(&self, folder: &Path) -> Result<ExitCode, Problem> {
         let recording = bundle::recording_in(folder);
         if let Some(pid) = self.pid {
-            // The process writes the recording, and may name any file in it: those that its user may read are copied.
+            // The process writes the recording and may reference any file in it, so files are copied with the rights of
+            // its user.
             let process = Process::open(pid)?;
-            let as_owner = |act: fn(&Path) -> Result<(), Problem>| {
+            let run_as_owner = |action: fn(&Path) -> Result<(), Problem>| {
                 let rights = process.act_as_owner();
                 let _rights =
                     rights.map_err(|error| Problem::new(format!("cannot act as the user of {pid}: {error}")))?;
-                act(folder)
+                action(folder)
             };
-            as_owner(bundle::make)?;
+            run_as_owner(bundle::create)?;
             self.attach(pid, &recording)?;
-            as_owner(bundle::fill)?;
+            run_as_owner(bundle::fill)?;
             return Ok(ExitCode::SUCCESS);
         }
-        bundle::make(folder)?;
-        // What the program left behind is still to be copied.
-        let more =
+        bundle::create(folder)?;
+        // Signals stay blocked, because the files of the program are still to be copied.
+        let options =
             [("-d", self.duration.map(|seconds| seconds.to_string())), ("-e", self.event.as_ref().map(Counter::name))];
-        let (status, _waiting) = recorder::record(&mut self.recorder.command(&recording, &more)?, &self.command)?;
+        let (status, _waiting) = recorder::record(&mut self.recorder.command(&recording, &options)?, &self.command)?;
         let status = command::exit_code(status);
-        bundle::fill(folder).map_err(|problem| problem.after(status))?;
+        bundle::fill(folder).map_err(|problem| problem.with_program_status(status))?;
         Ok(ExitCode::from(status))
     }
 
-    /// The kernel counts it for us, and so very likely for the command.
+    /// Checks that the kernel counts the event for this process, and thus very likely for the command.
     fn check_event(&self) -> Result<(), Problem> {
         let Some(event) = &self.event else { return Ok(()) };
         event.clone().permitted(self.recorder.rate).map(drop).map_err(|error| {
@@ -181,19 +183,19 @@ impl Record {
     }
 
     fn start(&self, path: &Path) -> Result<ExitCode, Problem> {
-        let mut command = self.recorder.surroundings.command(&self.command)?;
+        let mut command = self.recorder.run_environment.command(&self.command)?;
         if self.event.is_none() {
             check_timers()?;
         }
         if io::stderr().is_terminal() {
             let _ = writeln!(io::stderr(), "jitlisten: recording into {}", path.display());
         }
-        command.env("JITLISTEN_RECORD", self.variable(path)).env_remove("JITLISTEN_RECORD_BEGUN");
-        // Why there is no recording, or why it has stopped, unless it is to be said elsewhere.
+        command.env("JITLISTEN_RECORD", self.encode_options(path)).env_remove("JITLISTEN_RECORD_BEGUN");
+        // Errors of the recorder go to standard error, unless a log is configured.
         if std::env::var_os("JITLISTEN_LOG").is_none() {
             command.env("JITLISTEN_LOG", "error:stderr");
         }
-        Err(become_it(command))
+        Err(exec_command(command))
     }
 
     fn options(&self, path: &Path) -> Options {
@@ -201,15 +203,15 @@ impl Record {
             hz: self.recorder.rate,
             clock: if self.recorder.wall { Clock::Wall } else { Clock::Cpu },
             counter: self.event.clone(),
-            children: self.recorder.surroundings.subprocesses,
+            children: self.recorder.run_environment.subprocesses,
             python: !self.recorder.no_python,
             seconds: self.duration,
             ..Options::new(path)
         }
     }
 
-    /// The value of `JITLISTEN_RECORD`.
-    fn variable(&self, path: &Path) -> OsString {
+    /// Value of `JITLISTEN_RECORD`.
+    fn encode_options(&self, path: &Path) -> OsString {
         let options = self.options(path);
         let pid = options.children.then(std::process::id);
         Options { pid, ..options }.to_value()
@@ -218,16 +220,16 @@ impl Record {
     fn attach(&self, pid: u32, path: &Path) -> Result<ExitCode, Problem> {
         let process = Process::open(pid)?;
         let installation = Installation::find()?;
-        let surroundings = &self.recorder.surroundings;
+        let run_environment = &self.recorder.run_environment;
         let start = Start {
-            sinks: surroundings.sinks.clone(),
-            lines: !surroundings.no_lines,
-            options: Options { recorder: recorder(&process), ..self.options(path) },
+            sinks: run_environment.sinks.clone(),
+            lines: !run_environment.no_lines,
+            options: Options { recorder: own_identity(&process), ..self.options(path) },
         };
-        // They end the recording and not this process.
-        let (until, timeout) = (Blocked::ends(), Duration::from_secs(self.timeout));
-        let answer = inject::inject(&process, &installation, &Request::Start(start), timeout, &until)?;
-        if process.python().is_some() && answer.is_empty() {
+        // Termination signals end the recording rather than this process.
+        let (signals, timeout) = (BlockedSignals::termination(), Duration::from_secs(self.timeout));
+        let reply = inject::inject(&process, &installation, &Request::Start(start), timeout, &signals)?;
+        if process.python().is_some() && reply.is_empty() {
             let _ = writeln!(
                 io::stderr(),
                 "jitlisten: the main thread is in native code: functions that are compiled from now on get no lines"
@@ -235,18 +237,18 @@ impl Record {
         }
         let _ = writeln!(io::stderr(), "jitlisten: recording process {pid} into {}", path.display());
         let deadline = self.duration.map(|seconds| Instant::now() + Duration::from_secs(seconds.into()));
-        let in_time = || deadline.is_none_or(|deadline| Instant::now() < deadline);
-        while process.is_there() && in_time() && until.arrived(Duration::from_millis(100)).is_none() {}
-        if process.is_there() {
-            inject::inject(&process, &installation, &Request::Stop, timeout, &until)?;
+        let has_time = || deadline.is_none_or(|deadline| Instant::now() < deadline);
+        while process.is_alive() && has_time() && signals.wait_signal(Duration::from_millis(100)).is_none() {}
+        if process.is_alive() {
+            inject::inject(&process, &installation, &Request::Stop, timeout, &signals)?;
         }
         Ok(ExitCode::SUCCESS)
     }
 
-    /// Ends the recording of a process, whoever began it.
+    /// Ends the recording of a process, whichever command started it.
     fn stop(pid: u32, timeout: Duration) -> Result<ExitCode, Problem> {
         let process = Process::open(pid)?;
-        inject::inject(&process, &Installation::find()?, &Request::Stop, timeout, &Blocked::ends())?;
+        inject::inject(&process, &Installation::find()?, &Request::Stop, timeout, &BlockedSignals::termination())?;
         Ok(ExitCode::SUCCESS)
     }
 }

@@ -1,4 +1,4 @@
-//! The options of every command that records a program, and `jitlisten record` as a child process.
+//! Options of every command that records a program, and `jitlisten record` as a child process.
 
 #![forbid(unsafe_code)]
 
@@ -10,16 +10,16 @@ use std::process::{Command, ExitStatus};
 use clap::Args;
 
 use crate::command;
-use crate::installation::itself;
+use crate::installation::own_executable;
 use crate::problem::Problem;
 use crate::run::RunEnvironment;
-use crate::system::Blocked;
+use crate::system::BlockedSignals;
 
-/// See the module's head.
+/// Recording options, shared by several commands.
 #[derive(Args, Clone, PartialEq)]
 pub(crate) struct Recorder {
     /// Samples per second of each thread's CPU time
-    #[arg(short, long, value_name = "HZ", default_value_t = USUAL_HZ)]
+    #[arg(short, long, value_name = "HZ", default_value_t = DEFAULT_RATE_HZ)]
     #[arg(value_parser = clap::value_parser!(u32).range(1..=10_000))]
     pub(crate) rate: u32,
     /// Sample wall-clock time, waiting threads included
@@ -29,32 +29,32 @@ pub(crate) struct Recorder {
     #[arg(long)]
     pub(crate) no_python: bool,
     #[command(flatten)]
-    pub(crate) surroundings: RunEnvironment,
+    pub(crate) run_environment: RunEnvironment,
 }
 
-const USUAL_HZ: u32 = 199;
+const DEFAULT_RATE_HZ: u32 = 199;
 
 impl Default for Recorder {
     fn default() -> Recorder {
-        Recorder { rate: USUAL_HZ, wall: false, no_python: false, surroundings: RunEnvironment::default() }
+        Recorder { rate: DEFAULT_RATE_HZ, wall: false, no_python: false, run_environment: RunEnvironment::default() }
     }
 }
 
 impl Recorder {
-    /// `jitlisten record` into a file, with these options and more.
-    pub(crate) fn command(&self, recording: &Path, more: &[(&str, Option<String>)]) -> Result<Command, Problem> {
-        let surroundings = &self.surroundings;
-        let sinks = surroundings.sinks.as_ref().map(ToString::to_string);
+    /// Builds a `jitlisten record` command that writes `recording`, with these options and more.
+    pub(crate) fn command(&self, recording: &Path, extra: &[(&str, Option<String>)]) -> Result<Command, Problem> {
+        let run_environment = &self.run_environment;
+        let sinks = run_environment.sinks.as_ref().map(ToString::to_string);
         let options = [("-r", Some(self.rate.to_string())), ("--sinks", sinks)];
         let flags = [
             ("--wall", self.wall),
             ("--no-python", self.no_python),
-            ("--no-lines", surroundings.no_lines),
-            ("-s", surroundings.subprocesses),
+            ("--no-lines", run_environment.no_lines),
+            ("-s", run_environment.subprocesses),
         ];
-        let mut command = Command::new(itself()?);
+        let mut command = Command::new(own_executable()?);
         command.arg("record").arg("-o").arg(recording);
-        for (option, value) in options.iter().chain(more) {
+        for (option, value) in options.iter().chain(extra) {
             command.args(value.iter().flat_map(|value| [*option, value]));
         }
         command.args(flags.iter().filter(|(_, given)| *given).map(|(flag, _)| flag));
@@ -62,14 +62,14 @@ impl Recorder {
     }
 }
 
-/// Why a recorder has not started.
-pub(crate) fn no_recorder(error: io::Error) -> Problem {
+/// Error for a recorder that could not be started.
+pub(crate) fn recorder_problem(error: io::Error) -> Problem {
     Problem::new(format!("cannot start jitlisten record: {error}"))
 }
 
-/// Runs a recorder of this command to its end, as [`command::wait`].
-pub(crate) fn record(recorder: &mut Command, words: &[OsString]) -> Result<(ExitStatus, Blocked), Problem> {
-    let words = command::checked(words)?;
-    let mut child = recorder.arg("--").args(words).spawn().map_err(no_recorder)?;
-    command::wait(&mut child).map_err(no_recorder)
+/// Runs a recorder to its end, as [`command::wait`] does.
+pub(crate) fn record(recorder: &mut Command, words: &[OsString]) -> Result<(ExitStatus, BlockedSignals), Problem> {
+    let words = command::resolve_command(words)?;
+    let mut child = recorder.arg("--").args(words).spawn().map_err(recorder_problem)?;
+    command::wait(&mut child).map_err(recorder_problem)
 }

@@ -1,4 +1,4 @@
-//! Reading recordings and writing reports: shared by all commands that read a recording.
+//! Reading of recordings and writing of reports, for all commands that read a recording.
 
 #![forbid(unsafe_code)]
 
@@ -18,7 +18,7 @@ use rustix::io::Errno;
 use crate::bundle;
 use crate::problem::Problem;
 
-/// Which part of a recording, and where the code and the sources are.
+/// Options for the selection of samples, and for the lookup of code and sources.
 #[derive(Args)]
 pub(crate) struct Reading {
     /// Only this process
@@ -52,12 +52,12 @@ pub(crate) enum Colour {
 }
 
 impl Reading {
-    /// Several are added up; without any, the one that lies here.
+    /// Opens and merges recordings. Without any, opens the default one of the working directory.
     pub(crate) fn open(&self, files: &[PathBuf], by_thread: bool, kernel: bool) -> Result<Report, Problem> {
-        let named = if files.is_empty() { vec![default_file()?] } else { files.to_vec() };
+        let paths = if files.is_empty() { vec![default_file()?] } else { files.to_vec() };
         let mut files = Vec::new();
-        for path in &named {
-            let (recordings, root) = bundle::opened(path);
+        for path in &paths {
+            let (recordings, root) = bundle::resolve_recordings(path);
             if recordings.is_empty() {
                 return Err(Problem::new(format!("there is no recording in {}", path.display())));
             }
@@ -74,37 +74,39 @@ impl Reading {
         drop(progress);
         report.map_err(|error| match (error, files.as_slice()) {
             (error @ jitlisten_report::Error::Io { .. }, _) => Problem::new(error),
-            (other, [file]) => Problem::new(format!("{}: {other}", file.path.display())),
-            (other, _) => Problem::new(other),
+            (error, [file]) => Problem::new(format!("{}: {error}", file.path.display())),
+            (error, _) => Problem::new(error),
         })
     }
 }
 
 impl Colour {
-    pub(crate) fn wanted(self) -> bool {
+    pub(crate) fn is_enabled(self) -> bool {
         match self {
             Colour::Always => true,
             Colour::Never => false,
             Colour::Auto => {
-                let plain = std::env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty());
-                std::io::stdout().is_terminal() && !plain && std::env::var_os("TERM").is_none_or(|term| term != "dumb")
+                let no_color = std::env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty());
+                std::io::stdout().is_terminal()
+                    && !no_color
+                    && std::env::var_os("TERM").is_none_or(|term| term != "dumb")
             }
         }
     }
 }
 
-/// `jitlisten record` writes the first, perf the second.
+/// Default recording of `jitlisten record`, or that of perf.
 fn default_file() -> Result<PathBuf, Problem> {
     let names = ["jitlisten.perf.data", "perf.data", "jitlisten.bundle"];
-    let found = names.iter().map(PathBuf::from).find(|path| path.exists());
-    found.ok_or_else(|| {
+    let existing = names.iter().map(PathBuf::from).find(|path| path.exists());
+    existing.ok_or_else(|| {
         Problem::new("no jitlisten.perf.data or perf.data in this directory")
             .help("name a file, or record first: jitlisten record prog.py")
     })
 }
 
-/// The columns of the terminal; none where the output goes elsewhere.
-pub(crate) fn width() -> Option<usize> {
+/// Width of the terminal in columns; `None` if standard output is not a terminal.
+pub(crate) fn terminal_width() -> Option<usize> {
     if !std::io::stdout().is_terminal() {
         return None;
     }
@@ -117,20 +119,20 @@ fn terminal_columns() -> Option<usize> {
     (size.ws_col != 0).then_some(usize::from(size.ws_col))
 }
 
-/// How an earlier output of the same kind is known.
-pub(crate) enum Known {
-    /// Begins like the new output, up to the first `jitlisten`, which no other program writes there.
+/// Method of recognising an earlier output of the same kind.
+pub(crate) enum Recognition {
+    /// The file starts like the new output, up to the first `jitlisten`. No other program writes that there.
     ByMark,
-    /// Has the form of the output: the format has no room for a mark.
-    ByForm(fn(&[u8]) -> bool),
+    /// The file has the format of the output, which has no room for a mark.
+    ByFormat(fn(&[u8]) -> bool),
 }
 
-/// Writes the output: to a file, or to standard output where it is `-` or not given. It has text of sources,
-/// which may be private, so a new file is, too. A file that exists is replaced if it is empty or an earlier output of
-/// the same kind: `--html perf.data` forgets the name of the page, and means no harm to the recording.
-pub(crate) fn write(out: Option<&Path>, content: &[u8], known: Known) -> Result<(), Problem> {
+/// Writes the output to a file, or to standard output if `out` is `-` or `None`. A new file is private, because it
+/// contains text of sources. An existing file is replaced only if it is empty or an earlier output of the same kind:
+/// `--html perf.data` is a typo and must not destroy a recording.
+pub(crate) fn write(out: Option<&Path>, content: &[u8], recognition: Recognition) -> Result<(), Problem> {
     match out.filter(|path| *path != Path::new("-")) {
-        Some(path) if !is_replaceable(path, content, known) => {
+        Some(path) if !is_replaceable(path, content, recognition) => {
             Err(Problem::new(format!("{} exists and is another kind of file", path.display()))
                 .help("choose another name"))
         }
@@ -149,45 +151,48 @@ pub(crate) fn write(out: Option<&Path>, content: &[u8], known: Known) -> Result<
 /// Writes to standard output.
 pub(crate) fn print(content: &[u8]) -> Result<(), Problem> {
     match std::io::stdout().lock().write_all(content) {
-        // The reader of the pipe has seen enough.
+        // A pipe may be closed before the end of the output.
         Err(error) if error.kind() == std::io::ErrorKind::BrokenPipe => Ok(()),
         result => result.map_err(|error| Problem::new(format!("cannot write to standard output: {error}"))),
     }
 }
 
-/// Writes a file that the user named: beside it and renamed, so that a full disk or a kill loses nothing. What is not a
-/// regular file is written to, as is a file in a directory that cannot be changed. `new` is who may read a file that
-/// did not exist; an existing one keeps its owner and mode.
-pub(crate) fn save(path: &Path, content: &[u8], new: Visibility) -> io::Result<()> {
-    let old = fs::metadata(path).ok();
-    if is_descriptor(path) || old.as_ref().is_some_and(|old| !old.is_file()) {
+/// Writes a file that the user named. A new file is renamed into its place, so that a full disk or a kill loses
+/// nothing. Anything that is not a regular file is written in place, and so is a file in a directory that cannot be
+/// changed. `new` is the visibility of a file that did not exist; an existing file keeps its owner and mode.
+pub(crate) fn save(path: &Path, content: &[u8], new_visibility: Visibility) -> io::Result<()> {
+    let old_metadata = fs::metadata(path).ok();
+    if is_descriptor(path) || old_metadata.as_ref().is_some_and(|old_metadata| !old_metadata.is_file()) {
         return write_in_place(path, content);
     }
-    let visibility = if old.is_some() { Visibility::Umask } else { new };
-    match replace(path, content, visibility, old.as_ref()) {
-        Err(error) if old.is_some() && error.raw_os_error().map(Errno::from_raw_os_error).is_some_and(is_fixed) => {
+    let visibility = if old_metadata.is_some() { Visibility::Umask } else { new_visibility };
+    match replace(path, content, visibility, old_metadata.as_ref()) {
+        Err(error)
+            if old_metadata.is_some() && error.raw_os_error().map(Errno::from_raw_os_error).is_some_and(is_fixed) =>
+        {
             write_in_place(path, content)
         }
         result => result,
     }
 }
 
-/// Returns whether the file has to stay: its directory cannot be changed, or it is a mount point.
+/// Returns true if the file cannot be renamed over: its directory is read-only, or it is a mount point.
 fn is_fixed(error: Errno) -> bool {
     [Errno::ACCESS, Errno::PERM, Errno::ROFS, Errno::BUSY].contains(&error)
 }
 
-fn replace(path: &Path, content: &[u8], visibility: Visibility, old: Option<&fs::Metadata>) -> io::Result<()> {
+fn replace(path: &Path, content: &[u8], visibility: Visibility, old_metadata: Option<&fs::Metadata>) -> io::Result<()> {
     let mut replacement = Replacement::at(path, visibility)?;
     let file = replacement.file();
-    if let Some(old) = old
-        && (old.uid(), old.gid()) != file.metadata().map(|new| (new.uid(), new.gid()))?
-        && fchown(&*file, Some(old.uid()), Some(old.gid())).is_err()
+    if let Some(old_metadata) = old_metadata
+        && (old_metadata.uid(), old_metadata.gid())
+            != file.metadata().map(|new_metadata| (new_metadata.uid(), new_metadata.gid()))?
+        && fchown(&*file, Some(old_metadata.uid()), Some(old_metadata.gid())).is_err()
     {
         return Err(Errno::PERM.into());
     }
     file.write_all(content)?;
-    // Some file systems tell only now that the disk is full.
+    // Some file systems report a full disk only now.
     file.sync_data()?;
     replacement.commit()
 }
@@ -196,7 +201,7 @@ fn write_in_place(path: &Path, content: &[u8]) -> io::Result<()> {
     open_in_place(path)?.write_all(content)
 }
 
-/// Returns whether links lead from the path to a descriptor in `/proc`, as `/dev/stdout` does.
+/// Returns true if the path leads to a descriptor in `/proc`, as `/dev/stdout` does.
 fn is_descriptor(path: &Path) -> bool {
     const MAX_LINKS: usize = 8;
     let mut path = path.to_owned();
@@ -211,42 +216,42 @@ fn is_descriptor(path: &Path) -> bool {
     false
 }
 
-/// Whether a file that may exist can be replaced by this content. A pipe or a device takes anything.
-fn is_replaceable(path: &Path, content: &[u8], known: Known) -> bool {
-    if !fs::metadata(path).is_ok_and(|found| found.is_file() && found.len() > 0) {
+/// Returns true if `content` may replace the file. A missing or empty file, a pipe and a device accept anything.
+fn is_replaceable(path: &Path, content: &[u8], recognition: Recognition) -> bool {
+    if !fs::metadata(path).is_ok_and(|metadata| metadata.is_file() && metadata.len() > 0) {
         return true;
     }
-    let read = |bytes: u64| {
+    let read_start = |bytes: u64| {
         let mut start = Vec::new();
         open_regular(path)?.take(bytes).read_to_end(&mut start).map(|_| start)
     };
-    match known {
-        Known::ByMark => {
+    match recognition {
+        Recognition::ByMark => {
             let mark = marked_start(content);
-            !mark.is_empty() && read(mark.len() as u64).is_ok_and(|start| start == mark)
+            !mark.is_empty() && read_start(mark.len() as u64).is_ok_and(|start| start == mark)
         }
-        // A longer one is not replaced: its end has not been seen.
-        Known::ByForm(is_ours) => {
-            read(MAX_FORM_BYTES).is_ok_and(|text| (text.len() as u64) < MAX_FORM_BYTES && is_ours(&text))
+        // A file that exceeds the limit is not replaced: its end was not checked.
+        Recognition::ByFormat(is_ours) => {
+            read_start(MAX_FORM_BYTES).is_ok_and(|text| (text.len() as u64) < MAX_FORM_BYTES && is_ours(&text))
         }
     }
 }
 
 const MARK: &[u8] = b"jitlisten";
-/// More than precedes the mark in any output.
+/// More bytes than precede the mark in any output.
 const MAX_MARKED_BYTES: usize = 4 << 10;
 const MAX_FORM_BYTES: u64 = 1 << 30;
 
-/// The start of an output up to its mark.
+/// The start of an output up to and including its mark; empty without one.
 fn marked_start(content: &[u8]) -> &[u8] {
     let start = &content[..content.len().min(MAX_MARKED_BYTES)];
-    let at = start.windows(MARK.len()).position(|window| window == MARK);
-    at.map_or(&[], |at| &start[..at + MARK.len()])
+    let offset = start.windows(MARK.len()).position(|window| window == MARK);
+    offset.map_or(&[], |offset| &start[..offset + MARK.len()])
 }
 
-const PATIENCE: Duration = Duration::from_secs(1);
+const PROGRESS_DELAY: Duration = Duration::from_secs(1);
 
-/// A line on standard error when reading takes longer than a second.
+/// Message on standard error while reading takes longer than a second.
 struct Progress {
     done: mpsc::Sender<()>,
     thread: Option<std::thread::JoinHandle<()>>,
@@ -258,20 +263,20 @@ impl Progress {
             [file] => format!("reading {} …", printable(&file.path.to_string_lossy())),
             files => format!("reading {} recordings …", files.len()),
         };
-        Progress::shown(text, PATIENCE, std::io::stderr())
+        Progress::show_after(text, PROGRESS_DELAY, std::io::stderr())
     }
 
-    fn shown(text: String, after: Duration, mut out: impl Write + Send + 'static) -> Option<Progress> {
-        let (done, wait) = mpsc::channel::<()>();
+    fn show_after(text: String, delay: Duration, mut out: impl Write + Send + 'static) -> Option<Progress> {
+        let (done_sender, finished) = mpsc::channel::<()>();
         let show = move || {
-            if wait.recv_timeout(after) == Err(mpsc::RecvTimeoutError::Timeout) {
+            if finished.recv_timeout(delay) == Err(mpsc::RecvTimeoutError::Timeout) {
                 let _ = write!(out, "{text}").and_then(|()| out.flush());
-                let _ = wait.recv();
+                let _ = finished.recv();
                 let _ = write!(out, "\r\x1b[K");
             }
         };
         let thread = std::thread::Builder::new().spawn(show).ok()?;
-        Some(Progress { done, thread: Some(thread) })
+        Some(Progress { done: done_sender, thread: Some(thread) })
     }
 }
 
@@ -288,7 +293,7 @@ impl Drop for Progress {
 mod tests {
     use super::*;
 
-    /// Passes on what is written.
+    /// Sends the written text to a channel.
     struct Pipe(mpsc::Sender<String>);
 
     impl Write for Pipe {
@@ -305,7 +310,7 @@ mod tests {
     #[test]
     fn progress_is_shown_when_it_takes_long_and_is_gone_afterwards() {
         let (sender, written) = mpsc::channel();
-        let progress = Progress::shown("reading x …".to_owned(), Duration::ZERO, Pipe(sender)).expect("a thread");
+        let progress = Progress::show_after("reading x …".to_owned(), Duration::ZERO, Pipe(sender)).expect("a thread");
         assert_eq!(written.recv().expect("the text"), "reading x …");
         drop(progress);
         assert_eq!(written.iter().collect::<String>(), "\r\x1b[K");
@@ -317,33 +322,34 @@ mod tests {
         let page = "<!doctype html>\n<title>jitlisten</title>";
         let json = "{\n  \"$generator\": \"jitlisten 1\"}";
         let ends_with_x = |text: &[u8]| text.ends_with(b"x");
-        for old in ["PERFILE2\x68\0\0\0\0\0\0\0", "import numba\n", "<!doctype html>\n<title>mine</title>", "{\n  \"$"]
+        for old_content in
+            ["PERFILE2\x68\0\0\0\0\0\0\0", "import numba\n", "<!doctype html>\n<title>mine</title>", "{\n  \"$"]
         {
-            fs::write(&path, old).unwrap();
-            for (new, known) in [
-                (page, Known::ByMark),
-                (json, Known::ByMark),
-                ("unmarked", Known::ByMark),
-                ("x", Known::ByForm(ends_with_x)),
+            fs::write(&path, old_content).unwrap();
+            for (content, recognition) in [
+                (page, Recognition::ByMark),
+                (json, Recognition::ByMark),
+                ("unmarked", Recognition::ByMark),
+                ("x", Recognition::ByFormat(ends_with_x)),
             ] {
-                let said = write(Some(&path), new.as_bytes(), known).expect_err("refused").to_string();
-                assert!(said.contains("another kind of file"), "{said}");
-                assert_eq!(fs::read(&path).unwrap(), old.as_bytes());
+                let error = write(Some(&path), content.as_bytes(), recognition).expect_err("refused").to_string();
+                assert!(error.contains("another kind of file"), "{error}");
+                assert_eq!(fs::read(&path).unwrap(), old_content.as_bytes());
             }
         }
-        let older = page.replace("</", " 0.1</");
-        for (old, new, known) in [
-            ("", page, Known::ByMark),
-            (&older, page, Known::ByMark),
-            (json, json, Known::ByMark),
-            ("yx", "x", Known::ByForm(ends_with_x)),
+        let older_page = page.replace("</", " 0.1</");
+        for (old_content, content, recognition) in [
+            ("", page, Recognition::ByMark),
+            (&older_page, page, Recognition::ByMark),
+            (json, json, Recognition::ByMark),
+            ("yx", "x", Recognition::ByFormat(ends_with_x)),
         ] {
-            fs::write(&path, old).unwrap();
-            write(Some(&path), new.as_bytes(), known).expect("written");
-            assert_eq!(fs::read(&path).unwrap(), new.as_bytes());
+            fs::write(&path, old_content).unwrap();
+            write(Some(&path), content.as_bytes(), recognition).expect("written");
+            assert_eq!(fs::read(&path).unwrap(), content.as_bytes());
         }
         fs::remove_file(&path).unwrap();
-        write(Some(Path::new("/dev/null")), b"anything", Known::ByMark).expect("a device");
+        write(Some(Path::new("/dev/null")), b"anything", Recognition::ByMark).expect("a device");
     }
 
     #[test]
@@ -381,7 +387,7 @@ mod tests {
     #[test]
     fn no_progress_is_shown_when_it_is_quick() {
         let (sender, written) = mpsc::channel();
-        drop(Progress::shown("reading x …".to_owned(), Duration::from_secs(3600), Pipe(sender)));
+        drop(Progress::show_after("reading x …".to_owned(), Duration::from_secs(3600), Pipe(sender)));
         assert_eq!(written.iter().collect::<String>(), "");
     }
 }

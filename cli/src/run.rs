@@ -1,6 +1,5 @@
-//! `jitlisten run`: sets the environment and executes the command in place of itself.
-//!
-//! `capi/src/give_back.rs` restores the variables for the children of the program.
+//! `jitlisten run`: sets the environment and executes the command in place of itself. `capi/src/give_back.rs` restores
+//! the variables for the children of the program.
 
 #![forbid(unsafe_code)]
 
@@ -15,7 +14,7 @@ use clap::Args;
 use jitlisten::plumbing::{self, ProcessIdentity};
 
 use crate::command;
-use crate::environment::{COVERAGE, PYTHON, is_set, prepended};
+use crate::environment::{COVERAGE, PYTHON, is_set, prepend_path};
 use crate::installation::Installation;
 use crate::problem::Problem;
 use crate::sinks::Sinks;
@@ -33,7 +32,7 @@ with -s.";
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Run {
     #[command(flatten)]
-    surroundings: RunEnvironment,
+    run_environment: RunEnvironment,
     /// Set PYTHONPERFSUPPORT=1: perf sees Python functions (3.12 or newer), which run 1.7 times slower
     #[arg(long)]
     python_perf: bool,
@@ -42,10 +41,10 @@ pub(crate) struct Run {
     command: Vec<OsString>,
 }
 
-/// What a command is started with; for every subcommand that starts one.
+/// Options for starting a command, shared by all subcommands that do so.
 #[derive(Args, Clone, Default, PartialEq)]
 pub(crate) struct RunEnvironment {
-    /// What to write: a list of perfmap, image, unwind, modules, jitdump, gdb
+    /// Sinks to enable: a list of perfmap, image, unwind, modules, jitdump, gdb
     /// [default: $JITLISTEN, or perfmap,image,unwind,modules]
     #[arg(long, value_name = "LIST")]
     pub(crate) sinks: Option<Sinks>,
@@ -59,31 +58,31 @@ pub(crate) struct RunEnvironment {
 
 impl Run {
     pub(crate) fn execute(self) -> Result<ExitCode, Problem> {
-        let mut command = self.surroundings.command(&self.command)?;
+        let mut command = self.run_environment.command(&self.command)?;
         if self.python_perf {
             command.env("PYTHONPERFSUPPORT", "1");
         }
-        Err(become_it(command))
+        Err(exec_command(command))
     }
 }
 
-/// This process becomes the command, or there is a reason why not.
-pub(crate) fn become_it(mut command: Command) -> Problem {
+/// Replaces this process by the command; returns the reason if that fails.
+pub(crate) fn exec_command(mut command: Command) -> Problem {
     let error = command.exec();
     Problem::new(format!("cannot start {}: {error}", Path::new(command.get_program()).display()))
 }
 
 impl RunEnvironment {
-    /// The command with the environment set. Checked: it is there, and the loader will not refuse the library.
+    /// The command with its environment set, after checking that it exists and that the loader will accept the library.
     pub(crate) fn command(&self, words: &[OsString]) -> Result<Command, Problem> {
-        let words = command::checked(words)?;
+        let words = command::resolve_command(words)?;
         if is_set(COVERAGE) {
             return Err(Problem::new("`jitlisten coverage` runs instrumented code").help("profile without it"));
         }
         if let Some(path) = command::find(&words[0]).filter(|path| command::is_static(path)) {
-            let (path, advice) = (path.display(), command::STATIC);
-            let said = format!("{path} is statically linked, so nothing can be preloaded into it: {advice}");
-            let _ = writeln!(io::stderr(), "jitlisten: {}", Problem::new(said));
+            let (path, advice) = (path.display(), command::STATIC_ADVICE);
+            let warning = format!("{path} is statically linked, so nothing can be preloaded into it: {advice}");
+            let _ = writeln!(io::stderr(), "jitlisten: {}", Problem::new(warning));
         }
         let installation = Installation::find()?;
         let mut command = Command::new(&words[0]);
@@ -97,20 +96,21 @@ impl RunEnvironment {
     fn environment(&self, installation: &Installation) -> Result<Vec<(&'static str, OsString)>, Problem> {
         let library = installation.preloadable()?;
         let mut variables = vec![("LD_PRELOAD", preload(library)?)];
-        let mut words = vec![if self.subprocesses { "children" } else { "program" }.to_owned(), own_run().to_string()];
-        let sinks = self.sinks.clone().or_else(|| (!is_set("JITLISTEN")).then(Sinks::that_can_be));
+        let mut features =
+            vec![if self.subprocesses { "children" } else { "program" }.to_owned(), current_run().to_string()];
+        let sinks = self.sinks.clone().or_else(|| (!is_set("JITLISTEN")).then(Sinks::available_defaults));
         if let Some(sinks) = &sinks {
             sinks.check_places()?;
             variables.push(("JITLISTEN", sinks.to_string().into()));
             if !is_set("JITLISTEN") {
-                words.push("sinks".to_owned());
+                features.push("sinks".to_owned());
             }
         }
         if let Some(site) = installation.site().filter(|_| !self.no_lines) {
-            variables.push(("PYTHONPATH", prepended(site.as_os_str().to_owned(), "PYTHONPATH")));
-            words.push("lines".to_owned());
+            variables.push(("PYTHONPATH", prepend_path(site.as_os_str().to_owned(), "PYTHONPATH")));
+            features.push("lines".to_owned());
         }
-        let mut run = OsString::from(words.join("+"));
+        let mut run = OsString::from(features.join("+"));
         run.push(":");
         run.push(library);
         variables.push(("JITLISTEN_RUN", run));
@@ -118,47 +118,47 @@ impl RunEnvironment {
     }
 }
 
-/// This process, which becomes the command, or the one of a `jitlisten run` around it that is not over.
-fn own_run() -> plumbing::Run {
-    let around = env::var("JITLISTEN_RUN").ok().and_then(|value| plumbing::Run::named_in(&value));
+/// Identity of this process, which becomes the command; or that of an enclosing `jitlisten run` that still runs.
+fn current_run() -> plumbing::Run {
+    let enclosing_run = env::var("JITLISTEN_RUN").ok().and_then(|value| plumbing::Run::named_in(&value));
     let is_running = |run: &plumbing::Run| run.0.is_alive(plumbing::pid_namespace()) == Some(true);
-    around.filter(is_running).unwrap_or_else(|| plumbing::Run(ProcessIdentity::own()))
+    enclosing_run.filter(is_running).unwrap_or_else(|| plumbing::Run(ProcessIdentity::own()))
 }
 
-/// Beginnings of the names of sanitizers' runtimes, which have to come before libraries that they watch: gcc's and
-/// clang's.
-const RUNTIMES: [&str; 6] = ["libasan.", "libhwasan.", "liblsan.", "libtsan.", "libubsan.", "libclang_rt."];
+/// Name prefixes of the sanitizer runtimes of gcc and clang, which must be loaded before the libraries that they
+/// instrument.
+const SANITIZER_PREFIXES: [&str; 6] = ["libasan.", "libhwasan.", "liblsan.", "libtsan.", "libubsan.", "libclang_rt."];
 
-/// The list with the library after the last sanitizer runtime, or else in front.
-fn behind_runtimes(library: &Path, list: &str) -> OsString {
-    let is_divider = |byte: char| matches!(byte, ' ' | ':');
+/// Inserts the library into the list after the last sanitizer runtime, or else in front.
+fn insert_after_runtimes(library: &Path, list: &str) -> OsString {
+    let is_separator = |byte: char| matches!(byte, ' ' | ':');
     let is_runtime = |path: &&str| {
         let name = path.rsplit('/').next().unwrap_or_default();
-        RUNTIMES.iter().any(|start| name.starts_with(start))
+        SANITIZER_PREFIXES.iter().any(|start| name.starts_with(start))
     };
-    // Every entry is a part of the list, so its end is a place in it.
-    let end_of = |entry: &str| entry.as_ptr().addr() + entry.len() - list.as_ptr().addr();
-    let end = list.rsplit(is_divider).find(is_runtime).map_or(0, end_of);
-    let rest = list[end..].trim_matches(is_divider);
-    let mut whole = OsString::from(&list[..end]);
-    for (text, divider) in [(library.as_os_str(), end != 0), (rest.as_ref(), true)] {
+    // Each entry is a slice of the list, so its address gives its offset.
+    let end_offset = |entry: &str| entry.as_ptr().addr() + entry.len() - list.as_ptr().addr();
+    let end = list.rsplit(is_separator).find(is_runtime).map_or(0, end_offset);
+    let rest = list[end..].trim_matches(is_separator);
+    let mut joined = OsString::from(&list[..end]);
+    for (text, needs_separator) in [(library.as_os_str(), end != 0), (rest.as_ref(), true)] {
         if !text.is_empty() {
-            whole.push(if divider { ":" } else { "" });
-            whole.push(text);
+            joined.push(if needs_separator { ":" } else { "" });
+            joined.push(text);
         }
     }
-    whole
+    joined
 }
 
-/// The list for `LD_PRELOAD`: the user's with the library.
+/// Value of `LD_PRELOAD`: the user's list with the library inserted.
 fn preload(library: &Path) -> Result<OsString, Problem> {
-    let before = env::var("LD_PRELOAD").unwrap_or_default();
+    let old_list = env::var("LD_PRELOAD").unwrap_or_default();
     let is_ours = |path: &&str| Path::new(path).file_name().is_some_and(|name| name == "libjitlisten.so");
-    match before.split([' ', ':']).find(is_ours) {
-        // Also a list that is not UTF-8.
-        None if before.is_empty() => Ok(prepended(library.into(), "LD_PRELOAD")),
-        None => Ok(behind_runtimes(library, &before)),
-        Some(other) if Path::new(other) == library => Ok(before.into()),
+    match old_list.split([' ', ':']).find(is_ours) {
+        // This branch also serves a list that is not UTF-8.
+        None if old_list.is_empty() => Ok(prepend_path(library.into(), "LD_PRELOAD")),
+        None => Ok(insert_after_runtimes(library, &old_list)),
+        Some(other) if Path::new(other) == library => Ok(old_list.into()),
         Some(other) => {
             Err(Problem::new(format!("LD_PRELOAD has another jitlisten already, {other}"))
                 .help("unset it or run that one"))
@@ -172,7 +172,7 @@ mod tests {
 
     #[test]
     fn runtimes_of_sanitizers_stay_in_front() {
-        let list = |list: &str| behind_runtimes(Path::new("/our.so"), list).into_string().unwrap();
+        let list = |list: &str| insert_after_runtimes(Path::new("/our.so"), list).into_string().unwrap();
         assert_eq!(list(""), "/our.so");
         assert_eq!(list("/a.so /b.so"), "/our.so:/a.so /b.so");
         assert_eq!(list("/usr/lib/libasan.so.8"), "/usr/lib/libasan.so.8:/our.so");

@@ -1,12 +1,14 @@
-//! Whether a stopped thread may call `pthread_create` and `dlopen`, which allocate: not while it is inside of `malloc`,
-//! of the loader, or of a signal handler, which may have interrupted these.
+//! Safe points: decides if a stopped thread may call `pthread_create` and `dlopen`, which allocate. It may not while it
+//! is inside `malloc`, the loader, or a signal handler that may have interrupted one of these.
 //!
 //! ```text
-//!   is outside of libc, the loader and files that define malloc       none of their functions is active
-//!   waits in a system call that they never wait in                    libc's wrapper of that call is active
-//!   a signal frame on its stack                                       a handler, or a trace of one: not known
+//!   state of the thread                                            conclusion
+//!   executes code outside libc, the loader and malloc libraries    none of their functions is active
+//!   waits in a system call that they never wait in                 only libc's wrapper of that call is active
+//!   has a signal frame on its stack                                a handler runs, or a stale frame: assume the former
 //! ```
-//! The loader calls constructors, `qsort` its comparison, and so on: there the program allocates, too.
+//! Callbacks, such as constructors that the loader calls or the comparison function of `qsort`, run while such a
+//! function is active. Programs allocate in those, too, so they are safe points.
 
 #![forbid(unsafe_code)]
 
@@ -19,16 +21,16 @@ use crate::memory;
 use crate::process::{Mapping, Process, is_libc};
 use crate::signal_frame;
 use crate::symbols::Symbols;
-use crate::trace::Stopped;
+use crate::trace::StoppedThread;
 
-/// More of a stack is not read.
-const MOST_STACK: u64 = 8 << 20;
-/// A signal frame with the vector registers of any machine, and a system call.
-const MIN_ROOM: u64 = 16 << 10;
+/// Larger stacks are not searched.
+const MAX_STACK_BYTES: u64 = 8 << 20;
+/// Room for a signal frame with the vector registers of any machine, and for a system call.
+const MIN_FREE_STACK_BYTES: u64 = 16 << 10;
 
-/// Calls in which a thread waits for others, and neither `malloc` nor the loader does.
+/// System calls in which a thread waits for others; neither `malloc` nor the loader waits in them.
 #[cfg(target_arch = "x86_64")]
-const WAITS: &[libc::c_long] = &[
+const WAITING_CALLS: &[libc::c_long] = &[
     libc::SYS_accept,
     libc::SYS_accept4,
     libc::SYS_epoll_pwait,
@@ -48,44 +50,49 @@ const WAITS: &[libc::c_long] = &[
     libc::SYS_waitid,
 ];
 #[cfg(not(target_arch = "x86_64"))]
-const WAITS: &[libc::c_long] = &[];
-/// The same, where `malloc` is libc's: others sleep between two looks at a lock. A sleep that was interrupted, by an
-/// earlier look perhaps, goes on as another call.
-const SLEEPS: &[libc::c_long] = &[libc::SYS_clock_nanosleep, libc::SYS_nanosleep, libc::SYS_restart_syscall];
+const WAITING_CALLS: &[libc::c_long] = &[];
+/// Further such calls, if `malloc` is libc's: other allocators sleep between two attempts to take a lock. A sleep that
+/// was interrupted, perhaps by an earlier check of ours, continues as `restart_syscall`.
+const SLEEPING_CALLS: &[libc::c_long] = &[libc::SYS_clock_nanosleep, libc::SYS_nanosleep, libc::SYS_restart_syscall];
 
-/// The code of a process that a thread must not be in.
+/// Code of a process in which a thread must not be interrupted.
 pub(crate) struct SafePoints {
-    code: Vec<Range<u64>>,
+    forbidden_code: Vec<Range<u64>>,
     has_own_malloc: bool,
     stacks: Stacks,
 }
 
 impl SafePoints {
-    pub(crate) fn of(process: &Process) -> SafePoints {
+    pub(crate) fn find(process: &Process) -> SafePoints {
         let defines_malloc =
-            |path: &Path| Symbols::of(process, path).is_some_and(|symbols| symbols.defined(&["malloc"]) == [true]);
+            |path: &Path| Symbols::open(process, path).is_some_and(|symbols| symbols.defined(&["malloc"]) == [true]);
         let is_loader = |path: &Path| path.file_name().is_some_and(|name| name.to_string_lossy().starts_with("ld"));
-        let usual = |path: &&Path| is_libc(path) || is_loader(path);
+        let is_system_library = |path: &&Path| is_libc(path) || is_loader(path);
         let libraries: BTreeSet<&Path> = process.libraries().into_iter().collect();
-        let (usual, others): (BTreeSet<&Path>, BTreeSet<&Path>) = libraries.into_iter().partition(usual);
+        let (system_libraries, others): (BTreeSet<&Path>, BTreeSet<&Path>) =
+            libraries.into_iter().partition(is_system_library);
         let allocators: BTreeSet<&Path> = others.into_iter().filter(|path| defines_malloc(path)).collect();
         let code = process.mappings.iter().filter(|mapping| mapping.is_executable);
-        let excluded = |path: &Path| usual.contains(path) || allocators.contains(path);
-        let code = code.filter(|mapping| excluded(&mapping.path)).map(|mapping| mapping.start..mapping.end);
-        SafePoints { code: code.collect(), has_own_malloc: !allocators.is_empty(), stacks: Stacks::of(process) }
+        let is_forbidden = |path: &Path| system_libraries.contains(path) || allocators.contains(path);
+        let code = code.filter(|mapping| is_forbidden(&mapping.path)).map(|mapping| mapping.start..mapping.end);
+        SafePoints {
+            forbidden_code: code.collect(),
+            has_own_malloc: !allocators.is_empty(),
+            stacks: Stacks::new(process),
+        }
     }
 
-    /// Why the thread must not be disturbed where it is, or a little later.
-    pub(crate) fn refuse(&self, process: &Process, thread: &mut Stopped) -> io::Result<Option<&'static str>> {
-        // A program may be in `malloc` nearly always.
-        thread.run_on(|at| self.is_outside(at))?;
-        let (at, stack) = thread.place();
-        Ok(match thread.waits_in() {
-            Some((call, second)) if !self.is_outside(at) && !self.is_harmless(call, second) => {
+    /// Returns why the thread must not be used where it is, or where it arrives soon after.
+    pub(crate) fn refusal(&self, process: &Process, thread: &mut StoppedThread) -> io::Result<Option<&'static str>> {
+        // Some programs are in `malloc` nearly all the time.
+        thread.resume_until(|pc| self.is_outside(pc))?;
+        let (pc, sp) = thread.pc_and_sp();
+        Ok(match thread.blocking_syscall() {
+            Some((call, second_argument)) if !self.is_outside(pc) && !self.is_harmless(call, second_argument) => {
                 Some("in a system call or a lock")
             }
-            None if !self.is_outside(at) => Some("in the C library"),
-            _ => match self.stacks.has_signal_frame(process, stack) {
+            None if !self.is_outside(pc) => Some("in the C library"),
+            _ => match self.stacks.has_signal_frame(process, sp) {
                 Some(false) => None,
                 Some(true) => Some(IN_HANDLER),
                 None => Some("on a stack that cannot be read"),
@@ -93,17 +100,17 @@ impl SafePoints {
         })
     }
 
-    fn is_outside(&self, at: u64) -> bool {
-        !self.code.iter().any(|range| range.contains(&at))
+    fn is_outside(&self, pc: u64) -> bool {
+        !self.forbidden_code.iter().any(|range| range.contains(&pc))
     }
 
-    fn is_harmless(&self, call: u64, second: u64) -> bool {
-        // glibc's own locks wait with FUTEX_WAIT; conditions, semaphores and ends of threads with this.
+    fn is_harmless(&self, call: u64, second_argument: u64) -> bool {
+        // glibc's locks wait with FUTEX_WAIT; its condition variables, semaphores and thread joins with this operation.
         const FUTEX_WAIT_BITSET: u64 = 9;
         const OPTIONS: u64 = (libc::FUTEX_PRIVATE_FLAG | libc::FUTEX_CLOCK_REALTIME) as u64;
-        let is = |calls: &[libc::c_long]| calls.contains(&(call as libc::c_long));
-        let is_condition = call == libc::SYS_futex as u64 && second & !OPTIONS == FUTEX_WAIT_BITSET;
-        is(WAITS) || !self.has_own_malloc && (is(SLEEPS) || is_condition)
+        let is_one_of = |calls: &[libc::c_long]| calls.contains(&(call as libc::c_long));
+        let is_condition = call == libc::SYS_futex as u64 && second_argument & !OPTIONS == FUTEX_WAIT_BITSET;
+        is_one_of(WAITING_CALLS) || !self.has_own_malloc && (is_one_of(SLEEPING_CALLS) || is_condition)
     }
 }
 
@@ -112,39 +119,39 @@ const IN_HANDLER: &str = "in a signal handler";
 /// The stacks of a process.
 pub(crate) struct Stacks {
     mappings: Vec<Mapping>,
-    returns: Vec<u64>,
+    restorers: Vec<u64>,
 }
 
 impl Stacks {
-    pub(crate) fn of(process: &Process) -> Stacks {
+    pub(crate) fn new(process: &Process) -> Stacks {
         let libc = process.mappings.iter().filter(|mapping| mapping.is_executable && is_libc(&mapping.path));
-        let returns = libc.flat_map(|mapping| signal_frame::returns_in(process, &(mapping.start..mapping.end)));
-        Stacks { returns: returns.collect(), mappings: process.mappings.clone() }
+        let restorers = libc.flat_map(|mapping| signal_frame::find_restorers(process, &(mapping.start..mapping.end)));
+        Stacks { restorers: restorers.collect(), mappings: process.mappings.clone() }
     }
 
-    /// Why no call can be made on the thread's own stack. A signal stack may be nearly full.
-    pub(crate) fn refuse(&self, process: &Process, thread: &Stopped) -> Option<&'static str> {
-        let (_, stack) = thread.place();
-        match self.at(stack) {
+    /// Returns why no call can be made on the thread's own stack. A signal stack may be nearly full.
+    pub(crate) fn refusal(&self, process: &Process, thread: &StoppedThread) -> Option<&'static str> {
+        let (_, sp) = thread.pc_and_sp();
+        match self.find_mapping(sp) {
             Some(mapping) if mapping.is_main_stack => None,
-            Some(mapping) if stack < mapping.start + MIN_ROOM => Some("on a stack without room"),
-            Some(_) if self.has_signal_frame(process, stack) == Some(false) => None,
+            Some(mapping) if sp < mapping.start + MIN_FREE_STACK_BYTES => Some("on a stack without room"),
+            Some(_) if self.has_signal_frame(process, sp) == Some(false) => None,
             Some(_) => Some(IN_HANDLER),
             None => Some("on no stack"),
         }
     }
 
-    /// The mapping of this stack; the main one may begin further down by now.
-    fn at(&self, stack: u64) -> Option<&Mapping> {
-        self.mappings.iter().find(|mapping| stack < mapping.end)
+    /// The mapping of this stack. The main stack may have grown below its recorded start.
+    fn find_mapping(&self, sp: u64) -> Option<&Mapping> {
+        self.mappings.iter().find(|mapping| sp < mapping.end)
     }
 
-    fn has_signal_frame(&self, process: &Process, stack: u64) -> Option<bool> {
-        let size = self.at(stack)?.end - stack;
+    fn has_signal_frame(&self, process: &Process, sp: u64) -> Option<bool> {
+        let size = self.find_mapping(sp)?.end - sp;
         let bytes =
-            memory::read(process.pid, stack, usize::try_from(size).ok().filter(|_| size <= MOST_STACK)?).ok()?;
-        let returns = |word: &[u8]| self.returns.iter().any(|address| address.to_le_bytes() == word);
-        let mut words = bytes.chunks_exact(8).enumerate().filter(|(_, word)| returns(word));
-        Some(words.any(|(number, _)| signal_frame::is_whole(&bytes[number * 8..])))
+            memory::read(process.pid, sp, usize::try_from(size).ok().filter(|_| size <= MAX_STACK_BYTES)?).ok()?;
+        let is_restorer = |word: &[u8]| self.restorers.iter().any(|address| address.to_le_bytes() == word);
+        let mut words = bytes.chunks_exact(8).enumerate().filter(|(_, word)| is_restorer(word));
+        Some(words.any(|(number, _)| signal_frame::is_signal_frame(&bytes[number * 8..])))
     }
 }

@@ -1,7 +1,6 @@
-//! Directories for temporary recordings and output, which only their user can enter.
-//!
-//! `TMPDIR/jitlisten-KIND-XXXXXX`, with a random name. It is removed when dropped; `jitlisten clean`
-//! removes one whose process was killed. A process holds a lock (`flock(2)`) on its directories while it runs.
+//! Temporary directories for recordings and output, which only their user can enter. A directory is named
+//! `TMPDIR/jitlisten-KIND-XXXXXX`, with a random suffix. It is removed when dropped; `jitlisten clean` removes it if
+//! its process was killed. A process holds a lock (`flock(2)`) on its directories while it runs.
 
 #![forbid(unsafe_code)]
 
@@ -20,18 +19,18 @@ use crate::problem::Problem;
 /// Purpose of a directory.
 #[derive(Clone, Copy)]
 pub(crate) enum Kind {
-    /// The recording of `jitlisten top`, and the output of its program.
+    /// Recording of `jitlisten top`, and the output of its program.
     Top,
-    /// A recording where the current directory cannot be written.
+    /// Recording of a command whose working directory is not writable.
     Lines,
     /// The library's log in a program of `jitlisten doctor`.
     Doctor,
 }
 
 const KINDS: [Kind; 3] = [Kind::Top, Kind::Lines, Kind::Doctor];
-/// The `X`s: letters and digits.
+/// Length of the random suffix, in letters and digits.
 const RANDOM_LENGTH: usize = 6;
-/// The name and content of the file that proves that a directory was made here.
+/// File name and content of the marker in directories that we create.
 const MARKER: (&str, &[u8]) = ("jitlisten-scratch", b"temporary files of jitlisten\n");
 /// A younger directory may not be locked yet.
 const MIN_AGE: Duration = Duration::from_secs(60);
@@ -46,13 +45,13 @@ impl Kind {
     }
 }
 
-/// Returns whether a directory of this name is one of ours.
+/// Returns true for the name of a scratch directory.
 pub(crate) fn is_scratch_name(name: &str) -> bool {
     let is_random = |rest: &str| rest.len() == RANDOM_LENGTH && rest.bytes().all(|byte| byte.is_ascii_alphanumeric());
     KINDS.iter().any(|kind| name.strip_prefix(kind.prefix()).is_some_and(is_random))
 }
 
-/// See the module's head.
+/// A temporary directory with its lock.
 pub(crate) struct Scratch {
     pub(crate) path: PathBuf,
     _lock: File,
@@ -60,12 +59,12 @@ pub(crate) struct Scratch {
 
 impl Scratch {
     pub(crate) fn new(kind: Kind) -> Result<Scratch, Problem> {
-        let place = temp_dir();
-        let made = OwnDirectory::create_random(&place, kind.prefix());
-        let marked = made.and_then(|directory| directory.write(MARKER.0, MARKER.1).map(|()| directory));
-        let problem = |error| Problem::new(format!("cannot make a directory in {}: {error}", place.display()));
-        let path = marked.map_err(problem)?.path().to_owned();
-        let lock = locked(&path).ok_or_else(|| Problem::new(format!("cannot lock {}", path.display())));
+        let parent = temp_dir();
+        let created = OwnDirectory::create_random(&parent, kind.prefix());
+        let with_marker = created.and_then(|directory| directory.write(MARKER.0, MARKER.1).map(|()| directory));
+        let problem = |error| Problem::new(format!("cannot make a directory in {}: {error}", parent.display()));
+        let path = with_marker.map_err(problem)?.path().to_owned();
+        let lock = open_locked(&path).ok_or_else(|| Problem::new(format!("cannot lock {}", path.display())));
         lock.map(|lock| Scratch { path, _lock: lock })
     }
 }
@@ -76,22 +75,22 @@ impl Drop for Scratch {
     }
 }
 
-/// The directories of this user whose processes are dead.
+/// Scratch directories of this user whose processes have exited.
 pub(crate) fn abandoned() -> Vec<PathBuf> {
     let entries = fs::read_dir(temp_dir()).into_iter().flatten().flatten();
-    let named = entries.filter(|entry| entry.file_name().to_str().is_some_and(is_scratch_name));
-    named.map(|entry| entry.path()).filter(|path| is_abandoned(path)).collect()
+    let scratch_directories = entries.filter(|entry| entry.file_name().to_str().is_some_and(is_scratch_name));
+    scratch_directories.map(|entry| entry.path()).filter(|path| is_abandoned(path)).collect()
 }
 
 fn is_abandoned(path: &Path) -> bool {
-    let Some(Ok(about)) = locked(path).map(|directory| directory.metadata()) else { return false };
+    let Some(Ok(metadata)) = open_locked(path).map(|directory| directory.metadata()) else { return false };
     let has_marker = OwnDirectory::open(path).is_ok_and(|directory| directory.has_file(MARKER.0, MARKER.1));
-    let is_old = about.modified().is_ok_and(|modified| modified.elapsed().is_ok_and(|age| age >= MIN_AGE));
-    about.uid() == geteuid().as_raw() && about.mode() & 0o777 == 0o700 && is_old && has_marker
+    let is_old = metadata.modified().is_ok_and(|modified| modified.elapsed().is_ok_and(|age| age >= MIN_AGE));
+    metadata.uid() == geteuid().as_raw() && metadata.mode() & 0o777 == 0o700 && is_old && has_marker
 }
 
-/// The directory itself, if no process holds its lock.
-fn locked(path: &Path) -> Option<File> {
+/// Opens and locks a directory; `None` if another process holds the lock.
+fn open_locked(path: &Path) -> Option<File> {
     let flags = OFlags::DIRECTORY | OFlags::NOFOLLOW;
     let directory = File::options().read(true).custom_flags(flags.bits() as i32).open(path).ok()?;
     rustix::fs::flock(&directory, FlockOperation::NonBlockingLockExclusive).ok()?;

@@ -1,7 +1,7 @@
-//! Signal frames of Linux on x86_64: what the kernel puts on the stack of a thread for a handler, and `rt_sigreturn(2)`
-//! takes from it. See `arch/x86/kernel/signal_64.c` and `fpu/signal.c` of the kernel.
+//! Signal frames of Linux on x86_64: the structure that the kernel pushes onto a thread's stack for a handler, and that
+//! `rt_sigreturn(2)` pops. See `arch/x86/kernel/signal_64.c` and `fpu/signal.c` of the kernel.
 //!
-//! A call that `trace.rs` makes in a thread returns into such a frame, with which the thread restores itself.
+//! A call that `trace.rs` makes in a thread returns into such a frame, from which the thread restores itself.
 //!
 //! ```text
 //!   at      address of `xchg %eax, %ebx; ret` in libc: keeps the result, which the next one would overwrite
@@ -21,152 +21,157 @@ use crate::memory;
 use crate::process::{Process, is_libc};
 
 /// glibc's `__restore_rt`, to which every handler returns: `mov $15, %rax; syscall`.
-const RETURN_FROM_SIGNAL: [u8; 9] = [0x48, 0xc7, 0xc0, 0x0f, 0, 0, 0, 0x0f, 0x05];
-/// `xchg %eax, %ebx; ret` is wherever these bytes are, inside of another instruction, too.
-const KEEP_RESULT: [u8; 2] = [0x93, 0xc3];
+const RESTORE_RT_CODE: [u8; 9] = [0x48, 0xc7, 0xc0, 0x0f, 0, 0, 0, 0x0f, 0x05];
+/// `xchg %eax, %ebx; ret` may also start in the middle of another instruction.
+const KEEP_RESULT_CODE: [u8; 2] = [0x93, 0xc3];
 
-const CONTEXT: u64 = 16;
-const VECTORS: u64 = 448;
-/// `UC_FP_XSTATE | UC_SIGCONTEXT_SS | UC_STRICT_RESTORE_SS`
-const FLAGS: u64 = 7;
-/// No mode of a signal stack: `rt_sigreturn` then leaves the thread's signal stack as it is.
-const KEEP_SIGNAL_STACK: u64 = 0x7fff_ffff;
+const CONTEXT_OFFSET: u64 = 16;
+const VECTORS_OFFSET: u64 = 448;
+/// `UC_FP_XSTATE | UC_SIGCONTEXT_SS | UC_STRICT_RESTORE_SS`.
+const UC_FLAGS: u64 = 7;
+/// Not a valid mode of a signal stack, so `rt_sigreturn` keeps the thread's signal stack.
+const INVALID_SIGNAL_STACK_MODE: u64 = 0x7fff_ffff;
 
-/// The code segment of 64-bit programs.
-const USER_CODE: u64 = 0x33;
+/// Code segment selector of 64-bit programs.
+const USER_CODE_SEGMENT: u64 = 0x33;
 
-/// Offsets in an XSAVE area, and the marks that the kernel requires in a frame.
-const SOFTWARE: usize = 464;
-const FEATURES: usize = 512;
+/// Offsets in an XSAVE area, and the magic numbers that the kernel requires in a frame.
+const SOFTWARE_OFFSET: usize = 464;
+const FEATURES_OFFSET: usize = 512;
 const HEADER_END: usize = 576;
 const MAGIC1: u32 = 0x4650_5853;
 const MAGIC2: u32 = 0x4650_5845;
-/// x87 and SSE are always in the area, and so is PKRU (bit 9) where the machine has it.
+/// x87 and SSE are always in the area, and so is PKRU (bit 9) if the machine has it.
 const X87_AND_SSE: u64 = 3;
 const PKRU: u64 = 1 << 9;
 
-/// Code in the libc of a process by which a call returns.
+/// Code in the libc of a process through which an injected call returns.
 #[derive(Clone, Copy)]
-pub(crate) struct WayBack {
+pub(crate) struct ReturnPath {
     keep_result: u64,
     restorer: u64,
 }
 
-impl WayBack {
-    pub(crate) fn find(process: &Process) -> Option<WayBack> {
+impl ReturnPath {
+    pub(crate) fn find(process: &Process) -> Option<ReturnPath> {
         let libc = process.mappings.iter().filter(|mapping| mapping.is_executable && is_libc(&mapping.path));
         let code: Vec<_> = libc.filter_map(|mapping| Code::read(process, &(mapping.start..mapping.end))).collect();
-        let first = |bytes| code.iter().find_map(|code| code.all(bytes).first().copied());
-        Some(WayBack { keep_result: first(&KEEP_RESULT)?, restorer: first(&RETURN_FROM_SIGNAL)? })
+        let find_first = |bytes| code.iter().find_map(|code| code.find_all(bytes).first().copied());
+        Some(ReturnPath { keep_result: find_first(&KEEP_RESULT_CODE)?, restorer: find_first(&RESTORE_RT_CODE)? })
     }
 
-    /// Returns whether the thread is about to restore itself, after its call.
-    pub(crate) fn is_taken(self, registers: &Registers, frame: &Frame) -> bool {
-        registers.rip == self.restorer + RETURN_FROM_SIGNAL.len() as u64
+    /// Returns true if the thread has finished the call and is about to restore itself.
+    pub(crate) fn has_returned(self, registers: &Registers, frame: &Frame) -> bool {
+        registers.rip == self.restorer + RESTORE_RT_CODE.len() as u64
             && registers.orig_rax == libc::SYS_rt_sigreturn as u64
-            && registers.rsp == frame.at + CONTEXT
+            && registers.rsp == frame.stack_pointer + CONTEXT_OFFSET
     }
 
-    /// Result of the call: 32 bits, or all bits of its last system call if these agree.
+    /// Result of the call: the low 32 bits, or all bits of its last system call if the low halves agree.
     pub(crate) fn result(registers: &Registers, last_system_call: u64) -> u64 {
         let result = registers.rbx as u32;
         if last_system_call as u32 == result { last_system_call } else { result.into() }
     }
 
-    /// Lets a thread restore itself next.
+    /// Redirects a thread to `rt_sigreturn`, so that it restores itself next.
     pub(crate) fn take(self, registers: &mut Registers, frame: &Frame) {
         registers.rip = self.restorer;
-        registers.rsp = frame.at + CONTEXT;
+        registers.rsp = frame.stack_pointer + CONTEXT_OFFSET;
         registers.orig_rax = u64::MAX;
     }
 }
 
-/// A frame for the memory of a thread.
+/// A signal frame to write into the memory of a thread.
 pub(crate) struct Frame {
-    /// The stack pointer with which a function is called.
-    pub(crate) at: u64,
+    /// Stack pointer on entry to the called function.
+    pub(crate) stack_pointer: u64,
     pub(crate) bytes: Vec<u8>,
 }
 
 impl Frame {
-    /// The frame below `top` that restores these registers, vector registers (`NT_X86_XSTATE`) and signal mask.
-    pub(crate) fn new(top: u64, way: WayBack, registers: &Registers, vectors: &[u8], mask: u64) -> Frame {
+    /// Builds the frame below `top` that restores these registers, vector registers (`NT_X86_XSTATE`) and signal mask.
+    pub(crate) fn new(top: u64, return_path: ReturnPath, registers: &Registers, vectors: &[u8], mask: u64) -> Frame {
         let vectors = signal_vectors(vectors);
         let vectors_at = top.wrapping_sub(vectors.len() as u64) & !63;
-        let at = (vectors_at.wrapping_sub(VECTORS) & !15).wrapping_sub(8);
-        let resumed = resumed(registers);
-        let r = &resumed;
-        let segments = r.cs & 0xffff | (r.ss & 0xffff) << 48;
-        let returns = [way.keep_result, way.restorer];
-        let head = [FLAGS, 0, 0, KEEP_SIGNAL_STACK, 0];
-        let general = [r.r8, r.r9, r.r10, r.r11, r.r12, r.r13, r.r14, r.r15, r.rdi, r.rsi, r.rbp, r.rbx, r.rdx, r.rax];
-        let rest = [r.rcx, r.rsp, r.rip, r.eflags, segments, 0, 0, 0, 0, vectors_at];
-        let words = [&returns[..], &head, &general, &rest, &[0; 8], &[mask]];
+        let stack_pointer = (vectors_at.wrapping_sub(VECTORS_OFFSET) & !15).wrapping_sub(8);
+        let restored = with_restarted_syscall(registers);
+        let regs = &restored;
+        let segments = regs.cs & 0xffff | (regs.ss & 0xffff) << 48;
+        let return_addresses = [return_path.keep_result, return_path.restorer];
+        let head = [UC_FLAGS, 0, 0, INVALID_SIGNAL_STACK_MODE, 0];
+        let general_registers = [
+            regs.r8, regs.r9, regs.r10, regs.r11, regs.r12, regs.r13, regs.r14, regs.r15, regs.rdi, regs.rsi, regs.rbp,
+            regs.rbx, regs.rdx, regs.rax,
+        ];
+        let other_registers = [regs.rcx, regs.rsp, regs.rip, regs.eflags, segments, 0, 0, 0, 0, vectors_at];
+        let words = [&return_addresses[..], &head, &general_registers, &other_registers, &[0; 8], &[mask]];
         let mut bytes: Vec<u8> = words.concat().into_iter().flat_map(u64::to_le_bytes).collect();
-        bytes.resize((vectors_at - at) as usize, 0);
+        bytes.resize((vectors_at - stack_pointer) as usize, 0);
         bytes.extend(vectors);
-        Frame { at, bytes }
+        Frame { stack_pointer, bytes }
     }
 }
 
-/// The vector registers as in a frame: with a mark after the last register that is in use.
+/// Vector registers in the format of a signal frame: with a magic number after the last component in use.
 fn signal_vectors(vectors: &[u8]) -> Vec<u8> {
-    let word =
-        |at: usize| vectors.get(at..at + 8).map_or(0, |bytes| u64::from_le_bytes(bytes.try_into().unwrap_or_default()));
-    let features = word(FEATURES) | X87_AND_SSE | word(SOFTWARE) & PKRU;
+    let word = |offset: usize| {
+        vectors.get(offset..offset + 8).map_or(0, |bytes| u64::from_le_bytes(bytes.try_into().unwrap_or_default()))
+    };
+    let features = word(FEATURES_OFFSET) | X87_AND_SSE | word(SOFTWARE_OFFSET) & PKRU;
     let size =
-        (2..63).filter(|bit| features >> bit & 1 == 1).map(extent).fold(HEADER_END, usize::max).min(vectors.len());
+        (2..63).filter(|bit| features >> bit & 1 == 1).map(feature_end).fold(HEADER_END, usize::max).min(vectors.len());
     let mut frame = vectors[..size].to_vec();
     if size >= HEADER_END {
         let sizes = [MAGIC1, size as u32 + 4].into_iter().flat_map(u32::to_le_bytes);
         let software = sizes.chain(features.to_le_bytes()).chain((size as u64).to_le_bytes()).chain([0; 24]);
-        frame.splice(SOFTWARE..FEATURES, software);
-        frame.splice(FEATURES..FEATURES + 8, features.to_le_bytes());
+        frame.splice(SOFTWARE_OFFSET..FEATURES_OFFSET, software);
+        frame.splice(FEATURES_OFFSET..FEATURES_OFFSET + 8, features.to_le_bytes());
     }
     frame.extend(MAGIC2.to_le_bytes());
     frame
 }
 
-/// End of a feature's registers in an XSAVE area.
-fn extent(feature: u32) -> usize {
+/// End offset of a feature's registers in an XSAVE area.
+fn feature_end(feature: u32) -> usize {
     let leaf = std::arch::x86_64::__cpuid_count(0xd, feature);
     leaf.eax as usize + leaf.ebx as usize
 }
 
-/// The registers with which user code goes on: a system call that was interrupted begins again, as when the kernel
-/// delivers no signal. One that continues a sleep ends early, as after a signal: the kernel forgets the rest.
-fn resumed(registers: &Registers) -> Registers {
-    let mut resumed = *registers;
+/// Registers with which user code continues. An interrupted system call restarts, as when the kernel delivers no
+/// signal. A restarted sleep ends early instead, as after a signal: the kernel forgets the remaining time.
+fn with_restarted_syscall(registers: &Registers) -> Registers {
+    let mut restarted = *registers;
     if registers.orig_rax as i64 >= 0 {
         match registers.rax as i64 {
             // ERESTARTSYS, ERESTARTNOINTR, ERESTARTNOHAND of <linux/errno.h>
-            -514..=-512 => (resumed.rax, resumed.rip) = (registers.orig_rax, registers.rip - 2),
+            -514..=-512 => (restarted.rax, restarted.rip) = (registers.orig_rax, registers.rip - 2),
             // ERESTART_RESTARTBLOCK
-            -516 => resumed.rax = -i64::from(libc::EINTR) as u64,
+            -516 => restarted.rax = -i64::from(libc::EINTR) as u64,
             _ => {}
         }
     }
-    resumed
+    restarted
 }
 
-/// The addresses in this code to which handlers return.
-pub(crate) fn returns_in(process: &Process, range: &Range<u64>) -> Vec<u64> {
-    Code::read(process, range).map(|code| code.all(&RETURN_FROM_SIGNAL)).unwrap_or_default()
+/// Addresses in this code to which signal handlers return.
+pub(crate) fn find_restorers(process: &Process, range: &Range<u64>) -> Vec<u64> {
+    Code::read(process, range).map(|code| code.find_all(&RESTORE_RT_CODE)).unwrap_or_default()
 }
 
-/// Returns whether this memory, which begins with an address from [`returns_in`], is the frame of a handler. Stacks
-/// have such words of handlers that have long returned, in locals that were never written; of those frames parts are
-/// left.
-pub(crate) fn is_whole(frame: &[u8]) -> bool {
-    let word =
-        |at: usize| frame.get(at * 8..at * 8 + 8).and_then(|bytes| Some(u64::from_le_bytes(bytes.try_into().ok()?)));
+/// Returns true if this memory, which begins with an address from [`find_restorers`], is the frame of an active
+/// handler. Stacks also contain such addresses from handlers that returned long ago, in locals that were never
+/// initialised; their frames are partly overwritten.
+pub(crate) fn is_signal_frame(frame: &[u8]) -> bool {
+    let word = |offset: usize| {
+        frame.get(offset * 8..offset * 8 + 8).and_then(|bytes| Some(u64::from_le_bytes(bytes.try_into().ok()?)))
+    };
     let (flags, link, segments) = (word(1), word(2), word(24));
-    flags.is_some_and(|flags| flags <= FLAGS)
+    flags.is_some_and(|flags| flags <= UC_FLAGS)
         && link == Some(0)
-        && segments.is_some_and(|all| all & 0xffff == USER_CODE)
+        && segments.is_some_and(|selectors| selectors & 0xffff == USER_CODE_SEGMENT)
 }
 
-/// A copy of code of a process.
+/// A copy of a range of a process's code.
 struct Code {
     start: u64,
     bytes: Vec<u8>,
@@ -178,7 +183,7 @@ impl Code {
         Some(Code { start: range.start, bytes: memory::read(process.pid, range.start, size).ok()? })
     }
 
-    fn all(&self, code: &[u8]) -> Vec<u64> {
-        memchr::memmem::find_iter(&self.bytes, code).map(|at| self.start + at as u64).collect()
+    fn find_all(&self, code: &[u8]) -> Vec<u64> {
+        memchr::memmem::find_iter(&self.bytes, code).map(|offset| self.start + offset as u64).collect()
     }
 }

@@ -12,7 +12,7 @@ use rustix::fs::{Access, access};
 
 use crate::problem::Problem;
 
-/// At least one.
+/// A list of at least one sink.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Sinks(Vec<SinkKind>);
 
@@ -50,9 +50,8 @@ impl Sinks {
         self.0.iter().map(|kind| kind.name())
     }
 
-    /// What is on unless something else is asked for. Without a /tmp that can be written, images have the names, which
-    /// is said.
-    pub(crate) fn that_can_be() -> Sinks {
+    /// Default sinks that work here. Without a writable /tmp, only images provide names; a message says so.
+    pub(crate) fn available_defaults() -> Sinks {
         let mut sinks = Sinks::default();
         if !is_writable(Path::new("/tmp")) {
             let _ = writeln!(std::io::stderr(), "jitlisten: /tmp cannot be written: no perf map, only images");
@@ -61,7 +60,7 @@ impl Sinks {
         sinks
     }
 
-    /// Whether the places can be written where these sinks put their files.
+    /// Checks that the directories for the files of these sinks are writable.
     pub(crate) fn check_places(&self) -> Result<(), Problem> {
         if self.0.contains(&SinkKind::PerfMap) && !is_writable(Path::new("/tmp")) {
             return Err(Problem::new("/tmp, where perf maps go, cannot be written").help("use --sinks image,unwind"));
@@ -76,7 +75,7 @@ impl Sinks {
     }
 }
 
-/// Whether it is a directory in which this user may make files.
+/// Returns true for a directory in which this user may create files.
 pub(crate) fn is_writable(directory: &Path) -> bool {
     directory.is_dir() && access(directory, Access::WRITE_OK | Access::EXEC_OK).is_ok()
 }

@@ -1,4 +1,4 @@
-//! Addresses of a library's symbols in a process, from the file that it maps.
+//! Addresses of a library's symbols in a process, from the file that the process maps.
 
 #![forbid(unsafe_code)]
 
@@ -13,14 +13,14 @@ use crate::memory;
 use crate::process::{Mapping, Process};
 
 const PAGE: u64 = 4096;
-/// No table of symbols is larger; a file that says so would have us reserve the memory.
-const LARGEST: u64 = 512 << 20;
-/// So many bytes of a function tell whether the process runs the code of the file.
-const BEGINNING: usize = 16;
+/// Larger than any symbol table. A hostile file could otherwise make us allocate its claimed size.
+const MAX_READ_BYTES: u64 = 512 << 20;
+/// Bytes of a function that are compared between file and memory.
+const COMPARED_BYTES: usize = 16;
 
 type Elf<'a> = ElfFile64<'a, Endianness, Bounded<'a>>;
 
-/// A file of which no large part is read.
+/// A file that is read only in parts of limited size.
 #[derive(Clone, Copy)]
 struct Bounded<'a>(&'a ReadCache<File>);
 
@@ -30,7 +30,7 @@ impl<'a> ReadRef<'a> for Bounded<'a> {
     }
 
     fn read_bytes_at(self, offset: u64, size: u64) -> Result<&'a [u8], ()> {
-        if size > LARGEST { Err(()) } else { self.0.read_bytes_at(offset, size) }
+        if size > MAX_READ_BYTES { Err(()) } else { self.0.read_bytes_at(offset, size) }
     }
 
     fn read_bytes_at_until(self, range: std::ops::Range<u64>, delimiter: u8) -> Result<&'a [u8], ()> {
@@ -38,28 +38,29 @@ impl<'a> ReadRef<'a> for Bounded<'a> {
     }
 }
 
-/// The address of a function that `library` defines, if the code there is that of the file: a library may have been
-/// replaced on disk since the process has mapped it.
+/// Address of a function that `library` defines. Requires the same code in the file and in memory, because the library
+/// may have been replaced on disk since the process mapped it.
 pub(crate) fn function(process: &Process, library: &Path, name: &str) -> Option<u64> {
-    let (address, in_file) = Symbols::of(process, library)?.code(name, BEGINNING)?;
-    let is_same = !in_file.is_empty() && memory::read(process.pid, address, in_file.len()).ok()? == in_file;
-    is_same.then_some(address)
+    let (address, file_code) = Symbols::open(process, library)?.code(name, COMPARED_BYTES)?;
+    let matches_memory =
+        !file_code.is_empty() && memory::read(process.pid, address, file_code.len()).ok()? == file_code;
+    matches_memory.then_some(address)
 }
 
-/// The address of the symbol `name` that `library` defines. Exported symbols come first.
+/// Address of a symbol that `library` defines. Exported symbols take precedence.
 pub(crate) fn address(process: &Process, library: &Path, name: &str) -> Option<u64> {
-    Symbols::of(process, library)?.address(name)
+    Symbols::open(process, library)?.address(name)
 }
 
-/// The symbols of one library.
+/// Symbol tables and mappings of one library.
 pub(crate) struct Symbols {
     cache: ReadCache<File>,
     mappings: Vec<Mapping>,
 }
 
 impl Symbols {
-    /// Opens the file of the library, as the process sees it.
-    pub(crate) fn of(process: &Process, library: &Path) -> Option<Symbols> {
+    /// Opens the file of a library, as the process sees it.
+    pub(crate) fn open(process: &Process, library: &Path) -> Option<Symbols> {
         let cache = ReadCache::new(process.open_file(library).ok()?);
         let mappings = process.mappings.iter().filter(|mapping| mapping.path == library).cloned().collect();
         Some(Symbols { cache, mappings })
@@ -67,44 +68,44 @@ impl Symbols {
 
     fn address(&self, name: &str) -> Option<u64> {
         let elf = Elf::parse(Bounded(&self.cache)).ok()?;
-        Some(self.bias(&elf)?.wrapping_add(value(&elf, name)?))
+        Some(self.bias(&elf)?.wrapping_add(find_symbol(&elf, name)?))
     }
 
-    /// Which of these names it defines.
+    /// Tells for each name if the library defines it.
     pub(crate) fn defined(&self, names: &[&str]) -> Vec<bool> {
         let Ok(elf) = Elf::parse(Bounded(&self.cache)) else { return Vec::new() };
-        names.iter().map(|name| value(&elf, name).is_some()).collect()
+        names.iter().map(|name| find_symbol(&elf, name).is_some()).collect()
     }
 
-    /// Where a symbol is in the process, and at most `size` bytes that the file has for it.
+    /// Address of a symbol in the process, and at most `size` bytes at its address in the file.
     pub(crate) fn code(&self, name: &str, size: usize) -> Option<(u64, Vec<u8>)> {
         let elf = Elf::parse(Bounded(&self.cache)).ok()?;
-        let value = value(&elf, name)?;
-        let in_file = elf.segments().find_map(|segment| {
-            let left = segment.address().checked_add(segment.size())?.checked_sub(value)?;
-            segment.data_range(value, left.min(size as u64)).ok()?
+        let symbol_value = find_symbol(&elf, name)?;
+        let file_code = elf.segments().find_map(|segment| {
+            let remaining = segment.address().checked_add(segment.size())?.checked_sub(symbol_value)?;
+            segment.data_range(symbol_value, remaining.min(size as u64)).ok()?
         })?;
-        Some((self.bias(&elf)?.wrapping_add(value), in_file.to_owned()))
+        Some((self.bias(&elf)?.wrapping_add(symbol_value), file_code.to_owned()))
     }
 
-    /// What is added to addresses in the file: from the first mapping of a segment with code. A mapping that is not
-    /// executable may be one of the whole file, for reading: our own library has one of each LLVM.
+    /// Difference between addresses in the process and in the file, from the first mapping of an executable segment. A
+    /// mapping that is not executable may map the whole file for reading: our own library does that with each LLVM.
     fn bias(&self, elf: &Elf<'_>) -> Option<u64> {
         let endian = elf.endian();
         let headers = elf.elf_header().program_headers(endian, elf.data()).ok()?;
-        let page = |value: u64| value & !(PAGE - 1);
+        let page_start = |value: u64| value & !(PAGE - 1);
         let has_code = |header: &&ProgramHeader64<Endianness>| {
             header.p_type(endian) == PT_LOAD && header.p_flags(endian) & PF_X == PF_X
         };
         headers.iter().filter(has_code).find_map(|header| {
-            let offset = page(header.p_offset(endian));
+            let offset = page_start(header.p_offset(endian));
             let mapping = self.mappings.iter().find(|mapping| mapping.is_executable && mapping.offset == offset)?;
-            Some(mapping.start.wrapping_sub(page(header.p_vaddr(endian))))
+            Some(mapping.start.wrapping_sub(page_start(header.p_vaddr(endian))))
         })
     }
 }
 
-fn value(elf: &Elf<'_>, name: &str) -> Option<u64> {
+fn find_symbol(elf: &Elf<'_>, name: &str) -> Option<u64> {
     let exported = elf.dynamic_symbols().find(|symbol| symbol.is_definition() && symbol.name() == Ok(name));
     let symbol =
         exported.or_else(|| elf.symbols().find(|symbol| symbol.is_definition() && symbol.name() == Ok(name)))?;

@@ -27,7 +27,7 @@ pub(crate) struct Why {
     /// The line: the end of a path is enough
     #[arg(value_name = "FILE.py:LINE")]
     place: SourceLine,
-    /// Where the recording of CMD is kept [default: jitlisten.perf.data]
+    /// File for the recording of CMD [default: jitlisten.perf.data]
     #[arg(short, long, value_name = "FILE")]
     output: Option<PathBuf>,
     #[command(flatten)]
@@ -41,7 +41,7 @@ impl Why {
         let recordings = self.input.recordings(self.output.as_deref(), &mut self.reading.event)?;
         recordings.show(|recordings| {
             let report = self.reading.open(&recordings.files, false, false)?;
-            recordings.say_kept();
+            recordings.announce_kept();
             let text = why_to_text(&report, &self.place).map_err(Problem::new)?;
             recording::print(text.as_bytes())
         })

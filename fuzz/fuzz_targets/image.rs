@@ -1,10 +1,10 @@
-//! Any bytes as a debug object: the image made of it, if one is, satisfies a strict reader.
+//! Fuzz target: arbitrary bytes as a debug object. A strict reader must accept each image that we make of it.
 
 #![no_main]
 
 use gimli::{BaseAddresses, CieOrFde, EhFrame, EhFrameHdr, LittleEndian, UnwindSection as _};
-use jitlisten::plumbing::fuzzing::{Image, images};
 use jitlisten::options::NameStyle;
+use jitlisten::plumbing::fuzzing::{Image, images};
 use jitlisten::{LineRows, LoadedObject};
 use libfuzzer_sys::fuzz_target;
 use object::LittleEndian as LE;
@@ -13,21 +13,21 @@ use object::read::elf::{ElfFile64, FileHeader as _, ProgramHeader as _, SectionH
 use object::{Object as _, ObjectSymbol as _};
 
 fuzz_target!(|data: &[u8]| {
-    // The object's own first bytes are always the same, so the last one chooses.
+    // The last byte chooses, because the first ones are always the ELF magic.
     let choice = data.last().copied().unwrap_or(0);
     let style = if choice & 0x80 == 0 { NameStyle::Readable } else { NameStyle::Linkage };
     for image in images(data, choice & 3, style) {
-        segments(&image);
-        sections(&image);
-        symbols(&image);
-        unwind(&image);
-        // Whatever the debug information was, reading it again ends.
+        check_segments(&image);
+        check_sections(&image);
+        check_symbols(&image);
+        check_unwind_tables(&image);
+        // Parsing the image again must end, whatever the debug information was.
         let _ = (LineRows::parse(&image.file), LoadedObject::parse(&image.file));
     }
 });
 
-/// One linear segment with the code byte for byte, and nothing else that is mapped.
-fn segments(image: &Image) {
+/// Checks that one linear segment maps the code byte for byte, and nothing else.
+fn check_segments(image: &Image) {
     let elf = ElfFile64::<LE>::parse(&*image.file).expect("an ELF file");
     let header = elf.elf_header();
     assert_eq!(header.e_type(LE), elf::ET_DYN);
@@ -39,10 +39,14 @@ fn segments(image: &Image) {
     assert_eq!(load.p_filesz(LE), load.p_memsz(LE));
     assert_eq!((image.mapped % 0x1000, image.code % 0x1000, image.code_end % 0x1000), (0, 0, 0));
     for text in &image.text {
-        let at = text.start().0.wrapping_sub(image.bias) as usize;
-        let inside = (text.start().0 - (image.bias.wrapping_add(image.code))) as usize;
+        let file_offset = text.start().0.wrapping_sub(image.bias) as usize;
+        let page_offset = (text.start().0 - (image.bias.wrapping_add(image.code))) as usize;
         let size = text.size() as usize;
-        assert_eq!(image.file[at..at + size], image.pages[inside..inside + size], "code is what it was");
+        assert_eq!(
+            image.file[file_offset..file_offset + size],
+            image.pages[page_offset..page_offset + size],
+            "code is what it was"
+        );
     }
     for program in programs {
         let end = program.p_offset(LE).checked_add(program.p_filesz(LE)).expect("no overflow");
@@ -50,8 +54,8 @@ fn segments(image: &Image) {
     }
 }
 
-/// Inside the file, sorted by address where they have one, none over another.
-fn sections(image: &Image) {
+/// Checks that sections are inside the file, do not overlap, and have their offset as address if allocated.
+fn check_sections(image: &Image) {
     let elf = ElfFile64::<LE>::parse(&*image.file).expect("an ELF file");
     let table = elf.elf_section_table();
     let mut extents: Vec<(u64, u64)> = Vec::new();
@@ -73,8 +77,8 @@ fn sections(image: &Image) {
     assert_eq!(elf.build_id().expect("a readable note"), Some(&[0x5a; 20][..]));
 }
 
-/// Every function by its shown name, inside a text section; local symbols first.
-fn symbols(image: &Image) {
+/// Checks that every function has a symbol with its shown name inside a text section, after the local symbols.
+fn check_symbols(image: &Image) {
     let elf = ElfFile64::<LE>::parse(&*image.file).expect("an ELF file");
     let globals: Vec<_> = elf.symbols().filter(|symbol| symbol.is_global()).collect();
     assert_eq!(globals.len(), image.functions.len());
@@ -83,26 +87,26 @@ fn symbols(image: &Image) {
         assert_eq!((symbol.size(), symbol.name_bytes().expect("a name")), (range.size(), name.as_bytes()));
         let section =
             elf.elf_section_table().section(symbol.section_index().expect("a section")).expect("that section");
-        let inside = symbol.address().checked_sub(section.sh_addr(LE)).expect("behind its start");
-        assert!(inside + symbol.size() <= section.sh_size(LE));
+        let offset = symbol.address().checked_sub(section.sh_addr(LE)).expect("behind its start");
+        assert!(offset + symbol.size() <= section.sh_size(LE));
     }
-    let binds: Vec<bool> = elf.elf_symbol_table().iter().map(|symbol| symbol.st_bind() == elf::STB_LOCAL).collect();
-    assert!(binds.is_sorted_by(|one, other| one >= other), "local symbols come first");
+    let is_local: Vec<bool> = elf.elf_symbol_table().iter().map(|symbol| symbol.st_bind() == elf::STB_LOCAL).collect();
+    assert!(is_local.is_sorted_by(|previous, next| previous >= next), "local symbols come first");
 }
 
-/// The search table is sorted, and each entry leads to the rules it promises.
-fn unwind(image: &Image) {
-    let Some((hdr_at, eh_frame_at)) = image.unwind else { return };
+/// Checks that the search table is sorted, and that each entry leads to the rules of its function.
+fn check_unwind_tables(image: &Image) {
+    let Some((hdr_address, eh_frame_address)) = image.unwind else { return };
     let elf = ElfFile64::<LE>::parse(&*image.file).expect("an ELF file");
-    let bytes = |name: &[u8]| {
+    let section_data = |name: &[u8]| {
         let table = elf.elf_section_table();
         let (_, section) = table.section_by_name(LE, name)?;
         Some(section.data(LE, &*image.file).expect("its bytes"))
     };
-    let (Some(hdr), Some(eh_frame)) = (bytes(b".eh_frame_hdr"), bytes(b".eh_frame")) else { return };
-    let bases = BaseAddresses::default().set_eh_frame(eh_frame_at).set_eh_frame_hdr(hdr_at);
+    let (Some(hdr), Some(eh_frame)) = (section_data(b".eh_frame_hdr"), section_data(b".eh_frame")) else { return };
+    let bases = BaseAddresses::default().set_eh_frame(eh_frame_address).set_eh_frame_hdr(hdr_address);
     let hdr = EhFrameHdr::new(hdr, LittleEndian).parse(&bases, 8).expect("a header");
-    assert_eq!(hdr.eh_frame_ptr(), gimli::Pointer::Direct(eh_frame_at));
+    assert_eq!(hdr.eh_frame_ptr(), gimli::Pointer::Direct(eh_frame_address));
     let mut section = EhFrame::new(eh_frame, LittleEndian);
     section.set_address_size(8);
     let mut fdes = 0;
@@ -112,18 +116,18 @@ fn unwind(image: &Image) {
     }
     let Some(table) = hdr.table() else { return };
     let mut rows = table.iter(&bases);
-    let (mut count, mut last) = (0, None);
+    let (mut row_count, mut previous) = (0, None);
     while let Some((start, fde)) = rows.next().expect("a row") {
         let (gimli::Pointer::Direct(start), gimli::Pointer::Direct(fde)) = (start, fde) else { panic!("indirect") };
-        let offset = gimli::EhFrameOffset((fde - eh_frame_at) as usize);
+        let offset = gimli::EhFrameOffset((fde - eh_frame_address) as usize);
         let fde = section.fde_from_offset(&bases, offset, EhFrame::cie_from_offset).expect("an entry");
         assert_eq!(fde.initial_address(), start);
         assert!(image.code <= start && start < image.code_end, "an entry about other code");
-        // By distance from the header, as a 32-bit number: that is how it is searched.
-        let distance = start.wrapping_sub(hdr_at) as i32;
-        assert!(last.is_none_or(|last| last <= distance), "the search table is not sorted");
-        last = Some(distance);
-        count += 1;
+        // The header stores distances as 32-bit numbers, and readers search by these.
+        let distance = start.wrapping_sub(hdr_address) as i32;
+        assert!(previous.is_none_or(|previous| previous <= distance), "the search table is not sorted");
+        previous = Some(distance);
+        row_count += 1;
     }
-    assert_eq!(count, fdes, "every entry is in the table");
+    assert_eq!(row_count, fdes, "every entry is in the table");
 }

@@ -1,5 +1,5 @@
-//! Any bytes in the place of a line table: an error, or rows that keep what the documentation promises, and so do those
-//! of each function in a jitdump.
+//! Fuzz target: arbitrary bytes as a line table are rejected, or parsed into rows with the documented invariants. The
+//! rows of each function in a jitdump have them, too.
 
 #![no_main]
 
@@ -9,7 +9,7 @@ use libfuzzer_sys::fuzz_target;
 use object::LittleEndian as LE;
 use object::read::elf::FileHeader as _;
 
-/// One for each version of DWARF that LLVM writes here.
+/// Object files with the DWARF versions that LLVM writes.
 const TEMPLATES: [&[u8]; 4] = [
     include_bytes!("../../jitlisten/testdata/numba-0.68-llvm22-dwarf4.o"),
     include_bytes!("../../jitlisten/testdata/lli-14-mcjit-dwarf4.o"),
@@ -17,7 +17,7 @@ const TEMPLATES: [&[u8]; 4] = [
     include_bytes!("../../jitlisten/testdata/clang-22-aarch64-dwarf5.o"),
 ];
 
-// The first byte chooses the object, and whether the relocations of its line table stay; the rest is the line table.
+// The first byte chooses the object, and if the relocations of its line table stay; the rest is the line table.
 fuzz_target!(|data: &[u8]| {
     let Some((&choice, table)) = data.split_first() else { return };
     let template = TEMPLATES[usize::from(choice) % TEMPLATES.len()];
@@ -30,31 +30,38 @@ fuzz_target!(|data: &[u8]| {
     let functions = LoadedObject::parse(&object).expect("only the line table was changed");
     for function in functions.functions() {
         let range = function.range;
-        let reported = fuzzing::line_entries(&rows, range);
-        assert!(reported.windows(2).all(|pair| pair[0].0 < pair[1].0), "{reported:?}");
-        assert!(reported.iter().all(|(at, _, file)| range.start().0 <= *at && *at < range.end().0 && !file.is_empty()));
-        assert!(reported.last().is_none_or(|last| last.0 == range.end().0 - 1), "the last row covers the last byte");
+        let line_entries = fuzzing::line_entries(&rows, range);
+        assert!(line_entries.windows(2).all(|pair| pair[0].0 < pair[1].0), "{line_entries:?}");
+        assert!(
+            line_entries
+                .iter()
+                .all(|(address, _, file)| range.start().0 <= *address && *address < range.end().0 && !file.is_empty())
+        );
+        assert!(
+            line_entries.last().is_none_or(|last| last.0 == range.end().0 - 1),
+            "the last row covers the last byte"
+        );
     }
 });
 
-/// The object with other bytes as its `.debug_line`, appended to the file.
-fn with_line_table(template: &[u8], table: &[u8], relocated: bool) -> Option<Vec<u8>> {
+/// Replaces the object's `.debug_line`; the new bytes are appended to the file.
+fn with_line_table(template: &[u8], table: &[u8], keep_relocations: bool) -> Option<Vec<u8>> {
     let mut file = template.to_vec();
     let header = *object::elf::FileHeader64::<LE>::parse(template).ok()?;
-    let start = header.e_shoff(LE) as usize;
+    let table_offset = header.e_shoff(LE) as usize;
     let sections = header.sections(LE, template).ok()?;
-    let size = size_of::<object::elf::SectionHeader64<LE>>();
+    let header_size = size_of::<object::elf::SectionHeader64<LE>>();
     for (index, section) in sections.enumerate() {
-        let at = start + index.0 * size;
+        let header_offset = table_offset + index.0 * header_size;
         match sections.section_name(LE, section).ok()? {
-            // sh_offset and sh_size
+            // Fields `sh_offset` and `sh_size`.
             b".debug_line" => {
-                let end = file.len() as u64;
-                file[at + 24..at + 32].copy_from_slice(&end.to_le_bytes());
-                file[at + 32..at + 40].copy_from_slice(&(table.len() as u64).to_le_bytes());
+                let data_offset = file.len() as u64;
+                file[header_offset + 24..header_offset + 32].copy_from_slice(&data_offset.to_le_bytes());
+                file[header_offset + 32..header_offset + 40].copy_from_slice(&(table.len() as u64).to_le_bytes());
                 file.extend_from_slice(table);
             }
-            b".rela.debug_line" if !relocated => file[at + 32..at + 40].fill(0),
+            b".rela.debug_line" if !keep_relocations => file[header_offset + 32..header_offset + 40].fill(0),
             _ => {}
         }
     }

@@ -1,4 +1,4 @@
-//! Any bytes are an error or an object that keeps what the documentation promises.
+//! Fuzz target: arbitrary bytes are rejected, or parsed into an object with the documented invariants.
 
 #![no_main]
 
@@ -7,14 +7,14 @@ use libfuzzer_sys::fuzz_target;
 
 fuzz_target!(|data: &[u8]| {
     if let Ok(object) = LoadedObject::parse(data) {
-        text_and_functions(&object);
+        check_text_and_functions(&object);
     }
     if let Ok(lines) = LineRows::parse(data) {
-        rows(&lines);
+        check_rows(&lines);
     }
 });
 
-fn text_and_functions(object: &LoadedObject) {
+fn check_text_and_functions(object: &LoadedObject) {
     assert!(object.text().iter().all(|text| !text.range.is_empty()));
     assert!(object.text().windows(2).all(|pair| pair[0].range.end() <= pair[1].range.start()));
     assert!(object.functions().windows(2).all(|pair| pair[0].range.end() <= pair[1].range.start()));
@@ -25,7 +25,7 @@ fn text_and_functions(object: &LoadedObject) {
     }
 }
 
-fn rows(lines: &LineRows) {
+fn check_rows(lines: &LineRows) {
     let rows = lines.rows();
     assert!(rows.last().is_none_or(|row| row.end_sequence));
     for pair in rows.windows(2) {
@@ -33,7 +33,7 @@ fn rows(lines: &LineRows) {
     }
     for row in rows {
         assert!(lines.file(row.file).is_some());
-        let known = !row.end_sequence && row.line != 0;
-        assert!(!known || lines.find(row.address) == lines.file(row.file).map(|file| (file, row.line)));
+        let has_location = !row.end_sequence && row.line != 0;
+        assert!(!has_location || lines.find(row.address) == lines.file(row.file).map(|file| (file, row.line)));
     }
 }

@@ -1,4 +1,4 @@
-//! Any linkage name gives one line that every reader of a perf map takes.
+//! Fuzz target: every linkage name becomes one line that all readers of perf maps accept.
 
 #![no_main]
 

@@ -1,5 +1,5 @@
-//! Walks the frames of an interpreter whose memory is anything: it ends, and reads only what is there. See
-//! `sampler/src/python/fuzzing.rs`.
+//! Fuzz target: walks the frames of an interpreter with arbitrary memory. The walk must end, and only read existing
+//! memory. See `sampler/src/python/fuzzing.rs`.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;

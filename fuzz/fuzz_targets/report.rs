@@ -1,8 +1,8 @@
-//! A recording, an image and a source that may hold anything, all the way to every output.
+//! Fuzz target: reads an arbitrary recording, image, source or perf map, and renders every output.
 //!
-//! The input: a byte that says what is spoilt, then its bytes. 0: the recording. 1: the image of a good recording. 2:
-//! its source. 3: its perf map. 4: a recording that is added to the good one. The good one is small, so that there are
-//! many executions.
+//! The first byte of the input selects what the rest replaces. 0: the recording. 1: the image of a good recording. 2:
+//! its source. 3: its perf map. 4: nothing; the rest is a recording to merge with the good one. The good recording is
+//! small, to allow many executions.
 #![no_main]
 
 use std::fs;
@@ -19,22 +19,22 @@ use unicode_width::UnicodeWidthStr as _;
 
 const IMAGE: &str = "object-22.so";
 
-/// The process of the good recording.
+/// PID of the good recording.
 const PID: u32 = 19001;
 
-struct Scene {
+struct Fixture {
     root: PathBuf,
     recording: Vec<u8>,
-    /// Image, source and perf map, with what is in them when they are not spoilt.
+    /// Image, source and perf map with their good content.
     files: [(PathBuf, Vec<u8>); 3],
 }
 
-/// Which of the files is spoilt.
-static SPOILT: Mutex<Option<usize>> = Mutex::new(None);
+/// Index of the file that currently has fuzzed content.
+static REPLACED: Mutex<Option<usize>> = Mutex::new(None);
 
-/// Image and source of the tests' recording in a directory of this process.
-fn scene() -> &'static Scene {
-    static SCENE: OnceLock<Scene> = OnceLock::new();
+/// Copies of the image and the source of a test recording, in a directory of this process.
+fn scene() -> &'static Fixture {
+    static SCENE: OnceLock<Fixture> = OnceLock::new();
     SCENE.get_or_init(|| {
         let testdata = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../report/testdata/sides");
         let root = std::env::temp_dir().join(format!("jitlisten-fuzz-report-{}", std::process::id()));
@@ -49,53 +49,53 @@ fn scene() -> &'static Scene {
             (root.join(format!("tmp/perf-{PID}.map")), Vec::new()),
         ];
         files.iter().for_each(|(path, bytes)| fs::write(path, bytes).unwrap());
-        Scene { recording: include_bytes!("../seeds/report/small").to_vec(), root, files }
+        Fixture { recording: include_bytes!("../seeds/report/small").to_vec(), root, files }
     })
 }
 
-/// Puts the files as the input wants them. Most inputs spoil none, and then nothing is written.
-fn place(scene: &Scene, spoil: Option<(usize, &[u8])>) {
-    let mut spoilt = SPOILT.lock().unwrap();
-    if let Some((path, good)) = spoilt.take().map(|at| &scene.files[at]) {
-        fs::write(path, good).unwrap();
+/// Restores the previously replaced file, and replaces another one if requested. Most inputs replace none, and then
+/// nothing is written.
+fn set_files(fixture: &Fixture, replacement: Option<(usize, &[u8])>) {
+    let mut replaced = REPLACED.lock().unwrap();
+    if let Some((path, original)) = replaced.take().map(|index| &fixture.files[index]) {
+        fs::write(path, original).unwrap();
     }
-    if let Some((at, bytes)) = spoil {
-        fs::write(&scene.files[at].0, bytes).unwrap();
-        *spoilt = Some(at);
+    if let Some((index, bytes)) = replacement {
+        fs::write(&fixture.files[index].0, bytes).unwrap();
+        *replaced = Some(index);
     }
 }
 
-fn read(scene: &Scene, bytes: &[u8]) -> Option<Recording> {
-    Recording::read_with(&mut Cursor::new(bytes), &Selection::default(), std::slice::from_ref(&scene.root)).ok()
+fn read(fixture: &Fixture, bytes: &[u8]) -> Option<Recording> {
+    Recording::read_with(&mut Cursor::new(bytes), &Selection::default(), std::slice::from_ref(&fixture.root)).ok()
 }
 
 fuzz_target!(|data: &[u8]| {
-    let Some((what, bytes)) = data.split_first() else { return };
+    let Some((selector, bytes)) = data.split_first() else { return };
     let scene = scene();
-    let kind = what % 5;
-    place(scene, matches!(kind, 1..=3).then(|| (usize::from(kind) - 1, bytes)));
+    let kind = selector % 5;
+    set_files(scene, matches!(kind, 1..=3).then(|| (usize::from(kind) - 1, bytes)));
     let recording = match kind {
         0 => read(scene, bytes),
-        4 => read(scene, bytes).and_then(|more| {
-            let good = read(scene, &scene.recording).expect("the good one is read");
-            Recording::merged(vec![good, more]).ok()
+        4 => read(scene, bytes).and_then(|second| {
+            let fixture_recording = read(scene, &scene.recording).expect("the good one is read");
+            Recording::merged(vec![fixture_recording, second]).ok()
         }),
         _ => read(scene, &scene.recording),
     };
     let Some(recording) = recording else { return };
-    let lookup = Lookup { roots: vec![scene.root.clone()], native_lines: what & 0x80 != 0, kernel: false };
+    let lookup = Lookup { roots: vec![scene.root.clone()], native_lines: selector & 0x80 != 0, kernel: false };
     let report = Report::new(recording, None, &Options { lookup, by_thread: true, ..Options::default() });
 
     let profile = &report.profile;
     let lines = profile.files.iter().flat_map(|file| file.lines.values());
-    let lines: u64 = lines.map(|line| line.shares.own.samples).sum();
-    assert_eq!(lines + profile.without_line.samples + profile.outside_all().samples, profile.all.samples);
-    let functions: u64 = profile.functions.iter().map(|row| row.shares.own.samples).sum();
-    assert_eq!(functions, profile.all.samples);
-    let whole = |line: &jitlisten_report::Line| {
-        line.shares.own <= line.shares.total && line.shares.total <= profile.all
-    };
-    assert!(profile.files.iter().flat_map(|file| file.lines.values()).all(whole));
+    let line_samples: u64 = lines.map(|line| line.shares.own.samples).sum();
+    assert_eq!(line_samples + profile.without_line.samples + profile.outside_all().samples, profile.all.samples);
+    let function_samples: u64 = profile.functions.iter().map(|row| row.shares.own.samples).sum();
+    assert_eq!(function_samples, profile.all.samples);
+    let is_consistent =
+        |line: &jitlisten_report::Line| line.shares.own <= line.shares.total && line.shares.total <= profile.all;
+    assert!(profile.files.iter().flat_map(|file| file.lines.values()).all(is_consistent));
     let style = Style { all: true, threads: true, processes: true, hosts: true, width: Some(80), ..Style::default() };
     let text = to_text(&report, style);
     assert!(!text.contains('\x1b') && text.lines().all(|line| line.width() <= 80));

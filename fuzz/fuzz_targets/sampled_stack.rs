@@ -1,25 +1,25 @@
-//! Walks a stack by an `.eh_frame` that is anything, over a stack that is anything: it ends, and reads only what is
-//! there.
+//! Fuzz target: unwinds an arbitrary stack with an arbitrary `.eh_frame`. The walk must end, and only read existing
+//! memory.
 //!
 //! ```text
 //!   2 bytes     size of the .eh_frame
-//!   ...         the .eh_frame, and with the highest bit of the size an .eh_frame_hdr that is the same bytes
-//!   rest        the stack
+//!   ...         .eh_frame; if the highest bit of the size is set, it also serves as .eh_frame_hdr
+//!   rest        stack
 //! ```
 #![no_main]
 
 use jitlisten_sampler::unwind::{self, Code, CodeMap, FrameTable, Memory, REGISTERS, Registers, RuleCache, walk};
 use libfuzzer_sys::fuzz_target;
 
-const CODE: u64 = 0x10_0000;
-const STACK: u64 = 0x7000_0000;
+const CODE_ADDRESS: u64 = 0x10_0000;
+const STACK_ADDRESS: u64 = 0x7000_0000;
 
 struct Map(FrameTable);
 
 impl CodeMap for Map {
     fn find(&self, address: u64) -> Option<Code<'_>> {
         match address {
-            CODE..0x20_0000 => Some(Code::Table(&self.0)),
+            CODE_ADDRESS..0x20_0000 => Some(Code::Table(&self.0)),
             0x20_0000..0x20_1000 => Some(Code::Trampoline),
             0x30_0000..0x30_1000 => Some(Code::Bare),
             _ => None,
@@ -31,8 +31,8 @@ struct Stack<'a>(&'a [u8]);
 
 impl Memory for Stack<'_> {
     fn read(&mut self, address: u64) -> Option<u64> {
-        let at = usize::try_from(address.checked_sub(STACK)?).ok()?;
-        Some(u64::from_le_bytes(self.0.get(at..at.checked_add(8)?)?.try_into().ok()?))
+        let offset = usize::try_from(address.checked_sub(STACK_ADDRESS)?).ok()?;
+        Some(u64::from_le_bytes(self.0.get(offset..offset.checked_add(8)?)?.try_into().ok()?))
     }
 }
 
@@ -41,21 +41,25 @@ fuzz_target!(|data: &[u8]| {
     let size = usize::from(u16::from_le_bytes([*low, *high & 0x7f])).min(rest.len());
     let (section, stack) = rest.split_at(size);
     let table = if high & 0x80 == 0 {
-        FrameTable::by_reading(section.to_vec().into(), CODE, CODE)
+        FrameTable::by_reading(section.to_vec().into(), CODE_ADDRESS, CODE_ADDRESS)
     } else {
-        let Some(table) = FrameTable::with_header(section.to_vec().into(), CODE, CODE, section, CODE) else { return };
+        let Some(table) =
+            FrameTable::with_header(section.to_vec().into(), CODE_ADDRESS, CODE_ADDRESS, section, CODE_ADDRESS)
+        else {
+            return;
+        };
         table
     };
-    let starts: Vec<u64> = table.starts().take(8).chain([0x20_0000, 0x30_0000]).collect();
+    let start_addresses: Vec<u64> = table.starts().take(8).chain([0x20_0000, 0x30_0000]).collect();
     let map = Map(table);
     let mut cache = RuleCache::default();
-    for start in starts {
-        let mut values = [STACK + 64; REGISTERS];
-        (values[unwind::PROGRAM], values[unwind::STACK]) = (start, STACK);
+    for start in start_addresses {
+        let mut values = [STACK_ADDRESS + 64; REGISTERS];
+        (values[unwind::PROGRAM], values[unwind::STACK]) = (start, STACK_ADDRESS);
         let mut frames = 0;
         let mut registers = Registers::new(values);
         for _ in 0..2 {
-            // The second time from the cache.
+            // The second walk uses the cache.
             frames = 0;
             walk(registers, &map, &mut Stack(stack), &mut cache, |_, _| {
                 frames += 1;

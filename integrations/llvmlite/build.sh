@@ -1,12 +1,11 @@
 #!/usr/bin/env bash
-# llvmlite 0.50.0 from PyPI's sources, with jitlisten.patch, linked with the library in target/release and with the
-# system's LLVM 22; then Numba 0.68.1 on top of it, in the virtual environment target/venv/numba-0.68.1-patched.
+# Builds llvmlite 0.50.0 from PyPI's sources with jitlisten.patch, linked with the library in target/release and the
+# system's LLVM 22. Installs it with Numba 0.68.1 in the virtual environment target/venv/numba-0.68.1-patched.
 #
 #   integrations/llvmlite/build.sh
 #
-# Takes a minute or two, and no time when nothing it depends on has changed. Needs llvm-22-dev, a C++ compiler, Python
-# 3.11 to
-# 3.13 and pip's registry.
+# Takes a minute or two, or no time if no input has changed. Requires llvm-22-dev, a C++ compiler, Python 3.11 to 3.13
+# and access to PyPI.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 

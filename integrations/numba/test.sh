@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
-# Applies lineinfo.patch to a copy of an installed Numba 0.68.1 and runs its test there, and Numba's own tests of debug
-# information.
+# Applies lineinfo.patch to a copy of an installed Numba 0.68.1, and runs its test there together with Numba's own tests of
+# debug information.
 #
-#   integrations/numba/test.sh PYTHON      about a minute
+#   integrations/numba/test.sh PYTHON      takes about a minute
 set -euo pipefail
 python=$(realpath -s "${1:?a Python that has Numba 0.68.1}")
 cd "$(dirname "$0")"

@@ -1,15 +1,15 @@
-//! A compiler built on inkwell, visible to perf, gdb and unwinders.
+//! Compiler built on inkwell, visible to perf, gdb and unwinders.
 //!
 //! ```text
 //! cargo build --release -p jitlisten --example inkwell --features llvm22-1,inkwell/llvm22-1-prefer-dynamic
-//! perf record -g target/release/examples/inkwell 2     # seconds of processor time
+//! perf record -g target/release/examples/inkwell 2     # seconds of CPU time
 //! perf report                                          # alpha, beta and gamma, with their callers
 //! ```
 //!
-//! With `timer` behind the seconds it raises SIGVTALRM while `gamma` runs: a debugger stops there. With `attach`, the
-//! engine is made by inkwell alone and the listener is attached to it later.
+//! With `timer` after the seconds, SIGVTALRM is raised while `gamma` runs, so that a debugger stops there. With
+//! `attach`, inkwell alone creates the engine, and the listener is attached to it later.
 
-// A program may print.
+// Examples may print.
 #![allow(clippy::disallowed_methods, reason = "a program of its own")]
 #![allow(clippy::print_stdout)]
 
@@ -26,42 +26,42 @@ type Chain = unsafe extern "C" fn(i64, f64) -> f64;
 const LOOP: i64 = 2_000_000;
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
-    let words: Vec<String> = std::env::args().skip(1).collect();
-    let seconds: f64 = words.first().map_or(Ok(1.0), |word| word.parse())?;
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    let seconds: f64 = arguments.first().map_or(Ok(1.0), |argument| argument.parse())?;
     Target::initialize_native(&InitializationConfig::default())?;
     let context = Context::create();
     let module = chain(&context)?;
 
-    // Frame pointers and unwind tables, before any code is made.
+    // Enable frame pointers and unwind tables before any code is generated.
     producer::make_unwindable(&module);
-    let (engine, listener) = if words.iter().any(|word| word == "attach") {
+    let (engine, listener) = if arguments.iter().any(|argument| argument == "attach") {
         let engine = module.create_jit_execution_engine(OptimizationLevel::Default)?;
         let listener = producer::attach(&engine);
         (engine, listener)
     } else {
         producer::create_engine(&module, OptimizationLevel::Default)?
     };
-    // SAFETY: `chain` has made it with this signature.
+    // SAFETY: `chain` built the function with this signature.
     let alpha = unsafe { engine.get_function::<Chain>("alpha")? };
-    // Superfluous after `create_engine`; needed after `attach`, whenever code has been finalized.
+    // Needed after `attach`, whenever code has been finalized; redundant after `create_engine`.
     listener.finalized();
 
-    // SAFETY: as above.
+    // SAFETY: same as above.
     println!("{}\nrunning", unsafe { alpha.call(10, 1.0) });
-    if words.iter().any(|word| word == "timer") {
+    if arguments.iter().any(|argument| argument == "timer") {
         raise_sigvtalrm_soon();
     }
-    let until = processor_time() + seconds;
+    let deadline = cpu_time() + seconds;
     let mut result = 1.0;
-    while processor_time() < until {
-        // SAFETY: as above.
+    while cpu_time() < deadline {
+        // SAFETY: same as above.
         result = unsafe { alpha.call(LOOP, 1.0) };
     }
     println!("{result}");
     Ok(())
 }
 
-/// `alpha` calls `beta` calls `gamma`, and `gamma` is where the time goes.
+/// Builds the chain `alpha` -> `beta` -> `gamma`; `gamma` uses nearly all of the time.
 fn chain(context: &Context) -> Result<Module<'_>, BuilderError> {
     let module = context.create_module("chain");
     let builder = context.create_builder();
@@ -71,7 +71,7 @@ fn chain(context: &Context) -> Result<Module<'_>, BuilderError> {
     Ok(module)
 }
 
-/// An empty function `double name(i64 n, double x)` that LLVM must not inline.
+/// Declares a function `double name(i64 n, double x)` that LLVM must not inline.
 fn declare<'ctx>(context: &'ctx Context, module: &Module<'ctx>, name: &str) -> FunctionValue<'ctx> {
     let (n, x) = (context.i64_type(), context.f64_type());
     let function = module.add_function(name, x.fn_type(&[n.into(), x.into()], false), None);
@@ -91,14 +91,14 @@ fn caller<'ctx>(
     let function = declare(context, module, name);
     builder.position_at_end(context.append_basic_block(function, "entry"));
     let arguments: Vec<_> = function.get_param_iter().map(Into::into).collect();
-    let called = builder.build_call(callee, &arguments, "called")?.try_as_basic_value().unwrap_basic();
-    // Something is left to do after the call: it is no tail call.
-    let result = builder.build_float_mul(called.into_float_value(), context.f64_type().const_float(2.0), "twice")?;
-    builder.build_return(Some(&result))?;
+    let result = builder.build_call(callee, &arguments, "called")?.try_as_basic_value().unwrap_basic();
+    // Code after the call prevents a tail call.
+    let doubled = builder.build_float_mul(result.into_float_value(), context.f64_type().const_float(2.0), "twice")?;
+    builder.build_return(Some(&doubled))?;
     Ok(function)
 }
 
-/// `for _ in 0..n { x = x * 0.75 + 1 / (x * x + 1) }`
+/// Builds `for _ in 0..n { x = x * 0.75 + 1 / (x * x + 1) }`.
 fn hot_loop<'ctx>(
     context: &'ctx Context,
     module: &Module<'ctx>,
@@ -121,7 +121,7 @@ fn hot_loop<'ctx>(
     builder.build_conditional_branch(done, out, body)?;
 
     builder.position_at_end(out);
-    // A result that is no number would mean that the loop is wrong.
+    // Return 0 instead of NaN, which would mean that the loop is wrong.
     let ordered = builder.build_float_compare(FloatPredicate::ORD, next_x, next_x, "ordered")?;
     let result = builder.build_select(ordered, next_x, f64_type.const_zero(), "result")?;
     builder.build_return(Some(&result))?;
@@ -135,21 +135,21 @@ fn step<'ctx>(
 ) -> Result<FloatValue<'ctx>, BuilderError> {
     let square = builder.build_float_mul(x, x, "square")?;
     let inverse = builder.build_float_div(one, builder.build_float_add(square, one, "more")?, "inverse")?;
-    let less = builder.build_float_mul(x, one.get_type().const_float(0.75), "less")?;
-    builder.build_float_add(less, inverse, "next_x")
+    let scaled = builder.build_float_mul(x, one.get_type().const_float(0.75), "less")?;
+    builder.build_float_add(scaled, inverse, "next_x")
 }
 
-/// What this process has used so far, in seconds.
-fn processor_time() -> f64 {
-    let mut used = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+/// CPU time of this process in seconds.
+fn cpu_time() -> f64 {
+    let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
     // SAFETY: writes one timespec.
-    unsafe { libc::clock_gettime(libc::CLOCK_PROCESS_CPUTIME_ID, &raw mut used) };
-    used.tv_sec as f64 + used.tv_nsec as f64 * 1e-9
+    unsafe { libc::clock_gettime(libc::CLOCK_PROCESS_CPUTIME_ID, &raw mut time) };
+    time.tv_sec as f64 + time.tv_nsec as f64 * 1e-9
 }
 
 fn raise_sigvtalrm_soon() {
-    let half = libc::timeval { tv_sec: 0, tv_usec: 500_000 };
-    let once = libc::itimerval { it_interval: libc::timeval { tv_sec: 0, tv_usec: 0 }, it_value: half };
-    // SAFETY: the structure is filled, no old value is asked for.
-    unsafe { libc::setitimer(libc::ITIMER_VIRTUAL, &raw const once, std::ptr::null_mut()) };
+    let half_second = libc::timeval { tv_sec: 0, tv_usec: 500_000 };
+    let timer = libc::itimerval { it_interval: libc::timeval { tv_sec: 0, tv_usec: 0 }, it_value: half_second };
+    // SAFETY: the structure is initialised, and the old value is not requested.
+    unsafe { libc::setitimer(libc::ITIMER_VIRTUAL, &raw const timer, std::ptr::null_mut()) };
 }

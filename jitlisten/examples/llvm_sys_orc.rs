@@ -1,16 +1,16 @@
-//! A program that uses LLVM's ORC through llvm-sys, visible to perf, gdb and unwinders.
+//! Program that uses LLVM's ORC through llvm-sys, visible to perf, gdb and unwinders.
 //!
 //! ```text
 //! cargo build --release -p jitlisten --example llvm_sys_orc --features llvm22-1,inkwell/llvm22-1-prefer-dynamic
-//! perf record -g target/release/examples/llvm_sys_orc 2     # seconds of processor time
+//! perf record -g target/release/examples/llvm_sys_orc 2     # seconds of CPU time
 //! perf report                                               # alpha, beta and gamma, with their callers
 //! ```
 //!
-//! Words behind the seconds: `timer` raises SIGVTALRM while `gamma` runs (a debugger stops there); `default` links with
-//! what LLVM takes by itself, that is JITLink in later versions, instead of RuntimeDyld; `closed` disposes of the JIT
-//! before the program ends, and says so.
+//! Optional arguments after the seconds: `timer` raises SIGVTALRM while `gamma` runs, so that a debugger stops there;
+//! `default` links with LLVM's default linker (JITLink in later versions) instead of RuntimeDyld; `closed` disposes of
+//! the JIT before the program ends, and prints that.
 
-// A program may print.
+// Examples may print.
 #![allow(clippy::disallowed_methods, reason = "a program of its own")]
 #![allow(clippy::print_stdout)]
 
@@ -22,7 +22,7 @@ use jitlisten::producer::llvm as producer;
 use jitlisten::producer::llvm_sys::core::{LLVMCreateMemoryBufferWithMemoryRangeCopy, LLVMDisposeMessage};
 use jitlisten::producer::llvm_sys::error::{LLVMDisposeErrorMessage, LLVMErrorRef, LLVMGetErrorMessage};
 use jitlisten::producer::llvm_sys::execution_engine::LLVMCreateGDBRegistrationListener;
-// LLVM 22 has a better one, the others have only this.
+// Deprecated in LLVM 22, but earlier versions have no other.
 #[allow(deprecated)]
 use jitlisten::producer::llvm_sys::ir_reader::LLVMParseIRInContext;
 use jitlisten::producer::llvm_sys::orc2::ee::{
@@ -44,7 +44,8 @@ use jitlisten::producer::llvm_sys::target::{LLVM_InitializeNativeAsmPrinter, LLV
 type Chain = extern "C" fn(i64, f64) -> f64;
 const LOOP: i64 = 2_000_000;
 
-/// `alpha` calls `beta` calls `gamma`, and `gamma` is where the time goes. Every LLVM reads it: no pointers.
+/// IR of the chain `alpha` -> `beta` -> `gamma`; `gamma` uses nearly all of the time. Without pointers, so that every
+/// LLVM can parse it.
 const CHAIN: &CStr = c"
 define double @gamma(i64 %n, double %x) noinline nounwind {
 entry:
@@ -76,22 +77,22 @@ define double @alpha(i64 %n, double %x) noinline nounwind {
 ";
 
 fn main() -> Result<(), Box<dyn Error>> {
-    let words: Vec<String> = std::env::args().skip(1).collect();
-    let is_said = |wanted: &str| words.iter().any(|word| word == wanted);
-    let seconds: f64 = words.first().map_or(Ok(1.0), |word| word.parse())?;
-    // SAFETY: LLVM's own order of calls, on one thread.
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    let has_argument = |name: &str| arguments.iter().any(|argument| argument == name);
+    let seconds: f64 = arguments.first().map_or(Ok(1.0), |argument| argument.parse())?;
+    // SAFETY: follows LLVM's order of calls, on one thread.
     unsafe {
         LLVM_InitializeNativeTarget();
         LLVM_InitializeNativeAsmPrinter();
-        let jit = create_jit(is_said("default"))?;
+        let jit = create_jit(has_argument("default"))?;
         let alpha = compile(jit)?;
         println!("{}\nrunning", alpha(10, 1.0));
-        if is_said("timer") {
+        if has_argument("timer") {
             raise_sigvtalrm_soon();
         }
         run(alpha, seconds);
-        if is_said("closed") {
-            checked(LLVMOrcDisposeLLJIT(jit))?;
+        if has_argument("closed") {
+            check_error(LLVMOrcDisposeLLJIT(jit))?;
             println!("closed");
         }
     }
@@ -99,9 +100,9 @@ fn main() -> Result<(), Box<dyn Error>> {
 }
 
 fn run(alpha: Chain, seconds: f64) {
-    let until = processor_time() + seconds;
+    let deadline = cpu_time() + seconds;
     let mut result = 1.0;
-    while processor_time() < until {
+    while cpu_time() < deadline {
         result = alpha(LOOP, 1.0);
     }
     println!("{result}");
@@ -109,26 +110,26 @@ fn run(alpha: Chain, seconds: f64) {
 
 unsafe fn create_jit(is_default: bool) -> Result<LLVMOrcLLJITRef, String> {
     let mut jit = null_mut();
-    // SAFETY: the caller's.
+    // SAFETY: LLVM is initialised, and the program has one thread.
     unsafe {
         let builder = LLVMOrcCreateLLJITBuilder();
         if !is_default {
             LLVMOrcLLJITBuilderSetObjectLinkingLayerCreator(builder, create_layer, null_mut());
         }
-        checked(LLVMOrcCreateLLJIT(&raw mut jit, builder))?;
-        // Before anything is compiled.
+        check_error(LLVMOrcCreateLLJIT(&raw mut jit, builder))?;
+        // Attach before anything is compiled.
         assert!(producer::attach_layer(LLVMOrcLLJITGetObjLinkingLayer(jit)), "a layer of another kind");
     }
     Ok(jit)
 }
 
-/// RuntimeDyld, registered with gdb, too.
+/// Creates a RuntimeDyld layer that also registers its objects with gdb.
 extern "C" fn create_layer(
     _context: *mut c_void,
     session: LLVMOrcExecutionSessionRef,
     _triple: *const c_char,
 ) -> LLVMOrcObjectLayerRef {
-    // SAFETY: LLVM hands over its session; the listener is a static of LLVM's.
+    // SAFETY: LLVM passes its session; the listener is a static of LLVM.
     unsafe {
         let layer = create_rtdyld_layer(session);
         register_jit_event_listener(layer, LLVMCreateGDBRegistrationListener());
@@ -137,17 +138,17 @@ extern "C" fn create_layer(
 }
 
 unsafe fn compile(jit: LLVMOrcLLJITRef) -> Result<Chain, String> {
-    // SAFETY: the caller's; whatever is made here goes to LLVM.
+    // SAFETY: `jit` is live; LLVM takes ownership of the module.
     unsafe {
         let (shared, context) = create_context();
         let module = parse(context)?;
-        // Frame pointers and unwind tables, before any code is made.
+        // Enable frame pointers and unwind tables before any code is generated.
         producer::make_unwindable(module);
         let module = LLVMOrcCreateNewThreadSafeModule(module, shared);
         LLVMOrcDisposeThreadSafeContext(shared);
-        checked(LLVMOrcLLJITAddLLVMIRModule(jit, LLVMOrcLLJITGetMainJITDylib(jit), module))?;
+        check_error(LLVMOrcLLJITAddLLVMIRModule(jit, LLVMOrcLLJITGetMainJITDylib(jit), module))?;
         let mut address = 0;
-        checked(LLVMOrcLLJITLookup(jit, &raw mut address, c"alpha".as_ptr()))?;
+        check_error(LLVMOrcLLJITLookup(jit, &raw mut address, c"alpha".as_ptr()))?;
         Ok(std::mem::transmute::<usize, Chain>(address as usize))
     }
 }
@@ -155,19 +156,19 @@ unsafe fn compile(jit: LLVMOrcLLJITRef) -> Result<Chain, String> {
 #[allow(deprecated)]
 unsafe fn parse(context: LLVMContextRef) -> Result<LLVMModuleRef, String> {
     let (mut module, mut message) = (null_mut(), null_mut());
-    // SAFETY: the buffer is LLVM's from then on, the message is ours.
+    // SAFETY: LLVM takes ownership of the buffer; the message is ours.
     unsafe {
         let buffer = LLVMCreateMemoryBufferWithMemoryRangeCopy(CHAIN.as_ptr(), CHAIN.count_bytes(), c"chain".as_ptr());
         if LLVMParseIRInContext(context, buffer, &raw mut module, &raw mut message) == 0 {
             return Ok(module);
         }
-        let said = CStr::from_ptr(message).to_string_lossy().into_owned();
+        let text = CStr::from_ptr(message).to_string_lossy().into_owned();
         LLVMDisposeMessage(message);
-        Err(said)
+        Err(text)
     }
 }
 
-/// LLVM 21 turned this round.
+/// Creates a context. LLVM 21 reversed which of the two contexts is created from the other.
 #[cfg(any(feature = "llvm21-1", feature = "llvm22-1"))]
 fn create_context() -> (LLVMOrcThreadSafeContextRef, LLVMContextRef) {
     use jitlisten::producer::llvm_sys::core::LLVMContextCreate;
@@ -189,30 +190,30 @@ fn create_context() -> (LLVMOrcThreadSafeContextRef, LLVMContextRef) {
     }
 }
 
-unsafe fn checked(error: LLVMErrorRef) -> Result<(), String> {
+unsafe fn check_error(error: LLVMErrorRef) -> Result<(), String> {
     if error.is_null() {
         return Ok(());
     }
-    // SAFETY: an error of LLVM's, consumed once.
+    // SAFETY: an LLVM error, consumed once.
     unsafe {
         let message = LLVMGetErrorMessage(error);
-        let said = CStr::from_ptr(message).to_string_lossy().into_owned();
+        let text = CStr::from_ptr(message).to_string_lossy().into_owned();
         LLVMDisposeErrorMessage(message);
-        Err(said)
+        Err(text)
     }
 }
 
-/// What this process has used so far, in seconds.
-fn processor_time() -> f64 {
-    let mut used = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+/// CPU time of this process in seconds.
+fn cpu_time() -> f64 {
+    let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
     // SAFETY: writes one timespec.
-    unsafe { libc::clock_gettime(libc::CLOCK_PROCESS_CPUTIME_ID, &raw mut used) };
-    used.tv_sec as f64 + used.tv_nsec as f64 * 1e-9
+    unsafe { libc::clock_gettime(libc::CLOCK_PROCESS_CPUTIME_ID, &raw mut time) };
+    time.tv_sec as f64 + time.tv_nsec as f64 * 1e-9
 }
 
 fn raise_sigvtalrm_soon() {
-    let half = libc::timeval { tv_sec: 0, tv_usec: 500_000 };
-    let once = libc::itimerval { it_interval: libc::timeval { tv_sec: 0, tv_usec: 0 }, it_value: half };
-    // SAFETY: the structure is filled, no old value is asked for.
-    unsafe { libc::setitimer(libc::ITIMER_VIRTUAL, &raw const once, null_mut()) };
+    let half_second = libc::timeval { tv_sec: 0, tv_usec: 500_000 };
+    let timer = libc::itimerval { it_interval: libc::timeval { tv_sec: 0, tv_usec: 0 }, it_value: half_second };
+    // SAFETY: the structure is initialised, and the old value is not requested.
+    unsafe { libc::setitimer(libc::ITIMER_VIRTUAL, &raw const timer, null_mut()) };
 }

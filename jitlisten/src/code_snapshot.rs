@@ -1,4 +1,4 @@
-//! The memory of an object, read once for all sinks.
+//! Copy of an object's memory, read once for all sinks.
 
 #![forbid(unsafe_code)]
 
@@ -7,67 +7,66 @@ use std::cell::OnceCell;
 use crate::process::checked_read;
 use crate::{AddressRange, LoadedObject};
 
-/// The most bytes between what is wanted that are read along: reading in one piece takes half the time of reading in
-/// two.
-const LARGEST_GAP: u64 = 8192;
+/// Maximum number of extra bytes to read between the requested ranges. One read takes half the time of two.
+const MAX_GAP_BYTES: u64 = 8192;
 
-/// The text ranges and the `.eh_frame` of an object, as they are in memory when they are first asked for.
+/// Contents of an object's text ranges and `.eh_frame`. They are read on first use.
 pub(crate) struct CodeSnapshot {
     pid: u32,
-    /// Sorted by address.
-    wanted: Vec<AddressRange>,
+    /// Requested ranges, sorted by address.
+    ranges: Vec<AddressRange>,
     read: OnceCell<Read>,
 }
 
 enum Read {
-    /// All of them and what is between.
+    /// Hull of all ranges, and its bytes.
     Whole(AddressRange, Vec<u8>),
-    /// Each by itself.
+    /// Bytes of each range; `None` if unreadable.
     Apart(Vec<Option<Vec<u8>>>),
 }
 
 impl CodeSnapshot {
     pub(crate) fn of(pid: u32, object: &LoadedObject) -> Self {
         let text = object.text().iter().map(|text| text.range);
-        let mut wanted = Vec::with_capacity(object.text().len() + 1);
-        wanted.extend(text.chain(object.eh_frame()));
-        wanted.sort();
-        CodeSnapshot { pid, wanted, read: OnceCell::new() }
+        let mut ranges = Vec::with_capacity(object.text().len() + 1);
+        ranges.extend(text.chain(object.eh_frame()));
+        ranges.sort();
+        CodeSnapshot { pid, ranges, read: OnceCell::new() }
     }
 
-    /// The process that looks; asked for once, because that is a system call.
+    /// Process that is read. Cached, because querying it takes a system call.
     pub(crate) fn pid(&self) -> u32 {
         self.pid
     }
 
-    /// The bytes of `range`, which lies in one of them; `None` where they cannot be read.
+    /// Bytes of `range`, which must lie within a requested range; `None` if unreadable.
     pub(crate) fn get(&self, range: AddressRange) -> Option<&[u8]> {
-        // Text ranges do not overlap; where an `.eh_frame` does overlap one, some of it may not be found.
-        let index = self.wanted.partition_point(|part| part.start() <= range.start()).checked_sub(1)?;
-        self.wanted.get(index).filter(|part| part.covers(range))?;
+        // Text ranges do not overlap. If an `.eh_frame` overlaps one, parts of it may not be found.
+        let index = self.ranges.partition_point(|candidate| candidate.start() <= range.start()).checked_sub(1)?;
+        self.ranges.get(index).filter(|candidate| candidate.covers(range))?;
         let (start, bytes) = match self.read.get_or_init(|| self.read()) {
             Read::Whole(hull, bytes) => (hull.start(), bytes),
-            Read::Apart(parts) => (self.wanted.get(index)?.start(), parts.get(index)?.as_ref()?),
+            Read::Apart(parts) => (self.ranges.get(index)?.start(), parts.get(index)?.as_ref()?),
         };
-        let from = (range.start().0 - start.0) as usize;
-        bytes.get(from..from + range.size() as usize)
+        let offset = (range.start().0 - start.0) as usize;
+        bytes.get(offset..offset + range.size() as usize)
     }
 
     fn read(&self) -> Read {
         let hull = self.hull().and_then(|hull| Some((hull, checked_read::copy_in(self.pid, hull).ok()?)));
         match hull {
             Some((hull, bytes)) => Read::Whole(hull, bytes),
-            // One of them is not there, or something between them. The others may be.
-            None => Read::Apart(self.wanted.iter().map(|&range| checked_read::copy_in(self.pid, range).ok()).collect()),
+            // A range, or a gap between ranges, is not mapped; the other ranges may be readable.
+            None => Read::Apart(self.ranges.iter().map(|&range| checked_read::copy_in(self.pid, range).ok()).collect()),
         }
     }
 
-    /// What holds all of them, if there is not much between.
+    /// Hull of all ranges, unless it contains too many other bytes.
     fn hull(&self) -> Option<AddressRange> {
-        let start = self.wanted.iter().map(|range| range.start()).min()?;
-        let end = self.wanted.iter().map(|range| range.end()).max()?;
-        let wanted = self.wanted.iter().fold(LARGEST_GAP, |sum, range| sum.saturating_add(range.size()));
-        AddressRange::new(start, end.0 - start.0).filter(|hull| hull.size() <= wanted)
+        let start = self.ranges.iter().map(|range| range.start()).min()?;
+        let end = self.ranges.iter().map(|range| range.end()).max()?;
+        let max_size = self.ranges.iter().fold(MAX_GAP_BYTES, |sum, range| sum.saturating_add(range.size()));
+        AddressRange::new(start, end.0 - start.0).filter(|hull| hull.size() <= max_size)
     }
 }
 
@@ -76,10 +75,10 @@ mod tests {
     use super::*;
     use crate::Address;
 
-    fn snapshot(wanted: &[AddressRange]) -> CodeSnapshot {
-        let mut wanted = wanted.to_vec();
-        wanted.sort();
-        CodeSnapshot { pid: std::process::id(), wanted, read: OnceCell::new() }
+    fn snapshot(ranges: &[AddressRange]) -> CodeSnapshot {
+        let mut ranges = ranges.to_vec();
+        ranges.sort();
+        CodeSnapshot { pid: std::process::id(), ranges, read: OnceCell::new() }
     }
 
     fn range(bytes: &[u8]) -> AddressRange {
@@ -89,23 +88,23 @@ mod tests {
     #[test]
     fn neighbours_are_read_in_one_piece_and_others_apart() {
         let memory: Vec<u8> = (0..100_000_u32).map(|number| number as u8).collect();
-        for between in [0, 100, 50_000] {
-            let (last, first) = (&memory[300 + between..400 + between], &memory[100..300]);
+        for gap_bytes in [0, 100, 50_000] {
+            let (last, first) = (&memory[300 + gap_bytes..400 + gap_bytes], &memory[100..300]);
             let snapshot = snapshot(&[range(last), range(first)]);
             assert_eq!(
                 (snapshot.get(range(first)), snapshot.get(range(&last[10..20]))),
                 (Some(first), Some(&last[10..20]))
             );
-            assert_eq!(matches!(snapshot.read.get(), Some(Read::Whole(..))), between < 50_000);
+            assert_eq!(matches!(snapshot.read.get(), Some(Read::Whole(..))), gap_bytes < 50_000);
             assert_eq!(snapshot.get(range(&memory[..100])), None);
         }
     }
 
     #[test]
     fn what_is_there_is_read_whatever_is_missing() {
-        let here = [1_u8, 2, 3];
-        let nowhere = AddressRange::new(Address(16), 8).unwrap();
-        let snapshot = snapshot(&[range(&here), nowhere]);
-        assert_eq!((snapshot.get(range(&here)), snapshot.get(nowhere)), (Some(&here[..]), None));
+        let bytes = [1_u8, 2, 3];
+        let unmapped = AddressRange::new(Address(16), 8).unwrap();
+        let snapshot = snapshot(&[range(&bytes), unmapped]);
+        assert_eq!((snapshot.get(range(&bytes)), snapshot.get(unmapped)), (Some(&bytes[..]), None));
     }
 }

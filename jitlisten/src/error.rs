@@ -1,4 +1,4 @@
-//! Errors: of objects that a caller reports, and of files.
+//! Errors about reported objects and about files.
 
 #![forbid(unsafe_code)]
 
@@ -6,61 +6,68 @@ use core::fmt;
 
 use crate::{AddressRange, ObjectId};
 
-/// Everything this crate refuses, named by what was found.
+/// Error about an object, or about a file that the crate writes.
+///
+/// ```
+/// use jitlisten::{Error, LoadedObject};
+///
+/// let error = LoadedObject::parse(b"not an ELF file").unwrap_err();
+/// assert!(matches!(error, Error::NotAnObject(_)));
+/// ```
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum Error {
-    /// The bytes are not an ELF object this crate can read; the text is the reader's.
+    /// The bytes are not a readable ELF object; the message is the ELF reader's.
     NotAnObject(Reason),
     /// The object is for another machine (`e_machine`).
     OtherMachine(u16),
     /// The file is neither relocatable nor linked (`e_type`).
     OtherFileType(u16),
-    /// Two loaded executable sections claim the same memory.
+    /// Two loaded executable sections overlap in memory.
     SectionsOverlap(AddressRange, AddressRange),
-    /// A loaded section leaves the address space.
+    /// A loaded section exceeds the address space.
     OutsideAddressSpace {
-        /// `sh_addr`
+        /// `sh_addr` of the section.
         start: u64,
-        /// `sh_size`
+        /// `sh_size` of the section.
         size: u64,
     },
-    /// Following the object's own counts and references would copy more than `limit` bytes, far more than it has.
+    /// Counts and references in the object would expand to more than `limit` bytes, far more than the object has.
     TooMuchData {
-        /// What an object of this size may ask for.
+        /// Limit for an object of this size.
         limit: u64,
     },
-    /// There is no memory to work on an object of `size` bytes.
+    /// There is not enough memory to process an object of `size` bytes.
     NoMemory {
-        /// The object's size.
+        /// Size of the object.
         size: usize,
     },
-    /// A relocation of a type this crate does not know (`r_type`).
+    /// Unsupported relocation type (`r_type`).
     UnknownRelocation(u32),
-    /// A relocation that points outside its section (`r_offset`).
+    /// Relocation that points outside its section (`r_offset`).
     RelocationOutside(u64),
-    /// DWARF or call frame information that cannot be read; the text is the reader's.
+    /// Malformed DWARF or call frame information; the message is the DWARF reader's.
     Dwarf(Reason),
-    /// Call frame information that cannot be written for another place; the text is the converter's.
+    /// Call frame information that cannot be rewritten for other addresses; the message is the converter's.
     Move(Reason),
-    /// An ELF file that cannot be written; the text is the writer's.
+    /// ELF file that cannot be written; the message is the ELF writer's.
     NotWritten(Reason),
-    /// Debug or call frame information that cannot be written; the text is the writer's.
+    /// Debug or call frame information that cannot be written; the message is the DWARF writer's.
     Encode(Reason),
-    /// Raw code without a function, or with one that has no name.
+    /// Raw code without a function, or with a function without a name.
     NoFunction,
-    /// A function of raw code that is empty, too long, or at no address.
+    /// Function of raw code that is empty, too long, or has no address.
     FunctionSize {
-        /// Its first byte.
+        /// Address of the first byte.
         start: u64,
-        /// Its length.
+        /// Length in bytes.
         size: u64,
     },
-    /// Raw code in so many pieces that do not touch.
+    /// Raw code that consists of too many separate pieces.
     TooManyPieces(usize),
-    /// No object of that number has been reported, or it has been freed.
+    /// No live object has this id: it was never reported, or has been freed.
     UnknownObject(ObjectId),
-    /// *finalized* comes a second time from the same caller.
+    /// The object was *finalized* before by the same caller.
     AlreadyFinalized(ObjectId),
 }
 
@@ -93,8 +100,8 @@ impl fmt::Display for Error {
 
 impl std::error::Error for Error {}
 
-/// What the library said that reads or writes ELF and DWARF for this crate: to be shown. Which library that is, and in
-/// which version, is no part of what this crate offers.
+/// Message of the library that reads or writes ELF and DWARF for this crate; for display only. The library and its
+/// version are not part of this crate's API.
 pub struct Reason(Library);
 
 #[derive(Debug)]
@@ -124,7 +131,7 @@ impl fmt::Debug for Reason {
     }
 }
 
-// These are for `?` in this crate.
+// Conversions for `?` within this crate.
 #[doc(hidden)]
 impl From<object::Error> for Error {
     fn from(error: object::Error) -> Self {

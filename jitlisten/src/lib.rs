@@ -1,15 +1,15 @@
 #![doc = include_str!("../README.md")]
 #![doc = ""]
-//! # What is in it
+//! # Modules and main types
 //!
 //! | | |
 //! | --- | --- |
-//! | [`producer`] | the verbs: *loaded*, *finalized*, *freeing* |
-//! | [`options`], [`Session`], [`Statistics`] | the options, the session of the process, its counters |
-//! | [`LoadedObject`], [`LineRows`] | an object in memory, parsed |
-//! | [`name`] | readable names |
+//! | [`producer`] | reporting code: *loaded*, *finalized*, *freeing* |
+//! | [`options`], [`Session`], [`Statistics`] | user options, the session of the process, its counters |
+//! | [`LoadedObject`], [`LineRows`] | parsed object in memory, and its line table |
+//! | [`name`] | readable names from linkage names |
 
-// In the host's process nothing panics; where a panic is impossible, the reason stands beside it.
+// The crate must not panic in the host's process. Where a panic is impossible, a comment states the reason.
 #![cfg_attr(not(test), deny(clippy::expect_used, clippy::panic, clippy::unreachable, clippy::unwrap_used))]
 
 mod address;

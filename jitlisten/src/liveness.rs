@@ -1,14 +1,14 @@
-//! Whether the process that created a file is still alive, and how long files of ended processes are kept.
+//! Liveness of the process that created a file, and retention of files of dead processes.
 //!
-//! Files outlive the process, because `perf report`, `perf inject` and a debugger on a core file open them by name.
-//! Each process that creates its first file of a kind removes old ones of ended processes: those older than
+//! Files outlive their process, because `perf report`, `perf inject` and debuggers on core files open them by name.
+//! Before a process creates its first file of a kind, it removes expired files of dead processes: those older than
 //! [`MAX_DEAD_AGE`], and those of processes that ended before the last [`MAX_DEAD_PROCESSES`] or before the last few
-//! gigabytes ([`expired`]). The age counts from the moment when the end was detected.
+//! gigabytes ([`expired`]). The age counts from the time at which the end was detected.
 //!
-//! Files of a `jitlisten run` that is not over are never removed: with `-s` it may have thousands of short processes,
-//! and its recording refers to all of them.
+//! Files of an unfinished `jitlisten run` are never removed: with `-s` it may have thousands of short processes, and
+//! its recording refers to all of them.
 //!
-//! A living process holds a lock (`flock(2)`) on one of its files, which works across PID namespaces, where PIDs are
+//! A live process holds a lock (`flock(2)`) on one of its files. This works across PID namespaces, in which PIDs are
 //! ambiguous. A process that has closed unknown descriptors is still recognised by PID and start time.
 
 use std::fmt::{self, Display, Formatter};
@@ -20,30 +20,32 @@ use std::time::{Duration, SystemTime};
 
 use crate::process::clock;
 
-/// Time for which files of dead processes are kept.
+/// Maximum age of the files of a dead process.
 pub(crate) const MAX_DEAD_AGE: Duration = Duration::from_secs(7 * 24 * 3600);
-/// For how many dead processes, those of running `jitlisten run`s not counted. Each start of a process looks at all.
+/// Maximum number of dead processes whose files are kept, not counting unfinished `jitlisten run`s. Each process start
+/// examines all of them.
 const MAX_DEAD_PROCESSES: usize = 1024;
 
-/// A process among all that ever had its number.
+/// Identity of a process, unique even if its PID is reused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct ProcessIdentity {
     /// Process id.
     pub pid: u32,
-    /// When it began, see [`start_time`].
+    /// Start time, see [`start_time`].
     pub start: u64,
     /// PID namespace of the process, see `pid_namespaces(7)`.
     pub namespace: u64,
 }
 
 impl ProcessIdentity {
-    /// This process.
+    /// Identity of this process.
     pub fn own() -> ProcessIdentity {
         let pid = std::process::id();
         ProcessIdentity { pid, start: start_time(pid).unwrap_or(0), namespace: pid_namespace() }
     }
 
-    /// Returns whether it runs; `None` if it belongs to another PID namespace than `namespace`, this process's.
+    /// Returns true if the process is running; `None` if it does not belong to `namespace`, the PID namespace of this
+    /// process.
     pub fn is_alive(self, namespace: u64) -> Option<bool> {
         (self.namespace == namespace && namespace != 0).then(|| start_time(self.pid) == Some(self.start))
     }
@@ -54,19 +56,19 @@ impl ProcessIdentity {
     }
 }
 
-/// The process of a `jitlisten run`, which is over when that process has ended. Its word in `JITLISTEN_RUN` is
+/// Process of a `jitlisten run` command; the run is over when this process ends. Its text form in `JITLISTEN_RUN` is
 /// `run=PID-START-NAMESPACE`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Run(pub ProcessIdentity);
 
 impl Run {
-    /// Parses the word.
+    /// Parses the text form.
     pub fn parse(word: &str) -> Option<Run> {
         let numbers: Vec<&str> = word.strip_prefix("run=")?.split('-').collect();
         ProcessIdentity::from_numbers(&numbers).map(Run).filter(|run| run.to_string() == word)
     }
 
-    /// The run that the value of `JITLISTEN_RUN` names.
+    /// Returns the run that the value of `JITLISTEN_RUN` names.
     pub fn named_in(value: &str) -> Option<Run> {
         value.split(':').next()?.split('+').find_map(Run::parse)
     }
@@ -78,17 +80,17 @@ impl Display for Run {
     }
 }
 
-/// The process that made a file, as the file says: `PID START NAMESPACE`, and the word of its [`Run`] if it has one.
+/// Owner of a file, as recorded in the file: `PID START NAMESPACE`, followed by its [`Run`] if there is one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Owner {
-    /// The process.
+    /// Process that created the file.
     pub process: ProcessIdentity,
-    /// The `jitlisten run` that it belongs to.
+    /// `jitlisten run` that the process belongs to.
     pub run: Option<Run>,
 }
 
 impl Owner {
-    /// Parses the text in its exact form.
+    /// Parses the text, which must have exactly the printed form.
     pub fn parse(text: &str) -> Option<Owner> {
         let words: Vec<&str> = text.split(' ').collect();
         let process = ProcessIdentity::from_numbers(words.get(..3)?)?;
@@ -96,13 +98,13 @@ impl Owner {
         Some(Owner { process, run }).filter(|owner| owner.to_string() == text)
     }
 
-    /// Returns whether it belongs to a `jitlisten run` that is not over; `own` is this process's.
+    /// Returns true if the owner belongs to a `jitlisten run` that is not over. `own` is the run of this process.
     pub fn belongs_to_running(&self, namespace: u64, own: Option<Run>) -> bool {
         self.run.is_some_and(|run| own == Some(run) || run.0.is_alive(namespace) == Some(true))
     }
 
-    /// Returns whether the process is known to have ended, if nobody holds the lock on the file that names it: by its
-    /// number, or in another PID namespace if the file was last written long ago.
+    /// Returns true if the process is known to have ended, given that no process holds the lock on its file. In this
+    /// PID namespace the PID decides; in others, the file must have been written long ago.
     pub(crate) fn is_gone(&self, namespace: u64, written: SystemTime) -> bool {
         match self.process.is_alive(namespace) {
             Some(is_alive) => !is_alive,
@@ -119,42 +121,42 @@ impl Display for Owner {
     }
 }
 
-/// The files of a dead process.
+/// Files of a dead process.
 #[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Dead<T> {
-    /// When the process was found dead.
+    /// Time at which the process was found dead.
     pub(crate) since: SystemTime,
-    /// When it last wrote.
+    /// Time of its last write.
     pub(crate) written: SystemTime,
-    /// How large they are.
+    /// Total size of its files.
     pub(crate) bytes: u64,
     pub(crate) files: T,
 }
 
-/// Those that are kept no longer: too old, or others that died later are `max_bytes` or [`MAX_DEAD_PROCESSES`] already.
+/// Files to remove: too old, or preceded by `max_bytes` or [`MAX_DEAD_PROCESSES`] of processes that died later.
 pub(crate) fn expired<T: Ord>(mut dead: Vec<Dead<T>>, max_bytes: u64) -> impl Iterator<Item = T> {
     dead.sort();
     let now = clock::time_of_day();
     let mut newer_bytes = 0_u64;
-    let newest_first = dead.into_iter().rev().enumerate().map(move |(newer, dead)| {
-        // A time in the future counts as young.
+    let newest_first = dead.into_iter().rev().enumerate().map(move |(newer_count, dead)| {
+        // A time in the future counts as recent.
         let is_old = now.duration_since(dead.since).is_ok_and(|age| age >= MAX_DEAD_AGE);
-        let is_too_many = newer >= MAX_DEAD_PROCESSES || newer_bytes >= max_bytes;
+        let is_too_many = newer_count >= MAX_DEAD_PROCESSES || newer_bytes >= max_bytes;
         newer_bytes = newer_bytes.saturating_add(dead.bytes);
         (is_old || is_too_many).then_some(dead.files)
     });
     newest_first.flatten()
 }
 
-/// When a process began, in clock ticks since boot: field 22 of `proc_pid_stat(5)`.
+/// Start time of a process, in clock ticks since boot: field 22 of `proc_pid_stat(5)`.
 pub fn start_time(pid: u32) -> Option<u64> {
     let text = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-    // The second field, the program's name in parentheses, may have anything in it.
-    let (_, rest) = text.rsplit_once(')')?;
-    rest.split_ascii_whitespace().nth(22 - 3)?.parse().ok()
+    // The second field, the program name in parentheses, may contain anything.
+    let (_, fields) = text.rsplit_once(')')?;
+    fields.split_ascii_whitespace().nth(22 - 3)?.parse().ok()
 }
 
-/// When this process began, by the clock that files are dated with.
+/// Start time of this process, by the clock of file timestamps.
 pub fn began() -> Option<SystemTime> {
     // SAFETY: sysconf has no precondition.
     let per_second = u64::try_from(unsafe { libc::sysconf(libc::_SC_CLK_TCK) }).ok().filter(|&ticks| ticks > 0)?;
@@ -165,28 +167,28 @@ pub fn began() -> Option<SystemTime> {
     clock::time_of_day().checked_sub(age)
 }
 
-/// The PID namespace, in which our number counts (`pid_namespaces(7)`); 0 where `/proc` does not say.
+/// PID namespace of this process (`pid_namespaces(7)`); 0 if `/proc` is not readable.
 pub fn pid_namespace() -> u64 {
     std::fs::metadata("/proc/self/ns/pid").map_or(0, |metadata| metadata.ino())
 }
 
-/// What came of asking for a lock without waiting for it.
+/// Result of an attempt to lock a file without waiting.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Lock {
-    /// It is ours.
+    /// The lock was acquired.
     Taken,
-    /// Another process has it.
+    /// Another process holds the lock.
     Held,
-    /// The file system or a seccomp filter knows no locks.
+    /// Locks are unsupported by the file system, or denied by a seccomp filter.
     Unknown,
 }
 
-/// Alone on the file.
+/// Tries to acquire an exclusive lock on the file.
 pub(crate) fn lock_exclusive(file: &File) -> Lock {
     flock(file, libc::LOCK_EX)
 }
 
-/// With others; an exclusive one becomes this.
+/// Tries to acquire a shared lock on the file; replaces an exclusive lock of ours.
 pub(crate) fn lock_shared(file: &File) -> Lock {
     flock(file, libc::LOCK_SH)
 }
@@ -221,12 +223,20 @@ mod tests {
 
     #[test]
     fn age_size_and_number_limit_what_is_kept() {
-        let old = |dead: Vec<Dead<u64>>| expired(dead, 100).collect::<Vec<_>>();
-        assert_eq!(old((0..168).map(|hours| dead(hours, 0)).collect()), [0; 0]);
-        assert_eq!(old(vec![dead(1, 0), dead(7 * 24 + 1, 0), dead(7 * 24 - 1, 0)]), [7 * 24 + 1]);
-        assert_eq!(old(vec![dead(3, 50), dead(1, 99), dead(2, 1)]), [3], "the last 100 bytes are of the first two");
-        assert_eq!(old(vec![dead(2, 1), dead(1, 1000)]), [2], "the last process stays, however large its files are");
-        assert_eq!(old((0..1030).map(|_| dead(5, 0)).collect()).len(), 1030 - MAX_DEAD_PROCESSES);
+        let expired_files = |dead: Vec<Dead<u64>>| expired(dead, 100).collect::<Vec<_>>();
+        assert_eq!(expired_files((0..168).map(|hours| dead(hours, 0)).collect()), [0; 0]);
+        assert_eq!(expired_files(vec![dead(1, 0), dead(7 * 24 + 1, 0), dead(7 * 24 - 1, 0)]), [7 * 24 + 1]);
+        assert_eq!(
+            expired_files(vec![dead(3, 50), dead(1, 99), dead(2, 1)]),
+            [3],
+            "the last 100 bytes are of the first two"
+        );
+        assert_eq!(
+            expired_files(vec![dead(2, 1), dead(1, 1000)]),
+            [2],
+            "the last process stays, however large its files are"
+        );
+        assert_eq!(expired_files((0..1030).map(|_| dead(5, 0)).collect()).len(), 1030 - MAX_DEAD_PROCESSES);
     }
 
     #[test]
@@ -247,12 +257,12 @@ mod tests {
     #[test]
     fn a_run_is_over_when_its_process_has_ended() {
         let own = ProcessIdentity::own();
-        let belongs =
+        let is_running =
             |process, namespace| Owner { process: own, run: Some(Run(process)) }.belongs_to_running(namespace, None);
-        assert!(belongs(own, own.namespace));
-        assert!(!belongs(ProcessIdentity { start: own.start + 1, ..own }, own.namespace));
-        assert!(!belongs(own, own.namespace + 1));
-        let elsewhere = Some(Run(ProcessIdentity { namespace: own.namespace + 1, ..own }));
-        assert!(Owner { process: own, run: elsewhere }.belongs_to_running(own.namespace, elsewhere));
+        assert!(is_running(own, own.namespace));
+        assert!(!is_running(ProcessIdentity { start: own.start + 1, ..own }, own.namespace));
+        assert!(!is_running(own, own.namespace + 1));
+        let run_elsewhere = Some(Run(ProcessIdentity { namespace: own.namespace + 1, ..own }));
+        assert!(Owner { process: own, run: run_elsewhere }.belongs_to_running(own.namespace, run_elsewhere));
     }
 }

@@ -1,4 +1,4 @@
-//! The log: silent unless `JITLISTEN_LOG` is set, because the process is not ours.
+//! The log. Silent unless `JITLISTEN_LOG` is set, because the process is not ours.
 //!
 //! ```text
 //! JITLISTEN_LOG=/var/tmp/jit.log          warnings and errors
@@ -10,11 +10,12 @@
 //!
 //! A program may receive the messages with [`listen`].
 //!
-//! One line is one `write(2)` on a descriptor opened with `O_APPEND`, so several processes may share the file: a
-//! regular file of ours with one name, a terminal, or `/dev/null`. It is opened and created with the first line: a
-//! launcher that runs as root, or `/bin/true`, leaves no file that the program cannot write to. Lines that cannot be
-//! written are counted (in the statistics); some are kept, and written before the next line or at exit. Standard error
-//! is silently abandoned if the host has replaced it.
+//! Each line is a single `write(2)` on a descriptor opened with `O_APPEND`, so several processes may share the file.
+//! The target must be a regular file of ours with a single link, a terminal, or `/dev/null`. The file is opened, and
+//! created if needed, when the first line is written: a launcher that runs as root, or `/bin/true`, must not leave a
+//! file that the program cannot write to. Lines that cannot be written are counted in the statistics; the first few are
+//! kept, and written before the next line or at exit. Standard error is abandoned silently once the host has replaced
+//! it.
 
 #![forbid(unsafe_code)]
 
@@ -34,17 +35,17 @@ use once_cell::race::OnceBox;
 use crate::process::checked_file::{CheckedFile, FileIdentity};
 use crate::process::write_nosignal::write_once;
 
-/// How much is logged; each level includes the ones before it.
+/// Verbosity of the log; each level includes the ones before it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 #[repr(u8)]
 pub enum Level {
-    /// Something of ours stopped working.
+    /// A feature of jitlisten stopped working.
     Error = 1,
-    /// Something is not as the user might think.
+    /// Something may differ from what the user expects.
     Warn,
-    /// What was found and what is done about it.
+    /// LLVMs and libraries detected, and the actions taken.
     Info,
-    /// Every object.
+    /// Events of every object.
     Debug,
 }
 
@@ -52,7 +53,7 @@ impl Level {
     const NAMES: [(&'static str, Level); 4] =
         [("error", Level::Error), ("warn", Level::Warn), ("info", Level::Info), ("debug", Level::Debug)];
 
-    /// The level of that number: 1 for errors to 4 for everything.
+    /// Returns the level with this number: 1 (errors) to 4 (everything).
     pub fn from_number(number: u8) -> Option<Level> {
         Level::NAMES.into_iter().map(|(_, level)| level).find(|&level| level as u8 == number)
     }
@@ -62,27 +63,34 @@ impl Level {
     }
 }
 
-/// Where the log goes.
+/// Destination of the log.
+///
+/// ```
+/// use jitlisten::options::{Level, LogTarget};
+///
+/// assert_eq!(LogTarget::parse("debug:stderr".as_ref()), LogTarget::Stderr(Level::Debug));
+/// assert_eq!(LogTarget::parse("/tmp/jit.log".as_ref()), LogTarget::File("/tmp/jit.log".into(), Level::Warn));
+/// ```
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum LogTarget {
-    /// Nowhere.
+    /// No log.
     #[default]
     Silent,
-    /// To standard error.
+    /// Standard error.
     Stderr(Level),
-    /// To the end of a file, created with mode 0600.
+    /// A file, appended to; created with mode 0600.
     File(PathBuf, Level),
 }
 
 impl LogTarget {
-    /// Reads `[LEVEL:]PATH` or `[LEVEL:]stderr`; without a level, warnings and errors.
+    /// Parses `[LEVEL:]PATH` or `[LEVEL:]stderr`. The default level is [`Level::Warn`].
     pub fn parse(value: &OsStr) -> LogTarget {
         let bytes = value.as_bytes();
-        let (level, place) = Level::NAMES
+        let (level, destination) = Level::NAMES
             .into_iter()
             .find_map(|(name, level)| Some((level, bytes.strip_prefix(name.as_bytes())?.strip_prefix(b":")?)))
             .unwrap_or((Level::Warn, bytes));
-        match place {
+        match destination {
             b"" => LogTarget::Silent,
             b"stderr" => LogTarget::Stderr(level),
             path => LogTarget::File(PathBuf::from(OsStr::from_bytes(path)), level),
@@ -98,32 +106,32 @@ pub use queue::{listen, take, waits};
 static LEVEL: AtomicU8 = AtomicU8::new(0);
 static LOG: OnceBox<Log> = OnceBox::new();
 
-/// Lines that could not be written.
-static LOST: AtomicU64 = AtomicU64::new(0);
-/// The first of those, for a later chance. Never waited for: the thread that has it may be this one, or one of a
-/// parent.
-static KEPT: Mutex<Vec<String>> = Mutex::new(Vec::new());
-/// How many lines are kept.
-const MOST_KEPT: usize = 32;
+/// Number of lines that could not be written.
+static LOST_LINES: AtomicU64 = AtomicU64::new(0);
+/// First lines that could not be written, kept for a retry. Only `try_lock` is safe here: the lock may be held by this
+/// thread, or after a fork by a thread of the parent.
+static KEPT_LINES: Mutex<Vec<String>> = Mutex::new(Vec::new());
+/// Maximum number of kept lines.
+const MAX_KEPT_LINES: usize = 32;
 
 enum Log {
     Stderr(FileIdentity),
-    /// The file is opened for the first line.
+    /// Path, and the file once the first line has opened it.
     File(PathBuf, OnceBox<CheckedFile>),
 }
 
-/// How many lines could not be written so far.
-pub(crate) fn lost() -> u64 {
-    LOST.load(Ordering::Relaxed)
+/// Number of lines that could not be written so far.
+pub(crate) fn lost_lines() -> u64 {
+    LOST_LINES.load(Ordering::Relaxed)
 }
 
-/// Says where the log is, once for the process.
+/// Sets the destination of the log, once per process.
 pub(crate) fn open(target: &LogTarget) {
     let opened = match target {
         LogTarget::Silent => return,
         LogTarget::Stderr(level) => stderr().map(|(_, identity)| (*level, Log::Stderr(identity))),
         LogTarget::File(path, level) => {
-            // The host may change its directory before the first line.
+            // Resolve the path now: the host may change its working directory before the first line.
             std::path::absolute(path).map(|path| (*level, Log::File(path, OnceBox::new())))
         }
     };
@@ -142,52 +150,51 @@ fn open_file(path: &Path) -> io::Result<CheckedFile> {
     }
 }
 
-/// Standard error, borrowed, and what it is now.
+/// Duplicate of standard error, and the file it refers to now.
 fn stderr() -> io::Result<(File, FileIdentity)> {
     let copy = File::from(io::stderr().as_fd().try_clone_to_owned()?);
     let identity = FileIdentity::of(&copy.metadata()?);
     Ok((copy, identity))
 }
 
-/// Whether a line of that level would be written.
+/// Returns true if a line of this level would be written.
 pub fn enabled(level: Level) -> bool {
-    level as u8 <= LEVEL.load(Ordering::Acquire) || queue::wants(level)
+    level as u8 <= LEVEL.load(Ordering::Acquire) || queue::is_wanted(level)
 }
 
-/// Writes one line, if `level` is asked for.
+/// Writes one line if `level` is enabled.
 pub fn line(level: Level, message: Arguments<'_>) {
     if !enabled(level) {
         return;
     }
     let text = message.to_string().replace(|c: char| c.is_control(), " ");
-    if queue::wants(level) {
-        queue::put(level, &text);
+    if queue::is_wanted(level) {
+        queue::enqueue(level, &text);
     }
     if level as u8 > LEVEL.load(Ordering::Acquire) {
         return;
     }
     let line = prefixed(level, &text);
-    // A log that cannot be written must not trouble the host: nothing can be done about an error here but to keep the
-    // line.
+    // A log that cannot be written must not disturb the host, so the error is dropped and the line kept.
     flush();
     if write(&line).is_err() {
-        LOST.fetch_add(1, Ordering::Relaxed);
-        if let Ok(mut kept) = KEPT.try_lock()
-            && kept.len() < MOST_KEPT
+        LOST_LINES.fetch_add(1, Ordering::Relaxed);
+        if let Ok(mut kept_lines) = KEPT_LINES.try_lock()
+            && kept_lines.len() < MAX_KEPT_LINES
         {
-            kept.push(line);
+            kept_lines.push(line);
         }
     }
 }
 
-/// Writes the lines that could not be written before, if that is possible now.
+/// Retries the lines that could not be written before.
 pub(crate) fn flush() {
-    if let Ok(mut kept) = KEPT.try_lock()
-        && !kept.is_empty()
-        && write(&kept.concat()).is_ok()
+    if let Ok(mut kept_lines) = KEPT_LINES.try_lock()
+        && !kept_lines.is_empty()
+        && write(&kept_lines.concat()).is_ok()
     {
-        LOST.fetch_sub(kept.len() as u64, Ordering::Relaxed);
-        kept.clear();
+        LOST_LINES.fetch_sub(kept_lines.len() as u64, Ordering::Relaxed);
+        kept_lines.clear();
     }
 }
 
@@ -196,32 +203,32 @@ fn prefixed(level: Level, text: &str) -> String {
 }
 
 fn write(text: &str) -> io::Result<()> {
-    let whole = |file: &File| match write_once(file, text.as_bytes())? {
+    let write_whole = |file: &File| match write_once(file, text.as_bytes())? {
         written if written == text.len() => Ok(()),
         _ => Err(io::ErrorKind::WriteZero.into()),
     };
     match LOG.get() {
         Some(Log::Stderr(identity)) => match stderr()? {
-            (file, now) if now == *identity => whole(&file),
+            (file, now) if now == *identity => write_whole(&file),
             _ => Ok(()),
         },
         Some(Log::File(path, opened)) => {
             if opened.get().is_none() {
-                // Another thread may be as far.
+                // Another thread may have opened it in the meantime.
                 let _ = opened.set(Box::new(open_file(path)?));
             }
             match opened.get().and_then(|file| file.get()) {
-                Some(file) => whole(file),
-                // The host has closed it: it may do so again.
-                None => whole(open_file(path)?.get().ok_or(io::ErrorKind::Other)?),
+                Some(file) => write_whole(file),
+                // The host closed the descriptor. Open the file for this line only: the host may close it again.
+                None => write_whole(open_file(path)?.get().ok_or(io::ErrorKind::Other)?),
             }
         }
         None => Ok(()),
     }
 }
 
-/// Logs one line at the given [`Level`](crate::log::Level), formatted like `format!`, which costs nothing while it is
-/// off.
+/// Logs one line at the given [`Level`](crate::log::Level), formatted like `format!`. Arguments are not evaluated if
+/// the level is disabled.
 #[doc(hidden)]
 #[macro_export]
 macro_rules! log_line {

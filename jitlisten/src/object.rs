@@ -1,4 +1,4 @@
-//! An object as the session and the sinks see it: its channel, its debug object.
+//! Origin and debug object of an object, for the session and the sinks.
 
 #![forbid(unsafe_code)]
 
@@ -7,33 +7,33 @@ use std::borrow::Cow;
 use crate::process::checked_read;
 use crate::{AddressRange, LoadedObject};
 
-/// Where an object comes from, and so where else it is registered.
+/// Source of an object, which also determines where else the object is registered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Origin {
-    /// From LLVM's GDB JIT list: gdb knows it, and libgcc has its `.eh_frame`. LLVM keeps the debug object there until
-    /// *freeing*, for sinks that are switched on later.
+    /// LLVM's GDB JIT list: gdb knows the object, and libgcc has its `.eh_frame`. LLVM keeps the debug object until
+    /// *freeing*, for sinks that are enabled later.
     LlvmList {
-        /// Where it keeps it.
+        /// Address of LLVM's debug object.
         kept_at: Option<AddressRange>,
     },
-    /// From an LLVM's linker, which has put it into no GDB JIT list yet: libgcc has its `.eh_frame`. The session keeps
-    /// the debug object.
+    /// An LLVM's linker, before the object is in any GDB JIT list. libgcc has its `.eh_frame`. The session keeps the
+    /// debug object.
     LlvmLinker,
-    /// From LLVM's GDB JIT list, which LLVM has taken it out of; the code lives on, and libgcc may have its
+    /// LLVM's GDB JIT list, after LLVM removed the entry while the code stayed live. libgcc may still have its
     /// `.eh_frame`. The session keeps the debug object.
     Unlisted,
-    /// From an LLVM, whose host has copied the code elsewhere: what LLVM registers is about another place. libgcc is
-    /// not asked what it knows all the same: it would read tables whose memory the host may have freed. The session
-    /// keeps the debug object.
+    /// An LLVM whose host copied the code elsewhere: LLVM's registrations refer to the old address. libgcc is treated
+    /// as if it had the `.eh_frame`, but is never queried: it would read tables whose memory the host may have freed.
+    /// The session keeps the debug object.
     Moved,
-    /// From an LLVM, by a listener: libgcc has its `.eh_frame`. The session keeps the debug object.
+    /// An LLVM, through its event listener. libgcc has the `.eh_frame`. The session keeps the debug object.
     Llvm,
-    /// From a producer that registers it nowhere else. The session keeps the debug object.
+    /// A producer that registers the object nowhere else. The session keeps the debug object.
     Caller,
 }
 
 impl Origin {
-    /// How the session learned of it.
+    /// Channel through which the session learned of the object.
     pub(crate) fn channel(self) -> Channel {
         match self {
             Origin::LlvmList { .. } | Origin::LlvmLinker | Origin::Unlisted | Origin::Moved => Channel::Discovered,
@@ -41,7 +41,7 @@ impl Origin {
         }
     }
 
-    /// Where LLVM keeps its debug object.
+    /// Address of LLVM's debug object, if LLVM keeps it.
     pub(crate) fn kept_at(self) -> Option<AddressRange> {
         match self {
             Origin::LlvmList { kept_at } => kept_at,
@@ -49,34 +49,35 @@ impl Origin {
         }
     }
 
-    /// Whether it is in a GDB JIT list already.
+    /// Returns true if the object is already in a GDB JIT list.
     pub(crate) fn registers_with_debuggers(self) -> bool {
         matches!(self, Origin::LlvmList { .. })
     }
 
-    /// Whether libgcc, or LLVM's libunwind, has its `.eh_frame` already.
+    /// Returns true if libgcc, or LLVM's libunwind, already has the `.eh_frame`.
     pub(crate) fn registers_with_unwinders(self) -> bool {
         !matches!(self, Origin::Caller)
     }
 }
 
-/// How the session learned of an object.
+/// Channel through which the session learned of an object.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Channel {
-    /// By listening to an LLVM.
+    /// Hooks of an LLVM.
     Discovered,
-    /// By a call of the producer.
+    /// Calls of the producer API.
     Api,
 }
 
-/// The debug object: a copy between *loaded* and *finalized*, and later where LLVM keeps none of its own.
+/// Debug object of a loaded object. A copy is kept between *loaded* and *finalized*, and after that only if LLVM keeps
+/// none.
 pub(crate) struct DebugObject {
     pub(crate) copy: Option<Vec<u8>>,
     pub(crate) kept_at: Option<AddressRange>,
 }
 
 impl DebugObject {
-    /// Its bytes, if they are still to be had and still speak of `object`.
+    /// Bytes of the debug object, if they are still readable and still describe `object`.
     pub(crate) fn bytes(&self, object: &LoadedObject) -> Option<Cow<'_, [u8]>> {
         if let Some(copy) = &self.copy {
             return Some(Cow::Borrowed(copy));

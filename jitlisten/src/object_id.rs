@@ -1,7 +1,7 @@
-//! The number of an object.
+//! Identifier of an object.
 
 #![forbid(unsafe_code)]
 
-/// A loaded object of a session. Never used twice in a process.
+/// Identifier of a loaded object. Ids are never reused within a process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ObjectId(pub u64);

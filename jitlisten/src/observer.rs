@@ -1,8 +1,8 @@
-//! The interface for the sampler: it is notified of compiled code as sinks are, with everything that a stack walk
-//! needs.
+//! Code observer, the interface for the sampler. It is notified of compiled code like a sink, with everything that a
+//! stack walk needs.
 //!
-//! There is at most one. It is not a sink: it writes no file for other tools, and the program does not turn it on and
-//! off.
+//! There is at most one observer. It is not a sink: it writes no file for other tools, and the program cannot enable or
+//! disable it.
 
 #![forbid(unsafe_code)]
 
@@ -18,32 +18,33 @@ use crate::{AddressRange, LoadedObject, ObjectId};
 /// An object whose code is final and has not run yet.
 #[derive(Debug)]
 pub struct ObservedCode<'a> {
-    /// Its number.
+    /// Identifier of the object.
     pub id: ObjectId,
-    /// What it consists of.
+    /// Functions and text ranges of the object.
     pub object: &'a LoadedObject,
-    /// Its relocated `.eh_frame`, as it is in memory, and where.
+    /// Range and bytes of the relocated `.eh_frame` in memory.
     pub eh_frame: Option<(AddressRange, &'a [u8])>,
-    /// Rules for functions that the `.eh_frame` lacks, where they can be read from the code.
+    /// Unwind rules derived from the code, for functions that the `.eh_frame` does not cover.
     pub made_rules: &'a [FunctionRules],
 }
 
-/// Called under the session's lock, in any thread. Must not wait and must not call the session.
+/// Receiver of code events. All methods but `libraries_changed` are called under the session's lock, on any thread.
+/// They must not block and must not call the session.
 pub trait CodeObserver: Send + Sync {
-    /// Code is about to run. When this returns, it may.
+    /// Called before code may run for the first time.
     fn finalized(&self, code: &ObservedCode<'_>);
-    /// Code is about to go away.
+    /// Called before code is freed.
     fn freeing(&self, id: ObjectId);
-    /// An image has been mapped: `range` is the file at `path` from `offset` on.
+    /// Called after an image was mapped: `range` maps the file at `path` from `offset`.
     fn image_mapped(&self, range: AddressRange, offset: u64, path: &Path);
-    /// Libraries have come or gone. Under the loader's lock, and without the session's.
+    /// Called after libraries were loaded or unloaded, under the loader's lock and without the session's.
     fn libraries_changed(&self);
 }
 
 static OBSERVER: OnceBox<&'static dyn CodeObserver> = OnceBox::new();
 static ACTIVE: AtomicBool = AtomicBool::new(false);
 
-/// The observer, if one is at work.
+/// The observer, if it is active.
 pub(crate) fn observer() -> Option<&'static dyn CodeObserver> {
     if !ACTIVE.load(Ordering::Acquire) {
         return None;
@@ -51,7 +52,8 @@ pub(crate) fn observer() -> Option<&'static dyn CodeObserver> {
     OBSERVER.get().copied()
 }
 
-/// The first one to come stays; see [`Session::observe`](crate::Session::observe).
+/// Activates the observer. Only the first observer of a process is ever used; see
+/// [`Session::observe`](crate::Session::observe).
 pub(crate) fn activate(observer: &'static dyn CodeObserver) {
     OBSERVER.get_or_init(|| Box::new(observer));
     ACTIVE.store(true, Ordering::Release);
@@ -61,7 +63,7 @@ pub(crate) fn deactivate() {
     ACTIVE.store(false, Ordering::Release);
 }
 
-/// The loader's list of libraries has changed: called by the shim, which watches it.
+/// Notifies the observer that the loader's list of libraries changed. Called by the shim, which watches the list.
 pub fn notify_libraries_changed() {
     if let Some(observer) = observer() {
         observer.libraries_changed();

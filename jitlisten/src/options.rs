@@ -1,17 +1,26 @@
-//! The user's options, from environment variables.
+//! User options, from environment variables.
 //!
 //! | variable | value | meaning |
 //! | --- | --- | --- |
-//! | `JITLISTEN` | comma list of sinks, `all`, `off` | which sinks are on; unset: [`SinkSet::DEFAULT`] |
-//! | `JITLISTEN_DIR` | directory | where files other than the perf map go |
-//! | `JITDUMPDIR`, `HOME` | directory | default for jitdumps, as with other JITs: there, or below `.debug/jit` |
-//! | `JITLISTEN_QUOTA` | bytes, or with `K`, `M`, `G` | size limit of a process's jitdump, and of its images |
+//! | `JITLISTEN` | comma-separated list of sinks, `all`, `off` | sinks enabled at start; default [`SinkSet::DEFAULT`] |
+//! | `JITLISTEN_DIR` | directory | directory for all files but the perf map |
+//! | `JITDUMPDIR`, `HOME` | directory | jitdumps without `JITLISTEN_DIR`, as for other JITs: there or in `.debug/jit` |
+//! | `JITLISTEN_QUOTA` | bytes, with `K`, `M`, `G` | size limit of a process's jitdump, and of all its images |
 //! | `JITLISTEN_LOG` | `[LEVEL:]PATH` or `[LEVEL:]stderr` | see [`LogTarget`] |
 //! | `JITLISTEN_FRAME_POINTERS` | `1`, `0`, `untouched` | see [`FramePointerPolicy`] |
 //! | `JITLISTEN_NAMES` | `readable`, `linkage` | see [`NameStyle`] |
-//! | `JITLISTEN_LLVM` | comma list of [`LlvmSource`]s, `all`, `off` | how LLVMs are observed; unset: all |
+//! | `JITLISTEN_LLVM` | comma-separated list of [`LlvmSource`]s, `all`, `off` | how LLVMs are observed; default all |
 //!
-//! An invalid value is reported in the log and otherwise ignored.
+//! Invalid values are logged and otherwise ignored.
+//!
+//! ```
+//! use jitlisten::options::{Options, SinkKind};
+//!
+//! let (options, complaints) = Options::read(|name| (name == "JITLISTEN").then(|| "perfmap,image,nonsense".into()));
+//! assert!(options.sinks.contains(SinkKind::Image));
+//! assert!(!options.sinks.contains(SinkKind::Jitdump));
+//! assert_eq!(complaints, ["JITLISTEN: unknown sink \"nonsense\""]);
+//! ```
 
 #![forbid(unsafe_code)]
 
@@ -21,31 +30,31 @@ use std::path::PathBuf;
 use crate::liveness::Run;
 pub use crate::log::{Level, LogTarget};
 
-/// The sinks.
+/// A consumer of code events.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 #[repr(u32)]
 pub enum SinkKind {
-    /// `/tmp/perf-PID.map`
+    /// Perf map, `/tmp/perf-PID.map`.
     PerfMap = 0,
-    /// `jit-PID.dump`, for `perf inject --jit`
+    /// Jitdump, `jit-PID.dump`, for `perf inject --jit`.
     Jitdump = 1,
-    /// The unwinders of this process: libunwind, libgcc, LLVM's.
+    /// Unwinders in this process: libunwind, libgcc, LLVM's libunwind.
     Unwind = 2,
     /// ELF files mapped over the pages of the code.
     Image = 3,
-    /// GDB's JIT interface, for code that LLVM has not registered with debuggers itself.
+    /// GDB JIT interface, for code that LLVM has not registered there.
     Gdb = 4,
-    /// What `dl_iterate_phdr` and `dladdr` say in this process: images, too.
+    /// Lists of `dl_iterate_phdr` and `dladdr` in this process: images appear there as modules.
     Modules = 5,
 }
 
 impl SinkKind {
-    /// Every sink, in the order of their numbers.
+    /// All sinks, in the order of their numbers.
     pub const ALL: [SinkKind; 6] =
         [SinkKind::PerfMap, SinkKind::Jitdump, SinkKind::Unwind, SinkKind::Image, SinkKind::Gdb, SinkKind::Modules];
 
-    /// Its name in `JITLISTEN` and in the C API.
+    /// Name of the sink in `JITLISTEN` and in the C API.
     pub fn name(self) -> &'static str {
         match self {
             SinkKind::PerfMap => "perfmap",
@@ -57,72 +66,80 @@ impl SinkKind {
         }
     }
 
-    /// The sink of that name.
+    /// Returns the sink with this name.
     pub fn from_name(name: &str) -> Option<SinkKind> {
         SinkKind::ALL.into_iter().find(|kind| kind.name() == name)
     }
 }
 
 /// A set of sinks.
+///
+/// ```
+/// use jitlisten::options::{SinkKind, SinkSet};
+///
+/// let sinks = SinkSet::NONE.with(SinkKind::PerfMap).with(SinkKind::Unwind);
+/// assert_eq!(sinks, SinkSet::DEFAULT);
+/// assert!(!sinks.contains(SinkKind::Gdb));
+/// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SinkSet(u32);
 
 impl SinkSet {
-    /// No sink.
+    /// Empty set.
     pub const NONE: SinkSet = SinkSet(0);
-    /// What `LD_PRELOAD` alone switches on.
+    /// Sinks that `LD_PRELOAD` alone enables: the perf map and the unwinders.
     pub const DEFAULT: SinkSet = SinkSet(1 << SinkKind::PerfMap as u32 | 1 << SinkKind::Unwind as u32);
 
-    /// Adds one.
+    /// Returns the set with `kind` added.
     #[must_use]
     pub fn with(self, kind: SinkKind) -> SinkSet {
         SinkSet(self.0 | 1 << kind as u32)
     }
 
-    /// Whether `kind` is in it.
+    /// Returns true if the set contains `kind`.
     pub fn contains(self, kind: SinkKind) -> bool {
         self.0 & (1 << kind as u32) != 0
     }
 }
 
-/// What is done to functions before LLVM generates code for them.
+/// Changes to functions before LLVM generates code for them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum FramePointerPolicy {
     /// `"frame-pointer"="all"` and `uwtable`: every tool can walk the stack (`1`, the default).
     #[default]
     FramePointers,
-    /// `uwtable` only: costs nothing at run time and serves every tool that reads unwind tables (`0`).
+    /// Only `uwtable`: no cost at run time, and works with every tool that reads unwind tables (`0`).
     UnwindTables,
-    /// The code is left as the host wants it (`untouched`).
+    /// No changes (`untouched`).
     Untouched,
 }
 
-/// How sinks spell functions.
+/// Spelling of function names in the sinks.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum NameStyle {
-    /// [`crate::name::readable`] (`readable`, the default).
+    /// Demangled and shortened by [`crate::name::readable`] (`readable`, the default).
     #[default]
     Readable,
-    /// The symbol as the compiler wrote it (`linkage`).
+    /// Linkage name, as written by the compiler (`linkage`).
     Linkage,
 }
 
-/// A way to observe an LLVM.
+/// Method to observe an LLVM.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 #[repr(u32)]
 pub enum LlvmSource {
-    /// Its GDB JIT list (`list`).
+    /// GDB JIT list of the LLVM (`list`).
     List = 0,
-    /// Its linker `RuntimeDyld`, through a vtable (`runtimedyld`).
+    /// Hooks in its linker `RuntimeDyld`, through a vtable (`runtimedyld`).
     RuntimeDyld = 1,
-    /// Its linker JITLink, through a vtable (`jitlink`).
+    /// Hooks in its linker JITLink, through a vtable (`jitlink`).
     JitLink = 2,
 }
 
-/// A set of them.
+/// A set of [`LlvmSource`]s.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LlvmSources(u32);
 
@@ -132,12 +149,12 @@ impl LlvmSource {
 }
 
 impl LlvmSources {
-    /// All ways.
+    /// All methods.
     pub const ALL: LlvmSources = LlvmSources(u32::MAX);
-    /// No LLVM is observed.
+    /// Empty set: no LLVM is observed.
     pub const NONE: LlvmSources = LlvmSources(0);
 
-    /// Whether `source` is in it.
+    /// Returns true if the set contains `source`.
     pub fn contains(self, source: LlvmSource) -> bool {
         self.0 & (1 << source as u32) != 0
     }
@@ -146,61 +163,70 @@ impl LlvmSources {
         LlvmSources(self.0 | 1 << source as u32)
     }
 
-    fn read(list: &str, complaints: &mut Vec<String>) -> LlvmSources {
+    fn parse(list: &str, complaints: &mut Vec<String>) -> LlvmSources {
         let words = list.split(',').map(str::trim).filter(|word| !word.is_empty());
-        let mut asked = None;
+        let mut selection = None;
         for word in words {
-            let so_far = asked.unwrap_or(LlvmSources::NONE);
-            match (word, LlvmSource::NAMES.iter().find(|known| known.0 == word)) {
-                ("all", _) => asked = Some(LlvmSources::ALL),
-                ("off", _) => asked = Some(so_far),
-                (_, Some(&(_, source))) => asked = Some(so_far.with(source)),
+            let selected = selection.unwrap_or(LlvmSources::NONE);
+            match (word, LlvmSource::NAMES.iter().find(|entry| entry.0 == word)) {
+                ("all", _) => selection = Some(LlvmSources::ALL),
+                ("off", _) => selection = Some(selected),
+                (_, Some(&(_, source))) => selection = Some(selected.with(source)),
                 (_, None) => complaints.push(format!("JITLISTEN_LLVM: {word:?} is not list, runtimedyld or jitlink")),
             }
         }
-        asked.unwrap_or(LlvmSources::ALL)
+        selection.unwrap_or(LlvmSources::ALL)
     }
 }
 
-/// What the session observes.
+/// Code events that the session receives.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Listening {
-    /// Every LLVM in the process, and calls of the API.
+    /// All LLVMs in the process, and calls of the API.
     #[default]
     Process,
     /// Only calls of the API.
     Calls,
 }
 
-/// [`Options::quota`] where nothing else is asked for.
-const QUOTA: u64 = 2 << 30;
+/// Default of [`Options::quota`].
+const DEFAULT_QUOTA_BYTES: u64 = 2 << 30;
 
-/// Everything that can be set from outside.
+/// User options of a session.
+///
+/// ```
+/// use jitlisten::options::{NameStyle, Options, SinkKind, SinkSet};
+///
+/// let mut options = Options::default();
+/// options.sinks = SinkSet::NONE.with(SinkKind::Image);
+/// options.directory = Some("/var/tmp/profiles".into());
+/// options.names = NameStyle::Linkage;
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Options {
-    /// Whether to do anything at all (`JITLISTEN=off`).
+    /// False if jitlisten is off (`JITLISTEN=off`).
     pub active: bool,
-    /// Sinks that are on from the start.
+    /// Sinks enabled at start.
     pub sinks: SinkSet,
-    /// Where jitdumps and images go.
+    /// Directory for jitdumps and images.
     pub directory: Option<PathBuf>,
-    /// Where jitdumps go if `directory` does not say. Need not exist yet.
+    /// Directory for jitdumps if `directory` is `None`. Created if needed.
     pub jitdump_directory: Option<PathBuf>,
-    /// How many bytes a jitdump may have, and all images of the process together.
+    /// Size limit in bytes, for the jitdump and for all images of the process together.
     pub quota: u64,
-    /// Where to log.
+    /// Destination of the log.
     pub log: LogTarget,
-    /// Frame pointers and unwind tables.
+    /// Policy for frame pointers and unwind tables.
     pub frame_pointer_policy: FramePointerPolicy,
-    /// Readable or linkage names.
+    /// Spelling of function names.
     pub names: NameStyle,
-    /// How to observe each LLVM.
+    /// Methods to observe LLVMs.
     pub llvm: LlvmSources,
-    /// What to observe. No variable sets it.
+    /// Code events to receive. No variable sets this.
     pub listening: Listening,
-    /// The `jitlisten run` that the process belongs to: the command's business.
+    /// The `jitlisten run` that started the process; set by the command.
     pub(crate) run: Option<Run>,
 }
 
@@ -211,7 +237,7 @@ impl Default for Options {
             sinks: SinkSet::DEFAULT,
             directory: None,
             jitdump_directory: None,
-            quota: QUOTA,
+            quota: DEFAULT_QUOTA_BYTES,
             log: LogTarget::Silent,
             frame_pointer_policy: FramePointerPolicy::default(),
             names: NameStyle::default(),
@@ -223,14 +249,14 @@ impl Default for Options {
 }
 
 impl Options {
-    /// What the environment of this process asks for, and complaints about what is not understood in it, one line each,
-    /// for [`producer::open`](crate::producer::open).
+    /// Reads the options from the environment of this process. Also returns complaints about invalid values, one line
+    /// each, for [`producer::open`](crate::producer::open).
     pub fn from_env() -> (Options, Vec<String>) {
         Options::read(|name| std::env::var_os(name))
     }
 
-    /// Reads the variables through `variable` (in a process: `std::env::var_os`). The complaints, one line each, are
-    /// for the log.
+    /// Reads the options through `variable`, usually `std::env::var_os`. Also returns complaints about invalid values,
+    /// one line each, for the log.
     pub fn read(variable: impl Fn(&str) -> Option<OsString>) -> (Options, Vec<String>) {
         let mut options = Options::default();
         let mut complaints = Vec::new();
@@ -243,10 +269,10 @@ impl Options {
         if let Some(value) = variable("JITLISTEN_DIR").filter(|value| !value.is_empty()) {
             options.read_directory(PathBuf::from(value), &mut complaints);
         }
-        let place = |name| variable(name).filter(|value| !value.is_empty()).map(PathBuf::from);
-        options.jitdump_directory = place("JITDUMPDIR").or_else(|| Some(place("HOME")?.join(".debug/jit")));
+        let path_from = |name| variable(name).filter(|value| !value.is_empty()).map(PathBuf::from);
+        options.jitdump_directory = path_from("JITDUMPDIR").or_else(|| Some(path_from("HOME")?.join(".debug/jit")));
         if let Some(value) = variable("JITLISTEN_QUOTA").filter(|value| !value.is_empty()) {
-            match bytes(&value.to_string_lossy()) {
+            match parse_bytes(&value.to_string_lossy()) {
                 Some(quota) => options.quota = quota,
                 None => complaints.push(format!("JITLISTEN_QUOTA: {value:?} is not a number of bytes")),
             }
@@ -267,7 +293,7 @@ impl Options {
             }
         }
         if let Some(value) = variable("JITLISTEN_LLVM") {
-            options.llvm = LlvmSources::read(&value.to_string_lossy(), &mut complaints);
+            options.llvm = LlvmSources::parse(&value.to_string_lossy(), &mut complaints);
         }
         options.run = variable("JITLISTEN_RUN").and_then(|value| Run::named_in(value.to_str()?));
         (options, complaints)
@@ -275,17 +301,17 @@ impl Options {
 
     fn read_sinks(&mut self, list: &str, complaints: &mut Vec<String>) {
         let words = list.split(',').map(str::trim).filter(|word| !word.is_empty());
-        let mut asked = None;
+        let mut selection = None;
         for word in words {
-            let so_far = asked.unwrap_or(SinkSet::NONE);
+            let selected = selection.unwrap_or(SinkSet::NONE);
             match (word, SinkKind::from_name(word)) {
                 ("off", _) => self.active = false,
-                ("all", _) => asked = Some(SinkKind::ALL.into_iter().fold(so_far, SinkSet::with)),
-                (_, Some(kind)) => asked = Some(so_far.with(kind)),
+                ("all", _) => selection = Some(SinkKind::ALL.into_iter().fold(selected, SinkSet::with)),
+                (_, Some(kind)) => selection = Some(selected.with(kind)),
                 (_, None) => complaints.push(format!("JITLISTEN: unknown sink {word:?}")),
             }
         }
-        self.sinks = asked.unwrap_or(self.sinks);
+        self.sinks = selection.unwrap_or(self.sinks);
         if self.sinks.contains(SinkKind::Modules) && !self.sinks.contains(SinkKind::Image) {
             complaints.push("JITLISTEN: modules shows images, and image is not in the list".to_owned());
         }
@@ -293,7 +319,7 @@ impl Options {
 
     fn read_directory(&mut self, directory: PathBuf, complaints: &mut Vec<String>) {
         match std::fs::metadata(&directory) {
-            // The host may change its directory before the first file is made.
+            // Resolve the path now: the host may change its working directory before the first file is created.
             Ok(metadata) if metadata.is_dir() => self.directory = std::path::absolute(&directory).ok(),
             Ok(_) => complaints.push(format!("JITLISTEN_DIR: {} is not a directory", directory.display())),
             Err(error) => complaints.push(format!("JITLISTEN_DIR: {}: {error}", directory.display())),
@@ -301,16 +327,16 @@ impl Options {
     }
 }
 
-/// `4096`, `64K`, `512M`, `2G`
-fn bytes(text: &str) -> Option<u64> {
-    let split = text.len() - usize::from(text.ends_with(['K', 'M', 'G', 'k', 'm', 'g']));
-    let shift = match text.as_bytes().get(split) {
+/// Parses a number of bytes: `4096`, `64K`, `512M`, `2G`.
+fn parse_bytes(text: &str) -> Option<u64> {
+    let digits_end = text.len() - usize::from(text.ends_with(['K', 'M', 'G', 'k', 'm', 'g']));
+    let shift = match text.as_bytes().get(digits_end) {
         None => 0,
         Some(b'K' | b'k') => 10,
         Some(b'M' | b'm') => 20,
         Some(_) => 30,
     };
-    text[..split].parse::<u64>().ok()?.checked_mul(1 << shift)
+    text[..digits_end].parse::<u64>().ok()?.checked_mul(1 << shift)
 }
 
 #[cfg(test)]
@@ -359,16 +385,16 @@ mod tests {
         assert_eq!([quota("4096"), quota("64K"), quota("512m"), quota("3G")], [4096, 64 << 10, 512 << 20, 3 << 30]);
         for nonsense in ["-1", "G", "1.5G", "99999999999999999999", "18446744073709551615G", "zwölf"] {
             let (options, complaints) = read(&[("JITLISTEN_QUOTA", nonsense)]);
-            assert_eq!((options.quota, complaints.len()), (QUOTA, 1), "{nonsense}");
+            assert_eq!((options.quota, complaints.len()), (DEFAULT_QUOTA_BYTES, 1), "{nonsense}");
         }
     }
 
     #[test]
     fn jitdumps_go_where_other_jits_put_them() {
-        let place = |pairs| read(pairs).0.jitdump_directory;
-        assert_eq!(place(&[]), None);
-        assert_eq!(place(&[("HOME", "/home/me")]), Some("/home/me/.debug/jit".into()));
-        assert_eq!(place(&[("HOME", "/home/me"), ("JITDUMPDIR", "/var/dumps")]), Some("/var/dumps".into()));
+        let directory = |pairs| read(pairs).0.jitdump_directory;
+        assert_eq!(directory(&[]), None);
+        assert_eq!(directory(&[("HOME", "/home/me")]), Some("/home/me/.debug/jit".into()));
+        assert_eq!(directory(&[("HOME", "/home/me"), ("JITDUMPDIR", "/var/dumps")]), Some("/var/dumps".into()));
     }
 
     #[test]

@@ -1,5 +1,5 @@
-//! Interfaces for the shim, the sampler, `libjitlisten.so` and the command only: they may change in any release. Hidden
-//! in the documentation.
+//! Internal interfaces for the shim, the sampler, `libjitlisten.so` and the command. Hidden in the documentation; they
+//! may change in any release.
 
 #![forbid(unsafe_code)]
 

@@ -1,61 +1,63 @@
-//! What a compiler said of its optimisations: kept by function until an image of the function is written.
+//! Compiler remarks about optimisations, kept by function until its image is written.
 //!
-//! Never waits for the lock: it is taken under LLVM's, and a child may have inherited it from a thread it does not
-//! have.
+//! The lock is only tried, never waited for. Remarks arrive under LLVM's locks, and in the child of a fork a thread
+//! that does not exist there may hold ours.
 
 #![forbid(unsafe_code)]
 
 use std::collections::BTreeMap;
 use std::sync::Mutex;
 
-/// The section of an image: a line for each remark, `ADDRESS\tLINE\tFILE\tNAME\tTEXT`. It is never loaded.
+/// Section of an image with a line for each remark: `ADDRESS\tLINE\tFILE\tNAME\tTEXT`. Never loaded.
 pub(crate) const SECTION: &str = ".jitlisten.remarks";
 
-/// A function is loaded soon after it was optimised, or never: when there are more, all are dropped.
-const MOST_FUNCTIONS: usize = 1024;
-const MOST_OF_ONE: usize = 32;
-const LONGEST: usize = 500;
+/// Maximum number of functions with remarks; beyond it, all remarks are dropped. A function is loaded soon after its
+/// optimisation, or never.
+const MAX_FUNCTIONS: usize = 1024;
+const MAX_REMARKS_PER_FUNCTION: usize = 32;
+const MAX_FIELD_CHARS: usize = 500;
 
-/// By linkage name: `LINE\tFILE\tNAME\tTEXT`.
+/// Lines `LINE\tFILE\tNAME\tTEXT` by linkage name of the function.
 static REMARKS: Mutex<BTreeMap<Box<str>, Vec<Box<str>>>> = Mutex::new(BTreeMap::new());
 
-/// One remark.
+/// An optimisation remark of the compiler.
 #[derive(Clone, Copy, Debug)]
 pub struct Remark<'a> {
-    /// Where in the source: the file as the compiler calls it.
+    /// Source file, as the compiler names it.
     pub file: &'a str,
-    /// Never 0.
+    /// Line number; never 0.
     pub line: u32,
-    /// `CantReorderFPOps`
+    /// Name of the remark, such as `CantReorderFPOps`.
     pub name: &'a str,
-    /// `loop not vectorized: ...`
+    /// Message, such as `loop not vectorized: ...`.
     pub text: &'a str,
 }
 
-/// Keeps a remark of a function that is being compiled.
+/// Keeps a remark about a function that is being compiled.
 pub fn note(function: &str, remark: Remark<'_>) {
     let Ok(mut remarks) = REMARKS.try_lock() else { return };
     if !remarks.contains_key(function) {
-        if remarks.len() >= MOST_FUNCTIONS {
+        if remarks.len() >= MAX_FUNCTIONS {
             remarks.clear();
         }
         remarks.insert(function.into(), Vec::new());
     }
-    let Some(of_function) = remarks.get_mut(function) else { return };
+    let Some(function_remarks) = remarks.get_mut(function) else { return };
     let Remark { file, line, name, text } = remark;
-    let field =
-        |text: &str| text.chars().take(LONGEST).map(|c| if c.is_control() { ' ' } else { c }).collect::<String>();
-    let written = [line.to_string(), field(file), field(name), field(text)].join("\t").into_boxed_str();
-    if of_function.len() < MOST_OF_ONE && !of_function.contains(&written) {
-        of_function.push(written);
+    let field = |text: &str| {
+        text.chars().take(MAX_FIELD_CHARS).map(|c| if c.is_control() { ' ' } else { c }).collect::<String>()
+    };
+    let line_text = [line.to_string(), field(file), field(name), field(text)].join("\t").into_boxed_str();
+    if function_remarks.len() < MAX_REMARKS_PER_FUNCTION && !function_remarks.contains(&line_text) {
+        function_remarks.push(line_text);
     }
 }
 
-/// The lines of a function at an address of its image.
-pub(crate) fn write(function: &str, address: u64, into: &mut String) {
+/// Appends the remarks of a function to `output`, with its address in the image.
+pub(crate) fn write(function: &str, address: u64, output: &mut String) {
     let Ok(remarks) = REMARKS.try_lock() else { return };
     for line in remarks.get(function).into_iter().flatten() {
-        into.push_str(&format!("{address:x}\t{line}\n"));
+        output.push_str(&format!("{address:x}\t{line}\n"));
     }
 }
 

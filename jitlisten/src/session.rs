@@ -1,23 +1,23 @@
-//! Takes the three verbs from every producer, keeps the living objects, notifies the sinks.
+//! The session: receives the three events of every source and producer, keeps the live objects, and notifies the sinks.
 //!
 //! ```text
-//!   loaded(debug object)  ->  Loaded { id, text, .. }     names and addresses are valid
+//!   loaded(debug object)  ->  Loaded { id, outcome, .. }  names and addresses are valid
 //!   finalized(id)                                         bytes and .eh_frame are valid; sinks are notified
-//!   freeing(id)                                           last moment of the code; sinks are notified
+//!   freeing(id)                                           code is about to be freed; sinks are notified
 //! ```
 //!
-//! A verb may come for an object that is unknown, or twice: the second time nothing happens. Every method may be called
-//! from any thread, also under LLVM's or the loader's lock. The session's own lock is the innermost one: nothing is
-//! called under it that could wait for another lock of the host.
+//! Events for unknown objects, and repeated events, are ignored. Every method may be called from any thread, even under
+//! LLVM's or the loader's lock. The session's lock is the innermost one: code that runs under it must not wait for any
+//! lock of the host.
 //!
 //! | file | content |
 //! | --- | --- |
-//! | `session.rs` | the state, its lock, the three verbs |
-//! | `record.rs`, `alive.rs` | a living object and its neighbours; the functions of all objects, for queries |
-//! | `reported.rs`, `listed.rs`, `moved.rs` | objects from two channels, from a linker and a list, copied elsewhere |
-//! | `memory.rs` | changes of the memory of objects: the [`Ledger`] says what becomes of them |
+//! | `session.rs` | the state, its lock, the three events |
+//! | `record.rs`, `alive.rs` | a live object and its neighbours; queries for live functions |
+//! | `reported.rs`, `listed.rs`, `moved.rs` | objects reported by two channels, by linker and list, or copied |
+//! | `memory.rs` | memory changes: the [`Ledger`] decides which objects they finalize or free |
 //! | `notify.rs` | sinks and the observer |
-//! | `fork.rs` | another process, another user |
+//! | `fork.rs` | fork, and change of the user |
 
 #![forbid(unsafe_code)]
 
@@ -53,28 +53,44 @@ use crate::{AddressRange, Error, LoadedObject, observer, unwindability};
 pub use alive::LiveFunction;
 pub use fork::ForkGuard;
 
-use record::{Record, linked_code, names};
+use record::{Record, linked_code, readable_names};
 
-/// What an event source learns about the object it reported.
+/// Result of *loaded*, for the event source.
 #[derive(Debug)]
 pub struct Loaded {
-    /// The object's name in the other verbs.
+    /// Identifier of the object in later events.
     pub id: ObjectId,
-    /// What became of it, and of others. The sinks know.
+    /// Objects that this event finalized or freed. The sinks have been notified.
     pub outcome: Outcome,
-    /// The first part of its code, if that waits for the right to run.
+    /// First text range of the object, if it is not executable yet.
     pub pending: Option<AddressRange>,
-    /// Whether it has a line table.
+    /// True if the object has a line table.
     pub has_lines: bool,
 }
 
-/// A process has one; see the module's head.
+/// The session of the process. Keeps the live objects and the sinks; at most one exists.
+///
+/// [`producer::open`](crate::producer::open) opens it. The sinks can be switched and queried at any time:
+///
+/// ```
+/// use jitlisten::options::{Options, SinkKind};
+/// use jitlisten::producer;
+///
+/// let (options, complaints) = Options::from_env();
+/// let session = producer::open(options, &complaints);
+/// session.enable(SinkKind::Unwind);
+/// assert!(session.is_enabled(SinkKind::Unwind));
+/// for function in session.live_functions() {
+///     println!("{} {}", function.range, function.name);
+/// }
+/// session.disable(SinkKind::Unwind);
+/// ```
 pub struct Session {
     options: Options,
     counters: Counters,
     state: Mutex<State>,
-    /// Threads that wait for `state`.
-    waiting: AtomicU32,
+    /// Number of threads that wait for `state`.
+    waiting_threads: AtomicU32,
     context: SinkContext,
     warned_of_frame_pointers: AtomicBool,
     warned_of_memory: AtomicBool,
@@ -82,40 +98,40 @@ pub struct Session {
 
 #[derive(Default)]
 struct State {
-    /// The process this state speaks of; see [`Session::lock_here`].
+    /// Process that this state belongs to; see [`Session::lock_for_this_process`].
     pid: u32,
     next_id: u64,
     objects: BTreeMap<ObjectId, Record>,
-    /// Where the code of these is, and whether it is final.
+    /// Code ranges of the objects, pending or final.
     ledger: Ledger,
-    /// System calls under way that change memory.
+    /// System calls in progress that change memory.
     changes: MemoryChanges,
     padding: HeaderPadding,
     sinks: [Option<Box<dyn Sink>>; SinkKind::ALL.len()],
-    /// Sinks whose files have nothing yet of what this process has inherited from its parent: see
+    /// True for sinks whose files do not contain the objects inherited from the parent process yet; see
     /// [`Session::become_child`].
-    inherits: [bool; SinkKind::ALL.len()],
-    /// When this process was forked, by [`clock::monotonic`]; 0 in one that was not.
+    replay_inherited: [bool; SinkKind::ALL.len()],
+    /// Time of the fork that created this process, by [`clock::monotonic`]; 0 if there was none.
     forked_at: u64,
-    /// The effective user the files are made for.
+    /// Effective user who owns the files.
     user: u32,
-    /// The objects reported through the API and not freed there, also those whose memory went before: whether they are
-    /// finalized.
+    /// Objects reported through the API and not yet freed through it, even if their memory was freed before. The value
+    /// is true once the producer has finalized the object.
     reported: BTreeMap<ObjectId, bool>,
 }
 
-/// Duration and number of waits of [`Session::give_way`].
-const TURN: Duration = Duration::from_micros(100);
-const MAX_TURNS: u32 = 50;
+/// Duration and maximum number of sleeps of [`Session::yield_to_waiters`].
+const YIELD_INTERVAL: Duration = Duration::from_micros(100);
+const MAX_YIELDS: u32 = 50;
 
 static PROCESS: OnceBox<Session> = OnceBox::new();
 
 impl Session {
-    /// Opens the session of this process, with these options, or returns the one that is open. `complaints` go to the
-    /// log.
+    /// Opens the session of this process with these options, or returns the session if it is already open. `complaints`
+    /// are logged.
     ///
-    /// In a privileged process ([`is_privileged`](crate::is_privileged)) they are ignored, and the session is not
-    /// active.
+    /// In a privileged process ([`is_privileged`](crate::is_privileged)) the options are ignored, and the session is
+    /// inactive.
     #[doc(hidden)]
     pub fn open(options: Options, complaints: &[String]) -> &'static Session {
         PROCESS.get_or_init(|| {
@@ -136,7 +152,8 @@ impl Session {
     }
 
     fn new(options: Options) -> Session {
-        // Before any handler of ours: at a fork, locks are taken in the same order as everywhere, this session's first.
+        // Register this fork handler first: at a fork, locks must be taken in the usual order, the session's before the
+        // registry's.
         if options.active {
             unwind_register::Registry::process().follow_forks();
         }
@@ -155,58 +172,58 @@ impl Session {
             options,
             counters,
             state: Mutex::new(state),
-            waiting: AtomicU32::new(0),
+            waiting_threads: AtomicU32::new(0),
             context,
             warned_of_frame_pointers: AtomicBool::new(false),
             warned_of_memory: AtomicBool::new(false),
         }
     }
 
-    /// The options the session was opened with.
+    /// Options with which the session was opened.
     pub fn options(&self) -> &Options {
         &self.options
     }
 
-    /// The counters so far.
+    /// Current values of the counters.
     pub fn statistics(&self) -> Statistics {
         self.counters.snapshot()
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
-        // A panic under the lock was caught at its entry point; the state is a set of independent records.
+        // Ignore poisoning: panics are caught at the entry points, and the state consists of independent records.
         match self.state.try_lock() {
             Ok(state) => state,
             Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
             Err(TryLockError::WouldBlock) => {
-                self.waiting.fetch_add(1, Ordering::Relaxed);
+                self.waiting_threads.fetch_add(1, Ordering::Relaxed);
                 let state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
-                self.waiting.fetch_sub(1, Ordering::Relaxed);
+                self.waiting_threads.fetch_sub(1, Ordering::Relaxed);
                 state
             }
         }
     }
 
-    /// Lets the threads that wait for the lock have it, after it was held for long: the lock goes to whoever runs, and
-    /// a program that switches sinks in a loop would keep it.
-    fn give_way(&self) {
-        for _ in 0..MAX_TURNS {
-            if self.waiting.load(Ordering::Relaxed) == 0 {
+    /// Lets waiting threads acquire the lock after a long operation. The mutex is unfair: without this, a program that
+    /// switches sinks in a loop would starve them.
+    fn yield_to_waiters(&self) {
+        for _ in 0..MAX_YIELDS {
+            if self.waiting_threads.load(Ordering::Relaxed) == 0 {
                 return;
             }
-            std::thread::sleep(TURN);
+            std::thread::sleep(YIELD_INTERVAL);
         }
     }
 
-    /// The lock, in a process that has the sinks to itself: `_Fork(3)` and `clone(2)` call no handler of
-    /// `pthread_atfork`.
-    fn lock_here(&self) -> MutexGuard<'_, State> {
+    /// Locks the state, after detaching it from a parent process or another user: `_Fork(3)` and `clone(2)` call no
+    /// `pthread_atfork` handlers.
+    fn lock_for_this_process(&self) -> MutexGuard<'_, State> {
         let mut state = self.lock();
-        self.look_where(&mut state);
+        self.handle_process_change(&mut state);
         state
     }
 
-    /// See [`Session::lock_here`].
-    fn look_where(&self, state: &mut State) {
+    /// Detects a fork or a change of the user since the last call, and updates the state accordingly.
+    fn handle_process_change(&self, state: &mut State) {
         if state.pid != std::process::id() {
             self.become_child(state);
         }
@@ -215,11 +232,12 @@ impl Session {
         }
     }
 
-    /// *loaded*: LLVM has placed an object in memory; `debug_object` is a copy of its debug object, and `kept_at` is
-    /// where LLVM keeps its own until *freeing*, for sinks that are switched on later. `library` is the LLVM's file.
+    /// Handles *loaded*: LLVM has placed an object in memory. `debug_object` is a copy of its debug object. `kept_at`
+    /// is the address of the original, which LLVM keeps until *freeing*; sinks that are enabled later read it.
+    /// `library` is the path of the file that contains the LLVM.
     ///
     /// # Errors
-    /// What makes it unreadable. It is counted; nothing else is lost.
+    /// If the debug object cannot be parsed. It is counted as refused and otherwise ignored.
     #[doc(hidden)]
     pub fn loaded(
         &self,
@@ -230,10 +248,10 @@ impl Session {
         self.loaded_from(Origin::LlvmList { kept_at }, debug_object, library)
     }
 
-    /// *loaded*, by an event source that says where the object comes from.
+    /// Handles *loaded* for an object of any origin.
     ///
     /// # Errors
-    /// As [`Session::loaded`].
+    /// Same as for [`Session::loaded`].
     pub(crate) fn loaded_from(
         &self,
         origin: Origin,
@@ -244,9 +262,9 @@ impl Session {
         let debug_object = DebugObject { copy: Some(object), kept_at: origin.kept_at() };
         let bytes = debug_object.copy.as_deref().unwrap_or_default();
         let object = LoadedObject::parse(bytes).inspect_err(|error| self.refuse(bytes.len(), error))?;
-        let names = names(&object, bytes);
-        let mut state = self.lock_here();
-        if let Some(id) = state.same(&object, origin) {
+        let names = readable_names(&object, bytes);
+        let mut state = self.lock_for_this_process();
+        if let Some(id) = state.find_same_object(&object, origin) {
             log_line!(Debug, "{id:?} was reported again");
             if matches!(origin, Origin::LlvmList { .. }) {
                 self.adopt_entry(&mut state, id);
@@ -255,7 +273,7 @@ impl Session {
                 Channel::Discovered => state.ledger.loaded(linked_code(id, &object)),
                 Channel::Api => Outcome::default(),
             };
-            return Ok(self.loaded_as(&mut state, id, outcome, object.has_lines()));
+            return Ok(self.finish_loading(&mut state, id, outcome, object.has_lines()));
         }
         self.counters.objects_loaded.add(1);
         let id = ObjectId(state.next_id);
@@ -268,7 +286,7 @@ impl Session {
             origin,
             library,
             object,
-            from_both: false,
+            in_both_channels: false,
             names,
             debug_object,
             finalized,
@@ -284,25 +302,26 @@ impl Session {
                 Outcome::default()
             }
         };
-        Ok(self.loaded_as(&mut state, id, outcome, has_lines))
+        Ok(self.finish_loading(&mut state, id, outcome, has_lines))
     }
 
-    fn loaded_as(&self, state: &mut State, id: ObjectId, outcome: Outcome, has_lines: bool) -> Loaded {
-        self.carry_out(state, &outcome);
+    fn finish_loading(&self, state: &mut State, id: ObjectId, outcome: Outcome, has_lines: bool) -> Loaded {
+        self.apply_outcome(state, &outcome);
         let pending = state.ledger.pending(id).and_then(|text| text.first().copied());
         Loaded { id, outcome, pending, has_lines }
     }
 
-    /// Counts an object that is not understood.
+    /// Counts and logs an object that could not be parsed.
     pub(crate) fn refuse(&self, size: usize, error: &Error) {
         self.counters.objects_refused.add(1);
         log_line!(Warn, "ignoring an object of {size} bytes: {error}");
     }
 
-    /// Whether there is memory to work on an object of that size; if not, it is counted, and logged the first time.
+    /// Checks that there is enough memory to process an object of `size` bytes. Otherwise counts the object as refused,
+    /// and logs the first one.
     ///
     /// # Errors
-    /// That there is none.
+    /// [`Error::NoMemory`].
     #[doc(hidden)]
     pub fn check_memory(&self, size: usize) -> Result<(), Error> {
         if reserve::is_memory_left(size) {
@@ -315,43 +334,43 @@ impl Session {
         Err(Error::NoMemory { size })
     }
 
-    /// The file of the LLVM that has made an object, if known.
+    /// Path of the file that contains the LLVM that compiled the object, if known.
     #[doc(hidden)]
     pub fn library(&self, id: ObjectId) -> Option<Arc<str>> {
         self.lock().objects.get(&id)?.library.clone()
     }
 
-    /// *finalized*: the object's bytes are relocated and its code may run.
+    /// Handles *finalized*: the bytes of the object are relocated, and its code may run.
     #[doc(hidden)]
     pub fn finalized(&self, id: ObjectId) {
-        let mut state = self.lock_here();
+        let mut state = self.lock_for_this_process();
         let outcome = state.ledger.finalized(id);
-        self.carry_out(&mut state, &outcome);
+        self.apply_outcome(&mut state, &outcome);
     }
 
-    /// Frees and finalizes what the ledger says.
-    fn carry_out(&self, state: &mut State, outcome: &Outcome) {
-        outcome.freed.iter().for_each(|&id| self.gone(state, id));
+    /// Notifies the sinks of the objects that the ledger freed or finalized.
+    fn apply_outcome(&self, state: &mut State, outcome: &Outcome) {
+        outcome.freed.iter().for_each(|&id| self.remove_object(state, id));
         outcome.finalized.iter().for_each(|&id| self.finalize(state, id));
     }
 
     fn finalize(&self, state: &mut State, id: ObjectId) {
-        self.notify_of_inherited(state);
+        self.replay_inherited_objects(state);
         let pid = state.pid;
         let Some(record) = state.objects.get_mut(&id) else { return };
         if self.check_memory(record.debug_object.copy.as_ref().map_or(0, Vec::len)).is_err() {
-            return self.free(state, id);
+            return self.free_object(state, id);
         }
         record.finalized = Some(clock::monotonic());
         let snapshot = CodeSnapshot::of(pid, &record.object);
-        record.made_rules = self.count_unwindability(record, &snapshot);
+        record.made_rules = self.analyse_unwindability(record, &snapshot);
         self.counters.objects_finalized.add(1);
         log_line!(Debug, "finalized {id:?}");
         if let Some(record) = state.objects.get(&id) {
             observer::finalized(id, &record.object, &record.made_rules, &snapshot);
         }
         for kind in SinkKind::ALL {
-            self.notify(state, kind, id, &snapshot);
+            self.notify_sink_finalized(state, kind, id, &snapshot);
         }
         if let Some(record) = state.objects.get_mut(&id)
             && record.debug_object.kept_at.is_some()
@@ -360,26 +379,26 @@ impl Session {
         }
     }
 
-    /// *freeing*: the object's code is about to be freed; its memory is still there.
+    /// Handles *freeing*: the code of the object is about to be freed, but still mapped.
     #[doc(hidden)]
     pub fn freeing(&self, id: ObjectId) {
-        let mut state = self.lock_here();
-        self.free(&mut state, id);
+        let mut state = self.lock_for_this_process();
+        self.free_object(&mut state, id);
     }
 
-    /// Whether `id` is one of the objects that are alive.
+    /// Returns true if the object is live.
     #[doc(hidden)]
     pub fn is_alive(&self, id: ObjectId) -> bool {
         self.lock().objects.contains_key(&id)
     }
 
-    fn free(&self, state: &mut State, id: ObjectId) {
+    fn free_object(&self, state: &mut State, id: ObjectId) {
         state.ledger.freed(id);
-        self.gone(state, id);
+        self.remove_object(state, id);
     }
 
-    /// An object is gone, as the ledger knows.
-    fn gone(&self, state: &mut State, id: ObjectId) {
+    /// Removes an object that the ledger has already freed, and notifies the sinks.
+    fn remove_object(&self, state: &mut State, id: ObjectId) {
         let Some(record) = state.objects.remove(&id) else { return };
         self.counters.objects_freed.add(1);
         log_line!(Debug, "freeing {id:?}");
@@ -391,31 +410,31 @@ impl Session {
         }
         let snapshot = CodeSnapshot::of(state.pid, &record.object);
         for kind in SinkKind::ALL {
-            self.notify_of_end(state, kind, id, &record, &snapshot);
+            self.notify_sink_freeing(state, kind, id, &record, &snapshot);
         }
     }
 
-    /// Counts what the code lacks for stack walkers, and returns the rules that can be made up for it.
-    fn count_unwindability(&self, record: &Record, snapshot: &CodeSnapshot) -> Vec<FunctionRules> {
+    /// Counts the functions that stack walkers cannot unwind, and returns the rules that could be derived for them.
+    fn analyse_unwindability(&self, record: &Record, snapshot: &CodeSnapshot) -> Vec<FunctionRules> {
         let object = &record.object;
-        let shape = unwindability::Unwindability::of(object, snapshot);
+        let gaps = unwindability::Unwindability::examine(object, snapshot);
         self.counters.functions.add(object.functions().len() as u64);
-        self.counters.functions_without_frame_pointer.add(shape.without_frame_pointer);
-        self.counters.functions_without_unwind_table.add(shape.without_unwind_table);
-        if shape.without_frame_pointer > 0 && self.options.frame_pointer_policy == FramePointerPolicy::FramePointers {
+        self.counters.functions_without_frame_pointer.add(gaps.without_frame_pointer);
+        self.counters.functions_without_unwind_table.add(gaps.without_unwind_table);
+        if gaps.without_frame_pointer > 0 && self.options.frame_pointer_policy == FramePointerPolicy::FramePointers {
             self.counters.objects_without_frame_pointers.add(1);
-            let first = object.functions().first().map_or("?", |function| &function.linkage_name);
-            let (without, all) = (shape.without_frame_pointer, object.functions().len());
-            log_line!(Info, "{without} of {all} functions compiled with {first} have no frame pointer");
+            let name = object.functions().first().map_or("?", |function| &function.linkage_name);
+            let (count, total) = (gaps.without_frame_pointer, object.functions().len());
+            log_line!(Info, "{count} of {total} functions compiled with {name} have no frame pointer");
             if !self.warned_of_frame_pointers.swap(true, Ordering::Relaxed) {
                 let library = record.library.as_ref().map_or_else(String::new, |library| format!("{library}: "));
                 log_line!(
                     Warn,
-                    "{library}code without frame pointers was loaded, first {first}: compiled without jitlisten, or by \
+                    "{library}code without frame pointers was loaded, first {name}: compiled without jitlisten, or by \
                      an LLVM that it cannot change"
                 );
             }
         }
-        shape.made_rules
+        gaps.made_rules
     }
 }

@@ -1,4 +1,4 @@
-//! Counters.
+//! Counters of a session.
 
 #![forbid(unsafe_code)]
 
@@ -7,7 +7,21 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::options::SinkKind;
 
-/// A snapshot of the counters of a session. All count from the start of the session, in this process.
+/// Snapshot of a session's counters. All counters start with the session, in this process.
+///
+/// ```
+/// use jitlisten::options::SinkKind;
+/// use jitlisten::{Session, Statistics};
+///
+/// fn describe(statistics: &Statistics) -> String {
+///     let perf_map = statistics.sink(SinkKind::PerfMap);
+///     format!("{} functions, {} bytes of perf map", statistics.functions, perf_map.bytes_written)
+/// }
+///
+/// if let Some(session) = Session::process() {
+///     println!("{}", describe(&session.statistics()));
+/// }
+/// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Statistics {
@@ -21,61 +35,60 @@ pub struct Statistics {
     pub objects_refused: u64,
     /// Functions in the finalized objects.
     pub functions: u64,
-    /// Of those, functions that do not keep a frame pointer.
+    /// Functions without a frame pointer.
     pub functions_without_frame_pointer: u64,
-    /// Objects with such a function, although frame pointers were asked for: cached by an earlier process, or compiled
-    /// before we came.
+    /// Objects with such functions although frame pointers were requested: cached by an earlier process, or compiled
+    /// before jitlisten was loaded.
     pub objects_without_frame_pointers: u64,
-    /// Functions that no entry of the object's `.eh_frame` describes.
+    /// Functions without an entry in the object's `.eh_frame`.
     pub functions_without_unwind_table: u64,
-    /// In the order of [`SinkKind::ALL`]; see [`Statistics::sink`].
+    /// Counters of each sink, in the order of [`SinkKind::ALL`]; see [`Statistics::sink`].
     sinks: [SinkStatistics; SinkKind::ALL.len()],
-    /// What became of images.
+    /// Counters of images.
     pub images: ImageStatistics,
-    /// Lines that the log did not take: its file cannot be opened, belongs to another user, is on a full disk, ...
+    /// Lost log lines: the file cannot be opened, belongs to another user, is on a full disk, ...
     pub log_lines_lost: u64,
 }
 
 impl Statistics {
-    /// The counters of one sink.
+    /// Returns the counters of one sink.
     pub fn sink(&self, kind: SinkKind) -> SinkStatistics {
         self.sinks[kind as usize]
     }
 }
 
-/// The counters of images.
+/// Counters of images.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct ImageStatistics {
     /// Images written and mapped.
     pub written: u64,
-    /// Of those, images without header padding: perf's `--call-graph dwarf` cannot use their unwind tables.
+    /// Images without header padding: perf's `--call-graph dwarf` cannot use their unwind tables.
     pub without_padding: u64,
     /// Runs of pages without an image because their memory cannot be read.
     pub refused_unreadable: u64,
     /// Runs of pages without an image because they are writable, shared with other processes, or not executable.
     pub refused_not_final: u64,
-    /// Runs of pages without an image because no ELF file can be made of what is in them.
+    /// Runs of pages without an image because their contents cannot be represented as an ELF file.
     pub refused_not_encoded: u64,
     /// Runs of pages without an image because other threads may write to them.
     pub refused_not_owned: u64,
-    /// Images taken back because LLVM was about to change their pages.
+    /// Images removed because LLVM was about to change their pages.
     pub withdrawn: u64,
-    /// Mappings that failed so late that the code had to be put back.
+    /// Mappings that failed so late that the code had to be restored.
     pub put_back: u64,
 }
 
-/// The counters of one sink.
+/// Counters of one sink.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct SinkStatistics {
     /// Bytes written to files.
     pub bytes_written: u64,
-    /// Times the sink failed; each time it switched itself off.
+    /// Number of failures; each one disabled the sink.
     pub failures: u64,
 }
 
-/// One counter.
 #[derive(Debug, Default)]
 pub(crate) struct Counter(AtomicU64);
 
@@ -103,7 +116,7 @@ pub(crate) struct Counters {
     pub(crate) images: Arc<ImageCounters>,
 }
 
-/// Those of [`ImageStatistics`].
+/// Counters of [`ImageStatistics`].
 #[derive(Debug, Default)]
 pub(crate) struct ImageCounters {
     pub(crate) written: Counter,
@@ -153,7 +166,7 @@ impl Counters {
                 failures: self.sinks[index].failures.get(),
             }),
             images: self.images.snapshot(),
-            log_lines_lost: crate::log::lost(),
+            log_lines_lost: crate::log::lost_lines(),
         }
     }
 }

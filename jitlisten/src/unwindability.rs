@@ -10,45 +10,45 @@ use crate::cfi::{self, FunctionRules};
 use crate::code_snapshot::CodeSnapshot;
 use crate::loaded_object::Function;
 
-/// The gaps in an object.
+/// Functions of an object that cannot be unwound, and rules for them.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Unwindability {
-    /// How many functions keep no frame pointer.
+    /// Number of functions without a frame pointer.
     pub(crate) without_frame_pointer: u64,
-    /// How many functions no entry of the live `.eh_frame` describes.
+    /// Number of functions without an entry in the `.eh_frame` in memory.
     pub(crate) without_unwind_table: u64,
-    /// Rules for those of them where they can be read from the code.
+    /// Unwind rules for these functions, as far as they can be derived from the code.
     pub(crate) made_rules: Vec<FunctionRules>,
 }
 
 impl Unwindability {
-    /// Looks at the live code and the live `.eh_frame`; call it at *finalized* or later. What cannot be read is not
+    /// Examines the code and the `.eh_frame` in memory; call it at *finalized* or later. Unreadable functions are not
     /// counted.
-    pub(crate) fn of(object: &LoadedObject, snapshot: &CodeSnapshot) -> Unwindability {
+    pub(crate) fn examine(object: &LoadedObject, snapshot: &CodeSnapshot) -> Unwindability {
         let table = object.eh_frame().and_then(|range| cfi::covered(snapshot.get(range)?, range.start()).ok());
         let covered = table.unwrap_or_default();
-        let mut shape = Unwindability::default();
+        let mut gaps = Unwindability::default();
         for text in object.text() {
             let Some(code) = snapshot.get(text.range) else { continue };
-            // Functions are sorted, too, and each is inside one text range.
+            // Functions are sorted, and each lies inside one text range.
             let first = object.functions().partition_point(|function| function.range.start() < text.range.start());
-            let inside = object.functions()[first..].iter().take_while(|function| text.range.covers(function.range));
-            for function in inside {
+            let functions = object.functions()[first..].iter().take_while(|function| text.range.covers(function.range));
+            for function in functions {
                 let start = (function.range.start().0 - text.range.start().0) as usize;
                 let Some(code) = code.get(start..start + function.range.size() as usize) else { continue };
-                // Sorted by start, so the last one that begins early enough is the one.
-                let at = covered.partition_point(|range| range.start() <= function.range.start());
-                let described = covered[..at].last().is_some_and(|range| range.covers(function.range));
-                shape.add(object, function, code, described);
+                // Find the last range that starts at or before the function: only that one can cover it.
+                let next_index = covered.partition_point(|range| range.start() <= function.range.start());
+                let is_described = covered[..next_index].last().is_some_and(|range| range.covers(function.range));
+                gaps.add(object, function, code, is_described);
             }
         }
-        shape
+        gaps
     }
 
-    fn add(&mut self, object: &LoadedObject, function: &Function, code: &[u8], described: bool) {
+    fn add(&mut self, object: &LoadedObject, function: &Function, code: &[u8], is_described: bool) {
         let machine = object.machine();
         self.without_frame_pointer += u64::from(!cfi::sets_up_frame_pointer(code, machine));
-        if described {
+        if is_described {
             return;
         }
         self.without_unwind_table += 1;

@@ -1,4 +1,4 @@
-/* alpha -> beta -> gamma, in two text sections, with an alias, a weak function and one that only jumps. */
+/* alpha -> beta -> gamma in two text sections, with an alias, a weak function and one that is only a tail call. */
 int raise(int);
 __attribute__((noinline)) int gamma_(int x) { raise(5); return x + 1; }
 __attribute__((noinline)) static int beta(int x) {

@@ -1,4 +1,5 @@
-//! Lifetimes in the Rust integrations: what the session counts when engines and listeners come and go in every order.
+//! Lifetimes in the Rust integrations: the session's counters when engines and listeners are created and dropped in
+//! every order.
 //!
 //! Needs an LLVM: `cargo test -p jitlisten --test llvm_producers --features llvm22-1,inkwell/llvm22-1-prefer-dynamic`.
 
@@ -13,24 +14,24 @@ use inkwell::targets::{InitializationConfig, Target};
 use jitlisten::Session;
 use jitlisten::producer::inkwell as producer;
 
-type FileIdentity = unsafe extern "C" fn(i64) -> i64;
+type IdentityFunction = unsafe extern "C" fn(i64) -> i64;
 
-/// The session is the process's: one test at a time.
-fn alone() -> MutexGuard<'static, ()> {
-    static ALONE: Mutex<()> = Mutex::new(());
+/// Runs one test at a time, because they share the session of the process.
+fn lock_session() -> MutexGuard<'static, ()> {
+    static LOCK: Mutex<()> = Mutex::new(());
     Target::initialize_native(&InitializationConfig::default()).unwrap();
-    ALONE.lock().unwrap_or_else(PoisonError::into_inner)
+    LOCK.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Objects loaded, finalized, freed.
-fn counted() -> [u64; 3] {
+/// Counts of objects loaded, finalized and freed.
+fn object_counts() -> [u64; 3] {
     let statistics = Session::process().expect("an integration has opened it").statistics();
     [statistics.objects_loaded, statistics.objects_finalized, statistics.objects_freed]
 }
 
-fn since(before: [u64; 3]) -> [u64; 3] {
-    let now = counted();
-    std::array::from_fn(|at| now[at] - before[at])
+fn counts_since(before: [u64; 3]) -> [u64; 3] {
+    let current = object_counts();
+    std::array::from_fn(|index| current[index] - before[index])
 }
 
 fn identity(context: &Context) -> Module<'_> {
@@ -46,76 +47,76 @@ fn identity(context: &Context) -> Module<'_> {
 
 #[test]
 fn an_engine_of_ours_says_everything_itself() {
-    let _alone = alone();
+    let _lock = lock_session();
     let context = Context::create();
     let module = identity(&context);
-    let before = counted();
+    let before = object_counts();
     let (engine, listener) = producer::create_engine(&module, OptimizationLevel::Default).unwrap();
-    // SAFETY: its signature.
-    let result = unsafe { engine.get_function::<FileIdentity>("identity").unwrap().call(7) };
-    assert_eq!((result, since(before)), (7, [1, 1, 0]));
+    // SAFETY: `identity` has this signature.
+    let result = unsafe { engine.get_function::<IdentityFunction>("identity").unwrap().call(7) };
+    assert_eq!((result, counts_since(before)), (7, [1, 1, 0]));
     drop((module, engine));
-    assert_eq!(since(before), [1, 1, 1]);
+    assert_eq!(counts_since(before), [1, 1, 1]);
     // The listener outlives its engine.
     listener.finalized();
-    assert_eq!(since(before), [1, 1, 1]);
+    assert_eq!(counts_since(before), [1, 1, 1]);
 }
 
 #[test]
 fn another_engine_is_discovered_and_code_is_final_when_reported() {
-    let _alone = alone();
+    let _lock = lock_session();
     let context = Context::create();
     let module = identity(&context);
-    let before = counted();
+    let before = object_counts();
     let engine = module.create_jit_execution_engine(OptimizationLevel::None).unwrap();
     let listener = producer::attach(&engine);
     assert_eq!(producer::attach(&engine), listener, "a second time changes nothing");
     engine.get_function_address("identity").unwrap();
-    assert_eq!(since(before), [1, 0, 0]);
+    assert_eq!(counts_since(before), [1, 0, 0]);
     listener.finalized();
     listener.finalized();
-    assert_eq!(since(before), [1, 1, 0]);
+    assert_eq!(counts_since(before), [1, 1, 0]);
     drop((module, engine));
-    assert_eq!(since(before), [1, 1, 1]);
+    assert_eq!(counts_since(before), [1, 1, 1]);
 }
 
 #[test]
 fn a_listener_may_go_before_its_engine() {
-    let _alone = alone();
+    let _lock = lock_session();
     let context = Context::create();
     let module = identity(&context);
-    let before = counted();
+    let before = object_counts();
     let (engine, listener) = producer::create_engine(&module, OptimizationLevel::None).unwrap();
     drop(Box::new(listener));
     engine.get_function_address("identity").unwrap();
-    assert_eq!(since(before), [1, 1, 0]);
+    assert_eq!(counts_since(before), [1, 1, 0]);
     drop((module, engine));
-    assert_eq!(since(before), [1, 1, 1]);
+    assert_eq!(counts_since(before), [1, 1, 1]);
 }
 
 #[test]
 fn many_engines_one_after_the_other_leave_nothing() {
-    let _alone = alone();
+    let _lock = lock_session();
     let context = Context::create();
     let before = {
         identity(&context);
-        counted()
+        object_counts()
     };
     for _ in 0..20 {
         let module = identity(&context);
         let (engine, _) = producer::create_engine(&module, OptimizationLevel::None).unwrap();
         engine.get_function_address("identity").unwrap();
     }
-    assert_eq!(since(before), [20, 20, 20]);
+    assert_eq!(counts_since(before), [20, 20, 20]);
 }
 
 /// One session for engines in two threads.
 #[test]
 fn engines_in_threads_are_distinguished() {
-    let _alone = alone();
+    let _lock = lock_session();
     let before = {
         identity(&Context::create());
-        counted()
+        object_counts()
     };
     let in_thread = || {
         let context = Context::create();
@@ -129,5 +130,5 @@ fn engines_in_threads_are_distinguished() {
     };
     let threads = [(); 2].map(|()| std::thread::spawn(in_thread));
     threads.into_iter().for_each(|thread| thread.join().unwrap());
-    assert_eq!(since(before), [20, 20, 20]);
+    assert_eq!(counts_since(before), [20, 20, 20]);
 }

@@ -1,30 +1,30 @@
-//! Objects that lie: an error or something true, never a panic.
+//! Malformed objects: parsing returns an error or a consistent result, and never panics.
 
 use jitlisten::{LineRows, LoadedObject};
 
 const PLAIN: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/testdata/lli-14-mcjit-plain.o");
 const DWARF: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/testdata/lli-22-mcjit-dwarf5-large.o");
 
-fn u64_at(bytes: &[u8], at: usize) -> u64 {
-    u64::from_le_bytes(bytes[at..at + 8].try_into().expect("eight bytes"))
+fn u64_at(bytes: &[u8], offset: usize) -> u64 {
+    u64::from_le_bytes(bytes[offset..offset + 8].try_into().expect("eight bytes"))
 }
 
 /// File offsets of the section headers with this type (`sh_type`).
 fn headers(bytes: &[u8], sh_type: u32) -> Vec<usize> {
     let start = u64_at(bytes, 40) as usize;
     let count = u16::from_le_bytes([bytes[60], bytes[61]]) as usize;
-    let all = (0..count).map(|index| start + index * 64);
-    all.filter(|at| bytes[at + 4..at + 8] == sh_type.to_le_bytes()).collect()
+    let headers = (0..count).map(|index| start + index * 64);
+    headers.filter(|header| bytes[header + 4..header + 8] == sh_type.to_le_bytes()).collect()
 }
 
-/// File offset and index of each symbol.
+/// File offset of each symbol.
 fn symbols(bytes: &[u8]) -> Vec<usize> {
     let table = headers(bytes, 2)[0];
     let (offset, size) = (u64_at(bytes, table + 24) as usize, u64_at(bytes, table + 32) as usize);
     (0..size / 24).map(|index| offset + index * 24).collect()
 }
 
-fn check(bytes: &[u8]) {
+fn check_invariants(bytes: &[u8]) {
     let Ok(object) = LoadedObject::parse(bytes) else { return };
     for pair in object.functions().windows(2) {
         assert!(pair[0].range.end() <= pair[1].range.start());
@@ -46,7 +46,7 @@ fn cut_off_anywhere() {
     for name in [PLAIN, DWARF] {
         let bytes = std::fs::read(name).expect("the object");
         for end in 0..bytes.len() {
-            check(&bytes[..end]);
+            check_invariants(&bytes[..end]);
         }
     }
 }
@@ -55,11 +55,11 @@ fn cut_off_anywhere() {
 fn every_byte_changed() {
     for name in [PLAIN, DWARF] {
         let mut bytes = std::fs::read(name).expect("the object");
-        for at in 0..bytes.len() {
+        for position in 0..bytes.len() {
             for bit in [0x01, 0x80, 0xff] {
-                bytes[at] ^= bit;
-                check(&bytes);
-                bytes[at] ^= bit;
+                bytes[position] ^= bit;
+                check_invariants(&bytes);
+                bytes[position] ^= bit;
             }
         }
     }
@@ -68,39 +68,39 @@ fn every_byte_changed() {
 #[test]
 fn sizes_that_lie_are_cut() {
     let mut bytes = std::fs::read(PLAIN).expect("the object");
-    let honest = LoadedObject::parse(&bytes).expect("an object");
+    let original = LoadedObject::parse(&bytes).expect("an object");
     for symbol in symbols(&bytes) {
         bytes[symbol + 16..symbol + 24].fill(0xff);
     }
-    let lying = LoadedObject::parse(&bytes).expect("still an object");
-    assert_eq!(honest.functions().len(), lying.functions().len());
-    check(&bytes);
+    let oversized = LoadedObject::parse(&bytes).expect("still an object");
+    assert_eq!(original.functions().len(), oversized.functions().len());
+    check_invariants(&bytes);
     for symbol in symbols(&bytes) {
         bytes[symbol + 16..symbol + 24].fill(0);
     }
-    assert_eq!(LoadedObject::parse(&bytes).expect("still an object").functions(), lying.functions());
+    assert_eq!(LoadedObject::parse(&bytes).expect("still an object").functions(), oversized.functions());
 }
 
 #[test]
 fn labels_count_where_nothing_says_function() {
     let mut bytes = std::fs::read(PLAIN).expect("the object");
-    let honest = LoadedObject::parse(&bytes).expect("an object");
+    let original = LoadedObject::parse(&bytes).expect("an object");
     for symbol in symbols(&bytes) {
         if bytes[symbol + 4] & 15 == 2 {
             bytes[symbol + 4] &= 0xf0;
         }
     }
-    assert_eq!(LoadedObject::parse(&bytes).expect("an object"), honest);
+    assert_eq!(LoadedObject::parse(&bytes).expect("an object"), original);
 }
 
 #[test]
 fn text_without_symbols_is_still_text() {
     let mut bytes = std::fs::read(PLAIN).expect("the object");
-    let honest = LoadedObject::parse(&bytes).expect("an object");
+    let original = LoadedObject::parse(&bytes).expect("an object");
     let table = headers(&bytes, 2)[0];
     bytes[table + 4] = 1;
-    let bare = LoadedObject::parse(&bytes).expect("an object");
-    assert_eq!((bare.functions().len(), bare.text()), (0, honest.text()));
+    let stripped = LoadedObject::parse(&bytes).expect("an object");
+    assert_eq!((stripped.functions().len(), stripped.text()), (0, original.text()));
 }
 
 #[test]
@@ -123,16 +123,16 @@ fn unaligned_bytes_are_read_too() {
     assert_eq!(LineRows::parse(&shifted[1..]).expect("lines"), LineRows::parse(&bytes).expect("lines"));
 }
 
-/// Many symbols with one long name would ask for more memory than there is.
+/// Many symbols that share one long name would need more memory than the machine has.
 #[test]
 fn one_long_name_for_many_symbols() {
     let mut bytes = std::fs::read(PLAIN).expect("the object");
     let table = headers(&bytes, 2)[0];
     let link = u32::from_le_bytes(bytes[table + 40..table + 44].try_into().expect("four bytes")) as usize;
     let strings = u64_at(&bytes, 40) as usize + link * 64;
-    let function = symbols(&bytes).into_iter().rfind(|at| bytes[at + 4] & 15 == 2).expect("a function");
+    let function = symbols(&bytes).into_iter().rfind(|symbol| bytes[symbol + 4] & 15 == 2).expect("a function");
     let function = bytes[function..function + 24].to_vec();
-    let put = |bytes: &mut Vec<u8>, header: usize, data: &[u8]| {
+    let append_section_data = |bytes: &mut Vec<u8>, header: usize, data: &[u8]| {
         while !bytes.len().is_multiple_of(8) {
             bytes.push(0);
         }
@@ -141,12 +141,12 @@ fn one_long_name_for_many_symbols() {
         bytes[header + 24..header + 32].copy_from_slice(&offset.to_le_bytes());
         bytes[header + 32..header + 40].copy_from_slice(&(data.len() as u64).to_le_bytes());
     };
-    let mut many = vec![0; 24];
+    let mut symbol_table = vec![0; 24];
     for _ in 0..4000 {
-        many.extend([&[1, 0, 0, 0], &function[4..]].concat());
+        symbol_table.extend([&[1, 0, 0, 0], &function[4..]].concat());
     }
-    put(&mut bytes, table, &many);
-    put(&mut bytes, strings, &[vec![0], vec![b'x'; 100_000], vec![0]].concat());
+    append_section_data(&mut bytes, table, &symbol_table);
+    append_section_data(&mut bytes, strings, &[vec![0], vec![b'x'; 100_000], vec![0]].concat());
     let error = LoadedObject::parse(&bytes).expect_err("400 megabytes of names");
     assert!(error.to_string().starts_with("object asks for more than"), "{error}");
 }

@@ -1,4 +1,4 @@
-//! Real debug objects: what is in them is known.
+//! Real debug objects with known contents.
 
 use jitlisten::{Address, LineRows, LoadedObject, Machine};
 
@@ -6,15 +6,15 @@ fn read(name: &str) -> Vec<u8> {
     std::fs::read(format!("{}/testdata/{name}", env!("CARGO_MANIFEST_DIR"))).expect("the object is in the repository")
 }
 
-fn all() -> Vec<(String, Vec<u8>)> {
+fn all_objects() -> Vec<(String, Vec<u8>)> {
     let directory = std::fs::read_dir(concat!(env!("CARGO_MANIFEST_DIR"), "/testdata")).expect("a directory");
     let names = directory.map(|entry| entry.expect("readable").file_name().into_string().expect("UTF-8"));
     names.filter(|name| name.ends_with(".o")).map(|name| (name.clone(), read(&name))).collect()
 }
 
-/// `name`, start in its section, size, `+` and the number of aliases.
+/// Functions as text: name, section and offset, size, aliases.
 fn functions(object: &LoadedObject) -> Vec<String> {
-    let base = |address: Address| {
+    let location = |address: Address| {
         let text = object.text().iter().find(|text| text.range.contains(address)).expect("functions are in text");
         format!("{}+{:#x}", text.section, address.0 - text.range.start().0)
     };
@@ -22,12 +22,12 @@ fn functions(object: &LoadedObject) -> Vec<String> {
     functions
         .map(|f| {
             let name = jitlisten::name::readable(&f.linkage_name, None).text;
-            format!("{} {} {} {:?}", name, base(f.range.start()), f.range.size(), f.aliases)
+            format!("{} {} {} {:?}", name, location(f.range.start()), f.range.size(), f.aliases)
         })
         .collect()
 }
 
-/// `file:line` where the function with this name in it begins.
+/// File and line of the first function whose name contains `function`.
 fn line_of(name: &str, function: &str) -> Option<(String, u32)> {
     let bytes = read(name);
     let (object, rows) = (LoadedObject::parse(&bytes).expect("an object"), LineRows::parse(&bytes).expect("lines"));
@@ -73,27 +73,27 @@ fn an_object_without_text_is_no_error() {
     assert!(object.text().is_empty() && object.functions().is_empty() && object.eh_frame().is_none());
 }
 
-/// The same program, by every LLVM from 12 on that could be had.
+/// One program, compiled by every LLVM from 12 on that was available.
 #[test]
 fn every_llvm_says_the_same() {
-    let mut asked = 0;
-    for (name, bytes) in all().into_iter().filter(|(name, _)| !name.starts_with("numba-")) {
+    let mut object_count = 0;
+    for (name, bytes) in all_objects().into_iter().filter(|(name, _)| !name.starts_with("numba-")) {
         let object = LoadedObject::parse(&bytes).expect("an object");
         let names: Vec<&str> = object.functions().iter().map(|function| &*function.linkage_name).collect();
         assert_eq!(names, ["gamma_", "alpha_alias", "beta", "main", "tail"], "{name}");
         assert!(object.eh_frame().is_some(), "{name}");
         if name.contains("dwarf") {
             for (function, line) in [("gamma_", 3), ("tail", 11), ("main", 12)] {
-                let (file, found) = line_of(&name, function).unwrap_or_else(|| panic!("{name}: {function}"));
+                let (file, actual_line) = line_of(&name, function).unwrap_or_else(|| panic!("{name}: {function}"));
                 assert!(
-                    file.starts_with("/src/") && file.ends_with("chain.c") && found == line,
-                    "{name}: {file}:{found}"
+                    file.starts_with("/src/") && file.ends_with("chain.c") && actual_line == line,
+                    "{name}: {file}:{actual_line}"
                 );
             }
         }
-        asked += 1;
+        object_count += 1;
     }
-    assert!(asked >= 19, "{asked}");
+    assert!(object_count >= 19, "{object_count}");
 }
 
 #[test]
@@ -106,20 +106,20 @@ fn mapping_symbols_of_aarch64_are_no_functions() {
 
 #[test]
 fn lines_have_full_file_names() {
-    let c = |line| Some(("/src/chain/chain.c".to_owned(), line));
+    let at_line = |line| Some(("/src/chain/chain.c".to_owned(), line));
     for object in ["lli-14-mcjit-dwarf4.o", "lli-22-mcjit-dwarf5-large.o", "lli-22-jitlink-dwarf5.o"] {
-        assert_eq!(line_of(object, "gamma_"), c(3), "{object}");
-        assert_eq!(line_of(object, "tail"), c(11), "{object}");
-        assert_eq!(line_of(object, "main"), c(12), "{object}");
+        assert_eq!(line_of(object, "gamma_"), at_line(3), "{object}");
+        assert_eq!(line_of(object, "tail"), at_line(11), "{object}");
+        assert_eq!(line_of(object, "main"), at_line(12), "{object}");
     }
-    assert_eq!(line_of("clang-22-aarch64-dwarf5.o", "tail"), c(11));
-    // Line 5 has a row, too, but no instruction: the loop was moved to the very start.
+    assert_eq!(line_of("clang-22-aarch64-dwarf5.o", "tail"), at_line(11));
+    // Line 5 has a row too, but no instruction: the loop was hoisted to the start of the function.
     let python = Some(("/home/user/prog.py".to_owned(), 7));
     assert_eq!(line_of("numba-0.60-llvm14-dwarf4.o", "_ZN8__main__5inner"), python);
     assert_eq!(line_of("numba-0.68-llvm22-dwarf4.o", "_ZN8__main__5inner"), python);
 }
 
-/// Numba compiles kernels from text it makes up: their lines are lines of that text.
+/// Numba compiles kernels from generated source text; their line numbers refer to that text.
 #[test]
 fn a_kernel_has_lines_of_no_file() {
     let (file, _) = line_of("numba-0.68-llvm22-kernel-dwarf4.o", "_ZN13_3cdynamic_3e36").expect("lines");
@@ -128,7 +128,7 @@ fn a_kernel_has_lines_of_no_file() {
 
 #[test]
 fn rows_are_sorted_and_every_sequence_ends() {
-    for (name, bytes) in all() {
+    for (name, bytes) in all_objects() {
         let object = LoadedObject::parse(&bytes).expect("an object");
         let lines = LineRows::parse(&bytes).expect("lines");
         let rows = lines.rows();

@@ -1,8 +1,8 @@
-"""The build backend (PEP 517): maturin builds the command and packs; before that, the library is built and put into the
-package, and the source distribution is everything that is in git, because the library is no dependency that maturin
-could see.
+"""Build backend (PEP 517), a wrapper around maturin. maturin builds the command and packs the wheel. Before that, the
+library is built and copied into the package, because maturin does not know it as a dependency. For the same reason, the
+source distribution contains every file in git.
 
-``JITLISTEN_LIBRARY`` names a library that was built already (ci/wheel.sh builds one for an old glibc).
+``JITLISTEN_LIBRARY`` names a library that is already built (ci/wheel.sh builds one for an old glibc).
 """
 
 import gzip
@@ -21,17 +21,17 @@ _PACKAGE = os.path.join("python", "jitlisten")
 
 
 def prepare():
-    built = os.environ.get("JITLISTEN_LIBRARY")
-    if not built:
+    library = os.environ.get("JITLISTEN_LIBRARY")
+    if not library:
         subprocess.run(["cargo", "build", "--profile", "wheel", "-p", "jitlisten-capi"], check=True, stdout=sys.stderr)
         target = os.environ.get("CARGO_TARGET_DIR", "target")
-        built = os.path.join(target, "wheel", "libjitlisten.so")
-    shutil.copyfile(built, os.path.join(_PACKAGE, "libjitlisten.so"))
+        library = os.path.join(target, "wheel", "libjitlisten.so")
+    shutil.copyfile(library, os.path.join(_PACKAGE, "libjitlisten.so"))
     with open(os.path.join(_PACKAGE, "THIRD-PARTY-LICENSES"), "w", encoding="utf-8") as licences:
         licences.write(third_party.text())
     os.makedirs("target", exist_ok=True)
-    with open(os.path.join("target", "jitlisten.cyclonedx.json"), "w", encoding="utf-8") as bill:
-        bill.write(third_party.bill_of_materials(_version()))
+    with open(os.path.join("target", "jitlisten.cyclonedx.json"), "w", encoding="utf-8") as sbom:
+        sbom.write(third_party.bill_of_materials(_version()))
     headers = os.path.join(_PACKAGE, "include")
     os.makedirs(headers, exist_ok=True)
     for name in ("jitlisten.h", "jitlisten_llvm.hpp"):
@@ -60,7 +60,7 @@ def build_wheel(wheel_directory, config_settings=None, metadata_directory=None):
 
 
 def build_sdist(sdist_directory, config_settings=None):
-    """Everything that is in git, of the date of the commit or ``SOURCE_DATE_EPOCH``: equal bytes for equal sources."""
+    """Packs all files in git, with the date of the commit or ``SOURCE_DATE_EPOCH``: equal sources give equal bytes."""
     files = subprocess.run(["git", "ls-files", "-z"], check=True, capture_output=True).stdout.decode().split("\0")
     name = f"jitlisten-{_version()}"
     path = os.path.join(sdist_directory, name + ".tar.gz")
@@ -69,27 +69,27 @@ def build_sdist(sdist_directory, config_settings=None):
         or subprocess.run(["git", "log", "-1", "--format=%ct"], check=True, capture_output=True).stdout
     )
 
-    def without_owner(entry):
-        entry.uid = entry.gid = 0
-        entry.uname = entry.gname = ""
-        entry.mtime = int(date)
-        entry.mode = 0o755 if entry.mode & 0o100 else 0o644
-        return entry
+    def normalize(member):
+        member.uid = member.gid = 0
+        member.uname = member.gname = ""
+        member.mtime = int(date)
+        member.mode = 0o755 if member.mode & 0o100 else 0o644
+        return member
 
     metadata = _metadata()
-    with open(path, "wb") as file, gzip.GzipFile("", "wb", fileobj=file, mtime=0) as packed:
-        with tarfile.open(fileobj=packed, mode="w", format=tarfile.PAX_FORMAT) as sdist:
+    with open(path, "wb") as file, gzip.GzipFile("", "wb", fileobj=file, mtime=0) as compressed:
+        with tarfile.open(fileobj=compressed, mode="w", format=tarfile.PAX_FORMAT) as sdist:
             for file in filter(None, files):
-                if os.path.lexists(file) and not file.startswith(_NOT_SHIPPED):
-                    sdist.add(file, f"{name}/{file}", recursive=False, filter=without_owner)
-            entry = without_owner(tarfile.TarInfo(f"{name}/PKG-INFO"))
-            entry.size = len(metadata)
-            sdist.addfile(entry, io.BytesIO(metadata))
+                if os.path.lexists(file) and not file.startswith(_EXCLUDED):
+                    sdist.add(file, f"{name}/{file}", recursive=False, filter=normalize)
+            member = normalize(tarfile.TarInfo(f"{name}/PKG-INFO"))
+            member.size = len(metadata)
+            sdist.addfile(member, io.BytesIO(metadata))
     return os.path.basename(path)
 
 
-#: Megabytes of data for tests of the crates.
-_NOT_SHIPPED = ("fuzz/", ".ci/")
+#: Megabytes of test data for the crates.
+_EXCLUDED = ("fuzz/", ".ci/")
 
 
 def _version():
@@ -101,6 +101,6 @@ def _metadata():
     import maturin
 
     with tempfile.TemporaryDirectory() as directory:
-        written = maturin.prepare_metadata_for_build_wheel(directory)
-        with open(os.path.join(directory, written, "METADATA"), "rb") as metadata:
+        dist_info = maturin.prepare_metadata_for_build_wheel(directory)
+        with open(os.path.join(directory, dist_info, "METADATA"), "rb") as metadata:
             return metadata.read()

@@ -1,6 +1,7 @@
-"""The crates of others in the two binaries of a wheel: THIRD-PARTY-LICENSES, their licence texts, as their packages
-have them; and the bill of materials (SBOM). maturin's own has only the crates of the command, and paths of the machine
-that built it."""
+"""Third-party crates in the two binaries of a wheel: their licence texts as found in their packages
+(THIRD-PARTY-LICENSES), and the bill of materials (SBOM). maturin's own SBOM covers only the crates of the command, and
+contains paths of the build machine.
+"""
 
 import collections
 import functools
@@ -9,10 +10,10 @@ import pathlib
 import re
 import subprocess
 
-#: What is linked into a wheel.
-_LINKED = ("jitlisten-cli", "jitlisten-capi")
-_TEXTS = re.compile(r"(LICEN[CS]E|COPYING|COPYRIGHT|NOTICE|UNLICENSE)([-._].*)?", re.IGNORECASE)
-_HEAD = (
+#: Crates whose binaries are in a wheel.
+_ROOT_CRATES = ("jitlisten-cli", "jitlisten-capi")
+_LICENCE_FILES = re.compile(r"(LICEN[CS]E|COPYING|COPYRIGHT|NOTICE|UNLICENSE)([-._].*)?", re.IGNORECASE)
+_HEADER = (
     "The binaries of this package contain parts of these crates of Rust. A crate with several licences may be used"
     " under each of them.\n"
 )
@@ -20,7 +21,8 @@ _HEAD = (
 
 @functools.lru_cache(maxsize=None)
 def linked_crates():
-    """Their packages, as `cargo metadata` describes them, without build scripts and procedural macros."""
+    """Returns the packages of third-party crates as described by `cargo metadata`, without build scripts and procedural
+    macros."""
     host = re.search(
         r"^host: (.*)$", subprocess.run(["rustc", "-vV"], check=True, stdout=subprocess.PIPE, text=True).stdout, re.M
     )[1]
@@ -28,17 +30,19 @@ def linked_crates():
     metadata = json.loads(subprocess.run(command, check=True, stdout=subprocess.PIPE).stdout)
     packages = {package["id"]: package for package in metadata["packages"]}
     dependencies = {node["id"]: node["deps"] for node in metadata["resolve"]["nodes"]}
-    todo = [key for key, package in packages.items() if package["name"] in _LINKED]
-    seen = set()
-    while todo:
-        key = todo.pop()
+    worklist = [key for key, package in packages.items() if package["name"] in _ROOT_CRATES]
+    visited = set()
+    while worklist:
+        key = worklist.pop()
         is_macro = any("proc-macro" in target["kind"] for target in packages[key]["targets"])
-        if key not in seen and not is_macro:
-            seen.add(key)
-            todo += [
-                each["pkg"] for each in dependencies[key] if any(kind["kind"] is None for kind in each["dep_kinds"])
+        if key not in visited and not is_macro:
+            visited.add(key)
+            worklist += [
+                dependency["pkg"]
+                for dependency in dependencies[key]
+                if any(kind["kind"] is None for kind in dependency["dep_kinds"])
             ]
-    return sorted((packages[key] for key in seen if packages[key]["source"]), key=lambda package: package["name"])
+    return sorted((packages[key] for key in visited if packages[key]["source"]), key=lambda package: package["name"])
 
 
 _0BSD = """\
@@ -55,39 +59,40 @@ PERFORMANCE OF THIS SOFTWARE.
 """
 
 
-def _texts_of(crate):
+def _licence_texts(crate):
     files = sorted(pathlib.Path(crate["manifest_path"]).parent.iterdir())
-    found = [
+    texts = [
         path.read_text(encoding="utf-8", errors="replace")
         for path in files
-        if path.is_file() and _TEXTS.fullmatch(path.name)
+        if path.is_file() and _LICENCE_FILES.fullmatch(path.name)
     ]
-    if not found and crate["license"] in ("MIT", "0BSD"):
-        # Its package has none. The text of these licences is always the same.
-        ours = pathlib.Path("LICENSE-MIT").read_text(encoding="utf-8")
-        same = _0BSD if crate["license"] == "0BSD" else ours[ours.index("Permission is hereby") :]
-        whose = ", ".join(crate["authors"]) or f"the authors of {crate['name']}"
-        found = [f"Copyright (c) {whose}\n\n{same}"]
-    if not found:
+    if not texts and crate["license"] in ("MIT", "0BSD"):
+        # The package contains no text, but the text of these licences is always the same.
+        mit_text = pathlib.Path("LICENSE-MIT").read_text(encoding="utf-8")
+        licence_text = _0BSD if crate["license"] == "0BSD" else mit_text[mit_text.index("Permission is hereby") :]
+        copyright_holders = ", ".join(crate["authors"]) or f"the authors of {crate['name']}"
+        texts = [f"Copyright (c) {copyright_holders}\n\n{licence_text}"]
+    if not texts:
         raise RuntimeError(f"the package of {crate['name']} has no licence text")
-    return found
+    return texts
 
 
 def text():
     crates = linked_crates()
     names = ", ".join(f"{crate['name']} {crate['version']} ({crate['license']})" for crate in crates)
-    users = collections.defaultdict(list)
+    crates_by_licence = collections.defaultdict(list)
     for crate in crates:
-        for licence in _texts_of(crate):
-            users[licence.strip()].append(crate["name"])
+        for licence in _licence_texts(crate):
+            crates_by_licence[licence.strip()].append(crate["name"])
     texts = (
-        f"{'=' * 80}\n{', '.join(dict.fromkeys(whose))}\n{'=' * 80}\n\n{licence}\n" for licence, whose in users.items()
+        f"{'=' * 80}\n{', '.join(dict.fromkeys(crate_names))}\n{'=' * 80}\n\n{licence}\n"
+        for licence, crate_names in crates_by_licence.items()
     )
-    return "\n".join([_HEAD, names + "\n", *texts])
+    return "\n".join([_HEADER, names + "\n", *texts])
 
 
 def bill_of_materials(version):
-    """CycloneDX 1.5."""
+    """Returns the bill of materials in CycloneDX 1.5."""
     crates = [
         {
             "type": "library",
@@ -98,10 +103,12 @@ def bill_of_materials(version):
         }
         for crate in linked_crates()
     ]
-    ours = {"type": "application", "name": "jitlisten", "version": version, "purl": f"pkg:pypi/jitlisten@{version}"}
+    component = {
+        "type": "application", "name": "jitlisten", "version": version, "purl": f"pkg:pypi/jitlisten@{version}"
+    }
     return json.dumps(
         {
-            "bomFormat": "CycloneDX", "specVersion": "1.5", "version": 1, "metadata": {"component": ours},
+            "bomFormat": "CycloneDX", "specVersion": "1.5", "version": 1, "metadata": {"component": component},
             "components": crates,
         },
         indent=1,

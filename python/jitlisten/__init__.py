@@ -5,7 +5,7 @@
 >>> jitlisten.status().sinks
 ('perfmap', 'unwind', 'image')
 
-Importing this module does nothing.
+Importing this module has no side effects.
 """
 
 import os
@@ -31,69 +31,69 @@ __all__ = [
     "stop_recording",
 ]
 
-#: The sinks of :func:`enable`, if it is called without any.
+#: Default sinks of :func:`enable`.
 SINKS = ("perfmap", "image", "unwind")
 
 
 class Error(RuntimeError):
-    """A request that failed, with the reason."""
+    """A failed request, with the reason."""
 
 
 class Llvm(NamedTuple):
-    """An observed LLVM of this process."""
+    """An LLVM in this process that jitlisten observes."""
 
-    #: The library that contains it.
+    #: Path of the library that contains it.
     path: str
-    #: Its version, if known: ``"20.1.8"``.
+    #: Version, if known: ``"20.1.8"``.
     version: Optional[str]
-    #: ``"call"``: a hook is called for each object. ``"list"``: its GDB JIT list is read when code becomes
+    #: ``"call"`` if a hook is called for each object, ``"list"`` if its GDB JIT list is read when code becomes
     #: executable.
     discovered_by: str
-    #: Objects in its GDB JIT list.
+    #: Number of objects in its GDB JIT list.
     objects: int
-    #: How it is observed: ``"runtimedyld"``, ``"jitlink"``, ``"list-call"``, ``"list-poll"``.
+    #: Hooks and lists through which it is observed: ``"runtimedyld"``, ``"jitlink"``, ``"list-call"``, ``"list-poll"``.
     heard_by: Tuple[str, ...] = ()
-    #: How many objects RuntimeDyld has reported, whether they are in the list or not.
+    #: Number of objects that RuntimeDyld has loaded, in the list or not.
     linked: int = 0
-    #: What cannot be observed, and why, a sentence each.
+    #: Reasons why parts of it cannot be observed, one sentence each.
     missing: Tuple[str, ...] = ()
 
 
 class Status(NamedTuple):
-    """What :func:`status` returns."""
+    """State of this process's session, returned by :func:`status`."""
 
-    #: Whether this process has a session; everything else is empty otherwise.
+    #: True if this process has a session; otherwise all other fields are empty.
     open: bool
-    #: The library in this process.
+    #: Path of the library in this process.
     library: Optional[str]
     version: Optional[str]
-    #: The sinks that are on.
+    #: Active sinks.
     sinks: Tuple[str, ...]
-    #: The counters; see ``struct jitlisten_statistics`` in ``jitlisten.h``.
+    #: Counters; see ``struct jitlisten_statistics`` in ``jitlisten.h``.
     counters: Dict[str, int]
     llvms: Tuple[Llvm, ...]
-    #: Whether Numba's code gets line tables.
+    #: True if Numba's code gets line tables.
     lines: bool
 
 
 class Recording(NamedTuple):
-    """The counters of a recording; see ``struct jitlisten_record_statistics`` in ``jitlisten.h``."""
+    """Counters of a recording; see ``struct jitlisten_record_statistics`` in ``jitlisten.h``."""
 
-    #: Samples in the file.
+    #: Number of samples in the file.
     samples: int
-    #: Those whose stack does not reach the start of the thread.
+    #: Samples whose stack does not reach the start of the thread.
     incomplete: int
-    #: Stacks that were too deep; only the innermost frames are there.
+    #: Samples whose stack was too deep: only the innermost frames are recorded.
     truncated: int
-    #: Samples lost because a buffer was full.
+    #: Samples dropped because a buffer was full.
     lost: int
-    #: Threads that were sampled.
+    #: Number of sampled threads.
     threads: int
     #: Threads without a timer, which are not sampled.
     threads_without_timer: int
-    #: Bytes of the file.
+    #: Size of the file in bytes.
     bytes: int
-    #: Whether the file could not be written to its end.
+    #: Nonzero if the file could not be written completely.
     failures: int
 
 
@@ -103,7 +103,7 @@ class Function(NamedTuple):
     name: str
     address: int
     size: int
-    #: File and line of its first instruction; ``None``: unknown.
+    #: File and line of its first instruction; ``None`` if unknown.
     file: Optional[str]
     line: Optional[int]
 
@@ -115,10 +115,10 @@ def enable(
     directory: Optional[str] = None,
     log: Optional[str] = None,
 ) -> None:
-    """Observes every LLVM of this process and notifies the sinks. Existing code gets names; code compiled later also
+    """Observes every LLVM in this process and notifies the sinks. Existing code gets names; code compiled later also
     gets frame pointers, unwind tables and, with ``lines``, line tables.
 
-    ``directory`` and ``log`` are as ``JITLISTEN_DIR`` and ``JITLISTEN_LOG``; only those of the first call count.
+    ``directory`` and ``log`` correspond to ``JITLISTEN_DIR`` and ``JITLISTEN_LOG``. Only the first call sets them.
     """
     from . import _session
 
@@ -126,21 +126,21 @@ def enable(
 
 
 def disable() -> None:
-    """Switches all sinks off; Numba compiles as without jitlisten again. Files are kept."""
+    """Disables all sinks; Numba compiles as it does without jitlisten. Files are kept."""
     from . import _session
 
     _session.disable()
 
 
 def status() -> Status:
-    """The active sinks, the counters and the observed LLVMs."""
+    """Returns the active sinks, the counters and the observed LLVMs."""
     from . import _session
 
     return _session.status()
 
 
 def functions() -> List[Function]:
-    """Every live compiled function, by address."""
+    """Returns all live compiled functions, sorted by address."""
     from . import _session
 
     return _session.functions()
@@ -158,13 +158,14 @@ def start_recording(
     event: Optional[str] = None,
     recorder: Optional[str] = None,
 ) -> None:
-    """Starts sampling every thread of this process into a ``perf.data``, for ``perf report`` and ``jitlisten lines``.
+    """Starts to sample every thread of this process into a ``perf.data`` file, for ``perf report`` and ``jitlisten
+    lines``.
 
-    ``hz``: samples per second of processor time, with ``wall`` of wall-clock time. ``python``: Python functions are
-    frames of their own, with lines (3.8 or newer). ``lines``: as in :func:`enable`, which is called if necessary.
-    ``event``: counted instead of time, if the kernel permits it: ``"cache-misses"``, ``"page-faults"``, or another of
-    ``perf list``. ``recorder``: a process whose end ends the recording, ``"PID:START"`` with field 22 of
-    ``/proc/PID/stat``.
+    ``hz`` is the number of samples per second of CPU time, or of wall-clock time with ``wall``. ``python`` adds Python
+    functions as frames with lines (Python 3.8 or newer). ``lines`` is the argument of :func:`enable`, which is called
+    if necessary. ``event`` is counted instead of time, if the kernel permits it: ``"cache-misses"``, ``"page-faults"``,
+    or another event of ``perf list``. ``recorder`` is a process whose exit ends the recording: ``"PID:START"``, where
+    START is field 22 of ``/proc/PID/stat``.
     """
     from . import _record
 
@@ -172,7 +173,7 @@ def start_recording(
 
 
 def stop_recording() -> Recording:
-    """Ends the recording. The file is complete when this returns."""
+    """Ends the recording and returns its counters. The file is then complete."""
     from . import _record
 
     return _record.stop()
@@ -189,7 +190,7 @@ def record(
     lines: bool = True,
     event: Optional[str] = None,
 ) -> "ContextManager[None]":
-    """Records the body of a ``with`` statement; arguments as of :func:`start_recording`.
+    """Records the body of a ``with`` statement. The arguments are those of :func:`start_recording`.
 
     >>> with jitlisten.record("part.data"):
     ...     kernel(data)
@@ -199,22 +200,22 @@ def record(
     return _record.during(os.fspath(path), hz, wall, children, seconds, python, lines, event)
 
 
-def read(path: Union[str, "os.PathLike[str]"], *more: Union[str, "os.PathLike[str]"]) -> "Report":
-    """Reads recordings of ``jitlisten record`` or ``perf record``; several are added up.
+def read(path: Union[str, "os.PathLike[str]"], *other_paths: Union[str, "os.PathLike[str]"]) -> "Report":
+    """Reads recordings of ``jitlisten record`` or ``perf record``; several recordings are added up.
 
     >>> jitlisten.read("jitlisten.perf.data").lines().groupby("file").seconds.sum()
 
-    ``.lines()`` and ``.functions()`` are tables of pandas, if it is installed; ``.rows()`` is a list of dicts;
-    ``.summary()`` has the kinds of time; ``.data`` is all that ``jitlisten lines --json`` writes. Raises :class:`Error`
-    if a recording cannot be read.
+    ``.lines()`` and ``.functions()`` return pandas tables, if pandas is installed. ``.rows()`` returns a list of dicts.
+    ``.summary()`` returns the time per activity. ``.data`` is the complete output of ``jitlisten lines --json``. Raises
+    :class:`Error` if a recording cannot be read.
     """
     from ._read import read
 
-    return read(path, *more)
+    return read(path, *other_paths)
 
 
 def load_ipython_extension(shell: Any) -> None:
-    """``%load_ext jitlisten``: the magics ``%jitlisten`` and ``%%jitlisten``."""
+    """Adds the magics ``%jitlisten`` and ``%%jitlisten``; called by ``%load_ext jitlisten``."""
     from . import _notebook
 
     _notebook.load(shell)

@@ -1,4 +1,4 @@
-"""``python -m jitlisten``: the command of this installation."""
+"""``python -m jitlisten`` runs the command of this installation."""
 
 import os
 import sys
@@ -19,14 +19,14 @@ def _candidates() -> Iterator[str]:
 
 
 def command() -> Optional[str]:
-    """The path of the command."""
+    """Returns the path of the command, or ``None`` if it is not installed."""
     return next((path for path in _candidates() if os.access(path, os.X_OK)), None)
 
 
 def main() -> int:
     program = command()
     if program is not None:
-        # `prog.py` as a command means this Python.
+        # The command runs `prog.py` with this Python.
         os.execve(program, ["jitlisten"] + sys.argv[1:], {**os.environ, "JITLISTEN_PYTHON": sys.executable})
     print("jitlisten: the command is not installed beside this package: pip install jitlisten", file=sys.stderr)
     return 2

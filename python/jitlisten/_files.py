@@ -1,8 +1,8 @@
-"""Makes files and directories that no other local user can redirect, read or change, as the crate ``files`` does.
-Nothing else in this package makes a file; ``ci/files.py`` finds any other way.
+"""Creation of files and directories that no other local user can redirect, read or change, like the crate ``files``. No
+other code in this package creates files; ``ci/files.py`` checks that.
 
-New files have mode 0600 and are made with ``O_EXCL | O_NOFOLLOW``; directories have mode 0700. A directory of another
-user, or one that others may write to, is refused.
+New files have mode 0600 and are created with ``O_EXCL | O_NOFOLLOW``. Directories have mode 0700. A directory that
+belongs to another user, or that others may write to, is refused.
 """
 
 from __future__ import annotations
@@ -12,26 +12,26 @@ import stat
 import tempfile
 from typing import Optional
 
-#: A directory with a random name, removed at the end.
+#: Temporary directory with a random name.
 Scratch = tempfile.TemporaryDirectory
 
-_SAFELY = os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NOCTTY | os.O_NONBLOCK
+_SAFE_FLAGS = os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NOCTTY | os.O_NONBLOCK
 
 
 class Directory:
-    """A directory of this user that nobody else may write to, made if it does not exist; held open in ``with``."""
+    """A directory of this user that nobody else may write to, created if necessary. ``with`` holds it open."""
 
     def __init__(self, path: str) -> None:
         self.path = path
-        #: Whether it was made just now.
+        #: True if the directory was just created.
         self.is_new = True
         try:
             os.mkdir(path, 0o700)
         except FileExistsError:
             self.is_new = False
         self._descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
-        found = os.fstat(self._descriptor)
-        if found.st_uid != os.geteuid() or found.st_mode & 0o022:
+        status = os.fstat(self._descriptor)
+        if status.st_uid != os.geteuid() or status.st_mode & 0o022:
             os.close(self._descriptor)
             raise OSError("%s is not a private directory of this user" % path)
 
@@ -42,10 +42,12 @@ class Directory:
         os.close(self._descriptor)
 
     def write(self, name: str, data: bytes, modified: Optional[int] = None) -> None:
-        """Writes a file under a temporary name, then renames it. ``modified`` is its time in seconds."""
+        """Writes a file under a temporary name, then renames it. ``modified`` is its modification time in seconds."""
         partial = ".jitlisten-%d-%s.new" % (os.getpid(), name[-100:])
         self._remove(partial)
-        descriptor = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL | _SAFELY, 0o600, dir_fd=self._descriptor)
+        descriptor = os.open(
+            partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL | _SAFE_FLAGS, 0o600, dir_fd=self._descriptor
+        )
         try:
             with os.fdopen(descriptor, "wb") as file:
                 os.fchmod(file.fileno(), 0o600)
@@ -58,10 +60,11 @@ class Directory:
             raise
 
     def append_to(self, name: str) -> int:
-        """The descriptor of a regular file of this user, made if it does not exist, for reading and appending."""
+        """Returns a descriptor for reading and appending to a regular file of this user, which is created if
+        necessary."""
         descriptor = _open(name, os.O_RDWR, self._descriptor)
         try:
-            _check(os.fstat(descriptor))
+            _check_regular_file(os.fstat(descriptor))
         except BaseException:
             os.close(descriptor)
             raise
@@ -75,7 +78,7 @@ class Directory:
 
 
 def write_below(directory: str, relative: str, data: bytes, modified: int) -> str:
-    """Writes a file in directories below one of ours, and returns its path."""
+    """Writes a file into subdirectories of one of our directories, and returns its path."""
     *folders, name = [part for part in relative.split("/") if part not in ("", ".", "..")]
     for folder in folders:
         directory = os.path.join(directory, folder)
@@ -87,22 +90,22 @@ def write_below(directory: str, relative: str, data: bytes, modified: int) -> st
 
 
 def append(path: str, data: bytes) -> None:
-    """Appends to a file of this user or a character device; a new file has mode 0600."""
+    """Appends to a file of this user or to a character device. A new file has mode 0600."""
     descriptor = _open(path, os.O_WRONLY, None)
     try:
-        found = os.fstat(descriptor)
-        if not stat.S_ISCHR(found.st_mode):
-            _check(found)
+        status = os.fstat(descriptor)
+        if not stat.S_ISCHR(status.st_mode):
+            _check_regular_file(status)
         os.write(descriptor, data)
     finally:
         os.close(descriptor)
 
 
 def _open(path: str, access: int, directory: Optional[int]) -> int:
-    flags = access | os.O_APPEND | os.O_CREAT | _SAFELY
+    flags = access | os.O_APPEND | os.O_CREAT | _SAFE_FLAGS
     return os.open(path, flags, 0o600, dir_fd=directory)
 
 
-def _check(found: os.stat_result) -> None:
-    if not stat.S_ISREG(found.st_mode) or found.st_nlink != 1 or found.st_uid != os.geteuid():
+def _check_regular_file(status: os.stat_result) -> None:
+    if not stat.S_ISREG(status.st_mode) or status.st_nlink != 1 or status.st_uid != os.geteuid():
         raise OSError("not a regular file of this user with one name")

@@ -1,4 +1,4 @@
-"""The C API of ``libjitlisten.so``, as ``include/jitlisten.h`` declares it."""
+"""Bindings to the C API of ``libjitlisten.so``, declared in ``include/jitlisten.h``."""
 
 import ctypes
 import os
@@ -75,12 +75,12 @@ _library: Optional[ctypes.CDLL] = None
 
 
 def installed() -> str:
-    """The library that came with this package."""
+    """Returns the path of the library in this package."""
     return os.path.join(os.path.dirname(os.path.abspath(__file__)), "libjitlisten.so")
 
 
 def in_process() -> Optional[str]:
-    """The library that this process has already, by ``LD_PRELOAD`` or because it was opened."""
+    """Returns the path of the library if this process has loaded it, through ``LD_PRELOAD`` or explicitly."""
     with open("/proc/self/maps", encoding="utf-8", errors="surrogateescape") as maps:
         for line in maps:
             fields = line.rstrip("\n").split(None, 5)
@@ -90,54 +90,55 @@ def in_process() -> Optional[str]:
 
 
 def library() -> ctypes.CDLL:
-    """Opens it, once."""
+    """Returns the library; opens it on the first call."""
     global _library
     if _library is None:
         path = in_process() or installed()
         try:
-            opened = ctypes.CDLL(path)
-            opened.jitlisten_version.restype = ctypes.c_char_p
-            version = opened.jitlisten_version().decode()
-            opened.jitlisten_functions.argtypes = [FUNCTION_CALLBACK, ctypes.c_void_p]
-            opened.jitlisten_llvms.argtypes = [LLVM_CALLBACK, ctypes.c_void_p]
+            handle = ctypes.CDLL(path)
+            handle.jitlisten_version.restype = ctypes.c_char_p
+            version = handle.jitlisten_version().decode()
+            handle.jitlisten_functions.argtypes = [FUNCTION_CALLBACK, ctypes.c_void_p]
+            handle.jitlisten_llvms.argtypes = [LLVM_CALLBACK, ctypes.c_void_p]
         except (OSError, AttributeError) as error:
             raise Error(f"cannot load the library: {error}") from None
         if version != __version__:
             raise Error(f"this process has jitlisten {version} already, from {path}; this is {__version__}")
-        opened.jitlisten_last_error.restype = ctypes.c_char_p
-        opened.jitlisten_status_text.restype = ctypes.c_char_p
-        _library = opened
+        handle.jitlisten_last_error.restype = ctypes.c_char_p
+        handle.jitlisten_status_text.restype = ctypes.c_char_p
+        _library = handle
     return _library
 
 
 def check(status: int) -> None:
-    """Raises what the library has to say about a status that is not OK."""
+    """Raises the library's error message if a status is not OK."""
     if status != OK:
-        words = library().jitlisten_last_error() or library().jitlisten_status_text(status)
-        raise Error(words.decode("utf-8", "replace"))
+        message = library().jitlisten_last_error() or library().jitlisten_status_text(status)
+        raise Error(message.decode("utf-8", "replace"))
 
 
 def statistics() -> Optional[Statistics]:
-    """The counters; ``None`` if there is no session."""
-    found = Statistics(size=ctypes.sizeof(Statistics))
-    status = library().jitlisten_get_statistics(ctypes.byref(found))
+    """Returns the counters, or ``None`` if there is no session."""
+    counters = Statistics(size=ctypes.sizeof(Statistics))
+    status = library().jitlisten_get_statistics(ctypes.byref(counters))
     if status == NOT_OPEN:
         return None
     check(status)
-    return found
+    return counters
 
 
 def recording() -> Optional[str]:
-    """The file of the current recording; empty while an earlier one has the name. ``None`` if there is no recording."""
+    """Returns the file of the current recording, or ``None`` if there is no recording. The result is empty while an
+    earlier recording has that name."""
     path = ctypes.create_string_buffer(1 << 13)
     if library().jitlisten_record_path(path, ctypes.c_size_t(len(path))) != OK:
         return None
     return os.fsdecode(path.value)
 
 
-def collect(function: Any, callback: Any) -> List[Any]:
-    """Calls a function that calls back; ``callback`` makes something of each structure."""
-    found: List[Any] = []
-    kind = function.argtypes[0]
-    check(function(kind(lambda _, shown: found.append(callback(shown.contents))), None))
-    return found
+def collect(function: Any, convert: Any) -> List[Any]:
+    """Calls a C function that enumerates structures; returns the results of ``convert`` for each structure."""
+    results: List[Any] = []
+    callback_type = function.argtypes[0]
+    check(function(callback_type(lambda _, entry: results.append(convert(entry.contents))), None))
+    return results

@@ -1,9 +1,9 @@
-"""Frame pointers and unwind tables for code that llvmlite compiles in a process that started without us.
+"""Frame pointers and unwind tables for code that llvmlite compiles, in a process that started without jitlisten.
 
-The library changes the addresses that ``dlsym`` returns for the functions of ``libllvmlite.so`` which hand a module to
-an engine (shim/src/frame_pointers/llvmlite.rs). ctypes has looked them up by then, and keeps a function object for
-each, whose first word is the address. That word is what is changed here: every holder of the object, llvmlite's
-wrappers among them, calls through it.
+The library changes the addresses that ``dlsym`` returns for the functions of ``libllvmlite.so`` that pass a module to
+an engine (shim/src/frame_pointers/llvmlite.rs). By then ctypes has looked them up and keeps a function object for each,
+whose first word is the address. This module changes that word: every holder of the object, including llvmlite's
+wrappers, calls through it.
 """
 
 import ctypes
@@ -11,42 +11,43 @@ import sys
 from typing import Any, Dict, Optional
 
 _FUNCTIONS = ("LLVMPY_AddModule", "LLVMPY_CreateMCJITCompiler", "LLVMPY_LLJIT_Link")
-#: Addresses before the first change. They stay here: several threads may switch at a time.
+#: Addresses before the first change. They are kept, because several threads may switch concurrently.
 _originals: Dict[str, int] = {}
 
 
-def _opened() -> Optional[ctypes.CDLL]:
-    """llvmlite's library, if it was opened: an attribute of a wrapper, and not always under the same name."""
+def _opened_library() -> Optional[ctypes.CDLL]:
+    """Returns llvmlite's library, if it was opened. A wrapper has it as an attribute, whose name depends on the
+    version."""
     ffi: Any = sys.modules.get("llvmlite.binding.ffi")
     wrapper = getattr(ffi, "lib", None)
     slots = getattr(type(wrapper), "__slots__", ())
     for name in ("_lib_handle", "_lib"):
-        # A property would open it.
+        # A property would open the library.
         try:
-            found = object.__getattribute__(wrapper, name) if name in slots else None
+            library = object.__getattribute__(wrapper, name) if name in slots else None
         except AttributeError:
             continue
-        if isinstance(found, ctypes.CDLL):
-            return found
+        if isinstance(library, ctypes.CDLL):
+            return library
     return None
 
 
-def _word(library: ctypes.CDLL, name: str) -> Optional["ctypes.c_void_p"]:
-    """Where ctypes keeps the address, if it has looked the function up."""
+def _address_word(library: ctypes.CDLL, name: str) -> Optional["ctypes.c_void_p"]:
+    """Returns the word in which ctypes keeps the address, if it has looked the function up."""
     function = vars(library).get(name)
     return ctypes.c_void_p.from_address(ctypes.addressof(function)) if function is not None else None
 
 
 def use_hooks() -> None:
-    """Lets calls go to what ``dlsym`` returns now."""
+    """Redirects calls to the addresses that ``dlsym`` returns now."""
     import _ctypes
 
-    library = _opened()
+    library = _opened_library()
     if library is None:
         return
     dlsym: Any = getattr(_ctypes, "dlsym")
     for name in _FUNCTIONS:
-        word = _word(library, name)
+        word = _address_word(library, name)
         if word is None:
             continue
         address = dlsym(library._handle, name)
@@ -56,11 +57,11 @@ def use_hooks() -> None:
 
 
 def use_originals() -> None:
-    """Undoes it."""
-    library = _opened()
+    """Undoes :func:`use_hooks`."""
+    library = _opened_library()
     if library is None:
         return
     for name, address in list(_originals.items()):
-        word = _word(library, name)
+        word = _address_word(library, name)
         if word is not None:
             word.value = address

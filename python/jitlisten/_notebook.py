@@ -1,8 +1,6 @@
-"""The magics ``%jitlisten`` and ``%%jitlisten`` of IPython and Jupyter: a recording of a cell, and its line table below
-it.
+"""IPython and Jupyter magics ``%jitlisten`` and ``%%jitlisten``: they record a cell and show its line table below it.
 
-The cell is recorded by the sampler in this process, and read by the command of this installation, in a process of its
-own.
+The sampler in this process records the cell. The installed command reads the recording, in a separate process.
 """
 
 import ast
@@ -37,7 +35,7 @@ _USAGE = """\
 --no-lines         leave Numba's code without line tables
 --no-python        no frames for functions of Python"""
 
-#: Option: its name in what is parsed, and whether a value follows.
+#: Command-line options: key in the parsed options, and whether a value follows.
 _OPTIONS: Dict[str, Tuple[str, bool]] = {
     "-r": ("rate", True),
     "--rate": ("rate", True),
@@ -63,13 +61,13 @@ _OPTIONS: Dict[str, Tuple[str, bool]] = {
     "--help": ("help", False),
 }
 
-_HEIGHT = 640
-#: Shares of fewer samples are chance.
-_FEW = 20
+_HEIGHT_PX = 640
+#: Number of samples below which shares are noise.
+_MIN_SAMPLES = 20
 
 
-class _Shown:
-    """What is shown below the cell: text, and the same for a browser."""
+class _Output:
+    """Output below the cell, as text and as HTML."""
 
     def __init__(self, text: str, page: str) -> None:
         self.text, self.page = text, page
@@ -79,18 +77,18 @@ class _Shown:
 
 
 def load(shell: Any) -> None:
-    """``%load_ext jitlisten``: listens from now on, so that what is compiled next has lines."""
+    """Loads the extension. Enables jitlisten, so that code compiled from now on has lines."""
     enable()
 
     def magic(line: str, cell: Optional[str] = None) -> Any:
-        return _magic(shell, line, cell)
+        return _run_magic(shell, line, cell)
 
     magic.__doc__ = _USAGE
     shell.register_magic_function(magic, "line_cell", "jitlisten")
 
 
-def _magic(shell: Any, line: str, cell: Optional[str]) -> Any:
-    options, statement = _parse(line)
+def _run_magic(shell: Any, line: str, cell: Optional[str]) -> Any:
+    options, statement = _parse_options(line)
     if "help" in options:
         print(_USAGE)
         return None
@@ -103,39 +101,41 @@ def _magic(shell: Any, line: str, cell: Optional[str]) -> Any:
         raise Error("there is no statement: %jitlisten [OPTIONS] statement")
     with _files.Scratch(prefix="jitlisten-notebook-") as directory:
         path = os.path.abspath(options.get("output") or os.path.join(directory, "jitlisten.perf.data"))
-        earlier = _recordings(path)
+        earlier_recordings = _recordings(path)
         start_recording(
             path,
-            hz=_number(options, "rate", 199, 10_000),
+            hz=_parse_number(options, "rate", 199, 10_000),
             wall="wall" in options,
             children="subprocesses" in options,
-            seconds=_number(options, "duration", 0, 1_000_000_000),
+            seconds=_parse_number(options, "duration", 0, 1_000_000_000),
             event=options.get("event"),
             python="no_python" not in options,
             lines="no_lines" not in options,
         )
         try:
-            # In a cell, the magic is the first line.
+            # In a cell, the magic takes the first line.
             return _execute(shell, text, 0 if cell is None else 1)
         finally:
-            # After an exception and an interrupt, too: up to there is what a person wants to see.
+            # Report after an exception or an interrupt, too: the user wants to see the samples up to that point.
             stop_recording()
-            files = sorted(file for file, identity in _recordings(path).items() if earlier.get(file) != identity)
+            files = sorted(
+                file for file, identity in _recordings(path).items() if earlier_recordings.get(file) != identity
+            )
             if files:
-                cells = _cells(shell)
-                shown = _report(files, options, directory, _texts_of(cells, directory))
-                _display(_named(shown, cells))
+                cells = _cell_names(shell)
+                output = _make_report(files, options, directory, _write_cell_texts(cells, directory))
+                _display(_with_cell_names(output, cells))
             else:
                 print(f"no samples; {path} is an earlier recording")
 
 
-def _parse(line: str) -> Tuple[Dict[str, str], str]:
-    """Options, and what is behind them."""
+def _parse_options(line: str) -> Tuple[Dict[str, str], str]:
+    """Splits a line into its options and the statement after them."""
     options: Dict[str, str] = {}
-    rest = line.strip()
-    while rest.startswith("-"):
-        word, _, rest = rest.partition(" ")
-        rest = rest.lstrip()
+    remainder = line.strip()
+    while remainder.startswith("-"):
+        word, _, remainder = remainder.partition(" ")
+        remainder = remainder.lstrip()
         if word == "--":
             break
         word, equals, value = word.partition("=")
@@ -143,78 +143,78 @@ def _parse(line: str) -> Tuple[Dict[str, str], str]:
             raise Error(f"no option is called {word!r}\n\n{_USAGE}")
         name, has_value = _OPTIONS[word]
         if has_value and not equals:
-            value, rest = _first_word(rest)
+            value, remainder = _first_word(remainder)
             if not value:
                 raise Error(f"{word} needs a value")
         elif equals and not has_value:
             raise Error(f"{word} takes no value")
         options[name] = value
-    return options, rest
+    return options, remainder
 
 
 def _first_word(text: str) -> Tuple[str, str]:
-    """A word, which may be quoted, and what is behind it."""
+    """Splits off the first word, which may be quoted."""
     match = re.match(r"""("[^"]*"|'[^']*'|\S)+""", text)
     if match is None:
         return "", text
     return "".join(shlex.split(match.group())), text[match.end() :].lstrip()
 
 
-def _number(options: Dict[str, str], name: str, default: int, most: int) -> int:
+def _parse_number(options: Dict[str, str], name: str, default: int, max_value: int) -> int:
     text = options.get(name)
     if text is None:
         return default
-    if not text.isdecimal() or not 1 <= int(text) <= most:
-        raise Error(f"--{name} is a number from 1 to {most}, not {text!r}")
+    if not text.isdecimal() or not 1 <= int(text) <= max_value:
+        raise Error(f"--{name} is a number from 1 to {max_value}, not {text!r}")
     return int(text)
 
 
-def _execute(shell: Any, text: str, above: int) -> Any:
-    """Runs the text as a cell of its own, and returns what its last expression is."""
-    text = "\n" * above + shell.transform_cell(text)
-    # The cell that runs is the last that was compiled.
+def _execute(shell: Any, text: str, lines_above: int) -> Any:
+    """Runs the text as a separate cell and returns the value of its last expression."""
+    text = "\n" * lines_above + shell.transform_cell(text)
+    # The running cell is the one that was compiled last.
     counts = getattr(shell.compile, "_filename_map", {}).values()
     name = shell.compile.cache(text, max(counts, default=0))
     tree = shell.compile.ast_parse(text, filename=name)
-    last = tree.body[-1] if tree.body else None
-    space = shell.user_ns
-    if not isinstance(last, ast.Expr):
-        exec(shell.compile(tree, name, "exec"), space)
+    last_statement = tree.body[-1] if tree.body else None
+    namespace = shell.user_ns
+    if not isinstance(last_statement, ast.Expr):
+        exec(shell.compile(tree, name, "exec"), namespace)
         return None
     tree.body.pop()
-    exec(shell.compile(tree, name, "exec"), space)
-    value = eval(shell.compile(ast.Expression(last.value), name, "eval"), space)
-    # As at the end of a cell: a semicolon keeps the value from being shown.
+    exec(shell.compile(tree, name, "exec"), namespace)
+    value = eval(shell.compile(ast.Expression(last_statement.value), name, "eval"), namespace)
+    # A semicolon at the end of a cell suppresses its value.
     return None if text.rstrip().endswith(";") else value
 
 
 def _recordings(path: str) -> Dict[str, Tuple[int, int]]:
-    """This recording and those that children of a fork wrote beside it (perf-format/src/recording.rs), with what
-    changes when they are written."""
+    """Returns this recording and those that children of a fork wrote next to it (perf-format/src/recording.rs), each
+    with an identity that changes when it is written."""
     children = [file for file in glob.glob(glob.escape(path) + ".[0-9]*") if file[len(path) + 1 :].isdecimal()]
-    found = {file: os.stat(file) for file in [path, *children] if os.path.exists(file)}
-    return {file: (about.st_ino, about.st_mtime_ns) for file, about in found.items()}
+    stats = {file: os.stat(file) for file in [path, *children] if os.path.exists(file)}
+    return {file: (stat.st_ino, stat.st_mtime_ns) for file, stat in stats.items()}
 
 
-def _report(files: List[str], options: Dict[str, str], directory: str, texts: str) -> _Shown:
+def _make_report(files: List[str], options: Dict[str, str], directory: str, texts: str) -> _Output:
     flags = ["--root", texts]
     flags += ["--" + name for name in ("threads", "processes", "all", "native") if name in options]
     if "json" in options:
-        _command(["lines", *flags, "--json", os.path.abspath(options["json"]), *files])
+        _run_command(["lines", *flags, "--json", os.path.abspath(options["json"]), *files])
     if "html" in options:
         page = os.path.join(directory, "page.html")
-        _command(["lines", *flags, "--html", page, *files])
+        _run_command(["lines", *flags, "--html", page, *files])
         with open(page, encoding="utf-8") as file:
             content = html.escape(file.read(), quote=True)
-        frame = f'<iframe srcdoc="{content}" style="width:100%;height:{_HEIGHT}px;border:1px solid #888"></iframe>'
-        return _Shown("a page for a browser: leave --html away for the table", frame)
-    text = _command(["lines", *flags, "--color", "always", *files])
-    text = _hints(_SEQUENCE.sub("", text)) + text
-    return _Shown(_SEQUENCE.sub("", text), _to_html(text))
+        frame = f'<iframe srcdoc="{content}" style="width:100%;height:{_HEIGHT_PX}px;border:1px solid #888"></iframe>'
+        return _Output("a page for a browser: leave --html away for the table", frame)
+    text = _run_command(["lines", *flags, "--color", "always", *files])
+    text = _hints(_COLOR_SEQUENCE.sub("", text)) + text
+    return _Output(_COLOR_SEQUENCE.sub("", text), _to_html(text))
 
 
-def _cells(shell: Any) -> Dict[str, str]:
-    """The file name of each cell: ``Cell In [3]``, as in IPython's tracebacks."""
+def _cell_names(shell: Any) -> Dict[str, str]:
+    """Returns the display name of each cell's file: ``Cell In [3]``, as in IPython's tracebacks."""
     names: Dict[str, Any] = getattr(shell.compile, "_filename_map", {})
     cells = {}
     for file, count in names.items():
@@ -225,41 +225,41 @@ def _cells(shell: Any) -> Dict[str, str]:
     return cells
 
 
-def _texts_of(cells: Dict[str, str], directory: str) -> str:
-    """Writes the texts of cells, which have no files, to where the report looks for files first."""
+def _write_cell_texts(cells: Dict[str, str], directory: str) -> str:
+    """Writes the texts of cells, which have no files, into the directory that the report searches first."""
     root = os.path.join(directory, "cells")
     for file in cells:
         text = "".join(linecache.getlines(file)).encode("utf-8", "surrogateescape")
-        # It is as old as the cell.
+        # The text must not look newer than the recording.
         _files.write_below(directory, os.path.join("cells", file.lstrip("/")), text, modified=0)
     return root
 
 
-def _named(shown: "_Shown", cells: Dict[str, str]) -> "_Shown":
-    """With the names of cells in the place of their files; columns stay where they are."""
+def _with_cell_names(output: "_Output", cells: Dict[str, str]) -> "_Output":
+    """Replaces file names of cells by their display names; columns keep their positions."""
 
-    def named(text: str) -> str:
+    def replace_names(text: str) -> str:
         for file, cell in cells.items():
             stem = os.path.basename(file).rpartition(".")[0]
-            # What Numba compiled has a copy of the text, with a hash in its name (`_lines`).
-            found = re.compile(r"(?:/[\w.@+~/-]*/)?\b" + re.escape(stem) + r"(?:-[0-9a-f]{12})?\.py(:\d+)?( *)")
-            text = found.sub(lambda place: _in_place(place, cell), text)
+            # Code compiled by Numba refers to a copy of the text, with a hash in its file name (`_lines`).
+            pattern = re.compile(r"(?:/[\w.@+~/-]*/)?\b" + re.escape(stem) + r"(?:-[0-9a-f]{12})?\.py(:\d+)?( *)")
+            text = pattern.sub(lambda match: _replace_match(match, cell), text)
             text = re.sub(r"\b" + re.escape(stem) + r"\.(?=\w)", "", text)
         return text
 
-    return _Shown(named(shown.text), named(shown.page))
+    return _Output(replace_names(output.text), replace_names(output.page))
 
 
-def _in_place(place: "re.Match[str]", cell: str) -> str:
-    shown = cell + (place[1] or "")
-    return shown.ljust(len(place[0])) if place[2] else shown
+def _replace_match(match: "re.Match[str]", cell: str) -> str:
+    replacement = cell + (match[1] or "")
+    return replacement.ljust(len(match[0])) if match[2] else replacement
 
 
 def _hints(text: str) -> str:
-    """What a table of so few samples, or of so much compiling, says."""
+    """Returns a hint if the table has few samples, or mostly time spent compiling."""
     samples = re.search(r"([\d,]+) samples? of", text)
     count = int(samples[1].replace(",", "")) if samples else 0
-    if count < _FEW:
+    if count < _MIN_SAMPLES:
         return f"too few samples ({count}) to tell much: give the cell more to do, or use -r 999\n"
     compiling = re.search(r"([\d.]+) %  compiling", text)
     if compiling and float(compiling[1]) > 50:
@@ -267,20 +267,20 @@ def _hints(text: str) -> str:
     return ""
 
 
-def _command(arguments: List[str]) -> str:
+def _run_command(arguments: List[str]) -> str:
     program = command()
     if program is None:
         raise Error("the command jitlisten is not installed beside this package: pip install jitlisten")
     environment = {name: value for name, value in os.environ.items() if name not in ("LD_PRELOAD", "JITLISTEN")}
-    done = subprocess.run([program, *arguments], env=environment, capture_output=True)
-    if done.returncode:
-        words = done.stderr.decode("utf-8", "replace").strip().splitlines() or ["it gave no reason"]
-        raise Error(f"the recording cannot be shown: {words[-1]}")
-    return done.stdout.decode("utf-8", "replace")
+    completed = subprocess.run([program, *arguments], env=environment, capture_output=True)
+    if completed.returncode:
+        error_lines = completed.stderr.decode("utf-8", "replace").strip().splitlines() or ["it gave no reason"]
+        raise Error(f"the recording cannot be shown: {error_lines[-1]}")
+    return completed.stdout.decode("utf-8", "replace")
 
 
-_SEQUENCE = re.compile("\x1b\\[([0-9;]*)m")
-#: The colours of the table (report/src/text.rs), readable on white and on black.
+_COLOR_SEQUENCE = re.compile("\x1b\\[([0-9;]*)m")
+#: Styles for the colours of the table (report/src/text/mod.rs), readable on white and on black.
 _STYLES = {
     "1": "font-weight:bold",
     "2": "opacity:.65",
@@ -293,23 +293,23 @@ _STYLES = {
 
 
 def _to_html(text: str) -> str:
-    parts, opened = [], False
-    for at, part in enumerate(_SEQUENCE.split(text)):
-        if at % 2 == 0:
+    parts, is_open = [], False
+    for index, part in enumerate(_COLOR_SEQUENCE.split(text)):
+        if index % 2 == 0:
             parts.append(html.escape(part))
             continue
-        if opened:
+        if is_open:
             parts.append("</span>")
         style = _STYLES.get(part)
-        opened = style is not None
+        is_open = style is not None
         if style is not None:
             parts.append(f'<span style="{style}">')
-    if opened:
+    if is_open:
         parts.append("</span>")
     return '<pre style="line-height:1.25;overflow-x:auto;white-space:pre">' + "".join(parts) + "</pre>"
 
 
-def _display(shown: _Shown) -> None:
+def _display(output: _Output) -> None:
     from importlib import import_module
 
-    import_module("IPython.display").display(shown)
+    import_module("IPython.display").display(output)

@@ -1,4 +1,4 @@
-"""A recording, read: what ``jitlisten lines`` shows, as data."""
+"""Reports on recordings: the output of ``jitlisten lines``, as data."""
 
 import importlib
 import json
@@ -12,14 +12,14 @@ from .__main__ import command
 
 
 class Report:
-    """What a recording says; see :func:`jitlisten.read`."""
+    """Report on one or more recordings; see :func:`jitlisten.read`."""
 
     def __init__(self, data: Dict[str, Any]) -> None:
-        #: The whole report as ``jitlisten lines --json -`` writes it.
+        #: Complete report, as written by ``jitlisten lines --json -``.
         self.data = data
 
     def rows(self) -> List[Dict[str, Any]]:
-        """One dict for each line with samples, as in :meth:`lines`."""
+        """Returns one dict for each line with samples; the keys are the columns of :meth:`lines`."""
         kinds = {(line["path"], line["line"]): line["kind"] for line in self.data["hottest"]}
         rows: List[Dict[str, Any]] = []
         for file in self.data["files"]:
@@ -32,43 +32,45 @@ class Report:
         return rows
 
     def lines(self) -> Any:
-        """A ``pandas.DataFrame`` with one row for each line with samples.
+        """Returns a ``pandas.DataFrame`` with one row for each line with samples.
 
-        Columns: ``file``, ``line``, ``kind`` (``"compiled"``, ``"python"``, or nothing for a library's Python),
+        Columns: ``file``, ``line``, ``kind`` (``"compiled"``, ``"python"``, or nothing for Python code of a library),
         ``self`` and ``total`` in samples and percent, ``in_c`` (samples in C functions that the line called),
-        ``source``, ``seconds`` of self (nothing where samples are not of time).
+        ``source``, and ``seconds`` of self time (nothing if the samples do not measure time).
         """
-        return _frame(self.rows())
+        return _make_data_frame(self.rows())
 
     def functions(self) -> Any:
-        """A ``pandas.DataFrame`` with one row for each function with samples."""
+        """Returns a ``pandas.DataFrame`` with one row for each function with samples."""
         names = ("name", "kind", "self", "total", "self_percent", "total_percent")
-        return _frame([{name: row[name] for name in names} for row in self.data["functions"]])
+        return _make_data_frame([{name: row[name] for name in names} for row in self.data["functions"]])
 
     def summary(self) -> Dict[str, Any]:
-        """What was done: compiled and interpreted code, libraries, compiling, importing, ... in samples, weight and
-        percent."""
+        """Returns the time per activity (compiled and interpreted code, libraries, compiling, importing, ...) in
+        samples, weight and percent."""
         return dict(self.data["summary"])
 
 
-def read(path: Union[str, "os.PathLike[str]"], *more: Union[str, "os.PathLike[str]"]) -> Report:
-    """Reads recordings of ``jitlisten record`` or ``perf record``; several are added up. Raises :class:`Error` for what
-    cannot be read."""
-    files = [os.fspath(file) for file in (path, *more)]
+def read(path: Union[str, "os.PathLike[str]"], *other_paths: Union[str, "os.PathLike[str]"]) -> Report:
+    """Reads recordings of ``jitlisten record`` or ``perf record``; several recordings are added up. Raises
+    :class:`Error` if a recording cannot be read."""
+    files = [os.fspath(file) for file in (path, *other_paths)]
     for file in files:
         if not os.path.exists(file):
             raise Error(f"no such file: {file}")
     program = command()
     if program is None:
         raise Error("the command jitlisten is not installed beside this package")
-    words = [program, "lines", "--json", "-", *(os.path.abspath(file) for file in files)]
-    done = subprocess.run(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, check=False)
-    if done.returncode != 0:
-        raise Error(done.stderr.decode(errors="replace").strip() or f"jitlisten lines ended with {done.returncode}")
-    return Report(json.loads(done.stdout))
+    arguments = [program, "lines", "--json", "-", *(os.path.abspath(file) for file in files)]
+    completed = subprocess.run(arguments, stdout=subprocess.PIPE, stderr=subprocess.PIPE, check=False)
+    if completed.returncode != 0:
+        raise Error(
+            completed.stderr.decode(errors="replace").strip() or f"jitlisten lines ended with {completed.returncode}"
+        )
+    return Report(json.loads(completed.stdout))
 
 
-def _frame(rows: List[Dict[str, Any]]) -> Any:
+def _make_data_frame(rows: List[Dict[str, Any]]) -> Any:
     try:
         pandas: Any = importlib.import_module("pandas")
     except ImportError:

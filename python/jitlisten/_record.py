@@ -1,4 +1,4 @@
-"""Recordings, through the C API."""
+"""Recordings, controlled through the C API."""
 
 import ctypes
 import os
@@ -53,15 +53,15 @@ def stop() -> Recording:
 
 @contextmanager
 def during(*arguments: Any) -> Iterator[None]:
-    """What is done inside of ``with``; the arguments are those of :func:`start`."""
+    """Context that records its body. The arguments are those of :func:`start`."""
     start(*arguments)
-    process = os.getpid()
+    pid = os.getpid()
     try:
         yield
     finally:
-        if os.getpid() == process:
+        if os.getpid() == pid:
             stop()
         else:
-            # A child of a fork has a recording only if it was asked for.
+            # The child of a fork has a recording only if it was requested.
             with suppress(Error):
                 stop()

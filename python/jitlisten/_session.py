@@ -1,4 +1,4 @@
-"""The session of this process, through the C API."""
+"""Session of this process, controlled through the C API."""
 
 import ctypes
 import importlib
@@ -18,11 +18,11 @@ _ALL = ("perfmap", "jitdump", "unwind", "image", "gdb", "modules")
 def enable(
     sinks: Union[str, Sequence[str]], lines: bool, directory: Optional[str], log: Optional[str]
 ) -> None:
-    names = _names(sinks)
+    names = _parse_sinks(sinks)
     if directory is not None and not (os.path.isdir(directory) and os.access(directory, os.W_OK)):
         raise Error(f"{directory!r} is not a writable directory")
     if statistics() is None:
-        _open(names, directory, log)
+        _open_session(names, directory, log)
     else:
         for name in names:
             check(library().jitlisten_enable(name.encode()))
@@ -31,9 +31,9 @@ def enable(
         _install_lines()
 
 
-def _names(sinks: Union[str, Sequence[str]]) -> Tuple[str, ...]:
-    given = sinks.split(",") if isinstance(sinks, str) else list(sinks)
-    names = tuple(name.strip() for name in given)
+def _parse_sinks(sinks: Union[str, Sequence[str]]) -> Tuple[str, ...]:
+    requested = sinks.split(",") if isinstance(sinks, str) else list(sinks)
+    names = tuple(name.strip() for name in requested)
     if names == ("all",):
         return _ALL
     for name in names:
@@ -44,7 +44,7 @@ def _names(sinks: Union[str, Sequence[str]]) -> Tuple[str, ...]:
     return names
 
 
-def _open(names: Tuple[str, ...], directory: Optional[str], log: Optional[str]) -> None:
+def _open_session(names: Tuple[str, ...], directory: Optional[str], log: Optional[str]) -> None:
     options = Options(size=ctypes.sizeof(Options), sinks=",".join(names).encode())
     if directory is not None:
         options.directory = os.fsencode(directory)
@@ -53,8 +53,8 @@ def _open(names: Tuple[str, ...], directory: Optional[str], log: Optional[str]) 
     check(library().jitlisten_open_with(ctypes.byref(options)))
 
 
-def _lines() -> Optional[ModuleType]:
-    """The module that gives Numba's code line tables, if it is installed."""
+def _lines_module() -> Optional[ModuleType]:
+    """Returns the module that adds line tables to Numba's code, if it is installed."""
     try:
         return importlib.import_module("jitlisten._lines")
     except ImportError:
@@ -62,7 +62,7 @@ def _lines() -> Optional[ModuleType]:
 
 
 def _install_lines() -> None:
-    lines = _lines()
+    lines = _lines_module()
     if lines is not None:
         lines.install()
 
@@ -72,19 +72,19 @@ def disable() -> None:
         return
     check(library().jitlisten_close())
     _llvmlite.use_originals()
-    remove = getattr(_lines(), "remove", None)
+    remove = getattr(_lines_module(), "remove", None)
     if remove is not None:
         remove()
 
 
 def status() -> Status:
-    found = statistics() if in_process() else None
-    if found is None:
+    counter_values = statistics() if in_process() else None
+    if counter_values is None:
         return Status(False, None, None, (), {}, (), False)
     version = library().jitlisten_version().decode()
-    counters = {name: getattr(found, name) for name in COUNTERS}
-    llvms = collect(library().jitlisten_llvms, _llvm)
-    lines = getattr(_lines(), "status", None)
+    counters = {name: getattr(counter_values, name) for name in COUNTERS}
+    llvms = collect(library().jitlisten_llvms, _make_llvm)
+    lines = getattr(_lines_module(), "status", None)
     return Status(
         True,
         in_process(),
@@ -97,28 +97,29 @@ def status() -> Status:
 
 
 def _is_on(name: str) -> bool:
-    on = ctypes.c_int32()
-    check(library().jitlisten_is_enabled(name.encode(), ctypes.byref(on)))
-    return bool(on.value)
+    enabled = ctypes.c_int32()
+    check(library().jitlisten_is_enabled(name.encode(), ctypes.byref(enabled)))
+    return bool(enabled.value)
 
 
-def _llvm(found: "object") -> Llvm:
-    path = os.fsdecode(getattr(found, "path"))
-    discovered_by = {1: "call", 2: "list"}.get(getattr(found, "discovered_by"), "unknown")
-    facts = json.loads(getattr(found, "facts").decode("utf-8", "replace"))
+def _make_llvm(record: "object") -> Llvm:
+    path = os.fsdecode(getattr(record, "path"))
+    discovered_by = {1: "call", 2: "list"}.get(getattr(record, "discovered_by"), "unknown")
+    facts = json.loads(getattr(record, "facts").decode("utf-8", "replace"))
     return Llvm(
         path,
-        _version(path) or facts["version"],
+        _llvm_version(path) or facts["version"],
         discovered_by,
-        getattr(found, "objects"),
+        getattr(record, "objects"),
         tuple(facts["heard_by"]),
         facts["linked"],
         tuple(facts["missing"]),
     )
 
 
-def _version(path: str) -> Optional[str]:
-    """llvmlite knows the version of its own; others have it in their name: ``libLLVM-14.so.1``, ``libLLVM.so.22.1``."""
+def _llvm_version(path: str) -> Optional[str]:
+    """Returns the version of an LLVM. llvmlite knows its own; other libraries have it in their file name:
+    ``libLLVM-14.so.1``, ``libLLVM.so.22.1``."""
     name = os.path.basename(path)
     binding = sys.modules.get("llvmlite.binding")
     if name.startswith("libllvmlite"):
@@ -131,15 +132,15 @@ def _version(path: str) -> Optional[str]:
 def functions() -> List[Function]:
     if in_process() is None or statistics() is None:
         raise Error("no session in this process: call enable() first")
-    return collect(library().jitlisten_functions, _function)
+    return collect(library().jitlisten_functions, _make_function)
 
 
-def _function(found: "object") -> Function:
-    file = getattr(found, "file")
+def _make_function(record: "object") -> Function:
+    file = getattr(record, "file")
     return Function(
-        getattr(found, "name").decode("utf-8", "replace"),
-        getattr(found, "address"),
-        getattr(found, "size"),
+        getattr(record, "name").decode("utf-8", "replace"),
+        getattr(record, "address"),
+        getattr(record, "size"),
         os.fsdecode(file) if file else None,
-        getattr(found, "line") or None,
+        getattr(record, "line") or None,
     )

@@ -1,11 +1,11 @@
-//! Addresses of code, for the handler: sorted tables behind atomic pointers.
+//! Maps addresses to code for the handler: sorted tables behind atomic pointers.
 //!
 //! ```text
-//!   LIBRARIES   replaced as a whole when libraries were opened or closed
-//!   COMPILED    one entry more for each object
+//!   LIBRARIES   replaced as a whole when libraries are loaded or unloaded
+//!   COMPILED    one more entry for each code range
 //! ```
 //!
-//! Freed code is marked, and caches of rules begin a new generation.
+//! Freed code is only marked, and the rule caches start a new generation.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -18,33 +18,33 @@ use crate::unwind::{Code, CodeMap, FrameTable};
 use crate::vdso;
 use crate::wake;
 
-/// Code was met that nothing is known of: mappings have to be looked at.
+/// Set when a sample hits unknown code; the writer then reads the mappings again.
 pub(crate) static UNKNOWN_CODE: AtomicBool = AtomicBool::new(false);
 
-/// A range of code.
+/// The unwind information of a code range.
 #[derive(Debug)]
 pub(crate) enum Tables {
-    /// Unwind tables; in the first one that has an entry it is looked for.
+    /// Unwind tables; the first one with an entry for an address applies.
     Frames(Vec<FrameTable>),
-    /// See [`Code::Trampoline`].
+    /// A perf trampoline: see [`Code::Trampoline`].
     Trampoline,
-    /// Nothing but that it is code.
+    /// Code without unwind information.
     Bare,
 }
 
-/// A range of code.
+/// A range of code, with its unwind information.
 #[derive(Clone, Debug)]
-pub(crate) struct Range {
+pub(crate) struct CodeRange {
     pub(crate) start: u64,
     pub(crate) end: u64,
-    /// Whose it is; an object of the session, or 0 for libraries.
+    /// The session's object that owns the code; 0 for libraries.
     pub(crate) owner: u64,
     pub(crate) tables: Arc<Tables>,
 }
 
 #[derive(Debug)]
 struct Entry {
-    range: Range,
+    range: CodeRange,
     freed: AtomicBool,
 }
 
@@ -63,7 +63,7 @@ impl Ranged for Entry {
 }
 
 impl Entry {
-    fn new(range: Range) -> Arc<Entry> {
+    fn new(range: CodeRange) -> Arc<Entry> {
         Arc::new(Entry { range, freed: AtomicBool::new(false) })
     }
 
@@ -75,37 +75,37 @@ impl Entry {
                 [] => Code::Bare,
                 [only] => Code::Table(only),
                 [first, rest @ ..] => {
-                    let found = tables.iter().find(|table| table.find(address).is_some());
-                    Code::Table(found.unwrap_or_else(|| rest.first().unwrap_or(first)))
+                    let matching = tables.iter().find(|table| table.find(address).is_some());
+                    Code::Table(matching.unwrap_or_else(|| rest.first().unwrap_or(first)))
                 }
             },
         }
     }
 }
 
-/// With the living entries of each object.
+/// A published table, and the live entries of each object.
 type Entries = Published<Entry, BTreeMap<u64, Vec<Arc<Entry>>>>;
 
 static LIBRARIES: Entries = Published::new(BTreeMap::new());
 static COMPILED: Entries = Published::new(BTreeMap::new());
-/// Counts what was freed.
+/// Generation of the code: the number of changes that make cached rules stale.
 static GENERATION: AtomicU64 = AtomicU64::new(1);
 
 /// Replaces the known libraries and other mappings.
-pub(crate) fn publish_libraries(ranges: Vec<Range>) {
+pub(crate) fn publish_libraries(ranges: Vec<CodeRange>) {
     LIBRARIES.change().replace(ranges.into_iter().map(Entry::new).collect());
     GENERATION.fetch_add(1, Ordering::AcqRel);
 }
 
-/// Adds compiled code.
-pub(crate) fn publish_compiled(range: Range) {
+/// Adds a range of compiled code.
+pub(crate) fn publish_compiled(range: CodeRange) {
     let entry = Entry::new(range);
     let mut change = COMPILED.change();
     change.own().entry(entry.range.owner).or_default().push(Arc::clone(&entry));
     change.add(entry);
 }
 
-/// The code of this object is about to be freed.
+/// Marks the code of an object that is about to be freed.
 pub(crate) fn free_compiled(owner: u64) {
     for entry in COMPILED.change().own().remove(&owner).unwrap_or_default() {
         entry.freed.store(true, Ordering::Release);
@@ -113,7 +113,7 @@ pub(crate) fn free_compiled(owner: u64) {
     GENERATION.fetch_add(1, Ordering::AcqRel);
 }
 
-/// Forgets everything. What was published is freed by the next [`reclaim`].
+/// Forgets all code. The next [`reclaim`] frees the tables.
 pub(crate) fn clear() {
     for published in [&LIBRARIES, &COMPILED] {
         let mut change = published.change();
@@ -123,7 +123,7 @@ pub(crate) fn clear() {
     GENERATION.fetch_add(1, Ordering::AcqRel);
 }
 
-/// The same in the child of a fork; its libraries are its parent's, and stay if they are asked for.
+/// Like [`clear`], in a fork child. Keeps the parent's libraries on request: they are the child's as well.
 pub(crate) fn clear_in_child(keep_libraries: bool) {
     for (published, is_kept) in [(&LIBRARIES, keep_libraries), (&COMPILED, false)] {
         let mut change = published.change_in_child(BTreeMap::new());
@@ -135,38 +135,38 @@ pub(crate) fn clear_in_child(keep_libraries: bool) {
     GENERATION.fetch_add(1, Ordering::AcqRel);
 }
 
-/// Whether libraries are known.
+/// True if any library is published.
 pub(crate) fn has_libraries() -> bool {
-    // SAFETY: asked by the one thread that may change them.
+    // SAFETY: called by the only thread that changes the table.
     unsafe { LIBRARIES.all() }.next().is_some()
 }
 
-/// Frees what was replaced, if `no_handler_runs`, which is asked after the exchange, says so.
-pub(crate) fn reclaim(no_handler_runs: impl Fn() -> bool) {
+/// Frees replaced tables, if no handler can be using them. `no_handler_is_running` is called after the exchange.
+pub(crate) fn reclaim(no_handler_is_running: impl Fn() -> bool) {
     for published in [&LIBRARIES, &COMPILED] {
-        published.change().reclaim(&no_handler_runs);
+        published.change().reclaim(&no_handler_is_running);
     }
 }
 
-/// Counts what has gone away; caches of rules are for one generation.
+/// Current generation of the code. Rule caches are valid for one generation.
 pub(crate) fn generation() -> u64 {
     GENERATION.load(Ordering::Acquire)
 }
 
-/// The code of this process as it was published.
+/// The published code of this process.
 pub(crate) struct ProcessCode;
 
 impl CodeMap for ProcessCode {
     fn find(&self, address: u64) -> Option<Code<'_>> {
-        // SAFETY: handlers are counted while they run, and writers walk nothing while they reclaim: see
-        // `threads::no_handler_runs`.
+        // SAFETY: running handlers are counted, and the writer does not walk stacks while it reclaims: see
+        // `threads::no_handler_is_running`.
         let find = |published: &'static Entries| unsafe { published.find(address) };
         find(&COMPILED).or_else(|| find(&LIBRARIES)).map(|entry| entry.code(address))
     }
 
-    fn missed(&self) {
+    fn report_unknown_code(&self) {
         if !UNKNOWN_CODE.swap(true, Ordering::Relaxed) {
-            wake::writer();
+            wake::notify_writer();
         }
     }
 

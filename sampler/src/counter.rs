@@ -1,9 +1,9 @@
-//! A kernel's counter for one thread, which sends the sampler's signal when it has counted enough.
+//! A perf counter of one thread, which sends the sampler's signal at each overflow.
 //!
-//! `perf_event_open(2)` for the thread; `F_SETOWN_EX` and `F_SETSIG` (`fcntl(2)`) make each overflow a signal to it.
-//! Then the counter stops until the handler has taken its sample (`PERF_EVENT_IOC_REFRESH`): at most one signal is
-//! pending for a thread, however long it blocks signals, and the handler itself is not counted. The period of a sample
-//! is the count since the previous sample.
+//! `perf_event_open(2)` opens the counter for the thread; `F_SETOWN_EX` and `F_SETSIG` (`fcntl(2)`) direct the signal
+//! to it. After an overflow the counter is disabled until the handler has taken its sample (`PERF_EVENT_IOC_REFRESH`).
+//! So at most one signal is pending, however long the thread blocks signals, and the handler itself is not counted. The
+//! period of a sample is the count since the previous sample.
 //!
 //! The program may close our descriptor and open a file of its own with that number. Therefore each use first reads the
 //! counter's id (`PERF_EVENT_IOC_ID`), which fails for another file.
@@ -17,24 +17,24 @@ use perf_format::{ATTR_DISABLED, ATTR_EXCLUDE_HV, ATTR_EXCLUDE_KERNEL, ATTR_FREQ
 use crate::event_name::Counter;
 use crate::output;
 
-/// `PERF_EVENT_IOC_*` of `linux/perf_event.h`
-const DISABLE: libc::c_ulong = 0x2401;
-const REFRESH: libc::c_ulong = 0x2402;
-const ID: libc::c_ulong = 0x8008_2407;
-/// `F_SETSIG`, `F_SETOWN_EX` and `F_OWNER_TID` of `linux/fcntl.h`
+/// Request numbers `PERF_EVENT_IOC_*` of `linux/perf_event.h`.
+const IOC_DISABLE: libc::c_ulong = 0x2401;
+const IOC_REFRESH: libc::c_ulong = 0x2402;
+const IOC_ID: libc::c_ulong = 0x8008_2407;
+/// `fcntl` commands `F_SETSIG` and `F_SETOWN_EX`, and the owner type `F_OWNER_TID`, of `linux/fcntl.h`.
 const F_SETSIG: c_int = 10;
 const F_SETOWN_EX: c_int = 15;
 const F_OWNER_TID: c_int = 0;
-/// `PERF_FLAG_FD_CLOEXEC`
+/// `PERF_FLAG_FD_CLOEXEC` of `linux/perf_event.h`.
 const CLOEXEC: libc::c_ulong = 8;
-/// `POLL_IN` and `POLL_HUP`: why the kernel sends a descriptor's signal.
+/// `POLL_IN` and `POLL_HUP`: reasons for which the kernel sends a descriptor's signal.
 const POLL_IN: c_int = 1;
 const POLL_HUP: c_int = 6;
 
-/// `POLL_IN` to `POLL_HUP`: the signal is of a descriptor for which it was chosen (`F_SETSIG`).
-pub(crate) const CODES: std::ops::RangeInclusive<c_int> = POLL_IN..=POLL_HUP;
+/// Signal codes of file descriptor signals (`F_SETSIG`), from `POLL_IN` to `POLL_HUP`.
+pub(crate) const SIGNAL_CODES: std::ops::RangeInclusive<c_int> = POLL_IN..=POLL_HUP;
 
-/// `struct perf_event_attr`, its first version (`PERF_ATTR_SIZE_VER0`).
+/// `struct perf_event_attr` in its first version (`PERF_ATTR_SIZE_VER0`).
 #[repr(C)]
 struct Attributes {
     kind: u32,
@@ -51,27 +51,30 @@ struct Attributes {
 
 const _: () = assert!(size_of::<Attributes>() == 64);
 
+/// `struct f_owner_ex`: the thread that receives a descriptor's signals.
 #[repr(C)]
-struct Owner {
+struct SignalTarget {
     kind: c_int,
     tid: c_int,
 }
 
-/// The slot of each descriptor, and one: a signal carries the descriptor.
-static SLOT_OF: [AtomicU32; output::MOST_DESCRIPTORS] = [const { AtomicU32::new(0) }; output::MOST_DESCRIPTORS];
+/// Slot index plus one for each descriptor; 0 if none. A signal carries the descriptor.
+static SLOT_BY_DESCRIPTOR: [AtomicU32; output::MAX_DESCRIPTORS] =
+    [const { AtomicU32::new(0) }; output::MAX_DESCRIPTORS];
 
-/// A counter of a thread: its descriptor and its number.
+/// An open counter of a thread: its descriptor and its id.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Running {
+pub(crate) struct OpenCounter {
     pub(crate) descriptor: c_int,
     pub(crate) id: u64,
 }
 
 impl Counter {
-    /// As wanted, or without what the kernel does where that may not be counted (`perf_event_paranoid` above 1).
+    /// Returns the counter if the kernel permits it; otherwise a variant that excludes the kernel
+    /// (`perf_event_paranoid` above 1).
     ///
     /// # Errors
-    /// Of `perf_event_open(2)`, when a thread's events cannot be counted.
+    /// The error of `perf_event_open(2)`, if the event cannot be counted for a thread.
     pub fn permitted(self, hz: u32) -> io::Result<Counter> {
         match self.open(0, hz) {
             Ok(descriptor) => {
@@ -79,13 +82,13 @@ impl Counter {
                 Ok(self)
             }
             Err(error) if error.kind() == io::ErrorKind::PermissionDenied && !self.user_only => {
-                self.of_the_user().permitted(hz)
+                self.excluding_kernel().permitted(hz)
             }
             Err(error) => Err(error),
         }
     }
 
-    /// What an error of [`Counter::permitted`] says to a user.
+    /// Explains an error of [`Counter::permitted`] to a user.
     pub fn reason(error: &io::Error) -> &'static str {
         match error.raw_os_error() {
             Some(libc::EACCES | libc::EPERM) => {
@@ -100,7 +103,7 @@ impl Counter {
         }
     }
 
-    /// Opens it for a thread, 0 for the calling one. It does not count yet.
+    /// Opens the counter for a thread (0: the calling one). It does not count yet.
     fn open(&self, tid: u32, hz: u32) -> io::Result<c_int> {
         let attributes = Attributes {
             kind: self.kind,
@@ -114,17 +117,18 @@ impl Counter {
             breakpoint: 0,
             config1: 0,
         };
-        // SAFETY: reads the attributes; any processor, no group.
-        let made = unsafe { libc::syscall(libc::SYS_perf_event_open, &raw const attributes, tid, -1, -1, CLOEXEC) };
-        if made < 0 {
+        // SAFETY: `perf_event_open` reads the attributes. Any processor, no group.
+        let descriptor =
+            unsafe { libc::syscall(libc::SYS_perf_event_open, &raw const attributes, tid, -1, -1, CLOEXEC) };
+        if descriptor < 0 {
             Err(io::Error::last_os_error())
         } else {
-            Ok(output::moved_out_of_the_way(made as c_int, output::MOST_DESCRIPTORS))
+            Ok(output::move_to_high_descriptor(descriptor as c_int, output::MAX_DESCRIPTORS))
         }
     }
 
-    /// A counter for a thread, whose samples are those of slot `index`. It counts from [`Running::go_on`] on.
-    pub(crate) fn prepare(&self, tid: u32, signal: c_int, index: usize, hz: u32) -> io::Result<Running> {
+    /// Opens a counter for a thread that uses slot `index`. It counts after [`OpenCounter::resume`].
+    pub(crate) fn prepare(&self, tid: u32, signal: c_int, index: usize, hz: u32) -> io::Result<OpenCounter> {
         let descriptor = self.open(tid, hz)?;
         let prepared = prepare(descriptor, tid, signal, index);
         if prepared.is_err() {
@@ -134,83 +138,83 @@ impl Counter {
     }
 }
 
-fn prepare(descriptor: c_int, tid: u32, signal: c_int, index: usize) -> io::Result<Running> {
-    let slot = SLOT_OF.get(descriptor as usize).ok_or_else(|| io::Error::from_raw_os_error(libc::EMFILE))?;
-    // SAFETY: passes a number.
-    let signalled = is_sent_to(descriptor, tid) && unsafe { libc::fcntl(descriptor, F_SETSIG, signal) } == 0;
-    // SAFETY: passes flags.
-    if !signalled || unsafe { libc::fcntl(descriptor, libc::F_SETFL, libc::O_ASYNC | libc::O_NONBLOCK) } != 0 {
+fn prepare(descriptor: c_int, tid: u32, signal: c_int, index: usize) -> io::Result<OpenCounter> {
+    let slot = SLOT_BY_DESCRIPTOR.get(descriptor as usize).ok_or_else(|| io::Error::from_raw_os_error(libc::EMFILE))?;
+    // SAFETY: `fcntl` takes an integer here.
+    let has_signal = set_signal_target(descriptor, tid) && unsafe { libc::fcntl(descriptor, F_SETSIG, signal) } == 0;
+    // SAFETY: `fcntl` takes flags here.
+    if !has_signal || unsafe { libc::fcntl(descriptor, libc::F_SETFL, libc::O_ASYNC | libc::O_NONBLOCK) } != 0 {
         return Err(io::Error::last_os_error());
     }
-    let id = id(descriptor).ok_or_else(io::Error::last_os_error)?;
+    let id = read_id(descriptor).ok_or_else(io::Error::last_os_error)?;
     slot.store(index as u32 + 1, Ordering::Release);
-    Ok(Running { descriptor, id })
+    Ok(OpenCounter { descriptor, id })
 }
 
-/// Sets the thread that gets the signals of a descriptor; 0: none. The kernel holds the owner's lock while it queues
-/// one, so afterwards the owner before gets no more.
-fn is_sent_to(descriptor: c_int, tid: u32) -> bool {
-    let owner = Owner { kind: F_OWNER_TID, tid: tid as c_int };
-    // SAFETY: reads the owner.
+/// Sets the thread that receives a descriptor's signals; 0: none. The kernel queues signals under the owner's lock, so
+/// the previous owner receives none after this call.
+fn set_signal_target(descriptor: c_int, tid: u32) -> bool {
+    let owner = SignalTarget { kind: F_OWNER_TID, tid: tid as c_int };
+    // SAFETY: `F_SETOWN_EX` reads the structure.
     unsafe { libc::fcntl(descriptor, F_SETOWN_EX, &raw const owner) == 0 }
 }
 
-/// The slot whose counter has sent this signal.
-pub(crate) fn slot_of(code: c_int, descriptor: c_int) -> Option<usize> {
-    let sent = matches!(code, POLL_IN | POLL_HUP);
-    let slot = SLOT_OF.get(usize::try_from(descriptor).ok()?).filter(|_| sent)?;
+/// Returns the slot whose counter has sent this signal.
+pub(crate) fn find_slot(code: c_int, descriptor: c_int) -> Option<usize> {
+    let is_overflow = matches!(code, POLL_IN | POLL_HUP);
+    let slot = SLOT_BY_DESCRIPTOR.get(usize::try_from(descriptor).ok()?).filter(|_| is_overflow)?;
     (slot.load(Ordering::Acquire) as usize).checked_sub(1)
 }
 
-fn id(descriptor: c_int) -> Option<u64> {
+fn read_id(descriptor: c_int) -> Option<u64> {
     let mut id = 0_u64;
-    // SAFETY: a counter writes its number; other files refuse.
-    let asked = unsafe { libc::ioctl(descriptor, ID, &raw mut id) };
-    (asked == 0).then_some(id)
+    // SAFETY: a counter writes its id; other files return an error.
+    let result = unsafe { libc::ioctl(descriptor, IOC_ID, &raw mut id) };
+    (result == 0).then_some(id)
 }
 
-impl Running {
-    fn is_there(self) -> bool {
-        id(self.descriptor) == Some(self.id)
+impl OpenCounter {
+    fn is_open(self) -> bool {
+        read_id(self.descriptor) == Some(self.id)
     }
 
-    /// Counts until the next overflow.
-    pub(crate) fn go_on(self) -> bool {
-        // SAFETY: a number only; whatever else the descriptor means refuses it.
-        self.is_there() && unsafe { libc::ioctl(self.descriptor, REFRESH, 1) } == 0
+    /// Enables the counter until its next overflow.
+    pub(crate) fn resume(self) -> bool {
+        // SAFETY: `ioctl` takes an integer here; a file other than a counter refuses the request.
+        self.is_open() && unsafe { libc::ioctl(self.descriptor, IOC_REFRESH, 1) } == 0
     }
 
-    /// All that it has counted.
-    pub(crate) fn count(self) -> Option<u64> {
+    /// Reads the total count.
+    pub(crate) fn read_count(self) -> Option<u64> {
         let mut count = 0_u64;
-        // SAFETY: writes eight bytes at most, of a counter.
-        let read = self.is_there().then(|| unsafe { libc::read(self.descriptor, (&raw mut count).cast(), 8) });
+        // SAFETY: `read` writes at most eight bytes.
+        let read = self.is_open().then(|| unsafe { libc::read(self.descriptor, (&raw mut count).cast(), 8) });
         (read == Some(8)).then_some(count)
     }
 
-    /// Counts, and sends no signal from now on. One that was sent before may wait in the thread.
+    /// Keeps counting, but sends no further signal. An earlier signal may still be pending.
     pub(crate) fn mute(self) {
-        let _ = self.is_there() && is_sent_to(self.descriptor, 0);
+        let _ = self.is_open() && set_signal_target(self.descriptor, 0);
     }
 
-    /// Undoes [`Running::mute`].
+    /// Undoes [`OpenCounter::mute`].
     pub(crate) fn unmute(self, tid: u32) {
-        let _ = self.is_there() && is_sent_to(self.descriptor, tid) && self.go_on();
+        let _ = self.is_open() && set_signal_target(self.descriptor, tid) && self.resume();
     }
 
-    /// Sends no more signals.
+    /// Stops the signals, and disables the counter.
     pub(crate) fn stop(self) {
         self.mute();
-        if self.is_there() {
-            // SAFETY: a number only; whatever else the descriptor means refuses it.
-            unsafe { libc::ioctl(self.descriptor, DISABLE, 0) };
+        if self.is_open() {
+            // SAFETY: `ioctl` takes an integer here; a file other than a counter refuses the request.
+            unsafe { libc::ioctl(self.descriptor, IOC_DISABLE, 0) };
         }
     }
 
-    /// Gives the descriptor back, if it is ours still. No handler may be using it.
+    /// Closes the descriptor, if it is still ours. No handler may be using it.
     pub(crate) fn close(self) {
-        if self.is_there() {
-            if let Some(slot) = SLOT_OF.get(self.descriptor as usize) {
+        if self.is_open() {
+            if let Some(slot) = SLOT_BY_DESCRIPTOR.get(self.descriptor as usize) {
                 slot.store(0, Ordering::Release);
             }
             close(self.descriptor);
@@ -219,6 +223,6 @@ impl Running {
 }
 
 fn close(descriptor: c_int) {
-    // SAFETY: ours.
+    // SAFETY: the descriptor is ours.
     unsafe { libc::close(descriptor) };
 }

@@ -1,27 +1,28 @@
-//! Names of events as perf spells them, for [`Options::counter`](crate::Options).
+//! Event names as perf spells them, for [`Options::counter`](crate::Options).
 //!
-//! `include/uapi/linux/perf_event.h` has the numbers. To see them: `perf list`.
+//! `include/uapi/linux/perf_event.h` defines their numbers; `perf list` prints the names.
 
 #![forbid(unsafe_code)]
 
-/// `PERF_TYPE_SOFTWARE`, `PERF_TYPE_HW_CACHE`, `PERF_TYPE_RAW`
+/// Values of `type` in `struct perf_event_attr` (`PERF_TYPE_SOFTWARE` and so on).
 const SOFTWARE: u32 = 1;
 const HARDWARE: u32 = 0;
 const CACHE: u32 = 3;
 const RAW: u32 = 4;
 
-/// Something that the kernel can count for a thread: "cycles", "page-faults".
+/// An event that the kernel can count for a thread, such as "cycles" or "page-faults".
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Counter {
     name: String,
-    /// `type` and `config` of `struct perf_event_attr`.
+    /// `type` in `struct perf_event_attr`.
     pub(crate) kind: u32,
+    /// `config` in `struct perf_event_attr`.
     pub(crate) config: u64,
-    /// Not what the kernel does for the thread.
+    /// True if events in the kernel are excluded.
     pub(crate) user_only: bool,
 }
 
-const NAMES: [(&str, u32, u64); 24] = [
+const EVENTS: [(&str, u32, u64); 24] = [
     ("cycles", HARDWARE, 0),
     ("cpu-cycles", HARDWARE, 0),
     ("instructions", HARDWARE, 1),
@@ -47,52 +48,52 @@ const NAMES: [(&str, u32, u64); 24] = [
     ("alignment-faults", SOFTWARE, 7),
     ("emulation-faults", SOFTWARE, 8),
 ];
-/// Of the caches that perf names, with their numbers.
+/// Caches that perf names, with their numbers.
 const CACHES: [(&str, u64); 7] =
     [("L1-dcache", 0), ("L1-icache", 1), ("LLC", 2), ("dTLB", 3), ("iTLB", 4), ("branch", 5), ("node", 6)];
 const OPERATIONS: [(&str, u64); 3] = [("load", 0), ("store", 1), ("prefetch", 2)];
 
 impl Counter {
-    /// The event of that name: one of `perf list`'s hardware, software or cache events, or `r` and a raw number in
-    /// hexadecimal. With `:u`, not what the kernel does.
+    /// Parses an event name: a hardware, software or cache event of `perf list`, or `r` and a raw number in
+    /// hexadecimal. The suffix `:u` excludes events in the kernel.
     ///
     /// # Errors
-    /// A sentence, when there is none.
+    /// A message, if the event is unknown.
     pub fn named(name: &str) -> Result<Self, String> {
-        let (bare, user_only) = match name.split_once(':') {
+        let (event, user_only) = match name.split_once(':') {
             None => (name, false),
-            Some((bare, "u")) => (bare, true),
+            Some((event, "u")) => (event, true),
             Some((_, modifier)) => {
                 return Err(format!("event {name:?}: unknown modifier :{modifier} (only :u is supported)"));
             }
         };
-        let (kind, config) = number(bare).ok_or_else(|| {
+        let (kind, config) = parse_event(event).ok_or_else(|| {
             format!(
                 "unknown event {name:?}: use one of `perf list`, such as cycles, cache-misses, page-faults or r01c2"
             )
         })?;
-        Ok(Counter { name: bare.to_owned(), kind, config, user_only })
+        Ok(Counter { name: event.to_owned(), kind, config, user_only })
     }
 
-    /// One that was named before.
-    pub(crate) fn of(kind: u32, config: u64, user_only: bool) -> Self {
+    /// Reconstructs a counter without its name.
+    pub(crate) fn from_config(kind: u32, config: u64, user_only: bool) -> Self {
         Counter { name: String::new(), kind, config, user_only }
     }
 
-    /// The same without what the kernel does.
-    pub(crate) fn of_the_user(self) -> Self {
+    /// Returns a copy that does not count events in the kernel.
+    pub(crate) fn excluding_kernel(self) -> Self {
         Counter { user_only: true, ..self }
     }
 
-    /// As perf would write it.
+    /// Returns the name as perf would write it.
     #[must_use]
     pub fn name(&self) -> String {
         format!("{}{}", self.name, if self.user_only { ":u" } else { "" })
     }
 }
 
-fn number(name: &str) -> Option<(u32, u64)> {
-    if let Some((_, kind, config)) = NAMES.iter().find(|(known, ..)| *known == name) {
+fn parse_event(name: &str) -> Option<(u32, u64)> {
+    if let Some((_, kind, config)) = EVENTS.iter().find(|(event, ..)| *event == name) {
         return Some((*kind, *config));
     }
     if let Some(digits) = name.strip_prefix('r').filter(|digits| digits.chars().all(|digit| digit.is_ascii_hexdigit()))
@@ -101,19 +102,19 @@ fn number(name: &str) -> Option<(u32, u64)> {
     }
     let (cache, rest) =
         CACHES.iter().find_map(|(cache, number)| Some((number, name.strip_prefix(cache)?.strip_prefix('-')?)))?;
-    let (operation, missed) = match rest.strip_suffix("-misses") {
+    let (operation, is_miss) = match rest.strip_suffix("-misses") {
         Some(operation) => (operation, 1),
         None => (rest.strip_suffix("es").filter(|rest| *rest == "prefetch").or(rest.strip_suffix('s'))?, 0),
     };
-    let (_, operation) = OPERATIONS.iter().find(|(known, _)| *known == operation)?;
-    Some((CACHE, cache | operation << 8 | missed << 16))
+    let (_, operation) = OPERATIONS.iter().find(|(prefix, _)| *prefix == operation)?;
+    Some((CACHE, cache | operation << 8 | is_miss << 16))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    /// The numbers are those that `perf record -e NAME -vv` shows.
+    /// The numbers are those that `perf record -e NAME -vv` prints.
     #[test]
     fn names_are_perfs() {
         for (name, kind, config) in [
@@ -127,10 +128,10 @@ mod tests {
             let counter = Counter::named(name).unwrap();
             assert_eq!((counter.kind, counter.config, counter.name()), (kind, config, name.to_owned()));
         }
-        let user = Counter::named("cycles:u").unwrap();
-        assert!(user.user_only && user.name() == "cycles:u");
-        for wrong in ["", "cycle", "r", "rxyz", "LLC", "LLC-", "LLC-load", "cycles:k", "L1-dcache-loads-misses"] {
-            assert!(Counter::named(wrong).is_err(), "{wrong}");
+        let user_counter = Counter::named("cycles:u").unwrap();
+        assert!(user_counter.user_only && user_counter.name() == "cycles:u");
+        for invalid in ["", "cycle", "r", "rxyz", "LLC", "LLC-", "LLC-load", "cycles:k", "L1-dcache-loads-misses"] {
+            assert!(Counter::named(invalid).is_err(), "{invalid}");
         }
     }
 }

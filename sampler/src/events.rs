@@ -1,4 +1,4 @@
-//! Notifications of the session about compiled code: published for the handler at once, and kept for the writer.
+//! Notifications about compiled code: published for the handler immediately, and queued for the writer.
 
 use std::path::{Path, PathBuf};
 use std::ptr;
@@ -9,73 +9,75 @@ use jitlisten::plumbing::{CodeObserver, ObservedCode};
 use jitlisten::{AddressRange, Machine, ObjectId, Session, cfi};
 
 use crate::clock;
-use crate::code_map::{self, Range, Tables};
+use crate::code_map::{self, CodeRange, Tables};
 use crate::unwind::FrameTable;
 use crate::{threads, wake};
 
-/// Something that happened to compiled code.
+/// A change of compiled code.
 #[derive(Debug)]
 pub(crate) struct Event {
     pub(crate) time: u64,
     pub(crate) range: AddressRange,
-    /// The image that was mapped there: its file, and from where on. `None`: memory without a name.
+    /// The image mapped there: its path, and the file offset. `None` for anonymous memory.
     pub(crate) image: Option<(PathBuf, u64)>,
     next: *mut Event,
 }
 
-/// The newest event; each leads to the one before it. No lock: a fork may come at any time.
-static NEWEST: AtomicPtr<Event> = AtomicPtr::new(ptr::null_mut());
+/// Head of a lock-free list, newest event first. Not a lock, because a fork may happen at any time.
+static NEWEST_EVENT: AtomicPtr<Event> = AtomicPtr::new(ptr::null_mut());
 
-/// When libraries have come or gone since mappings were looked at; 0: they have not.
+/// Time of the first library change since the mappings were last read; 0 if none.
 pub(crate) static LIBRARIES_CHANGED: AtomicU64 = AtomicU64::new(0);
 
-fn push(range: AddressRange, image: Option<(PathBuf, u64)>) {
+/// Queues an event for the writer.
+fn push_event(range: AddressRange, image: Option<(PathBuf, u64)>) {
     let event = Box::into_raw(Box::new(Event { time: clock::monotonic(), range, image, next: ptr::null_mut() }));
-    let mut newest = NEWEST.load(Ordering::Acquire);
+    let mut newest = NEWEST_EVENT.load(Ordering::Acquire);
     loop {
-        // SAFETY: ours until it is linked.
+        // SAFETY: the event is ours until it is linked into the list.
         unsafe { (*event).next = newest };
-        match NEWEST.compare_exchange(newest, event, Ordering::AcqRel, Ordering::Acquire) {
+        match NEWEST_EVENT.compare_exchange(newest, event, Ordering::AcqRel, Ordering::Acquire) {
             Ok(_) => return,
-            Err(now) => newest = now,
+            Err(current) => newest = current,
         }
     }
 }
 
-/// Takes all events, the oldest first.
-pub(crate) fn take() -> Vec<Event> {
+/// Takes all queued events, oldest first.
+pub(crate) fn take_events() -> Vec<Event> {
     let mut events = Vec::new();
-    let mut at = NEWEST.swap(ptr::null_mut(), Ordering::AcqRel);
-    while !at.is_null() {
-        // SAFETY: made by `push`, and unlinked by the exchange: no other thread has it.
-        let event = unsafe { Box::from_raw(at) };
-        at = event.next;
+    let mut event_ptr = NEWEST_EVENT.swap(ptr::null_mut(), Ordering::AcqRel);
+    while !event_ptr.is_null() {
+        // SAFETY: created by `push_event` and unlinked by the exchange: no other thread has it.
+        let event = unsafe { Box::from_raw(event_ptr) };
+        event_ptr = event.next;
         events.push(*event);
     }
     events.reverse();
     events
 }
 
-/// Learns of code no more. A recording can end long before it is stopped: by its duration, or by a full disk.
+/// Stops observing code and forgets it. A recording may end long before it is stopped: at its time limit, or on a full
+/// disk.
 pub(crate) fn forget_code() {
     if let Some(session) = Session::process() {
         session.stop_observing();
     }
-    drop(take());
+    drop(take_events());
     code_map::clear();
-    code_map::reclaim(threads::no_handler_runs);
+    code_map::reclaim(threads::no_handler_is_running);
 }
 
-/// The observer of this process.
+/// Receives the session's notifications.
 pub(crate) struct Observer;
 
 impl CodeObserver for Observer {
     fn finalized(&self, code: &ObservedCode<'_>) {
-        let tables = Arc::new(tables(code));
+        let tables = Arc::new(unwind_tables(code));
         for text in code.object.text() {
             let (start, end) = (text.range.start().0, text.range.end().0);
-            code_map::publish_compiled(Range { start, end, owner: code.id.0, tables: Arc::clone(&tables) });
-            push(text.range, None);
+            code_map::publish_compiled(CodeRange { start, end, owner: code.id.0, tables: Arc::clone(&tables) });
+            push_event(text.range, None);
         }
     }
 
@@ -84,26 +86,27 @@ impl CodeObserver for Observer {
     }
 
     fn image_mapped(&self, range: AddressRange, offset: u64, path: &Path) {
-        push(range, Some((path.to_owned(), offset)));
+        push_event(range, Some((path.to_owned(), offset)));
     }
 
     fn libraries_changed(&self) {
         let _ = LIBRARIES_CHANGED.compare_exchange(0, clock::monotonic(), Ordering::AcqRel, Ordering::Relaxed);
-        wake::writer();
+        wake::notify_writer();
     }
 }
 
-fn tables(code: &ObservedCode<'_>) -> Tables {
+/// Builds the unwind tables of an object.
+fn unwind_tables(code: &ObservedCode<'_>) -> Tables {
     let Some(base) = code.object.text().first().map(|text| text.range.start().0) else { return Tables::Bare };
     let mut tables = Vec::new();
     if let Some((range, bytes)) = code.eh_frame {
         tables.push(FrameTable::by_reading(bytes.to_vec().into(), range.start().0, base));
     }
-    let place = cfi::place_behind(code.made_rules);
+    let address = cfi::place_behind(code.made_rules);
     if !code.made_rules.is_empty()
-        && let Ok(bytes) = cfi::encode(code.made_rules, Machine::HERE, place)
+        && let Ok(bytes) = cfi::encode(code.made_rules, Machine::HERE, address)
     {
-        tables.push(FrameTable::by_reading(bytes.into(), place.0, base));
+        tables.push(FrameTable::by_reading(bytes.into(), address.0, base));
     }
     if tables.is_empty() { Tables::Bare } else { Tables::Frames(tables) }
 }

@@ -1,24 +1,25 @@
 //! The signal handler: puts a stack into a ring.
 //!
-//! It allocates nothing, takes no lock and uses no thread-local variable but `errno`. It reads its slot, published
-//! tables, and the stack. In a steady thread it makes no system call (four for a counter; one to wake the writer when
-//! its ring fills up, or in the first 0.1 s): the vDSO reads the time, the signal contains the sample's period, and the
-//! thread's stack is known (`stack_memory`, which makes two at most).
+//! It allocates nothing, takes no lock and uses no thread-local variable except `errno`. It reads its slot, published
+//! tables, and the stack. In steady state it makes no system call: the vDSO reads the time, the signal carries the
+//! sample's period, and the bounds of the thread's stack are known. A counter needs four calls. One more wakes the
+//! writer when the ring fills up, and during the first 0.1 s. `stack_memory` makes at most two, if the bounds are
+//! unknown.
 
 use std::ffi::{c_int, c_void};
 use std::mem::MaybeUninit;
 use std::sync::atomic::Ordering;
 
 use crate::code_map::{self, ProcessCode};
-use crate::measure::{counter_of, expired};
-use crate::python::{EVALUATOR, Evaluators};
-use crate::slot::{self, MOST_FRAMES, PROCESS, Sample, Slot};
+use crate::measure::{slot_counter, take_signal_period};
+use crate::python::{EVALUATOR_MARK, Evaluators};
+use crate::slot::{self, MAX_NATIVE_FRAMES, RECORDED_PID, Sample, Slot};
 use crate::stack_memory::StackMemory;
 use crate::timer::{self, SI_TIMER};
 use crate::unwind::{self, Outcome, REGISTERS, Registers};
 use crate::{clock, counter, disposition, measure, waiting, wake};
 
-/// What a descriptor's signal says (`_sigpoll`).
+/// `siginfo_t` of a file descriptor signal (`_sigpoll`).
 #[repr(C)]
 struct PollInfo {
     signal: c_int,
@@ -29,7 +30,7 @@ struct PollInfo {
     descriptor: c_int,
 }
 
-/// Of these `siginfo_t` has no accessors in libc.
+/// `siginfo_t` of a timer signal; the libc crate has no accessors for its fields.
 #[repr(C)]
 struct TimerInfo {
     signal: c_int,
@@ -43,103 +44,104 @@ struct TimerInfo {
 
 const _: () = assert!(std::mem::offset_of!(TimerInfo, value) == 24);
 
-/// Bytes of stack for [`record`] and all that it calls, and some more.
-const NEEDED: usize = 4096;
+/// Free bytes on the stack that [`record`] and its callees need, with a margin.
+const MIN_STACK_BYTES: usize = 4096;
 
-/// Where a signal comes from.
-enum Source {
-    /// The slot's number and its owner's, and how many intervals were left out.
-    Timer {
-        index: usize,
-        generation: u32,
-        overrun: c_int,
-    },
+/// The origin of a signal.
+enum SignalSource {
+    /// Slot, its generation, and the number of missed intervals.
+    Timer { index: usize, generation: u32, overrun: c_int },
+    /// A perf counter, with the index of its slot if it is known.
     Counter(Option<usize>),
+    /// The program or another process.
     Elsewhere,
 }
 
+/// Decodes the origin of a signal.
 /// # Safety
 /// `info` is the kernel's.
-unsafe fn source(info: *const libc::siginfo_t) -> Source {
-    // SAFETY: a timer's has these fields, and for any other signal they are in a siginfo_t, too.
+unsafe fn signal_source(info: *const libc::siginfo_t) -> SignalSource {
+    // SAFETY: a timer signal has these fields; for any other signal they are still within siginfo_t.
     let timer = unsafe { &*info.cast::<TimerInfo>() };
-    // SAFETY: a descriptor's has these fields, and for any other signal they are in a siginfo_t, too.
+    // SAFETY: a descriptor signal has these fields; for any other signal they are still within siginfo_t.
     let poll = unsafe { &*info.cast::<PollInfo>() };
-    match (timer.code, timer::of_signal_value(timer.value)) {
-        (SI_TIMER, Some((index, generation))) => Source::Timer { index, generation, overrun: timer.overrun },
-        (code, _) if counter::CODES.contains(&code) => Source::Counter(counter::slot_of(code, poll.descriptor)),
-        _ => Source::Elsewhere,
+    match (timer.code, timer::decode_signal_value(timer.value)) {
+        (SI_TIMER, Some((index, generation))) => SignalSource::Timer { index, generation, overrun: timer.overrun },
+        (code, _) if counter::SIGNAL_CODES.contains(&code) => {
+            SignalSource::Counter(counter::find_slot(code, poll.descriptor))
+        }
+        _ => SignalSource::Elsewhere,
     }
 }
 
 pub(crate) extern "C-unwind" fn handler(signal: c_int, info: *mut libc::siginfo_t, context: *mut c_void) {
-    // SAFETY: errno is a thread-local of libc's, whose place does not change.
+    // SAFETY: errno is a thread-local of libc at a fixed address.
     let errno = unsafe { libc::__errno_location() };
     // SAFETY: `errno` points to a thread-local of this thread.
-    let before = unsafe { errno.read() };
+    let saved_errno = unsafe { errno.read() };
     let context = context.cast::<libc::ucontext_t>();
-    // SAFETY: the kernel has made it for a handler with SA_SIGINFO.
-    match unsafe { source(info) } {
-        Source::Elsewhere => disposition::forward(signal, info, context),
-        // A late signal of the slot's owner before is none of this one's.
-        Source::Timer { index, generation, overrun } => {
-            let is_its = |slot: &Slot| slot.generation.load(Ordering::SeqCst) == generation;
-            // SAFETY: the kernel's, for as long as the handler runs.
-            enter(slot::get(index), is_its, overrun, unsafe { &mut *context });
+    // SAFETY: the kernel has created it for a handler with SA_SIGINFO.
+    match unsafe { signal_source(info) } {
+        SignalSource::Elsewhere => disposition::forward_signal(signal, info, context),
+        // Ignore a late signal meant for the slot's previous owner.
+        SignalSource::Timer { index, generation, overrun } => {
+            let is_owner = |slot: &Slot| slot.generation.load(Ordering::SeqCst) == generation;
+            // SAFETY: provided by the kernel, and valid as long as the handler runs.
+            record_if_armed(slot::get(index), is_owner, overrun, unsafe { &mut *context });
         }
-        Source::Counter(index) => {
-            let is_its = |slot: &Slot| slot.tid.load(Ordering::SeqCst) == clock::own_tid();
-            // SAFETY: the kernel's, for as long as the handler runs.
-            enter(index.and_then(slot::get), is_its, 0, unsafe { &mut *context });
+        SignalSource::Counter(index) => {
+            let is_owner = |slot: &Slot| slot.tid.load(Ordering::SeqCst) == clock::own_tid();
+            // SAFETY: provided by the kernel, and valid as long as the handler runs.
+            record_if_armed(index.and_then(slot::get), is_owner, 0, unsafe { &mut *context });
         }
     }
     // SAFETY: `errno` points to a thread-local of this thread.
-    unsafe { errno.write(before) };
+    unsafe { errno.write(saved_errno) };
 }
 
-/// Whether a signal is one of ours. It was taken out of the queue, and there is no sample for it.
-pub(crate) fn pass_over(info: &libc::siginfo_t) -> bool {
-    // SAFETY: the kernel's.
-    match unsafe { source(info) } {
-        Source::Elsewhere => false,
-        Source::Timer { .. } => true,
-        Source::Counter(index) => {
-            if let Some(counter) = index.and_then(slot::get).and_then(counter_of) {
-                counter.go_on();
+/// Returns true if a dequeued signal is one of ours. No sample is taken for it.
+pub(crate) fn discard_tick(info: &libc::siginfo_t) -> bool {
+    // SAFETY: `info` is a valid `siginfo_t`.
+    match unsafe { signal_source(info) } {
+        SignalSource::Elsewhere => false,
+        SignalSource::Timer { .. } => true,
+        SignalSource::Counter(index) => {
+            if let Some(counter) = index.and_then(slot::get).and_then(slot_counter) {
+                counter.resume();
             }
             true
         }
     }
 }
 
-/// Takes the sampler's signal out of the calling thread's queue, where it waits because the thread blocks it. Signals
-/// of the program's with that number are sent again, in their order.
-pub(crate) fn take_ours() {
+/// Dequeues the sampler's signals that are pending because the calling thread blocks them. Signals of the program with
+/// the same number are sent again in their order.
+pub(crate) fn drain_pending_ticks() {
     const MAX_SIGNALS: usize = 32;
-    let signal = disposition::SIGNAL.load(Ordering::Acquire);
+    let signal = disposition::SAMPLING_SIGNAL.load(Ordering::Acquire);
     if signal == 0 {
         return;
     }
-    let (set, now) = (1_u64 << (signal - 1), libc::timespec { tv_sec: 0, tv_nsec: 0 });
-    let (mut theirs, mut count) = ([MaybeUninit::<libc::siginfo_t>::zeroed(); MAX_SIGNALS], 0);
-    while let Some(came) = theirs.get_mut(count) {
-        // SAFETY: reads the word of the set and the time, writes what has come.
-        let taken = unsafe {
-            libc::syscall(libc::SYS_rt_sigtimedwait, &raw const set, came.as_mut_ptr(), &raw const now, 8_usize)
+    let (set, no_timeout) = (1_u64 << (signal - 1), libc::timespec { tv_sec: 0, tv_nsec: 0 });
+    let (mut program_signals, mut count) = ([MaybeUninit::<libc::siginfo_t>::zeroed(); MAX_SIGNALS], 0);
+    while let Some(info) = program_signals.get_mut(count) {
+        // SAFETY: reads the set and the timeout, writes the dequeued signal's information.
+        let result = unsafe {
+            libc::syscall(libc::SYS_rt_sigtimedwait, &raw const set, info.as_mut_ptr(), &raw const no_timeout, 8_usize)
         };
-        if taken != signal.into() {
+        if result != signal.into() {
             break;
         }
-        // SAFETY: written by the call.
-        count += usize::from(!pass_over(unsafe { came.assume_init_ref() }));
+        // SAFETY: the call above has initialized it.
+        count += usize::from(!discard_tick(unsafe { info.assume_init_ref() }));
     }
-    for info in theirs.iter().take(count) {
-        // SAFETY: all of it was written by the kernel.
-        let is_threads = unsafe { info.assume_init_ref() }.si_code == libc::SI_TKILL;
+    for info in program_signals.iter().take(count) {
+        // SAFETY: the kernel has initialized all of it.
+        let is_directed_at_thread = unsafe { info.assume_init_ref() }.si_code == libc::SI_TKILL;
         let (pid, tid) = (std::process::id(), clock::own_tid());
-        // SAFETY: a process may say of its own signals what it wants.
+        // SAFETY: a process may queue a signal with any information to itself.
         unsafe {
-            if is_threads {
+            if is_directed_at_thread {
                 libc::syscall(libc::SYS_rt_tgsigqueueinfo, pid, tid, signal, info.as_ptr());
             } else {
                 libc::syscall(libc::SYS_rt_sigqueueinfo, pid, signal, info.as_ptr());
@@ -148,120 +150,126 @@ pub(crate) fn take_ours() {
     }
 }
 
-/// A slot that is another thread's by now must not be written to. So it is asked whose it is after `running` was
-/// raised; who takes a slot for another thread looks at that afterwards.
-fn enter(slot: Option<&Slot>, is_its: impl Fn(&Slot) -> bool, overrun: c_int, context: &mut libc::ucontext_t) {
+/// Takes a sample if the slot belongs to the calling thread. A slot with a new owner must not be written to, so
+/// ownership is checked after raising the handler count. Whoever claims the slot for another thread reads that count
+/// afterwards.
+fn record_if_armed(
+    slot: Option<&Slot>,
+    is_owner: impl Fn(&Slot) -> bool,
+    overrun: c_int,
+    context: &mut libc::ucontext_t,
+) {
     let Some(slot) = slot else { return };
-    slot.running.fetch_add(1, Ordering::SeqCst);
-    let is_armed = || slot.state.load(Ordering::SeqCst) == slot::ARMED && PROCESS.load(Ordering::Relaxed) != 0;
-    let is_its = is_its(slot);
-    if is_its && is_armed() {
-        if has_space(&context.uc_stack) {
+    slot.running_handlers.fetch_add(1, Ordering::SeqCst);
+    let is_armed = || slot.state.load(Ordering::SeqCst) == slot::ARMED && RECORDED_PID.load(Ordering::Relaxed) != 0;
+    let is_owner = is_owner(slot);
+    if is_owner && is_armed() {
+        if has_stack_space(&context.uc_stack) {
             record(slot, overrun, context);
         } else {
             slot.lost.fetch_add(1, Ordering::Relaxed);
-            if let Some(counter) = counter_of(slot) {
-                counter.go_on();
+            if let Some(counter) = slot_counter(slot) {
+                counter.resume();
             }
         }
     }
-    if is_its {
-        waiting::go_on(slot, context);
+    if is_owner {
+        waiting::restart_system_call(slot, context);
     }
-    slot.running.fetch_sub(1, Ordering::SeqCst);
+    slot.running_handlers.fetch_sub(1, Ordering::SeqCst);
 }
 
-/// Whether the handler may go on here: it may be on a signal stack of the program's, which may be small or in use.
-fn has_space(stack: &libc::stack_t) -> bool {
-    let here = 0_u8;
-    let left = (&raw const here as usize).wrapping_sub(stack.ss_sp as usize);
-    left >= stack.ss_size || left >= NEEDED
+/// Returns false if too little is left of the signal stack: it may be the program's, and small or in use.
+fn has_stack_space(stack: &libc::stack_t) -> bool {
+    let local = 0_u8;
+    let remaining = (&raw const local as usize).wrapping_sub(stack.ss_sp as usize);
+    remaining >= stack.ss_size || remaining >= MIN_STACK_BYTES
 }
 
-// Its frame, and those of what it calls, come after the look at the space.
+// Not inlined: its stack frame and those of its callees must come after the check for space.
 #[inline(never)]
 fn record(slot: &Slot, overrun: c_int, context: &libc::ucontext_t) {
-    let period = slot.owed.swap(0, Ordering::Relaxed) + expired(slot, overrun);
-    // By wall-clock time: a signal that came twice.
-    if period == 0 && counter_of(slot).is_none() {
+    let period = slot.pending_period.swap(0, Ordering::Relaxed) + take_signal_period(slot, overrun);
+    // In wall-clock mode: a duplicate signal.
+    if period == 0 && slot_counter(slot).is_none() {
         return;
     }
-    if slot.pace.is_too_early(1 + u64::try_from(overrun).unwrap_or(0)) {
+    if slot.pace.take_skip(1 + u64::try_from(overrun).unwrap_or(0)) {
         slot.skipped.fetch_add(1, Ordering::Relaxed);
-        slot.owed.fetch_add(period, Ordering::Relaxed);
+        slot.pending_period.fetch_add(period, Ordering::Relaxed);
     } else {
-        let began = clock::monotonic();
+        let start = clock::monotonic();
         // SAFETY: this is the handler of the slot's thread.
-        unsafe { slot.end_idle(began) };
-        if let Some(space) = slot.space() {
-            sample(slot, space, Sample { time: began, period, outcome: Outcome::Complete, count: 0 }, context);
-            slot.pace.took(clock::monotonic().saturating_sub(began), measure::period());
-            wake::after_sample(began);
+        unsafe { slot.flush_idle(start) };
+        if let Some(free_words) = slot.free_words() {
+            sample(slot, free_words, Sample { time: start, period, outcome: Outcome::Complete, count: 0 }, context);
+            slot.pace.record_cost(clock::monotonic().saturating_sub(start), measure::period_ns());
+            wake::notify_after_sample(start);
         } else {
             slot.lost.fetch_add(1, Ordering::Relaxed);
         }
     }
     if slot.is_half_full() {
-        wake::writer_to_drain();
+        wake::request_drain();
     }
-    if let Some(counter) = counter_of(slot) {
-        counter.go_on();
+    if let Some(counter) = slot_counter(slot) {
+        counter.resume();
     }
 }
 
-fn sample(slot: &Slot, space: u64, sample: Sample, context: &libc::ucontext_t) {
+/// Walks the stack and writes one sample.
+fn sample(slot: &Slot, free_words: u64, sample: Sample, context: &libc::ucontext_t) {
     let registers = registers(context);
     let mut memory = StackMemory::new(slot, registers.stack_pointer());
     let mut count = 0;
     let mut put = |word| {
-        if count < space {
+        if count < free_words {
             // SAFETY: this is the handler of the slot's thread, and `count` is less than `space`.
-            unsafe { slot.put(count, word) };
+            unsafe { slot.put_word(count, word) };
             count += 1;
         }
-        count < space
+        count < free_words
     };
-    // SAFETY: this is the handler of the slot's thread, the only one to use them, and it is not entered again while it
-    // runs.
+    // SAFETY: this is the handler of the slot's thread, their only user, and it does not nest.
     let (cache, anchors) = unsafe { (&mut *slot.cache(), &mut *slot.anchors()) };
-    let mut evaluators = Evaluators::look(slot, sample.time, anchors, space / 4 * 3, |word| {
+    let mut evaluators = Evaluators::read(slot, sample.time, anchors, free_words / 4 * 3, |word| {
         let _ = put(word);
     });
-    let (is_truncated, frames_of_python) = (evaluators.walked.is_truncated, evaluators.walked.frames);
+    let (is_truncated, python_frames) = (evaluators.walked.is_truncated, evaluators.walked.frames);
     let mut frames = 0;
     cache.begin(code_map::generation());
     let outcome = unwind::walk(registers, &ProcessCode, &mut memory, cache, |address, stack| {
-        for _ in 0..evaluators.before(address, stack) {
-            let _ = put(EVALUATOR);
+        for _ in 0..evaluators.count_before(address, stack) {
+            let _ = put(EVALUATOR_MARK);
         }
         frames += 1;
-        let is_put = frames <= MOST_FRAMES && put(address);
-        is_put && (!evaluators.is_at(address) || put(EVALUATOR))
+        let is_put = frames <= MAX_NATIVE_FRAMES && put(address);
+        is_put && (!evaluators.is_evaluator_at(address) || put(EVALUATOR_MARK))
     });
     let outcome = match outcome {
         _ if is_truncated => Outcome::Truncated,
-        // The interpreter's frames are whole: the writer has them go on where the native ones end.
-        Outcome::Truncated if frames_of_python != 0 => Outcome::Broken,
+        // Python frames are complete: the writer appends them where the native frames end.
+        Outcome::Truncated if python_frames != 0 => Outcome::Broken,
         outcome => outcome,
     };
-    // SAFETY: this is the handler of the slot's thread, and so many words were put.
-    unsafe { slot.finish(Sample { outcome, count, ..sample }) };
+    // SAFETY: this is the handler of the slot's thread, and `count` words were written.
+    unsafe { slot.finish_sample(Sample { outcome, count, ..sample }) };
 }
 
-/// The registers at the moment of the signal, in DWARF's order.
+/// Returns the registers at the moment of the signal, in DWARF's order.
 #[cfg(target_arch = "aarch64")]
 fn registers(context: &libc::ucontext_t) -> Registers {
     let saved = &context.uc_mcontext;
     let mut values = [0; REGISTERS];
-    let all = saved.regs.iter().chain([&saved.sp, &saved.pc]);
-    values.iter_mut().zip(all).for_each(|(value, &saved)| *value = saved);
+    let saved_registers = saved.regs.iter().chain([&saved.sp, &saved.pc]);
+    values.iter_mut().zip(saved_registers).for_each(|(value, &saved)| *value = saved);
     Registers::new(values)
 }
 
-/// The registers at the moment of the signal, in DWARF's order.
+/// Returns the registers at the moment of the signal, in DWARF's order.
 #[cfg(target_arch = "x86_64")]
 fn registers(context: &libc::ucontext_t) -> Registers {
-    /// In the order of DWARF: rax, rdx, rcx, rbx, rsi, rdi, rbp, rsp, r8 to r15, rip.
+    /// Registers in DWARF's order: rax, rdx, rcx, rbx, rsi, rdi, rbp, rsp, r8 to r15, rip.
     const ORDER: [c_int; REGISTERS] = [
         libc::REG_RAX,
         libc::REG_RDX,

@@ -1,11 +1,13 @@
-//! `_exit(2)`, `_Exit(3)` and `quick_exit(3)`: the process ends without the destructor, so the recording ends here. So
-//! it does before the program's last thread ends, by `pthread_exit(3)` or by the system call `exit`. `execve(2)` and
-//! its like end the writer, so the file gets all samples first; if they fail, the recording goes on. No signal of a
-//! counter may wait in the calling thread then: unlike a timer's, the kernel keeps it for the next program, which has
-//! no handler.
+//! Interposed functions that end or replace the program: the recording is finished first.
 //!
-//! They may be called where anything is locked: by a signal's handler, or in the child of a fork. So nothing is looked
-//! up here, no lock is taken, and the wait for the writer has a bound.
+//! `_exit(2)`, `_Exit(3)` and `quick_exit(3)` skip the library's destructor, so the recording ends here. It also ends
+//! before the program's last thread exits, by `pthread_exit(3)` or the system call `exit`. `execve(2)` and its variants
+//! kill the writer, so all samples are written first; if the call fails, the recording continues. No counter signal may
+//! be pending in the calling thread at that moment: unlike a timer's, the kernel keeps it for the next program, which
+//! has no handler.
+//!
+//! These functions may be called while any lock is held: in a signal handler, or in a fork child. So they resolve no
+//! symbol, take no lock, and wait for the writer with a timeout.
 
 use std::ffi::{CStr, c_char, c_int, c_void};
 use std::mem;
@@ -13,41 +15,41 @@ use std::sync::atomic::Ordering;
 
 use jitlisten::plumbing::HostStateGuard;
 
-use crate::disposition::{Next, errno, set_errno};
-use crate::slot::PROCESS;
+use crate::disposition::{NextFunction, errno, set_errno};
+use crate::slot::RECORDED_PID;
 use crate::threads::ACTIVE;
-use crate::writer::{STOP, WRITTEN};
+use crate::writer::{RECORDING_WRITTEN, STOP_REQUESTED};
 use crate::{handler, threads, wake};
 
-/// The longest wait for the writer, in nanoseconds. It needs one or two milliseconds, unless the caller's thread holds
-/// a lock of `malloc`.
-pub(crate) const PATIENCE: u64 = 250_000_000;
+/// Limit for waiting for the writer, in ns. The writer usually needs one or two milliseconds, unless the caller's
+/// thread holds a lock of `malloc`.
+pub(crate) const WRITER_TIMEOUT_NS: u64 = 250_000_000;
 
-static LEAVE: Next = Next::of(c"_exit");
-static LEAVE_C: Next = Next::of(c"_Exit");
-static LEAVE_QUICKLY: Next = Next::of(c"quick_exit");
-static EXECUTE: Next = Next::of(c"execv");
-static EXECUTE_IN: Next = Next::of(c"execve");
-static EXECUTE_FOUND: Next = Next::of(c"execvp");
-static EXECUTE_FOUND_IN: Next = Next::of(c"execvpe");
-static EXECUTE_OPEN: Next = Next::of(c"fexecve");
-static EXECUTE_AT: Next = Next::of(c"execveat");
+static EXIT: NextFunction = NextFunction::new(c"_exit");
+static EXIT_ISO_C: NextFunction = NextFunction::new(c"_Exit");
+static QUICK_EXIT: NextFunction = NextFunction::new(c"quick_exit");
+static EXECV: NextFunction = NextFunction::new(c"execv");
+static EXECVE: NextFunction = NextFunction::new(c"execve");
+static EXECVP: NextFunction = NextFunction::new(c"execvp");
+static EXECVPE: NextFunction = NextFunction::new(c"execvpe");
+static FEXECVE: NextFunction = NextFunction::new(c"fexecve");
+static EXECVEAT: NextFunction = NextFunction::new(c"execveat");
 
-/// Arguments or an environment, as `execve(2)` takes them.
+/// Arguments or an environment, as for `execve(2)`.
 pub type Strings = *const *const c_char;
 
-/// Looks up libc's functions, for a constructor.
+/// Resolves libc's functions in a constructor.
 pub fn find_exits() {
-    let executing = [&EXECUTE, &EXECUTE_IN, &EXECUTE_FOUND, &EXECUTE_FOUND_IN, &EXECUTE_OPEN, &EXECUTE_AT];
-    for next in [&LEAVE, &LEAVE_C, &LEAVE_QUICKLY].into_iter().chain(executing) {
+    let exec_functions = [&EXECV, &EXECVE, &EXECVP, &EXECVPE, &FEXECVE, &EXECVEAT];
+    for next in [&EXIT, &EXIT_ISO_C, &QUICK_EXIT].into_iter().chain(exec_functions) {
         next.address();
     }
-    wake::find_join();
+    wake::resolve_join_functions();
 }
 
-/// The child of a vfork has its parent's memory, and another number.
+/// True if this process is being recorded. A vfork child shares its parent's memory, but has another PID.
 pub(crate) fn is_recorded() -> bool {
-    ACTIVE.load(Ordering::Acquire) && PROCESS.load(Ordering::Acquire) == std::process::id()
+    ACTIVE.load(Ordering::Acquire) && RECORDED_PID.load(Ordering::Acquire) == std::process::id()
 }
 
 /// Ends the recording of this process, if there is one.
@@ -57,145 +59,148 @@ pub(crate) fn end_recording() {
     }
     let _host_state = HostStateGuard::enter();
     let _ = std::panic::catch_unwind(|| {
-        threads::caller_ends();
-        STOP.store(true, Ordering::Release);
-        wake::writer();
-        wake::wait_until(|| WRITTEN.load(Ordering::Acquire), PATIENCE);
+        threads::retire_caller();
+        STOP_REQUESTED.store(true, Ordering::Release);
+        wake::notify_writer();
+        wake::wait_until(|| RECORDING_WRITTEN.load(Ordering::Acquire), WRITER_TIMEOUT_NS);
     });
 }
 
-/// The calling thread ends by the system call `exit`, without libc.
+/// Prepares for the exit of the calling thread by the system call `exit`, without libc.
 pub(crate) fn end_thread() {
     if !is_recorded() {
         return;
     }
     let _host_state = HostStateGuard::enter();
     let _ = std::panic::catch_unwind(|| {
-        threads::caller_ends();
+        threads::retire_caller();
         end_before_last_thread();
     });
 }
 
-/// The calling thread, whose slot has ended, ends. If it is the program's last one, the recording ends first: otherwise
-/// the writer would be the last thread of the process, which decides the exit status and runs the handlers of
-/// `exit(3)`.
+/// Ends the recording if the calling thread, whose slot has ended, is the program's last one. Otherwise the writer
+/// would be the last thread, which determines the exit status and runs the handlers of `exit(3)`.
 pub(crate) fn end_before_last_thread() {
-    if is_recorded() && threads::only_writer_is_left() {
+    if is_recorded() && threads::is_last_program_thread() {
         end_recording_and_writer();
     }
 }
 
-/// Ends the recording of this process, and waits until the writer's thread has ended.
+/// Ends the recording of this process, and waits until the writer thread has exited.
 pub(crate) fn end_recording_and_writer() {
     end_recording();
-    if WRITTEN.load(Ordering::Acquire) {
-        wake::join_writer_within(PATIENCE);
+    if RECORDING_WRITTEN.load(Ordering::Acquire) {
+        wake::join_writer_with_timeout(WRITER_TIMEOUT_NS);
     }
 }
 
-/// Returns whether a file may be executed. libc looks for some without a directory in several.
+/// Returns true if the exec may succeed. libc searches for a name without a slash in several directories.
 fn may_be_executed(file: *const c_char, is_searched: bool) -> bool {
-    // SAFETY: libc's search reads this string, too.
-    let is_found = |file| !unsafe { CStr::from_ptr(file) }.to_bytes().contains(&b'/');
+    // SAFETY: libc's search reads this string as well.
+    let is_search_name = |file| !unsafe { CStr::from_ptr(file) }.to_bytes().contains(&b'/');
     // SAFETY: the kernel returns an error for a bad address, as it does for the call itself.
-    !file.is_null() && (is_searched && is_found(file) || unsafe { libc::access(file, libc::X_OK) } == 0)
+    !file.is_null() && (is_searched && is_search_name(file) || unsafe { libc::access(file, libc::X_OK) } == 0)
 }
 
-/// Has all samples written, if the program may be executed, and lets no signal of ours come to it.
-pub(crate) fn before_execution(may_be_executed: impl FnOnce() -> bool) {
-    let before = errno();
+/// Writes all samples, if the exec may succeed, and discards our pending signals.
+pub(crate) fn prepare_exec(may_be_executed: impl FnOnce() -> bool) {
+    let saved_errno = errno();
     let host_state = HostStateGuard::enter();
     let _ = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
         if is_recorded() {
             threads::mute_caller();
             if may_be_executed() {
-                threads::caller_may_end();
-                let ticket = wake::writer_to_write();
-                wake::wait_until(|| WRITTEN.load(Ordering::Acquire) || wake::has_written(ticket), PATIENCE);
+                threads::flush_caller();
+                let ticket = wake::request_write();
+                wake::wait_until(
+                    || RECORDING_WRITTEN.load(Ordering::Acquire) || wake::is_write_done(ticket),
+                    WRITER_TIMEOUT_NS,
+                );
             }
         }
-        handler::take_ours();
+        handler::drain_pending_ticks();
     }));
     drop(host_state);
-    set_errno(before);
+    set_errno(saved_errno);
 }
 
-/// The call has failed, and the program goes on.
-pub(crate) fn after_execution() {
-    let before = errno();
+/// Resumes sampling after an exec has failed.
+pub(crate) fn resume_after_failed_exec() {
+    let saved_errno = errno();
     if is_recorded() {
         threads::unmute_caller();
     }
-    set_errno(before);
+    set_errno(saved_errno);
 }
 
-/// Defines functions that stand in for those of libc's that execute another program.
-macro_rules! executes {
+/// Defines the interposed functions that execute another program.
+macro_rules! define_exec_functions {
     ($($ours:ident($($argument:ident: $type:ty),*), $name:literal, $next:ident, $may_be_executed:expr;)*) => {$(
         #[doc = concat!("Stands in for `", $name, "`.")]
         ///
         /// # Safety
-        /// As that.
+        /// Same contract as the libc function.
         pub unsafe fn $ours($($argument: $type),*) -> c_int {
-            before_execution(|| $may_be_executed);
-            let found = $next.known();
-            if found.is_null() {
+            prepare_exec(|| $may_be_executed);
+            let address = $next.cached_address();
+            if address.is_null() {
                 set_errno(libc::ENOSYS);
                 return -1;
             }
-            // SAFETY: a function of that name has this type.
-            let found = unsafe {
-                mem::transmute::<*mut c_void, unsafe extern "C" fn($($type),*) -> c_int>(found)
+            // SAFETY: libc's function of that name has this type.
+            let function = unsafe {
+                mem::transmute::<*mut c_void, unsafe extern "C" fn($($type),*) -> c_int>(address)
             };
-            // SAFETY: the caller's arguments.
-            let result = unsafe { found($($argument),*) };
-            after_execution();
+            // SAFETY: passes the caller's arguments on.
+            let result = unsafe { function($($argument),*) };
+            resume_after_failed_exec();
             result
         }
     )*};
 }
 
-type File = *const c_char;
+type FilePath = *const c_char;
 
-executes! {
-    execute(file: File, arguments: Strings), "execv(3)", EXECUTE, may_be_executed(file, false);
-    execute_in(file: File, arguments: Strings, environment: Strings), "execve(2)", EXECUTE_IN,
+define_exec_functions! {
+    execute(file: FilePath, arguments: Strings), "execv(3)", EXECV, may_be_executed(file, false);
+    execute_in(file: FilePath, arguments: Strings, environment: Strings), "execve(2)", EXECVE,
         may_be_executed(file, false);
-    execute_found(file: File, arguments: Strings), "execvp(3)", EXECUTE_FOUND, may_be_executed(file, true);
-    execute_found_in(file: File, arguments: Strings, environment: Strings), "execvpe(3)", EXECUTE_FOUND_IN,
+    execute_found(file: FilePath, arguments: Strings), "execvp(3)", EXECVP, may_be_executed(file, true);
+    execute_found_in(file: FilePath, arguments: Strings, environment: Strings), "execvpe(3)", EXECVPE,
         may_be_executed(file, true);
-    execute_open(file: c_int, arguments: Strings, environment: Strings), "fexecve(3)", EXECUTE_OPEN, true;
-    execute_at(directory: c_int, file: File, arguments: Strings, environment: Strings, flags: c_int), "execveat(2)",
-        EXECUTE_AT, true;
+    execute_open(file: c_int, arguments: Strings, environment: Strings), "fexecve(3)", FEXECVE, true;
+    execute_at(directory: c_int, file: FilePath, arguments: Strings, environment: Strings, flags: c_int), "execveat(2)",
+        EXECVEAT, true;
 }
 
-fn leave(next: &Next, status: c_int) -> ! {
+/// Ends the recording, and then the process with the next function.
+fn exit_by(next: &NextFunction, status: c_int) -> ! {
     end_recording();
-    let found = next.known();
-    if !found.is_null() {
-        // SAFETY: functions of these names have this type.
-        let found = unsafe { mem::transmute::<*mut c_void, unsafe extern "C" fn(c_int) -> !>(found) };
-        // SAFETY: the caller's argument.
-        unsafe { found(status) }
+    let address = next.cached_address();
+    if !address.is_null() {
+        // SAFETY: libc's functions of these names have this type.
+        let function = unsafe { mem::transmute::<*mut c_void, unsafe extern "C" fn(c_int) -> !>(address) };
+        // SAFETY: passes the caller's argument on.
+        unsafe { function(status) }
     }
     loop {
-        // SAFETY: ends the process.
+        // SAFETY: `exit_group` ends the process.
         unsafe { libc::syscall(libc::SYS_exit_group, status) };
     }
 }
 
-/// Stands in for `_exit(2)`.
+/// Interposed `_exit(2)`.
 pub fn exit_now(status: c_int) -> ! {
-    leave(&LEAVE, status)
+    exit_by(&EXIT, status)
 }
 
-/// Stands in for `_Exit(3)`.
+/// Interposed `_Exit(3)`.
 pub fn exit_now_c(status: c_int) -> ! {
-    leave(&LEAVE_C, status)
+    exit_by(&EXIT_ISO_C, status)
 }
 
-/// Stands in for `quick_exit(3)`. What its handlers do is not recorded.
+/// Interposed `quick_exit(3)`. The functions that it calls are not recorded.
 pub fn exit_quickly(status: c_int) -> ! {
-    LEAVE_QUICKLY.address();
-    leave(&LEAVE_QUICKLY, status)
+    QUICK_EXIT.address();
+    exit_by(&QUICK_EXIT, status)
 }

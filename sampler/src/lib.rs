@@ -4,17 +4,18 @@
 //!   thread 1 --CPU timer--> signal --> handler: stack --> ring \
 //!   thread 2 --CPU timer--> signal --> handler: stack --> ring  > writer thread --> perf.data
 //!   ...                                    |                   /
-//!                                   tables of code: compiled (from the session), libraries (from /proc/self/maps)
+//!                                  tables of code: compiled (from the session), libraries (from /proc/self/maps)
 //! ```
 //!
-//! You give a file name and a rate ([`Options`]); it produces a file that `perf report`, `perf script` and `jitlisten
-//! lines` read. It needs no `perf_event_open`, no ptrace and no root. x86_64 and AArch64.
+//! Given a file name and a rate ([`Options`]), it produces a file that `perf report`, `perf script` and `jitlisten
+//! lines` can read. It uses no `perf_event_open` (unless an event is counted), no ptrace and no root. x86_64 and
+//! AArch64.
 //!
-//! Rules: the handler allocates nothing, takes no lock and is bounded ([`unwind`]). Visible to the host are only one
-//! real-time signal in use and a thread named `jitlisten`. Locks: this crate's, then the session's; the session calls
-//! back without ours (`events`).
+//! The handler allocates nothing, takes no lock and is bounded ([`unwind`]). The host can see one real-time signal in
+//! use and a thread named `jitlisten`. Lock order: this crate's locks, then the session's; the session's callbacks take
+//! none of ours (`events`).
 //!
-//! To see it: `JITLISTEN_RECORD=f.data LD_PRELOAD=libjitlisten.so python program.py; perf report -i f.data`.
+//! To try it: `JITLISTEN_RECORD=f.data LD_PRELOAD=libjitlisten.so python program.py; perf report -i f.data`.
 
 mod clock;
 mod code_map;

@@ -1,7 +1,7 @@
 //! The mappings of this process, for the recording and for stack walks.
 //!
-//! `/proc/self/maps` is read when something has changed, not periodically. ELF headers and unwind tables are copied
-//! with calls that cannot fault, so a library may be closed meanwhile; no lock of the loader is taken.
+//! `/proc/self/maps` is read only after a change, not periodically. ELF headers and unwind tables are copied with calls
+//! that cannot fault, so a library may be closed in the meantime. No lock of the loader is taken.
 
 #![forbid(unsafe_code)]
 
@@ -17,22 +17,22 @@ use jitlisten::plumbing::{MapsLine, checked_read};
 use jitlisten::{Address, AddressRange};
 use object::elf::{NT_GNU_BUILD_ID, PT_GNU_EH_FRAME, PT_LOAD, PT_NOTE};
 
-use crate::code_map::{Range, Tables};
+use crate::code_map::{CodeRange, Tables};
 use crate::perf_data::{BuildId, Mapping};
 use crate::process;
 use crate::unwind::FrameTable;
 
-/// No unwind table is larger; what claims to be is damaged.
-const LARGEST_SECTION: u64 = 1 << 28;
-/// `sub rsp, 8; call rcx; add rsp, 8; ret`: CPython 3.12's `asm_trampoline.S`.
-const TRAMPOLINE: [u8; 11] = [0x48, 0x83, 0xec, 0x08, 0xff, 0xd1, 0x48, 0x83, 0xc4, 0x08, 0xc3];
+/// Limit for the size of an unwind table; a larger one is malformed.
+const MAX_SECTION_BYTES: u64 = 1 << 28;
+/// Machine code of CPython 3.12's `asm_trampoline.S`: `sub rsp, 8; call rcx; add rsp, 8; ret`.
+const TRAMPOLINE_CODE: [u8; 11] = [0x48, 0x83, 0xec, 0x08, 0xff, 0xd1, 0x48, 0x83, 0xc4, 0x08, 0xc3];
 
-/// Libraries that are remembered when they are gone.
-const MOST_UNMAPPED: usize = 32;
+/// Limit for unmapped ranges whose unwind tables are kept.
+const MAX_UNMAPPED_RANGES: usize = 32;
 
-/// A line of `/proc/self/maps`, to be kept.
+/// An owned line of `/proc/self/maps`.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) struct Line {
+pub(crate) struct MappedRange {
     start: u64,
     end: u64,
     executable: bool,
@@ -43,53 +43,53 @@ pub(crate) struct Line {
 }
 
 /// Executable mappings with their unwind tables.
-pub(crate) type Found = BTreeMap<Line, Known>;
+pub(crate) type KnownMappings = BTreeMap<MappedRange, MappingInfo>;
 
-/// What was found at an earlier look.
+/// The process's executable mappings, as of the last read.
 #[derive(Default)]
 pub(crate) struct Mappings {
-    known: Found,
-    /// What the parent had found before the fork, and this process has not looked at yet.
-    inherited: Found,
-    /// What was unmapped, with nothing in its place: a function of it may still be on a stack.
-    unmapped: Vec<(Line, Arc<Tables>)>,
-    /// The main thread's stack, which grows downwards from there; zeros: it was not found.
+    current: KnownMappings,
+    /// Mappings that the parent knew before the fork, until this process reads its own.
+    inherited: KnownMappings,
+    /// Unmapped ranges whose addresses have not been reused: a function of them may still be on a stack.
+    unmapped: Vec<(MappedRange, Arc<Tables>)>,
+    /// The main thread's stack, which grows downwards; zeros if it was not found.
     pub(crate) main_stack: (u64, u64),
 }
 
-/// Of one mapping.
+/// Unwind tables and build id of one mapping.
 #[derive(Clone)]
-pub(crate) struct Known {
+pub(crate) struct MappingInfo {
     tables: Arc<Tables>,
     build_id: Option<BuildId>,
 }
 
 impl Mappings {
-    pub(crate) fn inheriting(inherited: Found) -> Mappings {
+    pub(crate) fn with_inherited(inherited: KnownMappings) -> Mappings {
         Mappings { inherited, ..Mappings::default() }
     }
 
-    /// Whether they are those of the parent, and not looked at yet.
+    /// True if the mappings are inherited from the parent and have not been read yet.
     pub(crate) fn are_inherited(&self) -> bool {
         !self.inherited.is_empty()
     }
 
-    /// For a child of a fork: reading all unwind tables takes most of its time.
-    pub(crate) fn found(&self) -> Found {
-        self.known.clone()
+    /// Returns a copy for a fork child, which would otherwise spend most of its time reading unwind tables.
+    pub(crate) fn known_mappings(&self) -> KnownMappings {
+        self.current.clone()
     }
 
-    /// Looks at all mappings. Returns their list, the executable ones that were not there before, and all of them as a
-    /// map of code.
-    pub(crate) fn look(&mut self) -> Option<(Vec<u8>, Vec<Mapping>, Vec<Range>)> {
-        // The kernel makes the text anew for each read.
+    /// Reads all mappings. Returns the text of the maps file, the executable mappings that are new, and all executable
+    /// ranges with their tables.
+    pub(crate) fn refresh(&mut self) -> Option<(Vec<u8>, Vec<Mapping>, Vec<CodeRange>)> {
+        // Reserve space: the kernel formats the text for each read.
         let mut text = Vec::with_capacity(1 << 16);
         fs::File::open("/proc/self/maps").ok()?.read_to_end(&mut text).ok()?;
-        let lines: Vec<Line> = MapsLine::all(&text).map(Line::of).collect();
-        let mut known = BTreeMap::new();
+        let lines: Vec<MappedRange> = MapsLine::all(&text).map(MappedRange::new).collect();
+        let mut current = BTreeMap::new();
         let (mut new, mut ranges) = (Vec::new(), Vec::new());
-        // The mapping that holds the ELF header of what comes next.
-        let mut header: Option<&Line> = None;
+        // The mapping with the ELF header of the module that the following lines belong to.
+        let mut header: Option<&MappedRange> = None;
         for line in &lines {
             if line.path == b"[stack]" {
                 self.main_stack = (line.start, line.end);
@@ -101,33 +101,35 @@ impl Mappings {
                 continue;
             }
             let module = header.filter(|header| header.inode == line.inode && header.path == line.path);
-            let found = self.known.remove(line).unwrap_or_else(|| {
-                let found = self.inherited.remove(line).unwrap_or_else(|| describe(line, module));
-                new.push(line.as_mapping(found.build_id));
-                found
+            let info = self.current.remove(line).unwrap_or_else(|| {
+                let info = self.inherited.remove(line).unwrap_or_else(|| inspect_mapping(line, module));
+                new.push(line.as_mapping(info.build_id));
+                info
             });
-            ranges.push(line.as_range(&found.tables));
-            known.insert(line.clone(), found);
+            ranges.push(line.as_range(&info.tables));
+            current.insert(line.clone(), info);
         }
         self.inherited.clear();
-        self.remember(known, &lines);
+        self.keep_unmapped(current, &lines);
         ranges.extend(self.unmapped.iter().map(|(line, tables)| line.as_range(tables)));
         Some((text, new, ranges))
     }
 
-    /// What is not there any more is kept, unless something else is in its place.
-    fn remember(&mut self, known: Found, lines: &[Line]) {
-        let gone = std::mem::replace(&mut self.known, known).into_iter().map(|(line, found)| (line, found.tables));
-        self.unmapped.extend(gone.filter(|(_, tables)| matches!(**tables, Tables::Frames(_))));
-        self.unmapped.retain(|(old, _)| lines.iter().all(|line| line.end <= old.start || old.end <= line.start));
-        let surplus = self.unmapped.len().saturating_sub(MOST_UNMAPPED);
+    /// Keeps the tables of mappings that have disappeared, unless their addresses are in use again.
+    fn keep_unmapped(&mut self, current: KnownMappings, lines: &[MappedRange]) {
+        let disappeared =
+            std::mem::replace(&mut self.current, current).into_iter().map(|(line, info)| (line, info.tables));
+        self.unmapped.extend(disappeared.filter(|(_, tables)| matches!(**tables, Tables::Frames(_))));
+        self.unmapped
+            .retain(|(unmapped, _)| lines.iter().all(|line| line.end <= unmapped.start || unmapped.end <= line.start));
+        let surplus = self.unmapped.len().saturating_sub(MAX_UNMAPPED_RANGES);
         self.unmapped.drain(..surplus);
     }
 }
 
-impl Line {
-    fn of(line: MapsLine<'_>) -> Line {
-        Line {
+impl MappedRange {
+    fn new(line: MapsLine<'_>) -> MappedRange {
+        MappedRange {
             start: line.range.start().0,
             end: line.range.end().0,
             executable: line.is_executable(),
@@ -138,8 +140,8 @@ impl Line {
         }
     }
 
-    fn as_range(&self, tables: &Arc<Tables>) -> Range {
-        Range { start: self.start, end: self.end, owner: 0, tables: Arc::clone(tables) }
+    fn as_range(&self, tables: &Arc<Tables>) -> CodeRange {
+        CodeRange { start: self.start, end: self.end, owner: 0, tables: Arc::clone(tables) }
     }
 
     fn as_mapping(&self, build_id: Option<BuildId>) -> Mapping {
@@ -157,16 +159,18 @@ impl Line {
     }
 }
 
-fn describe(line: &Line, header: Option<&Line>) -> Known {
-    let module = header.and_then(|header| Module::read(header.start, line.start..line.end));
+/// Finds the unwind table and the build id of an executable mapping.
+fn inspect_mapping(line: &MappedRange, header: Option<&MappedRange>) -> MappingInfo {
+    let module = header.and_then(|header| Module::parse(header.start, line.start..line.end));
     let Some(module) = module else {
-        let code = read(line.start, 64.min(line.end - line.start)).unwrap_or_default();
-        let is_trampoline = line.inode == 0 && code.windows(TRAMPOLINE.len()).any(|bytes| bytes == TRAMPOLINE);
+        let code = read_memory(line.start, 64.min(line.end - line.start)).unwrap_or_default();
+        let is_trampoline =
+            line.inode == 0 && code.windows(TRAMPOLINE_CODE.len()).any(|bytes| bytes == TRAMPOLINE_CODE);
         let tables = if is_trampoline { Tables::Trampoline } else { Tables::Bare };
-        return Known { tables: Arc::new(tables), build_id: None };
+        return MappingInfo { tables: Arc::new(tables), build_id: None };
     };
     let tables = module.frame_table().map_or(Tables::Bare, |table| Tables::Frames(vec![table]));
-    Known { tables: Arc::new(tables), build_id: module.build_id() }
+    MappingInfo { tables: Arc::new(tables), build_id: module.build_id() }
 }
 
 /// An ELF file in memory.
@@ -178,33 +182,35 @@ struct Module {
 }
 
 impl Module {
-    fn read(base: u64, code: std::ops::Range<u64>) -> Option<Module> {
+    fn parse(base: u64, code: std::ops::Range<u64>) -> Option<Module> {
         const SIZE: u64 = size_of::<ProgramHeader>() as u64;
-        let header = elf::file_header(&read(base, size_of::<FileHeader>() as u64)?)?;
-        let (at, count) = (header.e_phoff.get(LE), u64::from(header.e_phnum.get(LE)));
-        if u64::from(header.e_phentsize.get(LE)) != SIZE || count > 64 || at > 1 << 20 {
+        let header = elf::file_header(&read_memory(base, size_of::<FileHeader>() as u64)?)?;
+        let (offset, count) = (header.e_phoff.get(LE), u64::from(header.e_phnum.get(LE)));
+        if u64::from(header.e_phentsize.get(LE)) != SIZE || count > 64 || offset > 1 << 20 {
             return None;
         }
-        let segments: Vec<ProgramHeader> = elf::structures(&read(base.checked_add(at)?, count * SIZE)?).collect();
+        let segments: Vec<ProgramHeader> =
+            elf::structures(&read_memory(base.checked_add(offset)?, count * SIZE)?).collect();
         let first =
             segments.iter().rfind(|segment| segment.p_type.get(LE) == PT_LOAD && segment.p_offset.get(LE) == 0)?;
         Some(Module { base, bias: base.wrapping_sub(first.p_vaddr.get(LE) & !0xfff), segments, code })
     }
 
     fn frame_table(&self) -> Option<FrameTable> {
-        let of = |kind| self.segments.iter().filter(move |segment| segment.p_type.get(LE) == kind);
-        let segment = of(PT_GNU_EH_FRAME).next()?;
+        let segments_of_kind = |kind| self.segments.iter().filter(move |segment| segment.p_type.get(LE) == kind);
+        let segment = segments_of_kind(PT_GNU_EH_FRAME).next()?;
         let header_start = segment.p_vaddr.get(LE);
         let header_address = self.bias.wrapping_add(header_start);
         let header = self.bytes(header_address, segment.p_memsz.get(LE))?;
         let section_address = FrameTable::section_address(&header, header_address)?;
-        // Its size stands nowhere; it ends where its segment does, if not before.
-        let relative = section_address.wrapping_sub(self.bias);
-        let extents = of(PT_LOAD).map(|segment| (segment.p_vaddr.get(LE), segment.p_memsz.get(LE)));
-        let (start, load_size) = extents.into_iter().find(|(start, size)| relative.wrapping_sub(*start) < *size)?;
-        let mut size = start.wrapping_add(load_size).wrapping_sub(relative);
-        if header_start > relative && header_start - relative < size {
-            size = header_start - relative;
+        // The header does not store the section's size: it extends to the end of its segment, or to the header.
+        let section_offset = section_address.wrapping_sub(self.bias);
+        let load_ranges = segments_of_kind(PT_LOAD).map(|segment| (segment.p_vaddr.get(LE), segment.p_memsz.get(LE)));
+        let (start, load_size) =
+            load_ranges.into_iter().find(|(start, size)| section_offset.wrapping_sub(*start) < *size)?;
+        let mut size = start.wrapping_add(load_size).wrapping_sub(section_offset);
+        if header_start > section_offset && header_start - section_offset < size {
+            size = header_start - section_offset;
         }
         let section = || self.bytes(section_address, size);
         FrameTable::with_header(section()?, section_address, self.base, &header, header_address)
@@ -212,18 +218,18 @@ impl Module {
     }
 
     fn bytes(&self, address: u64, size: u64) -> Option<Cow<'static, [u8]>> {
-        let in_place = process::in_place(&self.code, address, size).map(Cow::Borrowed);
-        in_place.or_else(|| read(address, size).map(Cow::Owned))
+        let in_place = process::section_in_place(&self.code, address, size).map(Cow::Borrowed);
+        in_place.or_else(|| read_memory(address, size).map(Cow::Owned))
     }
 
     fn build_id(&self) -> Option<BuildId> {
         let notes = self.segments.iter().filter(|segment| segment.p_type.get(LE) == PT_NOTE);
         let ranges = notes.map(|notes| (self.bias.wrapping_add(notes.p_vaddr.get(LE)), notes.p_memsz.get(LE)));
-        ranges.filter(|(_, size)| *size < 1 << 16).find_map(|(start, size)| build_id(&read(start, size)?))
+        ranges.filter(|(_, size)| *size < 1 << 16).find_map(|(start, size)| build_id(&read_memory(start, size)?))
     }
 }
 
-/// The note "GNU", `NT_GNU_BUILD_ID`, if it is not longer than the twenty bytes that a recording has for it.
+/// Finds the note "GNU", `NT_GNU_BUILD_ID`. `None` if the id is longer than the 20 bytes that a recording has for it.
 fn build_id(notes: &[u8]) -> Option<BuildId> {
     const SIZE: usize = size_of::<NoteHeader>();
     let mut rest = notes;
@@ -238,14 +244,14 @@ fn build_id(notes: &[u8]) -> Option<BuildId> {
     }
 }
 
-/// A copy of this process's memory, if all of it can be read.
-pub(crate) fn read(address: u64, size: u64) -> Option<Vec<u8>> {
-    if size > LARGEST_SECTION {
+/// Copies a range of this process's memory. `None` if a part of it is unreadable.
+pub(crate) fn read_memory(address: u64, size: u64) -> Option<Vec<u8>> {
+    if size > MAX_SECTION_BYTES {
         return None;
     }
     let range = AddressRange::new(Address(address), size)?;
     checked_read::copy(range).ok().or_else(|| {
-        // Where process_vm_readv(2) is not allowed.
+        // Fall back if process_vm_readv(2) is not permitted.
         let mut bytes = vec![0; size as usize];
         fs::File::open("/proc/self/mem").ok()?.read_exact_at(&mut bytes, address).ok()?;
         Some(bytes)
@@ -260,40 +266,40 @@ mod tests {
     #[test]
     fn a_removed_file_keeps_its_name() {
         let line = MapsLine::parse(b"7f00-7fff r-xp 00001000 08:1f 42      /a b/c (deleted)").unwrap();
-        assert_eq!(Line::of(line).as_mapping(None).path, b"/a b/c");
+        assert_eq!(MappedRange::new(line).as_mapping(None).path, b"/a b/c");
     }
 
     #[test]
     fn what_was_unmapped_is_remembered_until_something_is_in_its_place() {
-        let line = |text: &str| Line::of(MapsLine::parse(text.as_bytes()).unwrap());
+        let line = |text: &str| MappedRange::new(MapsLine::parse(text.as_bytes()).unwrap());
         let library = line("5000-7000 r-xp 00001000 08:1f 42 /a");
         let tables = Arc::new(Tables::Frames(Vec::new()));
         let mut mappings = Mappings::default();
-        mappings.known.insert(library.clone(), Known { tables, build_id: None });
-        mappings.remember(BTreeMap::new(), &[line("3000-5000 r--p 00000000 08:1f 42 /a")]);
+        mappings.current.insert(library.clone(), MappingInfo { tables, build_id: None });
+        mappings.keep_unmapped(BTreeMap::new(), &[line("3000-5000 r--p 00000000 08:1f 42 /a")]);
         assert_eq!(mappings.unmapped.len(), 1);
-        mappings.remember(BTreeMap::new(), &[line("6000-8000 rw-p 00000000 00:00 0 ")]);
+        mappings.keep_unmapped(BTreeMap::new(), &[line("6000-8000 rw-p 00000000 00:00 0 ")]);
         assert!(mappings.unmapped.is_empty());
     }
 
     #[test]
     fn the_c_library_has_a_table_and_a_build_id() {
-        let _alone = crate::slot::alone();
+        let _lock = crate::slot::lock_for_test();
         let mut mappings = Mappings::default();
-        let (_, new, ranges) = mappings.look().unwrap();
+        let (_, new, ranges) = mappings.refresh().unwrap();
         let libc = new.iter().find(|mapping| mapping.path.windows(8).any(|part| part == b"/libc.so")).unwrap();
         assert!(libc.build_id.is_some());
-        // lld's --build-id=fast, and one that is too long.
+        // A short id (lld's --build-id=fast), and one that is too long.
         let note = |size: u32| [&[4, size, 3].map(u32::to_le_bytes).concat()[..], b"GNU\0", &[7; 40]].concat();
         assert_eq!(build_id(&note(8)), BuildId::new(&[7; 8]));
         assert!(build_id(&note(8)).is_some() && build_id(&note(32)).is_none());
         crate::code_map::publish_libraries(ranges);
         let local = 0_u8;
         let stack = mappings.main_stack;
-        // Tests run in threads of their own.
+        // Tests run in their own threads, not on the main stack.
         assert!(stack.0 < stack.1 && !(stack.0..stack.1).contains(&(&raw const local as u64)));
         let address = libc::malloc as *const () as u64;
-        let found = crate::code_map::ProcessCode.find(address);
-        assert!(matches!(found, Some(crate::unwind::Code::Table(table)) if table.len() > 1000));
+        let code = crate::code_map::ProcessCode.find(address);
+        assert!(matches!(code, Some(crate::unwind::Code::Table(table)) if table.len() > 1000));
     }
 }

@@ -1,115 +1,120 @@
-//! The event, the rate, and the measured amount of each thread: set at the start of a recording, read by every new
-//! thread and in the handler. In atomics, because readers take no lock.
+//! The event, the rate, and the measured amount of each thread. Set at the start of a recording, and read by new
+//! threads and in the handler. Everything is atomic, because readers take no lock.
 
 #![forbid(unsafe_code)]
 
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
 use crate::clock;
-use crate::counter::Running;
+use crate::counter::OpenCounter;
 use crate::event_name::Counter;
 use crate::options::Clock;
 use crate::slot::Slot;
 
 static CLOCK: AtomicU32 = AtomicU32::new(0);
-static HZ: AtomicU32 = AtomicU32::new(0);
-/// Of the event that is counted instead.
-static IS_COUNTED: AtomicBool = AtomicBool::new(false);
+static RATE_HZ: AtomicU32 = AtomicU32::new(0);
+/// True if a counter is used instead of a clock.
+static USES_COUNTER: AtomicBool = AtomicBool::new(false);
+/// `type` of the counted event.
 static COUNTER_KIND: AtomicU32 = AtomicU32::new(0);
+/// `config` of the counted event.
 static COUNTER_CONFIG: AtomicU64 = AtomicU64::new(0);
-static COUNTER_IS_USERS: AtomicBool = AtomicBool::new(false);
+static COUNTER_USER_ONLY: AtomicBool = AtomicBool::new(false);
 
-/// The main thread's stack.
-static STACK_LOW: AtomicU64 = AtomicU64::new(0);
-static STACK_HIGH: AtomicU64 = AtomicU64::new(0);
+/// Lower bound of the main thread's stack.
+static MAIN_STACK_LOW: AtomicU64 = AtomicU64::new(0);
+/// Upper bound of the main thread's stack.
+static MAIN_STACK_HIGH: AtomicU64 = AtomicU64::new(0);
 
-/// Where the main thread's stack is; zeros if it is not known.
+/// Returns the bounds of the main thread's stack; zeros if unknown.
 pub(crate) fn main_stack() -> (u64, u64) {
-    (STACK_LOW.load(Ordering::Relaxed), STACK_HIGH.load(Ordering::Relaxed))
+    (MAIN_STACK_LOW.load(Ordering::Relaxed), MAIN_STACK_HIGH.load(Ordering::Relaxed))
 }
 
-/// From its mapping, which the kernel makes larger down to `limit` bytes: no other mapping gets a place there.
+/// Sets the main thread's stack from its mapping. The kernel grows it down to `limit` bytes; no other mapping is placed
+/// there.
 pub(crate) fn set_main_stack((low, high): (u64, u64), limit: u64) {
     let low = low.min(high.saturating_sub(limit));
-    STACK_LOW.store(low, Ordering::Relaxed);
-    STACK_HIGH.store(high, Ordering::Relaxed);
+    MAIN_STACK_LOW.store(low, Ordering::Relaxed);
+    MAIN_STACK_HIGH.store(high, Ordering::Relaxed);
 }
 
-/// What timers that are made from now on do; or counters, if there is one.
+/// Sets the clock, the rate and the counter of the recording.
 pub(crate) fn configure(clock: Clock, hz: u32, counter: Option<&Counter>) {
     CLOCK.store(clock as u32, Ordering::Relaxed);
-    HZ.store(hz, Ordering::Relaxed);
+    RATE_HZ.store(hz, Ordering::Relaxed);
     if let Some(counter) = counter {
         COUNTER_KIND.store(counter.kind, Ordering::Relaxed);
         COUNTER_CONFIG.store(counter.config, Ordering::Relaxed);
-        COUNTER_IS_USERS.store(counter.user_only, Ordering::Relaxed);
+        COUNTER_USER_ONLY.store(counter.user_only, Ordering::Relaxed);
     }
-    IS_COUNTED.store(counter.is_some(), Ordering::Relaxed);
+    USES_COUNTER.store(counter.is_some(), Ordering::Relaxed);
 }
 
-/// Nanoseconds between two samples of a thread.
-pub(crate) fn period() -> u64 {
-    1_000_000_000 / u64::from(rate().max(1))
+/// Nominal time between two samples of a thread, in ns.
+pub(crate) fn period_ns() -> u64 {
+    1_000_000_000 / u64::from(rate_hz().max(1))
 }
 
-/// Samples a second.
-pub(crate) fn rate() -> u32 {
-    HZ.load(Ordering::Relaxed)
+/// Samples per second.
+pub(crate) fn rate_hz() -> u32 {
+    RATE_HZ.load(Ordering::Relaxed)
 }
 
-/// Which time is measured, where nothing is counted.
-pub(crate) fn clock_now() -> Clock {
+/// Clock of the recording, if no event is counted.
+pub(crate) fn configured_clock() -> Clock {
     if CLOCK.load(Ordering::Relaxed) == Clock::Wall as u32 { Clock::Wall } else { Clock::Cpu }
 }
 
-/// Whether the writer says when threads are sampled.
-pub(crate) fn is_wall() -> bool {
-    clock_now() == Clock::Wall && !IS_COUNTED.load(Ordering::Relaxed)
+/// True in wall-clock mode, where the writer decides when threads are sampled.
+pub(crate) fn uses_wall_clock() -> bool {
+    configured_clock() == Clock::Wall && !USES_COUNTER.load(Ordering::Relaxed)
 }
 
-/// What is counted instead of time.
-pub(crate) fn counter_now() -> Option<Counter> {
-    IS_COUNTED.load(Ordering::Relaxed).then(|| {
+/// The event that is counted instead of time.
+pub(crate) fn configured_counter() -> Option<Counter> {
+    USES_COUNTER.load(Ordering::Relaxed).then(|| {
         let (kind, config) = (COUNTER_KIND.load(Ordering::Relaxed), COUNTER_CONFIG.load(Ordering::Relaxed));
-        Counter::of(kind, config, COUNTER_IS_USERS.load(Ordering::Relaxed))
+        Counter::from_config(kind, config, COUNTER_USER_ONLY.load(Ordering::Relaxed))
     })
 }
 
-/// The counter that the slot has.
-pub(crate) fn counter_of(slot: &Slot) -> Option<Running> {
-    let (descriptor, id) = (slot.timer.load(Ordering::Acquire), slot.counter.load(Ordering::Acquire));
-    (id != 0 && descriptor >= 0).then_some(Running { descriptor, id })
+/// Returns the open counter of a slot.
+pub(crate) fn slot_counter(slot: &Slot) -> Option<OpenCounter> {
+    let (descriptor, id) = (slot.timer.load(Ordering::Acquire), slot.counter_id.load(Ordering::Acquire));
+    (id != 0 && descriptor >= 0).then_some(OpenCounter { descriptor, id })
 }
 
-/// The period of a signal. A timer is looked at when the kernel ticks, which may be much later than its period is over;
-/// `overrun` says how many periods more have passed, so that the sum is the thread's time but for the last period.
-pub(crate) fn expired(slot: &Slot, overrun: i32) -> u64 {
-    if counter_of(slot).is_some() {
-        return time_since_last(slot);
+/// Returns the period of a timer signal, and accounts for it. The kernel checks a timer only at its tick, which may be
+/// much later than the expiry. `overrun` is the number of further periods that have elapsed; so the periods add up to
+/// the thread's time, except for the last period.
+pub(crate) fn take_signal_period(slot: &Slot, overrun: i32) -> u64 {
+    if slot_counter(slot).is_some() {
+        return take_unaccounted_amount(slot);
     }
-    if clock_now() == Clock::Wall {
-        // The writer has put it into `owed`.
+    if configured_clock() == Clock::Wall {
+        // The writer has added it to `pending_period`.
         return 0;
     }
     let period = slot.period.load(Ordering::Relaxed);
-    let first = match slot.first.swap(0, Ordering::Relaxed) {
+    let first = match slot.first_period.swap(0, Ordering::Relaxed) {
         0 => period,
         first => first,
     };
-    let passed = first + period * u64::try_from(overrun).unwrap_or(0);
-    slot.clock.fetch_add(passed, Ordering::Relaxed);
-    passed
+    let elapsed_ns = first + period * u64::try_from(overrun).unwrap_or(0);
+    slot.accounted_total.fetch_add(elapsed_ns, Ordering::Relaxed);
+    elapsed_ns
 }
 
-/// The time of the thread, or the events of its counter, that no sample has in its period yet.
-pub(crate) fn time_since_last(slot: &Slot) -> u64 {
-    let now = match (counter_of(slot), clock_now()) {
-        (Some(counter), _) => match counter.count() {
+/// Returns the thread's time, or its counted events, since the previous call.
+pub(crate) fn take_unaccounted_amount(slot: &Slot) -> u64 {
+    let total = match (slot_counter(slot), configured_clock()) {
+        (Some(counter), _) => match counter.read_count() {
             Some(count) => count,
             None => return 0,
         },
         (None, Clock::Cpu) => clock::thread_cpu(slot.tid.load(Ordering::Relaxed)),
         (None, Clock::Wall) => clock::monotonic(),
     };
-    now.saturating_sub(slot.clock.swap(now, Ordering::Relaxed))
+    total.saturating_sub(slot.accounted_total.swap(total, Ordering::Relaxed))
 }

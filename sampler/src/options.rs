@@ -1,11 +1,11 @@
-//! Options of a recording.
+//! Options of a recording, and their form in the environment.
 //!
 //! ```text
 //! JITLISTEN_RECORD=FILE[,hz=N][,wall][,children][,no-images][,no-python][,event=NAME][,seconds=N][,pid=N]
 //!                  [,recorder=PID:START]
 //! ```
-//! Words are parsed from the end as long as they are known, so a file name may contain commas; an empty word ends them,
-//! so a name may end as a word does: `bench,wall,,hz=99`. `%p` in the name is the process, `%h` the host, `%%` a
+//! Words are parsed from the end for as long as they are known, so a file name may contain commas. An empty word ends
+//! them, so a name may end like a word: `bench,wall,,hz=99`. In the name, `%p` is the PID, `%h` the host, and `%%` a
 //! percent sign.
 
 #![forbid(unsafe_code)]
@@ -17,53 +17,53 @@ use std::path::PathBuf;
 use crate::event_name::Counter;
 use crate::process::Process;
 
-/// Samples for each second of a thread's time, where nothing else is said. No divisor of the usual ticks.
-const USUAL_HZ: u32 = 199;
-const MOST_HZ: u32 = 10_000;
+/// Default sampling rate per second. It does not divide the usual tick rates, so samples are not in step with ticks.
+const DEFAULT_HZ: u32 = 199;
+const MAX_HZ: u32 = 10_000;
 
-/// Which time the period of a sample measures.
+/// The clock that measures sample periods.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Clock {
-    /// That which the thread has spent on a processor. A thread that waits is not disturbed.
+    /// CPU time of the thread. Waiting threads are not disturbed.
     #[default]
     Cpu,
-    /// That which has passed, also where threads wait (`waiting`).
+    /// Elapsed time, including the time that threads wait (`waiting`).
     Wall,
 }
 
-/// See the module's head.
+/// Options of a recording.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Options {
-    /// As the user wrote it, `%p` and all.
+    /// File name as the user wrote it, with `%p` and `%h`.
     pub pattern: OsString,
-    /// Samples a second.
+    /// Samples per second.
     pub hz: u32,
-    /// Of which time.
+    /// Clock to sample on.
     pub clock: Clock,
-    /// What is counted instead of time.
+    /// Event to count instead of time.
     pub counter: Option<Counter>,
-    /// Whether children of a fork write files of their own.
+    /// True if fork children write their own files.
     pub children: bool,
-    /// Whether compiled code gets images, so that its name and lines outlive it.
+    /// True if compiled code gets images, so that its names and lines outlive it.
     pub images: bool,
-    /// Whether functions that CPython interprets are frames.
+    /// True if functions that CPython interprets are shown as frames.
     pub python: bool,
-    /// Stop by itself after so many seconds.
+    /// Duration after which the recording ends by itself.
     pub seconds: Option<u32>,
-    /// The process that was meant; others leave the variable alone.
+    /// The process to record; other processes ignore the environment variable.
     pub pid: Option<u32>,
-    /// The process that wants the recording, which ends with it.
+    /// The process that requested the recording, which ends when that process exits.
     pub recorder: Option<Process>,
-    /// A child writes a file of its own, whose name ends with its PID unless the pattern has a `%p`.
+    /// True for a child, whose file name ends with its PID unless the pattern has a `%p`.
     pub is_child: bool,
 }
 
 impl Options {
-    /// The usual ones.
+    /// Default options, with this file name.
     pub fn new(pattern: impl Into<OsString>) -> Self {
         Options {
             pattern: pattern.into(),
-            hz: USUAL_HZ,
+            hz: DEFAULT_HZ,
             clock: Clock::Cpu,
             counter: None,
             children: false,
@@ -79,7 +79,7 @@ impl Options {
     /// Parses the value of `JITLISTEN_RECORD`.
     ///
     /// # Errors
-    /// When there is no name, or a number is out of range.
+    /// If the name is missing, or a value is invalid.
     pub fn parse(value: &OsStr) -> Result<Self, String> {
         let mut rest = value.as_bytes();
         let mut words = Vec::new();
@@ -100,21 +100,22 @@ impl Options {
         }
         let mut options = Options::new(OsStr::from_bytes(rest));
         for word in words.iter().rev() {
-            options.set(word)?;
+            options.apply_word(word)?;
         }
         Ok(options)
     }
 
-    fn set(&mut self, word: &str) -> Result<(), String> {
+    /// Applies one parsed word, such as `hz=99`.
+    fn apply_word(&mut self, word: &str) -> Result<(), String> {
         match word.split_once('=') {
-            Some(("hz", value)) => self.hz = checked_hz(number(word, value)?)?,
-            Some(("seconds", value)) => self.seconds = Some(number(word, value)?),
+            Some(("hz", value)) => self.hz = checked_hz(parse_number(word, value)?)?,
+            Some(("seconds", value)) => self.seconds = Some(parse_number(word, value)?),
             Some(("event", value)) => self.counter = Some(Counter::named(value)?),
             Some(("recorder", value)) => {
                 let process = Process::parse(value);
                 self.recorder = Some(process.ok_or_else(|| format!("JITLISTEN_RECORD: {word:?} is not a process"))?);
             }
-            Some(("pid", value)) => self.pid = Some(number(word, value)?),
+            Some(("pid", value)) => self.pid = Some(parse_number(word, value)?),
             _ => match word {
                 "wall" => self.clock = Clock::Wall,
                 "children" => self.children = true,
@@ -126,7 +127,7 @@ impl Options {
         Ok(())
     }
 
-    /// The value that says the same, whatever the name is.
+    /// Formats the options as a value that [`Options::parse`] reads back, whatever the name is.
     pub fn to_value(&self) -> OsString {
         let mut value = self.pattern.clone();
         value.push(format!(",,hz={}", self.hz));
@@ -140,18 +141,18 @@ impl Options {
         self.counter.iter().for_each(|counter| value.push(format!(",event={}", counter.name())));
         self.seconds.iter().for_each(|seconds| value.push(format!(",seconds={seconds}")));
         self.pid.iter().for_each(|pid| value.push(format!(",pid={pid}")));
-        self.recorder.iter().for_each(|one| value.push(format!(",recorder={}:{}", one.pid, one.start)));
+        self.recorder.iter().for_each(|process| value.push(format!(",recorder={}:{}", process.pid, process.start)));
         value
     }
 
-    /// The options with an absolute pattern: the program, or a child, may change its directory.
+    /// Makes the pattern absolute: the program, or a child, may change its working directory.
     #[must_use]
     pub fn absolute(mut self) -> Options {
         if self.pattern.as_bytes().first() != Some(&b'/')
             && let Ok(directory) = std::env::current_dir()
         {
             let literal = directory.as_os_str().as_bytes().iter().flat_map(|&byte| {
-                // No part of the pattern.
+                // Percent signs of the directory are not part of the pattern.
                 std::iter::repeat_n(byte, if byte == b'%' { 2 } else { 1 })
             });
             let pattern = literal.chain([b'/']).chain(self.pattern.as_bytes().iter().copied()).collect();
@@ -160,7 +161,7 @@ impl Options {
         self
     }
 
-    /// The file of this process.
+    /// Returns the path of a process's file.
     pub fn path(&self, pid: u32, host: &str) -> PathBuf {
         let mut path = Vec::new();
         let mut names_process = false;
@@ -185,21 +186,18 @@ impl Options {
         OsString::from_vec(path).into()
     }
 
-    /// The options of a child, which writes a file of its own in any case.
+    /// Returns the options for a child, which writes its own file.
     pub fn for_child(&self) -> Options {
         Options { pid: None, is_child: true, ..self.clone() }
     }
 }
 
-/// A rate that can be had.
+/// Checks that the rate is supported.
 ///
 /// # Errors
-/// When it cannot.
+/// A message, if it is out of range.
 pub(crate) fn checked_hz(hz: u32) -> Result<u32, String> {
-    (1..=MOST_HZ)
-        .contains(&hz)
-        .then_some(hz)
-        .ok_or_else(|| format!("sampling rate {hz}: use 1 to {MOST_HZ} per second"))
+    (1..=MAX_HZ).contains(&hz).then_some(hz).ok_or_else(|| format!("sampling rate {hz}: use 1 to {MAX_HZ} per second"))
 }
 
 fn is_word(word: &str) -> bool {
@@ -207,7 +205,7 @@ fn is_word(word: &str) -> bool {
         || word.split_once('=').is_some_and(|(name, _)| matches!(name, "hz" | "event" | "seconds" | "pid" | "recorder"))
 }
 
-fn number(word: &str, value: &str) -> Result<u32, String> {
+fn parse_number(word: &str, value: &str) -> Result<u32, String> {
     value.parse().map_err(|_| format!("JITLISTEN_RECORD: {word:?} is not a number"))
 }
 
@@ -250,10 +248,10 @@ mod tests {
     fn names_are_of_a_process_and_a_host() {
         let options = Options::new("p-%h-%p-%%-%x%");
         assert_eq!(options.path(12, "node").to_str(), Some("p-node-12-%-%x%"));
-        let of_child = |pattern: &str| Options::new(pattern).for_child();
-        assert_eq!(of_child("f").path(5, "h").to_str(), Some("f.5"));
-        assert_eq!(of_child("f").for_child().path(6, "h").to_str(), Some("f.6"), "a grandchild");
-        assert_eq!(of_child("f-%p").path(5, "h").to_str(), Some("f-5"));
-        assert_eq!(of_child("f-%%p").path(5, "h").to_str(), Some("f-%p.5"));
+        let child_options = |pattern: &str| Options::new(pattern).for_child();
+        assert_eq!(child_options("f").path(5, "h").to_str(), Some("f.5"));
+        assert_eq!(child_options("f").for_child().path(6, "h").to_str(), Some("f.6"), "a grandchild");
+        assert_eq!(child_options("f-%p").path(5, "h").to_str(), Some("f-5"));
+        assert_eq!(child_options("f-%%p").path(5, "h").to_str(), Some("f-%p.5"));
     }
 }

@@ -1,4 +1,4 @@
-//! Guarantees progress: a thread spends at most 1/20 of its time in the handler, even if the handler is slow.
+//! Limits the handler to 1/20 of a thread's time, so that the thread makes progress even if the handler is slow.
 //!
 //! A signal that arrives while the handler runs is delivered as soon as it returns. A handler that takes longer than
 //! the interval would block the thread forever.
@@ -7,42 +7,43 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// The handler may have this part of the time.
-const PART: u64 = 20;
+/// The handler may use this fraction of the time.
+const HANDLER_TIME_DIVISOR: u64 = 20;
 
-/// Of one thread, for its handler. All zeros before the first sample.
+/// Pacing state of one thread, for its handler. All zeros before the first sample.
 #[derive(Debug)]
 pub(crate) struct Pace {
-    /// Nanoseconds of the last sample.
-    cost: AtomicU64,
-    /// Intervals for which there is no sample.
-    rest: AtomicU64,
+    /// Duration of the last sample in ns.
+    last_cost_ns: AtomicU64,
+    /// Number of intervals that are still to be skipped.
+    intervals_to_skip: AtomicU64,
 }
 
 impl Pace {
     pub(crate) fn reset(&self) {
-        self.cost.store(0, Ordering::Relaxed);
-        self.rest.store(0, Ordering::Relaxed);
+        self.last_cost_ns.store(0, Ordering::Relaxed);
+        self.intervals_to_skip.store(0, Ordering::Relaxed);
     }
 
-    /// Whether to skip a signal whose period is so many intervals.
-    pub(crate) fn is_too_early(&self, intervals: u64) -> bool {
-        let rest = self.rest.load(Ordering::Relaxed);
-        self.rest.store(rest.saturating_sub(intervals), Ordering::Relaxed);
-        rest > 0
+    /// Returns true if this signal, whose period is `intervals` long, is to be skipped.
+    pub(crate) fn take_skip(&self, intervals: u64) -> bool {
+        let to_skip = self.intervals_to_skip.load(Ordering::Relaxed);
+        self.intervals_to_skip.store(to_skip.saturating_sub(intervals), Ordering::Relaxed);
+        to_skip > 0
     }
 
-    /// Nanoseconds of the last sample.
-    pub(crate) fn last_cost(&self) -> u64 {
-        self.cost.load(Ordering::Relaxed)
+    /// Duration of the last sample in ns.
+    pub(crate) fn last_cost_ns(&self) -> u64 {
+        self.last_cost_ns.load(Ordering::Relaxed)
     }
 
-    /// A sample took `cost` nanoseconds of an interval. One that took long once may have been put aside by the kernel:
-    /// two in a row count, the cheaper one of them.
-    pub(crate) fn took(&self, cost: u64, interval: u64) {
-        let usual = cost.min(self.cost.swap(cost, Ordering::Relaxed));
-        let due = usual.saturating_mul(PART);
-        self.rest.store(if due > interval { due / interval.max(1) } else { 0 }, Ordering::Relaxed);
+    /// Records that a sample took `cost` ns of an interval. A single long one may have been preempted, so the cheaper
+    /// of the last two counts.
+    pub(crate) fn record_cost(&self, cost: u64, interval: u64) {
+        let typical_cost = cost.min(self.last_cost_ns.swap(cost, Ordering::Relaxed));
+        let min_interval_sum = typical_cost.saturating_mul(HANDLER_TIME_DIVISOR);
+        self.intervals_to_skip
+            .store(if min_interval_sum > interval { min_interval_sum / interval.max(1) } else { 0 }, Ordering::Relaxed);
     }
 }
 
@@ -50,17 +51,18 @@ impl Pace {
 mod tests {
     use super::*;
 
-    /// Samples, skipped signals, and nanoseconds of handlers, of so many intervals.
+    /// Simulates `intervals` signals. Returns the samples, the skipped signals, and the total time of the handlers in
+    /// ns.
     fn run(intervals: u64, interval: u64, cost: impl Fn(u64) -> u64) -> (u64, u64, u64) {
-        let pace = Pace { cost: AtomicU64::new(0), rest: AtomicU64::new(0) };
+        let pace = Pace { last_cost_ns: AtomicU64::new(0), intervals_to_skip: AtomicU64::new(0) };
         let (mut samples, mut skipped, mut time) = (0, 0, 0);
         for number in 0..intervals {
-            if pace.is_too_early(1) {
+            if pace.take_skip(1) {
                 skipped += 1;
             } else {
                 samples += 1;
                 time += cost(number);
-                pace.took(cost(number), interval);
+                pace.record_cost(cost(number), interval);
             }
         }
         (samples, skipped, time)
@@ -71,7 +73,7 @@ mod tests {
         for cost in [60, 300, 1_000, 10_000] {
             let (samples, skipped, time) = run(100_000, 1_000, |_| cost);
             assert!(samples > 100 && skipped > samples / 2, "{cost}: {samples} samples, {skipped} skipped");
-            assert!(time < 100_000 * 1_000 / PART + 20 * cost, "{cost}: {time} ns");
+            assert!(time < 100_000 * 1_000 / HANDLER_TIME_DIVISOR + 20 * cost, "{cost}: {time} ns");
         }
     }
 

@@ -1,19 +1,19 @@
-//! `perf.data`: the bytes.
+//! The binary format of `perf.data`.
 //!
 //! ```text
-//!   0     header, 104 bytes: where attributes and data are, which features there are
-//!   104   the attribute: what a sample consists of
-//!   248   records: HEADER_FEATURE, COMM, MMAP2, SAMPLE, ...    data.size says how many bytes of them
+//!   0     header, 104 bytes: offsets of the attributes and the data, bits of the features
+//!   104   the attribute: the contents of a sample
+//!   248   records: HEADER_FEATURE, COMM, MMAP2, SAMPLE, ...    data.size is their size in bytes
 //!   ...   the table of the features, and the features            only when the recording has ended
 //! ```
-//! The table has to follow the records, so it cannot exist while they grow. The features that are known at the start
-//! are therefore records as well (`HEADER_FEATURE`, as in perf's pipes): a killed recording is read as it was recorded.
+//! The table has to follow the records, so it cannot exist while they grow. The features known at the start are
+//! therefore also records (`HEADER_FEATURE`, as in perf's pipes), so that a killed recording keeps them.
 //!
-//! A truncated file shows everything up to `data.size`, which is stored after each batch is written. With a larger
-//! size, or zeros among the records, perf 6.1 shows nothing.
+//! A truncated file shows everything up to `data.size`, which is stored after each batch is written. If the size is too
+//! large, or there are zeros among the records, perf 6.1 shows nothing.
 //!
-//! Format: `tools/perf/Documentation/perf.data-file-format.txt`, `linux/perf_event.h`. To see it: `perf report -D -i
-//! FILE`, `perf script -i FILE --header`.
+//! Format: `tools/perf/Documentation/perf.data-file-format.txt`, `linux/perf_event.h`. To inspect a file: `perf report
+//! -D -i FILE`, `perf script -i FILE --header`.
 
 #![forbid(unsafe_code)]
 
@@ -22,21 +22,21 @@ use perf_format::*;
 use crate::event_name::Counter;
 use crate::options::{Clock, Options};
 
-/// Where records begin.
+/// File offset of the first record.
 pub(crate) const DATA_OFFSET: u64 = 248;
 const HEADER_SIZE: u64 = 104;
 const ATTR_SIZE: u32 = 128;
-/// Of one sample, at most: a record's size has sixteen bits, and there are 56 bytes before its addresses.
-pub(crate) const MOST_ADDRESSES: usize = (u16::MAX as usize - 56) / 8;
+/// Limit for the addresses of one sample: a record's size has 16 bits, and 56 bytes precede the addresses.
+pub(crate) const MAX_ADDRESSES: usize = (u16::MAX as usize - 56) / 8;
 /// Limit for the command line in a record, which has at most 65,535 bytes.
 const MAX_COMMAND_LINE_BYTES: usize = 60 << 10;
-/// Where in the header the size of the data stands.
-pub(crate) const DATA_SIZE_AT: u64 = 48;
+/// Offset of the data's size in the header.
+pub(crate) const DATA_SIZE_OFFSET: u64 = 48;
 pub(crate) const MAGIC: &[u8; 8] = b"PERFILE2";
 
 const SAMPLE_TYPE: u64 =
     PERF_SAMPLE_IP | PERF_SAMPLE_TID | PERF_SAMPLE_TIME | PERF_SAMPLE_CALLCHAIN | PERF_SAMPLE_PERIOD;
-const FLAGS: u64 = ATTR_EXCLUDE_KERNEL
+const ATTR_FLAGS: u64 = ATTR_EXCLUDE_KERNEL
     | ATTR_MMAP
     | ATTR_COMM
     | ATTR_TASK
@@ -45,15 +45,15 @@ const FLAGS: u64 = ATTR_EXCLUDE_KERNEL
     | ATTR_COMM_EXEC
     | ATTR_USE_CLOCKID;
 
-/// Whose record it is and when.
+/// The process, thread and time of a record (perf's `sample_id`).
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Moment {
+pub(crate) struct SampleId {
     pub(crate) pid: u32,
     pub(crate) tid: u32,
     pub(crate) time: u64,
 }
 
-/// What says which build of a library it is: of 20 bytes usually, of 8 or 16 by some linkers.
+/// The build id of a library: usually 20 bytes, 8 or 16 from some linkers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct BuildId {
     bytes: [u8; 20],
@@ -61,7 +61,7 @@ pub(crate) struct BuildId {
 }
 
 impl BuildId {
-    /// `None` if it is longer than a recording has space for.
+    /// Returns `None` if the id is empty or longer than a recording has space for.
     pub(crate) fn new(id: &[u8]) -> Option<BuildId> {
         let mut bytes = [0; 20];
         bytes.get_mut(..id.len())?.copy_from_slice(id);
@@ -69,7 +69,7 @@ impl BuildId {
     }
 }
 
-/// A range of addresses and its mapping.
+/// A mapped range of addresses.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Mapping {
     pub(crate) start: u64,
@@ -81,25 +81,25 @@ pub(crate) struct Mapping {
     pub(crate) path: Vec<u8>,
 }
 
-/// The features of a recording that are known at its start.
+/// Features of a recording that are known at its start.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Facts {
+pub(crate) struct InitialFeatures {
     pub(crate) hostname: String,
     pub(crate) release: String,
-    /// The library's version; at the end of the recording with its counters.
+    /// Version of the library; at the end of the recording, followed by its counters.
     pub(crate) version: String,
     pub(crate) command_line: Vec<Vec<u8>>,
 }
 
-/// All features, known at the end.
+/// All features of a recording, known at its end.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Features {
-    pub(crate) facts: Facts,
+    pub(crate) initial: InitialFeatures,
     pub(crate) first_sample: u64,
     pub(crate) last_sample: u64,
 }
 
-/// Records, one after the other.
+/// A sequence of encoded records.
 #[derive(Debug, Default)]
 pub(crate) struct Batch {
     bytes: Vec<u8>,
@@ -130,6 +130,7 @@ impl Batch {
         self.bytes.clear();
     }
 
+    /// Appends a record, padded to eight bytes.
     fn record(&mut self, kind: u32, misc: u16, content: impl FnOnce(&mut Vec<u8>)) {
         let start = self.bytes.len();
         put_u32(&mut self.bytes, kind);
@@ -141,55 +142,55 @@ impl Batch {
         }
         match u16::try_from(self.bytes.len() - start) {
             Ok(size) => self.bytes[start + 6..start + 8].copy_from_slice(&size.to_le_bytes()),
-            // Too long for the format, as a path of 64 KiB is: better not there at all.
+            // Too long for the format, such as a path of 64 KiB: drop the record.
             Err(_) => self.bytes.truncate(start),
         }
     }
 
-    /// What every record but a sample ends with (`sample_id_all`).
-    fn identified(&mut self, kind: u32, misc: u16, at: Moment, content: impl FnOnce(&mut Vec<u8>)) {
+    /// Appends a record with the trailer that all records except samples have (`sample_id_all`).
+    fn record_with_id(&mut self, kind: u32, misc: u16, id: SampleId, content: impl FnOnce(&mut Vec<u8>)) {
         self.record(kind, misc, |bytes| {
             content(bytes);
-            put_u32(bytes, at.pid);
-            put_u32(bytes, at.tid);
-            put_u64(bytes, at.time);
+            put_u32(bytes, id.pid);
+            put_u32(bytes, id.tid);
+            put_u64(bytes, id.time);
         });
     }
 
-    /// A thread has this name. `after_exec`: and everything that was mapped is gone.
-    pub(crate) fn comm(&mut self, at: Moment, name: &[u8], after_exec: bool) {
+    /// Appends a COMM record: a thread's name. `after_exec` discards all earlier mappings.
+    pub(crate) fn comm(&mut self, id: SampleId, name: &[u8], after_exec: bool) {
         let misc = if after_exec { PERF_RECORD_MISC_COMM_EXEC } else { 0 };
-        self.identified(PERF_RECORD_COMM, misc, at, |bytes| {
-            put_u32(bytes, at.pid);
-            put_u32(bytes, at.tid);
+        self.record_with_id(PERF_RECORD_COMM, misc, id, |bytes| {
+            put_u32(bytes, id.pid);
+            put_u32(bytes, id.tid);
             put_text(bytes, name);
         });
     }
 
-    /// A thread of the process began.
-    pub(crate) fn thread_started(&mut self, at: Moment) {
-        self.task(PERF_RECORD_FORK, at);
+    /// Appends a FORK record: the start of a thread.
+    pub(crate) fn thread_started(&mut self, id: SampleId) {
+        self.task(PERF_RECORD_FORK, id);
     }
 
-    /// A thread of the process ended.
-    pub(crate) fn thread_ended(&mut self, at: Moment) {
-        self.task(PERF_RECORD_EXIT, at);
+    /// Appends an EXIT record: the end of a thread.
+    pub(crate) fn thread_ended(&mut self, id: SampleId) {
+        self.task(PERF_RECORD_EXIT, id);
     }
 
-    fn task(&mut self, kind: u32, at: Moment) {
-        self.identified(kind, 0, at, |bytes| {
-            // pid, ppid, tid, ptid: the process itself is what a thread comes from.
-            for number in [at.pid, at.pid, at.tid, at.pid] {
+    fn task(&mut self, kind: u32, id: SampleId) {
+        self.record_with_id(kind, 0, id, |bytes| {
+            // pid, ppid, tid, ptid: the parent of a thread is the process itself.
+            for number in [id.pid, id.pid, id.tid, id.pid] {
                 put_u32(bytes, number);
             }
-            put_u64(bytes, at.time);
+            put_u64(bytes, id.time);
         });
     }
 
-    /// The features that are known at the start.
-    pub(crate) fn facts(&mut self, facts: &Facts, attribute: &Attribute) {
-        let command_line = shortened(&facts.command_line, MAX_COMMAND_LINE_BYTES);
-        for (number, section) in sections(&Facts { command_line, ..facts.clone() }, attribute) {
+    /// Appends records of the features that are known at the start.
+    pub(crate) fn initial_features(&mut self, initial: &InitialFeatures, attribute: &Attribute) {
+        let command_line = truncate_words(&initial.command_line, MAX_COMMAND_LINE_BYTES);
+        for (number, section) in sections(&InitialFeatures { command_line, ..initial.clone() }, attribute) {
             self.record(PERF_RECORD_HEADER_FEATURE, 0, |bytes| {
                 put_u64(bytes, number.into());
                 bytes.extend(section);
@@ -197,19 +198,19 @@ impl Batch {
         }
     }
 
-    /// Something was mapped.
-    pub(crate) fn mapping(&mut self, at: Moment, mapping: &Mapping) {
+    /// Appends an MMAP2 record: a new mapping.
+    pub(crate) fn mapping(&mut self, id: SampleId, mapping: &Mapping) {
         let misc = if mapping.build_id.is_some() { PERF_RECORD_MISC_MMAP_BUILD_ID } else { 0 };
-        self.identified(PERF_RECORD_MMAP2, PERF_RECORD_MISC_USER | misc, at, |bytes| {
-            put_u32(bytes, at.pid);
-            put_u32(bytes, at.tid);
+        self.record_with_id(PERF_RECORD_MMAP2, PERF_RECORD_MISC_USER | misc, id, |bytes| {
+            put_u32(bytes, id.pid);
+            put_u32(bytes, id.tid);
             for number in [mapping.start, mapping.end - mapping.start, mapping.offset] {
                 put_u64(bytes, number);
             }
             match mapping.build_id {
-                Some(id) => {
-                    bytes.extend([id.size, 0, 0, 0]);
-                    bytes.extend(id.bytes);
+                Some(build_id) => {
+                    bytes.extend([build_id.size, 0, 0, 0]);
+                    bytes.extend(build_id.bytes);
                 }
                 None => {
                     put_u32(bytes, mapping.device.0);
@@ -225,13 +226,13 @@ impl Batch {
         });
     }
 
-    /// A stack, the innermost address first, with its period in nanoseconds or events.
-    pub(crate) fn sample(&mut self, at: Moment, period: u64, stack: &[u64]) {
+    /// Appends a SAMPLE record: a stack, innermost address first, and its period in nanoseconds or events.
+    pub(crate) fn sample(&mut self, id: SampleId, period: u64, stack: &[u64]) {
         self.record(PERF_RECORD_SAMPLE, PERF_RECORD_MISC_USER, |bytes| {
             put_u64(bytes, stack.first().copied().unwrap_or(0));
-            put_u32(bytes, at.pid);
-            put_u32(bytes, at.tid);
-            put_u64(bytes, at.time);
+            put_u32(bytes, id.pid);
+            put_u32(bytes, id.tid);
+            put_u64(bytes, id.time);
             put_u64(bytes, period);
             put_u64(bytes, stack.len() as u64 + 1);
             put_u64(bytes, PERF_CONTEXT_USER);
@@ -239,18 +240,18 @@ impl Batch {
         });
     }
 
-    /// So many samples had no place.
-    pub(crate) fn lost(&mut self, at: Moment, samples: u64) {
-        self.identified(PERF_RECORD_LOST_SAMPLES, 0, at, |bytes| put_u64(bytes, samples));
+    /// Appends a LOST_SAMPLES record: the number of samples dropped for lack of space.
+    pub(crate) fn lost_samples(&mut self, id: SampleId, samples: u64) {
+        self.record_with_id(PERF_RECORD_LOST_SAMPLES, 0, id, |bytes| put_u64(bytes, samples));
     }
 
-    /// What comes is not earlier than the latest record of the round before.
-    pub(crate) fn round(&mut self) {
+    /// Appends a FINISHED_ROUND record: later records are not earlier than the latest record of the previous round.
+    pub(crate) fn finished_round(&mut self) {
         self.record(PERF_RECORD_FINISHED_ROUND, 0, |_| {});
     }
 }
 
-/// A text with its terminator, up to a multiple of eight bytes.
+/// Appends a NUL-terminated text, padded to eight bytes.
 fn put_text(bytes: &mut Vec<u8>, text: &[u8]) {
     let start = bytes.len();
     bytes.extend(text.iter().copied().take_while(|&byte| byte != 0));
@@ -260,12 +261,12 @@ fn put_text(bytes: &mut Vec<u8>, text: &[u8]) {
     }
 }
 
-/// What is sampled: the attribute of the file's one event, and its name.
+/// The attribute of the file's only event, and its name.
 #[derive(Clone, Debug)]
 pub(crate) struct Attribute {
     kind: u32,
     config: u64,
-    /// Nanoseconds, or samples a second.
+    /// Period in ns, or samples per second with `ATTR_FREQ`.
     rate: u64,
     flags: u64,
     name: String,
@@ -276,7 +277,7 @@ impl Attribute {
         let hz = u64::from(options.hz.max(1));
         if let Some(counter) = counter {
             let excluded = if counter.user_only { ATTR_EXCLUDE_KERNEL } else { 0 };
-            let flags = FLAGS & !ATTR_EXCLUDE_KERNEL | ATTR_FREQ | excluded;
+            let flags = ATTR_FLAGS & !ATTR_EXCLUDE_KERNEL | ATTR_FREQ | excluded;
             return Attribute { kind: counter.kind, config: counter.config, rate: hz, flags, name: counter.name() };
         }
         // PERF_TYPE_SOFTWARE; PERF_COUNT_SW_TASK_CLOCK or PERF_COUNT_SW_CPU_CLOCK
@@ -284,7 +285,7 @@ impl Attribute {
             Clock::Cpu => (1, "task-clock:u"),
             Clock::Wall => (0, "wall-clock"),
         };
-        Attribute { kind: 1, config, rate: 1_000_000_000 / hz, flags: FLAGS, name: name.to_owned() }
+        Attribute { kind: 1, config, rate: 1_000_000_000 / hz, flags: ATTR_FLAGS, name: name.to_owned() }
     }
 
     fn bytes(&self) -> Vec<u8> {
@@ -294,7 +295,7 @@ impl Attribute {
         for number in [self.config, self.rate, SAMPLE_TYPE, 0, self.flags] {
             put_u64(&mut bytes, number);
         }
-        // clockid is at 92: CLOCK_MONOTONIC.
+        // The field clockid, at offset 92: CLOCK_MONOTONIC.
         bytes.resize(92, 0);
         put_u32(&mut bytes, 1);
         bytes.resize(ATTR_SIZE as usize, 0);
@@ -302,7 +303,7 @@ impl Attribute {
     }
 }
 
-/// Everything before the first record.
+/// Encodes everything before the first record.
 pub(crate) fn header(attribute: &Attribute, data_size: u64, features: &[u32]) -> Vec<u8> {
     let mut bytes = MAGIC.to_vec();
     put_u64(&mut bytes, HEADER_SIZE);
@@ -316,25 +317,26 @@ pub(crate) fn header(attribute: &Attribute, data_size: u64, features: &[u32]) ->
     put_u64(&mut bytes, bits);
     bytes.resize(HEADER_SIZE as usize, 0);
     bytes.extend(attribute.bytes());
-    // No ids: there is one event.
+    // No ids: the file has a single event.
     put_u64(&mut bytes, HEADER_SIZE);
     put_u64(&mut bytes, 0);
     bytes
 }
 
-/// What the header of a file says of its records; `None` if the file is not one of ours.
+/// Returns the size of the records according to a header; `None` if jitlisten did not write the file.
 pub(crate) fn data_size(header: &[u8]) -> Option<u64> {
-    let word = |at: usize| Some(u64::from_le_bytes(header.get(at..at + 8)?.try_into().ok()?));
-    let ours = header.starts_with(MAGIC) && word(8)? == HEADER_SIZE && word(DATA_SIZE_AT as usize - 8)? == DATA_OFFSET;
-    ours.then(|| word(DATA_SIZE_AT as usize)).flatten()
+    let word = |offset: usize| Some(u64::from_le_bytes(header.get(offset..offset + 8)?.try_into().ok()?));
+    let is_ours =
+        header.starts_with(MAGIC) && word(8)? == HEADER_SIZE && word(DATA_SIZE_OFFSET as usize - 8)? == DATA_OFFSET;
+    is_ours.then(|| word(DATA_SIZE_OFFSET as usize)).flatten()
 }
 
-/// The features as they stand behind the records, and their numbers for the header.
+/// Encodes the features that follow the records, and returns their numbers for the header.
 pub(crate) fn features(features: &Features, attribute: &Attribute, data_end: u64) -> (Vec<u8>, Vec<u32>) {
-    let mut sections = sections(&features.facts, attribute);
-    let mut times = features.first_sample.to_le_bytes().to_vec();
-    put_u64(&mut times, features.last_sample);
-    sections.push((HEADER_SAMPLE_TIME, times));
+    let mut sections = sections(&features.initial, attribute);
+    let mut sample_times = features.first_sample.to_le_bytes().to_vec();
+    put_u64(&mut sample_times, features.last_sample);
+    sections.push((HEADER_SAMPLE_TIME, sample_times));
     let mut offset = data_end + sections.len() as u64 * 16;
     let (mut table, mut content) = (Vec::new(), Vec::<u8>::new());
     for (_, section) in &sections {
@@ -347,26 +349,26 @@ pub(crate) fn features(features: &Features, attribute: &Attribute, data_end: u64
     (table, sections.iter().map(|(number, _)| *number).collect())
 }
 
-fn sections(facts: &Facts, attribute: &Attribute) -> Vec<(u32, Vec<u8>)> {
-    let mut command_line = (facts.command_line.len() as u32).to_le_bytes().to_vec();
-    facts.command_line.iter().for_each(|word| put_string(&mut command_line, word));
+fn sections(initial: &InitialFeatures, attribute: &Attribute) -> Vec<(u32, Vec<u8>)> {
+    let mut command_line = (initial.command_line.len() as u32).to_le_bytes().to_vec();
+    initial.command_line.iter().for_each(|word| put_string(&mut command_line, word));
     vec![
-        (HEADER_HOSTNAME, string(facts.hostname.as_bytes())),
-        (HEADER_OSRELEASE, string(facts.release.as_bytes())),
-        (HEADER_VERSION, string(facts.version.as_bytes())),
+        (HEADER_HOSTNAME, string(initial.hostname.as_bytes())),
+        (HEADER_OSRELEASE, string(initial.release.as_bytes())),
+        (HEADER_VERSION, string(initial.version.as_bytes())),
         (HEADER_ARCH, string(std::env::consts::ARCH.as_bytes())),
         (HEADER_CMDLINE, command_line),
         (HEADER_EVENT_DESC, event_description(attribute)),
     ]
 }
 
-/// The first words, as many as have space in a record.
-fn shortened(words: &[Vec<u8>], most: usize) -> Vec<Vec<u8>> {
-    let mut space = most;
+/// Returns as many of the first words as fit into `max_bytes` of a record.
+fn truncate_words(words: &[Vec<u8>], max_bytes: usize) -> Vec<Vec<u8>> {
+    let mut free_bytes = max_bytes;
     let fits = |word: &&Vec<u8>| {
-        let left = space.checked_sub(4 + (word.len() + 1).next_multiple_of(64));
-        space = left.unwrap_or(0);
-        left.is_some()
+        let remaining = free_bytes.checked_sub(4 + (word.len() + 1).next_multiple_of(64));
+        free_bytes = remaining.unwrap_or(0);
+        remaining.is_some()
     };
     words.iter().take_while(fits).cloned().collect()
 }
@@ -386,7 +388,7 @@ fn string(text: &[u8]) -> Vec<u8> {
     bytes
 }
 
-/// `perf_header_string`: a length, then the text up to a multiple of 64 bytes.
+/// Appends a `perf_header_string`: the length, then the text padded to a multiple of 64 bytes.
 fn put_string(bytes: &mut Vec<u8>, text: &[u8]) {
     let length = (text.len() + 1).next_multiple_of(64);
     put_u32(bytes, length as u32);
@@ -403,20 +405,20 @@ mod tests {
     fn the_longest_stack_fits_into_a_record() {
         let size = |addresses: usize| {
             let mut batch = Batch::default();
-            batch.sample(Moment { pid: 1, tid: 1, time: 1 }, 1, &vec![1; addresses]);
+            batch.sample(SampleId { pid: 1, tid: 1, time: 1 }, 1, &vec![1; addresses]);
             batch.as_bytes().len()
         };
-        assert_eq!(size(MOST_ADDRESSES), 56 + 8 * MOST_ADDRESSES);
-        assert_eq!(size(MOST_ADDRESSES + 1), 0);
+        assert_eq!(size(MAX_ADDRESSES), 56 + 8 * MAX_ADDRESSES);
+        assert_eq!(size(MAX_ADDRESSES + 1), 0);
     }
 
     #[test]
     fn the_longest_command_line_is_cut_off_at_a_word() {
         let words = [vec![b'a'; 50 << 10], vec![b'b'; 100], vec![b'c'; 20 << 10], vec![b'd']];
-        let facts = Facts { command_line: words.to_vec(), ..Facts::default() };
+        let initial = InitialFeatures { command_line: words.to_vec(), ..InitialFeatures::default() };
         let attribute = Attribute::new(&Options::new("f"), None);
         let mut batch = Batch::default();
-        batch.facts(&facts, &attribute);
+        batch.initial_features(&initial, &attribute);
         let (mut rest, mut numbers) = (batch.as_bytes(), Vec::new());
         while let Some(size) = rest.get(6..8).map(|size| u16::from_le_bytes([size[0], size[1]]).into()) {
             assert_eq!(u32::from(rest[0]), PERF_RECORD_HEADER_FEATURE);
@@ -426,6 +428,6 @@ mod tests {
             }
             rest = &rest[size..];
         }
-        assert_eq!(numbers, sections(&facts, &attribute).iter().map(|(number, _)| *number).collect::<Vec<_>>());
+        assert_eq!(numbers, sections(&initial, &attribute).iter().map(|(number, _)| *number).collect::<Vec<_>>());
     }
 }

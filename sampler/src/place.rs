@@ -1,11 +1,11 @@
-//! The place of a recording: which files may be there already, and what becomes of them.
+//! Existing files at the path of a recording, and the images next to it.
 //!
 //! ```text
-//!   FILE             a recording that was there becomes FILE.old, as with perf; any other file is refused
-//!   FILE.images/     becomes FILE.old.images/; refused if it belongs to another user or others may write to it
+//!   FILE             an existing recording is renamed to FILE.old, as perf does; any other file is refused
+//!   FILE.images/     renamed to FILE.old.images/; refused if another user owns it or others may write to it
 //! ```
 //!
-//! A recording without a sample neither displaces another one nor is kept itself.
+//! A recording without a sample is neither kept nor replaces another one.
 
 #![forbid(unsafe_code)]
 
@@ -20,101 +20,102 @@ use jitlisten_files::{OwnDirectory, Replacement};
 use perf_format::recording::{images, is_beside, old};
 use perf_format::{PERF_RECORD_AUXTRACE, PERF_RECORD_COMPRESSED, PERF_RECORD_COMPRESSED2, PERF_RECORD_SAMPLE};
 
-use crate::perf_data::{DATA_SIZE_AT, MAGIC};
+use crate::perf_data::{DATA_SIZE_OFFSET, MAGIC};
 
-/// Offset in the header of the data's offset.
-const DATA_OFFSET_AT: u64 = DATA_SIZE_AT - 8;
+/// Header offset of the field that holds the file offset of the data.
+const DATA_START_OFFSET: u64 = DATA_SIZE_OFFSET - 8;
 
-/// A recording without a sample has fewer records.
+/// A recording without a sample has fewer records than this.
 const MAX_RECORDS_BEFORE_SAMPLE: usize = 100_000;
 
-/// File that already has the name of a recording.
+/// Kind of the file that exists at the path of a new recording.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Present {
-    /// No file, an empty file, or a recording without a sample.
-    Nothing,
-    /// A recording to keep.
+pub(crate) enum ExistingFile {
+    /// No file, an empty file, or a recording without a sample. May be overwritten.
+    Replaceable,
+    /// A recording that must be kept.
     Recording,
 }
 
-/// Returns whether this user may make a recording at `path`.
+/// Checks that this user may create a recording at `path`.
 ///
 /// # Errors
-/// The reason why not.
+/// The reason why a recording is refused.
 pub fn check_place(path: &Path) -> io::Result<()> {
-    look(path).map(drop)
+    inspect(path).map(drop)
 }
 
-pub(crate) fn look(path: &Path) -> io::Result<Present> {
-    let present = present(path)?;
+/// Classifies the existing file, and checks that it and its images can be renamed if necessary.
+pub(crate) fn inspect(path: &Path) -> io::Result<ExistingFile> {
+    let existing = classify_existing(path)?;
     check_directory(&images(path))?;
-    if present == Present::Recording {
+    if existing == ExistingFile::Recording {
         let old = old(path);
-        self::present(&old).map_err(|error| about(&old, &error))?;
-        removable(&images(&old))?;
+        self::classify_existing(&old).map_err(|error| error_about(&old, &error))?;
+        open_removable(&images(&old))?;
     }
-    Ok(present)
+    Ok(existing)
 }
 
 fn check_directory(path: &Path) -> io::Result<()> {
     match OwnDirectory::open(path) {
-        Err(error) if error.kind() != ErrorKind::NotFound => Err(about(path, &error)),
+        Err(error) if error.kind() != ErrorKind::NotFound => Err(error_about(path, &error)),
         _ => Ok(()),
     }
 }
 
-fn present(path: &Path) -> io::Result<Present> {
+fn classify_existing(path: &Path) -> io::Result<ExistingFile> {
     let refuse = |reason| Err(io::Error::other(reason));
     match fs::symlink_metadata(path) {
-        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(Present::Nothing),
+        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(ExistingFile::Replaceable),
         Err(error) => return Err(error),
         Ok(link) if link.is_symlink() && !path.exists() => return refuse("it is a dangling link"),
         Ok(_) => {}
     }
-    let found = fs::metadata(path)?;
-    if !found.is_file() {
+    let metadata = fs::metadata(path)?;
+    if !metadata.is_file() {
         return refuse("it is not a regular file");
     }
-    if found.len() == 0 {
-        return Ok(Present::Nothing);
+    if metadata.len() == 0 {
+        return Ok(ExistingFile::Replaceable);
     }
     let file = File::open(path)?;
     let mut magic = [0; MAGIC.len()];
     if file.read_exact_at(&mut magic, 0).is_err() || magic != *MAGIC {
         return refuse("it exists and is not a recording");
     }
-    Ok(if may_have_sample(&file, found.len()) { Present::Recording } else { Present::Nothing })
+    Ok(if may_have_sample(&file, metadata.len()) { ExistingFile::Recording } else { ExistingFile::Replaceable })
 }
 
-/// Returns whether a recording, ours or perf's, has a sample, as far as can be told.
+/// Returns true if a recording, ours or perf's, may contain a sample.
 fn may_have_sample(file: &File, length: u64) -> bool {
-    let word = |at: u64| {
+    let read_word = |offset: u64| {
         let mut bytes = [0; 8];
-        file.read_exact_at(&mut bytes, at).ok().map(|()| u64::from_le_bytes(bytes))
+        file.read_exact_at(&mut bytes, offset).ok().map(|()| u64::from_le_bytes(bytes))
     };
-    // Of a pipe it has a shorter header.
-    let Some(_) = word(8).filter(|&header| header >= DATA_OFFSET_AT) else { return true };
-    let (Some(start), Some(size)) = (word(DATA_OFFSET_AT), word(DATA_SIZE_AT)) else { return true };
-    // perf writes the size at the end.
+    // In perf's pipe mode the header is shorter.
+    let Some(_) = read_word(8).filter(|&header| header >= DATA_START_OFFSET) else { return true };
+    let (Some(start), Some(size)) = (read_word(DATA_START_OFFSET), read_word(DATA_SIZE_OFFSET)) else { return true };
+    // perf writes the size at the end of the recording.
     let end = if size == 0 { length } else { start.saturating_add(size).min(length) };
-    let mut at = start;
+    let mut position = start;
     for _ in 0..MAX_RECORDS_BEFORE_SAMPLE {
-        if at >= end {
+        if position >= end {
             return false;
         }
-        let Some(header) = word(at) else { return true };
+        let Some(header) = read_word(position) else { return true };
         let (kind, size) = (header as u32, header >> 48);
-        let holds_samples = [PERF_RECORD_SAMPLE, PERF_RECORD_COMPRESSED, PERF_RECORD_COMPRESSED2, PERF_RECORD_AUXTRACE];
-        if holds_samples.contains(&kind) || size < 8 {
+        let kinds_with_samples =
+            [PERF_RECORD_SAMPLE, PERF_RECORD_COMPRESSED, PERF_RECORD_COMPRESSED2, PERF_RECORD_AUXTRACE];
+        if kinds_with_samples.contains(&kind) || size < 8 {
             return true;
         }
-        at += size;
+        position += size;
     }
     true
 }
 
-/// Makes the file with these bytes. A recording that is there becomes FILE.old; when anything fails, nothing has
-/// changed.
+/// Creates the file with these bytes. An existing recording is renamed to FILE.old. On an error nothing has changed.
 pub(crate) fn create(path: &Path, bytes: &[u8]) -> io::Result<File> {
     let mut file = Replacement::private(path)?;
     file.file().write_all_at(bytes, 0)?;
@@ -122,86 +123,87 @@ pub(crate) fn create(path: &Path, bytes: &[u8]) -> io::Result<File> {
     file.into_file()
 }
 
-/// Renames a recording to FILE.old, with its images.
+/// Renames a recording to FILE.old, together with its images.
 ///
 /// # Errors
-/// When a file is in the way; then nothing has changed.
+/// If an existing file or directory must not be replaced. Nothing has changed then.
 pub fn set_aside(path: &Path) -> io::Result<()> {
-    if look(path)? == Present::Nothing {
+    if inspect(path)? == ExistingFile::Replaceable {
         return Ok(());
     }
     let old = old(path);
-    let (beside, beside_old) = (images(path), images(&old));
-    remove_directory(&beside_old)?;
-    let has_images = match fs::rename(&beside, &beside_old) {
-        Err(error) if error.kind() != ErrorKind::NotFound => return Err(about(&beside, &error)),
-        renamed => renamed.is_ok(),
+    let (images_path, old_images_path) = (images(path), images(&old));
+    remove_directory(&old_images_path)?;
+    let has_images = match fs::rename(&images_path, &old_images_path) {
+        Err(error) if error.kind() != ErrorKind::NotFound => return Err(error_about(&images_path, &error)),
+        result => result.is_ok(),
     };
     fs::rename(path, &old).inspect_err(|_| {
         if has_images {
-            let _ = fs::rename(&beside_old, &beside);
+            let _ = fs::rename(&old_images_path, &images_path);
         }
     })
 }
 
-/// A directory of images and the names in it, if there is one.
-fn removable(path: &Path) -> io::Result<Option<(OwnDirectory, Vec<OsString>)>> {
+/// Opens a directory of images that may be removed, and lists it. `None` if there is no directory.
+fn open_removable(path: &Path) -> io::Result<Option<(OwnDirectory, Vec<OsString>)>> {
     let directory = match OwnDirectory::open(path) {
         Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
-        opened => opened.map_err(|error| about(path, &error))?,
+        result => result.map_err(|error| error_about(path, &error))?,
     };
     let names = directory.names()?;
     if names.iter().any(|name| !name.to_str().is_some_and(is_beside)) {
-        return Err(about(path, &io::Error::other("it has files that are not of a recording")));
+        return Err(error_about(path, &io::Error::other("it has files that are not of a recording")));
     }
     Ok(Some((directory, names)))
 }
 
 fn remove_directory(path: &Path) -> io::Result<()> {
-    let Some((directory, names)) = removable(path)? else { return Ok(()) };
+    let Some((directory, names)) = open_removable(path)? else { return Ok(()) };
     names.iter().try_for_each(|name| directory.remove_file(name))?;
     fs::remove_dir(path)
 }
 
-/// An error about a file beside the recording.
-fn about(path: &Path, error: &io::Error) -> io::Error {
+/// Adds the name of a file next to the recording to an error.
+fn error_about(path: &Path, error: &io::Error) -> io::Error {
     io::Error::new(error.kind(), format!("{}: {error}", path.file_name().unwrap_or_default().display()))
 }
 
-/// The directory beside a recording. It keeps images, because the directory of a process's images is removed some time
-/// after the process ends.
+/// The directory of images next to a recording. It keeps images, because a process's own image directory is removed
+/// some time after the process exits.
 #[derive(Debug)]
-pub(crate) struct Pins {
+pub(crate) struct PinnedImages {
     directory: PathBuf,
-    /// Images to keep once the recording has its place; `None` since then.
-    waiting: Option<Vec<PathBuf>>,
+    /// Images to keep once the recording's file has been created; `None` afterwards.
+    deferred: Option<Vec<PathBuf>>,
 }
 
-impl Pins {
-    pub(crate) fn beside(recording: &Path) -> Pins {
-        Pins { directory: images(recording), waiting: Some(Vec::new()) }
+impl PinnedImages {
+    pub(crate) fn for_recording(recording: &Path) -> PinnedImages {
+        PinnedImages { directory: images(recording), deferred: Some(Vec::new()) }
     }
 
     pub(crate) fn directory(&self) -> &Path {
         &self.directory
     }
 
-    /// Gives the image another name there, or copies it. Returns its path; `None` where neither is possible.
+    /// Links or copies the image into the directory, or defers that. Returns the new path; `None` if neither is
+    /// possible.
     pub(crate) fn pin(&mut self, image: &Path) -> Option<PathBuf> {
         let pinned = self.directory.join(pinned_name(image)?);
-        match &mut self.waiting {
+        match &mut self.deferred {
             Some(waiting) => {
                 waiting.push(image.to_owned());
                 Some(pinned)
             }
-            None => keep(&self.directory, image).then_some(pinned),
+            None => keep_image(&self.directory, image).then_some(pinned),
         }
     }
 
-    /// The recording has its place: no earlier one has these names.
-    pub(crate) fn has_place(&mut self) {
-        for image in self.waiting.take().into_iter().flatten() {
-            keep(&self.directory, &image);
+    /// Keeps the deferred images. Called when the recording's file exists, and an earlier recording has been renamed.
+    pub(crate) fn pin_deferred(&mut self) {
+        for image in self.deferred.take().into_iter().flatten() {
+            keep_image(&self.directory, &image);
         }
     }
 }
@@ -211,9 +213,9 @@ fn pinned_name(image: &Path) -> Option<String> {
     Some(format!("{parent}-{}", image.file_name()?.to_str()?))
 }
 
-fn keep(directory: &Path, image: &Path) -> bool {
+fn keep_image(directory: &Path, image: &Path) -> bool {
     let Some(name) = pinned_name(image) else { return false };
-    let kept = OwnDirectory::create(directory).and_then(|directory| {
+    let result = OwnDirectory::create(directory).and_then(|directory| {
         if directory.contains(&name) || directory.link(image, &name).is_ok() {
             return Ok(());
         }
@@ -222,7 +224,8 @@ fn keep(directory: &Path, image: &Path) -> bool {
         };
         directory.copy(OwnDirectory::open(parent)?.open_file(file)?, &name).map(drop)
     });
-    kept.inspect_err(|error| log_line!(Warn, "cannot keep {} in {}: {error}", image.display(), directory.display()))
+    result
+        .inspect_err(|error| log_line!(Warn, "cannot keep {} in {}: {error}", image.display(), directory.display()))
         .is_ok()
 }
 
@@ -233,35 +236,35 @@ mod tests {
     use super::*;
     use crate::options::Options;
     use crate::output::Output;
-    use crate::perf_data::{self, Attribute, Batch, DATA_OFFSET, Features, Moment};
+    use crate::perf_data::{self, Attribute, Batch, DATA_OFFSET, Features, SampleId};
 
-    /// A directory removed at the end, with the name of a recording in it.
-    struct Scene {
+    /// A temporary directory, removed on drop, and the path of a recording in it.
+    struct Fixture {
         directory: PathBuf,
         file: PathBuf,
     }
 
-    impl Scene {
-        fn new(test: &str) -> Scene {
+    impl Fixture {
+        fn new(test: &str) -> Fixture {
             let directory = std::env::temp_dir().join(format!("jitlisten-place-{test}-{}", std::process::id()));
             fs::create_dir(&directory).unwrap();
-            Scene { file: directory.join("prof.data"), directory }
+            Fixture { file: directory.join("prof.data"), directory }
         }
 
         fn open(&self) -> io::Result<Output> {
             Output::open(&self.file, false, Attribute::new(&Options::new(&self.file), None))
         }
 
-        /// A whole recording by the process `pid`, with an image if it has a sample.
+        /// Writes a complete recording by the process `pid`; with an image if it has a sample.
         fn record(&self, pid: u32, has_sample: bool) {
             let mut output = self.open().unwrap();
-            let at = Moment { pid, tid: pid, time: 1 };
+            let id = SampleId { pid, tid: pid, time: 1 };
             let mut batch = Batch::default();
-            batch.comm(at, b"program", false);
+            batch.comm(id, b"program", false);
             if has_sample {
-                batch.sample(at, 1, &[0x1000]);
+                batch.sample(id, 1, &[0x1000]);
             }
-            if has_sample || !output.is_later() {
+            if has_sample || !output.is_deferred() {
                 output.append(&batch).unwrap();
                 let images = OwnDirectory::create(&images(&self.file)).unwrap();
                 images.write(format!("python-{pid}-1f-0.so"), b"x").unwrap();
@@ -269,8 +272,8 @@ mod tests {
             output.finish(&Features::default()).unwrap();
         }
 
-        /// The process of a recording and its images.
-        fn has(&self, file: &Path) -> (Option<u32>, Vec<OsString>) {
+        /// Returns the process of a recording, and its images.
+        fn describe(&self, file: &Path) -> (Option<u32>, Vec<OsString>) {
             let images = OwnDirectory::open(&images(file)).and_then(|directory| directory.names());
             (crate::output::first_process(file), images.unwrap_or_default())
         }
@@ -280,121 +283,134 @@ mod tests {
         }
     }
 
-    impl Drop for Scene {
+    impl Drop for Fixture {
         fn drop(&mut self) {
             let _ = fs::remove_dir_all(&self.directory);
         }
     }
 
-    fn of(pid: u32) -> (Option<u32>, Vec<OsString>) {
+    /// The expected result of `Fixture::describe` for a recording by `pid`.
+    fn recording_by(pid: u32) -> (Option<u32>, Vec<OsString>) {
         (Some(pid), vec![OsString::from(format!("python-{pid}-1f-0.so"))])
     }
 
     #[test]
     fn a_recording_gets_another_name_with_its_images() {
-        let scene = Scene::new("old");
-        scene.record(1, true);
-        scene.record(2, true);
-        assert_eq!((scene.has(&scene.file), scene.has(&old(&scene.file))), (of(2), of(1)));
-        scene.record(3, true);
-        assert_eq!((scene.has(&scene.file), scene.has(&old(&scene.file))), (of(3), of(2)));
-        let names = fs::read_dir(&scene.directory).unwrap().flatten().map(|entry| entry.file_name());
+        let fixture = Fixture::new("old");
+        fixture.record(1, true);
+        fixture.record(2, true);
+        assert_eq!(
+            (fixture.describe(&fixture.file), fixture.describe(&old(&fixture.file))),
+            (recording_by(2), recording_by(1))
+        );
+        fixture.record(3, true);
+        assert_eq!(
+            (fixture.describe(&fixture.file), fixture.describe(&old(&fixture.file))),
+            (recording_by(3), recording_by(2))
+        );
+        let names = fs::read_dir(&fixture.directory).unwrap().flatten().map(|entry| entry.file_name());
         assert_eq!(names.count(), 4, "nothing else is left");
     }
 
     #[test]
     fn a_recording_without_a_sample_changes_nothing() {
-        let scene = Scene::new("nothing");
-        scene.record(1, false);
-        assert!(scene.file.exists(), "nothing was there");
-        scene.record(2, true);
-        assert!(!old(&scene.file).exists(), "one without a sample is not kept");
-        fs::remove_file(images(&scene.file).join("python-1-1f-0.so")).unwrap();
-        scene.record(3, true);
-        scene.record(4, false);
-        assert_eq!((scene.has(&scene.file), scene.has(&old(&scene.file))), (of(3), of(2)));
+        let fixture = Fixture::new("nothing");
+        fixture.record(1, false);
+        assert!(fixture.file.exists(), "nothing was there");
+        fixture.record(2, true);
+        assert!(!old(&fixture.file).exists(), "one without a sample is not kept");
+        fs::remove_file(images(&fixture.file).join("python-1-1f-0.so")).unwrap();
+        fixture.record(3, true);
+        fixture.record(4, false);
+        assert_eq!(
+            (fixture.describe(&fixture.file), fixture.describe(&old(&fixture.file))),
+            (recording_by(3), recording_by(2))
+        );
     }
 
     #[test]
     fn modes_are_of_this_user_alone() {
-        let scene = Scene::new("modes");
-        scene.record(1, true);
+        let fixture = Fixture::new("modes");
+        fixture.record(1, true);
         let mode = |path: &Path| fs::symlink_metadata(path).unwrap().permissions().mode() & 0o777;
-        let image = images(&scene.file).join("python-1-1f-0.so");
-        assert_eq!([mode(&scene.file), mode(&images(&scene.file)), mode(&image)], [0o600, 0o700, 0o600]);
+        let image = images(&fixture.file).join("python-1-1f-0.so");
+        assert_eq!([mode(&fixture.file), mode(&images(&fixture.file)), mode(&image)], [0o600, 0o700, 0o600]);
     }
 
     #[test]
     fn what_another_user_controls_is_refused() {
-        let scene = Scene::new("refused");
-        let directory = images(&scene.file);
+        let fixture = Fixture::new("refused");
+        let directory = images(&fixture.file);
         fs::create_dir(&directory).unwrap();
         fs::set_permissions(&directory, fs::Permissions::from_mode(0o777)).unwrap();
-        assert_eq!(scene.refusal(), "prof.data.images: other users may write to it");
-        assert!(check_place(&scene.file).is_err());
+        assert_eq!(fixture.refusal(), "prof.data.images: other users may write to it");
+        assert!(check_place(&fixture.file).is_err());
         fs::remove_dir(&directory).unwrap();
         symlink("/tmp", &directory).unwrap();
-        assert_eq!(scene.refusal(), "prof.data.images: not a directory");
+        assert_eq!(fixture.refusal(), "prof.data.images: not a directory");
         fs::remove_file(&directory).unwrap();
-        symlink(scene.directory.join("elsewhere"), &scene.file).unwrap();
-        assert_eq!(scene.refusal(), "it is a dangling link");
-        assert!(!scene.directory.join("elsewhere").exists());
+        symlink(fixture.directory.join("elsewhere"), &fixture.file).unwrap();
+        assert_eq!(fixture.refusal(), "it is a dangling link");
+        assert!(!fixture.directory.join("elsewhere").exists());
     }
 
     #[test]
     fn the_old_name_is_not_taken_from_other_files() {
-        let scene = Scene::new("others");
-        scene.record(1, true);
-        fs::write(old(&scene.file), "precious").unwrap();
-        assert_eq!(scene.refusal(), "prof.data.old: it exists and is not a recording");
-        fs::remove_file(old(&scene.file)).unwrap();
-        fs::create_dir(images(&old(&scene.file))).unwrap();
-        let notes = images(&old(&scene.file)).join("notes.txt");
+        let fixture = Fixture::new("others");
+        fixture.record(1, true);
+        fs::write(old(&fixture.file), "precious").unwrap();
+        assert_eq!(fixture.refusal(), "prof.data.old: it exists and is not a recording");
+        fs::remove_file(old(&fixture.file)).unwrap();
+        fs::create_dir(images(&old(&fixture.file))).unwrap();
+        let notes = images(&old(&fixture.file)).join("notes.txt");
         fs::write(&notes, "precious").unwrap();
-        assert_eq!(scene.refusal(), "prof.data.old.images: it has files that are not of a recording");
-        // A file may come there later.
-        fs::rename(&notes, scene.directory.join("notes.txt")).unwrap();
-        let mut output = scene.open().unwrap();
-        fs::rename(scene.directory.join("notes.txt"), &notes).unwrap();
+        assert_eq!(fixture.refusal(), "prof.data.old.images: it has files that are not of a recording");
+        // The file may also appear after the check.
+        fs::rename(&notes, fixture.directory.join("notes.txt")).unwrap();
+        let mut output = fixture.open().unwrap();
+        fs::rename(fixture.directory.join("notes.txt"), &notes).unwrap();
         let mut batch = Batch::default();
-        batch.sample(Moment { pid: 1, tid: 1, time: 1 }, 1, &[]);
+        batch.sample(SampleId { pid: 1, tid: 1, time: 1 }, 1, &[]);
         let error = output.append(&batch).unwrap_err().to_string();
         assert_eq!(error, "prof.data.old.images: it has files that are not of a recording");
         drop(output);
-        assert_eq!((scene.has(&scene.file), fs::read(notes).unwrap()), (of(1), b"precious".to_vec()));
-        assert_eq!(fs::read_dir(&scene.directory).unwrap().count(), 3, "no temporary file is left");
+        assert_eq!(
+            (fixture.describe(&fixture.file), fs::read(notes).unwrap()),
+            (recording_by(1), b"precious".to_vec())
+        );
+        assert_eq!(fs::read_dir(&fixture.directory).unwrap().count(), 3, "no temporary file is left");
     }
 
     #[test]
     fn perf_recordings_count_as_recordings_with_samples() {
-        let scene = Scene::new("perf");
+        let fixture = Fixture::new("perf");
         let mut header = perf_data::header(&Attribute::new(&Options::new("x"), None), 0, &[]);
         header.resize(DATA_OFFSET as usize, 0);
         for (records, expected) in [
-            (&[][..], Present::Nothing),
-            // perf writes the size of the data at the end.
-            (&(u64::from(PERF_RECORD_SAMPLE) | 8 << 48).to_le_bytes(), Present::Recording),
-            (&(u64::from(PERF_RECORD_COMPRESSED2) | 8 << 48).to_le_bytes(), Present::Recording),
-            (&(3_u64 | 8 << 48).to_le_bytes(), Present::Nothing),
-            (&[0; 8], Present::Recording),
+            (&[][..], ExistingFile::Replaceable),
+            // perf writes the size of the data at the end of the recording.
+            (&(u64::from(PERF_RECORD_SAMPLE) | 8 << 48).to_le_bytes(), ExistingFile::Recording),
+            (&(u64::from(PERF_RECORD_COMPRESSED2) | 8 << 48).to_le_bytes(), ExistingFile::Recording),
+            (&(3_u64 | 8 << 48).to_le_bytes(), ExistingFile::Replaceable),
+            (&[0; 8], ExistingFile::Recording),
         ] {
-            fs::write(&scene.file, [&header, records].concat()).unwrap();
-            assert_eq!(look(&scene.file).unwrap(), expected, "{records:x?}");
+            fs::write(&fixture.file, [&header, records].concat()).unwrap();
+            assert_eq!(inspect(&fixture.file).unwrap(), expected, "{records:x?}");
         }
-        fs::write(&scene.file, [&MAGIC[..], &16_u64.to_le_bytes(), &[0; 100]].concat()).unwrap();
-        assert_eq!(look(&scene.file).unwrap(), Present::Recording, "of a pipe");
+        fs::write(&fixture.file, [&MAGIC[..], &16_u64.to_le_bytes(), &[0; 100]].concat()).unwrap();
+        assert_eq!(inspect(&fixture.file).unwrap(), ExistingFile::Recording, "of a pipe");
     }
 
     #[test]
     fn images_are_kept_once_the_recording_has_its_place() {
-        let scene = Scene::new("pins");
-        let process = scene.directory.join("image-4711-9");
+        let fixture = Fixture::new("pins");
+        let process = fixture.directory.join("image-4711-9");
         let image = OwnDirectory::create_new(&process).unwrap();
         image.write("object-0.so", b"x").unwrap();
-        let mut pins = Pins::beside(&scene.file);
+        let mut pins = PinnedImages::for_recording(&fixture.file);
         let pinned = pins.pin(&process.join("object-0.so")).unwrap();
         assert!(!pinned.exists() && !pins.directory().exists());
-        pins.has_place();
+        pins.pin_deferred();
         assert_eq!(fs::metadata(&pinned).unwrap().nlink(), 2);
         assert_eq!(pins.pin(&process.join("object-0.so")), Some(pinned));
         assert_eq!(pins.pin(&process.join("object-1.so")), None, "it is gone");

@@ -1,4 +1,4 @@
-//! Recordings: one at a time, any number one after the other.
+//! Starts and stops recordings, one at a time.
 
 use std::ffi::c_void;
 use std::fs;
@@ -16,7 +16,7 @@ use jitlisten::plumbing::{
 use jitlisten::{Session, log_line};
 
 use crate::code_map::UNKNOWN_CODE;
-use crate::disposition::{self, SIGNAL, end_process};
+use crate::disposition::{self, SAMPLING_SIGNAL, end_process};
 use crate::event_name::Counter;
 use crate::events::{self, Observer};
 use crate::handler;
@@ -25,40 +25,43 @@ use crate::options::Options;
 use crate::output::{self, Output};
 use crate::perf_data::Attribute;
 use crate::process::Process;
-use crate::slot::PROCESS;
-use crate::threads::{self, ACTIVE, SAMPLED, WITHOUT_TIMER};
+use crate::slot::RECORDED_PID;
+use crate::threads::{self, ACTIVE, SAMPLED_THREADS, THREADS_WITHOUT_TIMER};
 use crate::writer::{
-    self, ABANDON, COUNTERS, End, GAIT, HAS_NO_FILE, Inherited, MAKE_FILE, PLACED, STOP, WORK, WRITTEN, Writer,
+    self, ABANDON_REQUESTED, COUNTERS, End, FILE_CREATED, FILE_PENDING, FILE_REQUESTED, Inherited, RECORDING_WRITTEN,
+    STOP_REQUESTED, WRITER_MODE, WRITER_STATE, Writer,
 };
 use crate::{clock, code_map, fatal, leaving, measure, process, python, sanitizer, slot, timer, vdso, wake};
 
-/// Names the process that has begun the file, for itself after `exec(2)`.
-const BEGUN: &str = "JITLISTEN_RECORD_BEGUN";
-const VARIABLE: &str = "JITLISTEN_RECORD";
+/// Environment variable with the PID of the process that created the file. That process recognizes itself after
+/// `exec(2)`.
+const FILE_OWNER_VARIABLE: &str = "JITLISTEN_RECORD_BEGUN";
+/// Environment variable that requests a recording; its value is parsed by [`Options`].
+const RECORD_VARIABLE: &str = "JITLISTEN_RECORD";
 
-/// Why there is no recording.
+/// The reason why a recording failed.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum Error {
-    /// One is being made already.
+    /// A recording is already running.
     AlreadyRecording,
-    /// None is being made.
+    /// No recording is running.
     NotRecording,
-    /// What was asked for makes no sense.
+    /// The options are invalid.
     Options(String),
     /// The file cannot be written.
     Output(std::path::PathBuf, std::io::Error),
-    /// Every signal that could be taken is in use.
+    /// Every candidate signal already has a handler.
     NoSignal,
-    /// There is no thread to be had.
+    /// The writer thread cannot be created; the `errno` value.
     NoThread(i32),
-    /// This machine's registers are not known.
+    /// This processor architecture is unsupported.
     Machine,
-    /// The process that wanted it is gone.
+    /// The process that requested the recording has exited.
     RecorderGone,
-    /// The program has a runtime that cannot be recorded.
+    /// The program uses ThreadSanitizer, which cannot be recorded.
     ThreadSanitizer,
-    /// The kernel does not count that event for us.
+    /// The kernel refuses to count this event.
     Counter(String, std::io::Error),
 }
 
@@ -70,7 +73,7 @@ impl std::fmt::Display for Error {
             Error::Options(text) => f.write_str(text),
             Error::Output(path, error) => write!(f, "cannot write {}: {error}", path.display()),
             Error::NoSignal => f.write_str("every signal that could be taken is in use"),
-            Error::NoThread(number) => write!(f, "start a thread: error {number}"),
+            Error::NoThread(errno) => write!(f, "start a thread: error {errno}"),
             Error::RecorderGone => f.write_str("the process that asked for the recording has ended"),
             Error::ThreadSanitizer => f.write_str("a program with ThreadSanitizer cannot be recorded"),
             Error::Machine => f.write_str("threads are sampled on x86_64 and aarch64 only"),
@@ -81,36 +84,38 @@ impl std::fmt::Display for Error {
 
 impl std::error::Error for Error {}
 
-/// What a recording consists of.
+/// Counters of a recording.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Statistics {
     /// Samples in the file.
     pub samples: u64,
-    /// Of those, with a stack that does not reach the thread's start.
+    /// Samples whose stack could not be unwound to the thread's start.
     pub incomplete: u64,
-    /// Of those that reach it not, cut off because they were too deep.
+    /// Samples whose stack was truncated because it was too deep.
     pub truncated: u64,
-    /// Samples for which there was no space.
+    /// Samples that were dropped for lack of space.
     pub lost: u64,
     /// Threads that were sampled.
     pub threads: u64,
-    /// Threads for which no timer was to be had.
+    /// Threads that could not be sampled, because no timer was available.
     pub threads_without_timer: u64,
-    /// Bytes of the file.
+    /// Size of the file in bytes.
     pub bytes: u64,
-    /// Whether the file could not be written to its end.
+    /// Write errors; after the first one the recording ends.
     pub failures: u64,
 }
 
+/// The recording that is now running.
 struct Running {
     options: Options,
     path: PathBuf,
     enabled_images: bool,
 }
 
-/// The recorder is gone, and the recording has ended with it.
+/// True if the recording has ended by itself, because its recorder has exited.
 static ABANDONED: AtomicBool = AtomicBool::new(false);
 
+/// The running recording, if any.
 static STATE: Mutex<Option<Running>> = Mutex::new(None);
 
 fn state() -> MutexGuard<'static, Option<Running>> {
@@ -120,65 +125,66 @@ fn state() -> MutexGuard<'static, Option<Running>> {
 /// Starts a recording.
 ///
 /// # Errors
-/// See [`Error`].
+/// One of [`Error`], if the recording cannot start.
 pub fn start(options: Options) -> Result<(), Error> {
-    look_around()?;
+    inspect_process()?;
     start_in(&mut state(), options, None, false, |_| false)
 }
 
-/// Learns of the process; asks the loader.
-fn look_around() -> Result<(), Error> {
-    vdso::look();
-    fatal::look();
-    if sanitizer::look() { Err(Error::ThreadSanitizer) } else { Ok(()) }
+/// Inspects the loaded libraries. Calls the loader, so no lock may be held.
+fn inspect_process() -> Result<(), Error> {
+    vdso::find_functions();
+    fatal::detect_interposition();
+    if sanitizer::detect() { Err(Error::ThreadSanitizer) } else { Ok(()) }
 }
 
-/// Ends it. The file is whole when this returns.
+/// Ends the recording. The file is complete when this returns.
 ///
 /// # Errors
-/// When none is being made.
+/// [`Error::NotRecording`] if no recording is running.
 pub fn stop() -> Result<Statistics, Error> {
     stop_in(&mut state())
 }
 
-/// Has the writer end the recording. Wherever the caller is: takes no lock, and allocates nothing. Returns 0 if there
-/// is none, 1 while it is written, 2 when the file is whole.
+/// Asks the writer to end the recording. May be called anywhere: takes no lock and allocates nothing. Returns 0 if no
+/// recording is running, 1 while the file is being written, 2 when it is complete.
 pub fn end_soon() -> u32 {
     let Ok(state) = STATE.try_lock() else { return 1 };
-    if state.is_none() || PROCESS.load(Ordering::Acquire) != std::process::id() {
+    if state.is_none() || RECORDED_PID.load(Ordering::Acquire) != std::process::id() {
         return 0;
     }
-    if WRITTEN.load(Ordering::Acquire) {
+    if RECORDING_WRITTEN.load(Ordering::Acquire) {
         return 2;
     }
-    ABANDON.store(true, Ordering::Release);
-    wake::writer();
+    ABANDON_REQUESTED.store(true, Ordering::Release);
+    wake::notify_writer();
     1
 }
 
-/// The state is held until the writer is gone: another thread must not start the next recording before that.
+/// Ends the recording. The state stays locked until the writer has exited, so no other thread starts a recording
+/// before.
 fn stop_in(state: &mut Option<Running>) -> Result<Statistics, Error> {
     let running = state.take().ok_or(Error::NotRecording)?;
-    STOP.store(true, Ordering::Release);
-    wake::writer();
+    STOP_REQUESTED.store(true, Ordering::Release);
+    wake::notify_writer();
     wake::join_writer();
-    handler::take_ours();
+    handler::drain_pending_ticks();
     if !ABANDONED.swap(false, Ordering::AcqRel) {
-        leave_code(running.enabled_images);
+        stop_observing_code(running.enabled_images);
     }
     Ok(statistics())
 }
 
-/// The file of the recording that is being made; `Some(None)` until the file has its place: see `place.rs`. Waits for
-/// nothing.
+/// Returns the path of the running recording; `Some(None)` until its file has been created (`place.rs`). Never blocks.
 pub fn current() -> Option<Option<PathBuf>> {
     let state = STATE.try_lock().ok()?;
-    let is_running = PROCESS.load(Ordering::Acquire) == std::process::id() && !WRITTEN.load(Ordering::Acquire);
+    let is_running =
+        RECORDED_PID.load(Ordering::Acquire) == std::process::id() && !RECORDING_WRITTEN.load(Ordering::Acquire);
     let running = state.as_ref().filter(|_| is_running)?;
-    Some(PLACED.load(Ordering::Acquire).then(|| running.path.clone()))
+    Some(FILE_CREATED.load(Ordering::Acquire).then(|| running.path.clone()))
 }
 
-/// The counters of the recording that is being made, or of the last one.
+/// Returns the counters of the running recording, or of the last one.
 pub fn statistics() -> Statistics {
     let get = |counter: &std::sync::atomic::AtomicU64| counter.load(Ordering::Relaxed);
     Statistics {
@@ -186,15 +192,16 @@ pub fn statistics() -> Statistics {
         incomplete: get(&COUNTERS.incomplete),
         truncated: get(&COUNTERS.truncated),
         lost: get(&COUNTERS.lost),
-        threads: get(&SAMPLED),
-        threads_without_timer: get(&WITHOUT_TIMER),
+        threads: get(&SAMPLED_THREADS),
+        threads_without_timer: get(&THREADS_WITHOUT_TIMER),
         bytes: get(&COUNTERS.bytes),
         failures: get(&COUNTERS.failures),
     }
 }
 
-/// `inherited` is the child's of a fork, which has one thread. Many children end before their first sample: those leave
-/// no file. `continues` tells of the file whether this process began it.
+/// Starts a recording with the state locked. `inherited` is set in a fork child, which has a single thread. A child
+/// that ends before its first sample leaves no file. `continues` returns true if this process created the existing
+/// file.
 fn start_in(
     state: &mut Option<Running>,
     options: Options,
@@ -205,12 +212,12 @@ fn start_in(
     if !cfg!(any(target_arch = "x86_64", target_arch = "aarch64")) {
         return Err(Error::Machine);
     }
-    // A request that came late: its caller has stopped waiting.
+    // The request is too late: the requesting process no longer waits for it.
     if options.recorder.is_some_and(Process::has_ended) {
         return Err(Error::RecorderGone);
     }
-    // It has ended by itself, and may not have been stopped.
-    if ABANDONED.load(Ordering::Acquire) || WRITTEN.load(Ordering::Acquire) {
+    // The previous recording has ended by itself, and may not have been stopped yet.
+    if ABANDONED.load(Ordering::Acquire) || RECORDING_WRITTEN.load(Ordering::Acquire) {
         let _ = stop_in(state);
     }
     if state.is_some() {
@@ -218,133 +225,134 @@ fn start_in(
     }
     crate::options::checked_hz(options.hz).map_err(Error::Options)?;
     let options = options.absolute();
-    let path = options.path(std::process::id(), &process::system().0);
-    let counter = permitted(&options)?;
+    let path = options.path(std::process::id(), &process::host_and_release().0);
+    let counter = permitted_counter(&options)?;
     let append = continues(&path);
     let attribute = Attribute::new(&options, counter.as_ref());
     let output = if is_child {
-        Output::later(&path, append, attribute)
+        Output::deferred(&path, append, attribute)
     } else {
         without_write_signals(|| Output::open(&path, append, attribute))
             .map_err(|error| Error::Output(path.clone(), error))?
     };
-    let signal = signal(counter.is_some()).ok_or(Error::NoSignal)?;
+    let signal = choose_signal(counter.is_some()).ok_or(Error::NoSignal)?;
     exempt_signal(signal);
-    follow_forks::<Held>();
+    follow_forks::<HeldLocks>();
     COUNTERS.reset();
-    SAMPLED.store(0, Ordering::Relaxed);
-    WITHOUT_TIMER.store(0, Ordering::Relaxed);
-    STOP.store(false, Ordering::Release);
-    ABANDON.store(false, Ordering::Release);
-    MAKE_FILE.store(false, Ordering::Release);
-    HAS_NO_FILE.store(output.is_later(), Ordering::Release);
-    WRITTEN.store(false, Ordering::Release);
-    PLACED.store(!output.is_later(), Ordering::Release);
-    slot::discard_all();
+    SAMPLED_THREADS.store(0, Ordering::Relaxed);
+    THREADS_WITHOUT_TIMER.store(0, Ordering::Relaxed);
+    STOP_REQUESTED.store(false, Ordering::Release);
+    ABANDON_REQUESTED.store(false, Ordering::Release);
+    FILE_REQUESTED.store(false, Ordering::Release);
+    FILE_PENDING.store(output.is_deferred(), Ordering::Release);
+    RECORDING_WRITTEN.store(false, Ordering::Release);
+    FILE_CREATED.store(!output.is_deferred(), Ordering::Release);
+    slot::discard_unread_samples();
     UNKNOWN_CODE.store(false, Ordering::Relaxed);
-    PROCESS.store(std::process::id(), Ordering::Release);
+    RECORDED_PID.store(std::process::id(), Ordering::Release);
     measure::configure(options.clock, options.hz, counter.as_ref());
     let enabled_images = observe_code(&options);
-    let until = options.seconds.map(|seconds| clock::monotonic() + u64::from(seconds) * 1_000_000_000);
+    let deadline = options.seconds.map(|seconds| clock::monotonic() + u64::from(seconds) * 1_000_000_000);
     let is_forked = inherited.is_some();
-    let writer = Writer::new(output, until, options.python, options.recorder, inherited.unwrap_or_default());
+    let writer = Writer::new(output, deadline, options.python, options.recorder, inherited.unwrap_or_default());
     let mut writer = Box::new(writer);
-    without_write_signals(|| writer.begin(append));
+    without_write_signals(|| writer.write_preamble(append));
     ACTIVE.store(true, Ordering::Release);
     interpose::adopt_this_thread(0, 0);
     if !is_forked {
         threads::arm_all();
     }
-    match start_writer(Work { writer, enabled_images }) {
+    match start_writer(WriterTask { writer, enabled_images }) {
         Ok(()) => {
-            fatal::handle_all();
+            fatal::install_handlers();
             log_line!(Info, "recording with signal {signal}");
             *state = Some(Running { options, path, enabled_images });
             Ok(())
         }
-        Err((number, _)) => {
+        Err((errno, _)) => {
             ACTIVE.store(false, Ordering::SeqCst);
-            slot::all().for_each(|(_, slot)| threads::disarm(slot));
-            leave_code(enabled_images);
-            Err(Error::NoThread(number))
+            slot::iter().for_each(|(_, slot)| threads::disarm(slot));
+            stop_observing_code(enabled_images);
+            Err(Error::NoThread(errno))
         }
     }
 }
 
-/// Makes a call that the kernel refuses a process with several threads: if the writer's is the only other one, it ends
-/// before the call, and another one goes on afterwards. Where that may not be, the recording ends.
+/// Makes a call that the kernel refuses to a multithreaded process. If the writer is the only other thread, it exits
+/// before the call, and a new writer resumes its work afterwards. If resuming fails, the recording ends.
 pub(crate) fn without_writer<R>(call: impl FnOnce() -> R) -> R {
-    if !leaving::is_recorded() || !threads::may_be_the_only_one() {
+    if !leaving::is_recorded() || !threads::may_be_single_threaded() {
         return call();
     }
-    // A handler of the program's that forks would wait for the state.
+    // A signal handler of the program that forks would otherwise wait for the state.
     let host_state = HostStateGuard::enter();
     let state = STATE.try_lock();
     if state.is_ok() {
         let _ = std::panic::catch_unwind(pause_writer);
     }
     let result = call();
-    let failure = disposition::errno();
+    let saved_errno = disposition::errno();
     if state.is_ok() {
         let _ = std::panic::catch_unwind(resume_writer);
     }
     drop(state);
     drop(host_state);
-    disposition::set_errno(failure);
+    disposition::set_errno(saved_errno);
     result
 }
 
-/// Waits a while until the writer's thread has ended.
+/// Waits until the writer thread has exited, for a limited time.
 fn pause_writer() {
-    GAIT.store(writer::PAUSE, Ordering::Release);
-    wake::writer();
-    let until = clock::monotonic() + leaving::PATIENCE;
-    let is_there = || GAIT.load(Ordering::Acquire) != writer::PAUSED || threads::writer_exists();
-    while is_there() && clock::monotonic() < until {
+    WRITER_MODE.store(writer::PAUSE, Ordering::Release);
+    wake::notify_writer();
+    let deadline = clock::monotonic() + leaving::WRITER_TIMEOUT_NS;
+    let is_writer_alive = || WRITER_MODE.load(Ordering::Acquire) != writer::PAUSED || threads::writer_exists();
+    while is_writer_alive() && clock::monotonic() < deadline {
         std::thread::sleep(Duration::from_micros(100));
     }
 }
 
+/// Starts a new writer thread with the work of the paused one.
 fn resume_writer() {
-    if GAIT.swap(writer::RUN, Ordering::AcqRel) != writer::PAUSED {
+    if WRITER_MODE.swap(writer::RUN, Ordering::AcqRel) != writer::PAUSED {
         return;
     }
     wake::join_writer();
-    let work = PAUSED.swap(ptr::null_mut(), Ordering::AcqRel);
+    let work = PAUSED_WRITER.swap(ptr::null_mut(), Ordering::AcqRel);
     if work.is_null() {
         return;
     }
-    // SAFETY: made by the writer's thread, which has ended, and taken by the exchange.
+    // SAFETY: created by the writer thread, which has exited; the exchange makes this the only owner.
     let work = *unsafe { Box::from_raw(work) };
-    if let Err((number, work)) = start_writer(work) {
-        log_line!(Warn, "the recording ends: start a thread: error {number}");
+    if let Err((errno, work)) = start_writer(work) {
+        log_line!(Warn, "the recording ends: start a thread: error {errno}");
         work.writer.finish();
     }
 }
 
-/// The counter as the kernel allows it.
-fn permitted(options: &Options) -> Result<Option<Counter>, Error> {
+/// Returns the counter in the variant that the kernel permits.
+fn permitted_counter(options: &Options) -> Result<Option<Counter>, Error> {
     let Some(counter) = &options.counter else { return Ok(None) };
     let permitted = counter.clone().permitted(options.hz);
     permitted.map(Some).map_err(|error| Error::Counter(counter.name(), error))
 }
 
-/// The signal of the last recording, if it is still ours and for the same, or a new one.
-fn signal(is_counted: bool) -> Option<i32> {
-    let last = SIGNAL.load(Ordering::Acquire);
-    let is_ours = last != 0 && timer::is_installed(last, handler::handler);
-    if is_ours && timer::is_for(last, is_counted) {
+/// Returns the signal of the last recording, if it is still ours and suits this one; else installs a new one.
+fn choose_signal(for_counter: bool) -> Option<i32> {
+    let last = SAMPLING_SIGNAL.load(Ordering::Acquire);
+    let is_still_ours = last != 0 && timer::is_installed(last, handler::handler);
+    if is_still_ours && timer::is_suitable(last, for_counter) {
         return Some(last);
     }
-    let signal = timer::install(handler::handler, is_counted)?;
-    if is_ours {
-        disposition::give_back(last);
+    let signal = timer::install(handler::handler, for_counter)?;
+    if is_still_ours {
+        disposition::return_to_program(last);
     }
-    SIGNAL.store(signal, Ordering::Release);
+    SAMPLING_SIGNAL.store(signal, Ordering::Release);
     Some(signal)
 }
 
-/// Learns of compiled code, and gives it images. Returns whether they were off.
+/// Observes compiled code, and enables the image sink. Returns true if the sink was disabled.
 fn observe_code(options: &Options) -> bool {
     let Some(session) = Session::process().filter(|session| session.options().active) else { return false };
     session.observe(&Observer);
@@ -356,153 +364,156 @@ fn observe_code(options: &Options) -> bool {
 }
 
 /// Undoes [`observe_code`].
-fn leave_code(enabled_images: bool) {
+fn stop_observing_code(enabled_images: bool) {
     events::forget_code();
     if enabled_images && let Some(session) = Session::process() {
         session.disable(SinkKind::Image);
     }
 }
 
-/// State of the writer's thread.
-struct Work {
+/// The writer, with the state that its thread needs.
+struct WriterTask {
     writer: Box<Writer>,
     enabled_images: bool,
 }
 
-/// From a writer's thread that has ended, for the next one.
-static PAUSED: AtomicPtr<Work> = AtomicPtr::new(ptr::null_mut());
+/// The work of a writer thread that has been paused, for the next one.
+static PAUSED_WRITER: AtomicPtr<WriterTask> = AtomicPtr::new(ptr::null_mut());
 
-/// Starts the writer with every signal blocked.
-fn start_writer(work: Work) -> Result<(), (i32, Work)> {
+/// Starts the writer thread with all signals blocked.
+fn start_writer(work: WriterTask) -> Result<(), (i32, WriterTask)> {
     extern "C-unwind" fn run(work: *mut c_void) -> *mut c_void {
-        // SAFETY: made below for this thread alone.
-        let Work { writer, enabled_images } = *unsafe { Box::from_raw(work.cast::<Work>()) };
+        // SAFETY: created below for this thread alone.
+        let WriterTask { writer, enabled_images } = *unsafe { Box::from_raw(work.cast::<WriterTask>()) };
         let _own = OwnThread::begin();
-        // SAFETY: a terminated name of less than 16 bytes.
+        // SAFETY: the name is NUL-terminated and shorter than 16 bytes.
         unsafe { libc::prctl(libc::PR_SET_NAME, c"jitlisten".as_ptr()) };
-        let ran = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+        let result = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
             let end = writer.run();
             if matches!(end, Ok(End::Abandoned)) {
-                leave_code(enabled_images);
+                stop_observing_code(enabled_images);
                 ABANDONED.store(true, Ordering::Release);
             }
             end
         }));
-        match ran {
+        match result {
             Err(_) => ACTIVE.store(false, Ordering::Release),
-            // The last thread decides the process's status: it has to be that of the program's.
+            // The last thread determines the exit status of the process: it has to be the program's.
             Ok(Ok(End::LastThread)) => end_as_main_thread(),
             Ok(Ok(End::Finished | End::Abandoned)) => {}
             Ok(Err(writer)) => {
-                PAUSED.store(Box::into_raw(Box::new(Work { writer, enabled_images })), Ordering::Release);
+                PAUSED_WRITER.store(Box::into_raw(Box::new(WriterTask { writer, enabled_images })), Ordering::Release);
             }
         }
         ptr::null_mut()
     }
-    /// libc ends the process if every thread of the program has ended by libc's functions, which is status 0.
+    /// Ends this thread with the main thread's status. If every thread of the program has exited through libc, libc
+    /// ends the process with status 0.
     fn end_as_main_thread() {
-        let status = process::status_of_main_thread();
+        let status = process::main_thread_status();
         if libc::WIFSIGNALED(status) {
             end_process(libc::WTERMSIG(status));
         }
-        let none = [0_u64; 16];
-        // Signals come again: that one, and those of handlers of `exit(3)`.
-        // SAFETY: an empty set, which has 128 bytes.
-        unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, none.as_ptr().cast(), ptr::null_mut()) };
+        let empty_set = [0_u64; 16];
+        // Unblock signals: the one raised above, and those that `exit(3)` handlers rely on.
+        // SAFETY: `empty_set` has the 128 bytes of a signal set.
+        unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, empty_set.as_ptr().cast(), ptr::null_mut()) };
         match status {
             0 => {}
             status => {
-                // SAFETY: ends this thread, which owns nothing any more.
+                // SAFETY: ends this thread, which no longer owns anything.
                 unsafe { libc::syscall(libc::SYS_exit, libc::WEXITSTATUS(status)) };
             }
         }
     }
-    let (mut all, mut before) = (MaybeUninit::<libc::sigset_t>::uninit(), MaybeUninit::<libc::sigset_t>::uninit());
-    // SAFETY: writes the set.
-    unsafe { libc::sigfillset(all.as_mut_ptr()) };
+    let (mut all_signals, mut old_mask) =
+        (MaybeUninit::<libc::sigset_t>::uninit(), MaybeUninit::<libc::sigset_t>::uninit());
+    // SAFETY: `sigfillset` initializes the set.
+    unsafe { libc::sigfillset(all_signals.as_mut_ptr()) };
     // SAFETY: the first set was filled, the second one is written.
-    unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, all.as_ptr(), before.as_mut_ptr()) };
+    unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, all_signals.as_ptr(), old_mask.as_mut_ptr()) };
     let work = Box::into_raw(Box::new(work));
     let mut thread = MaybeUninit::uninit();
-    // SAFETY: the function takes what it is given.
-    let failure = unsafe { interpose::create_unsampled(thread.as_mut_ptr(), run, work.cast()) };
-    // SAFETY: the mask that was in force.
-    unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, before.as_ptr(), ptr::null_mut()) };
-    if failure != 0 {
-        // SAFETY: no thread has got it.
-        return Err((failure, *unsafe { Box::from_raw(work) }));
+    // SAFETY: the thread function takes ownership of its argument.
+    let error = unsafe { interpose::create_unsampled(thread.as_mut_ptr(), run, work.cast()) };
+    // SAFETY: `old_mask` was written above.
+    unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, old_mask.as_ptr(), ptr::null_mut()) };
+    if error != 0 {
+        // SAFETY: no thread was created, so the box is still ours.
+        return Err((error, *unsafe { Box::from_raw(work) }));
     }
-    // SAFETY: written by the call, which has succeeded.
-    wake::writer_began(unsafe { thread.assume_init() });
+    // SAFETY: `pthread_create` has succeeded and initialized it.
+    wake::set_writer_thread(unsafe { thread.assume_init() });
     Ok(())
 }
 
-/// Which other processes the variable is for, beside the one it names.
+/// The processes besides the named one that inherit the request in the environment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Heirs {
-    /// None: children sample nothing, unless they are asked for.
+    /// No other process: children are recorded only with the option `children`.
     Nothing,
-    /// Whatever this process starts, if it stands before the program that is meant, as a shell does.
+    /// Every child process, if this process is a launcher such as a shell.
     Descendants,
 }
 
-/// Programs that start another one as a child and wait for it. What any other program starts is not meant: a `popen`
-/// would take the recording over.
-const STANDING_BEFORE: [&str; 22] = [
+/// Programs that start another program as a child and wait for it. Children of any other program are not
+/// recorded: otherwise a `popen` would take over the recording.
+const LAUNCHERS: [&str; 22] = [
     "bash", "busybox", "dash", "fish", "gdb", "ksh", "lldb", "ltrace", "make", "mksh", "perf", "rr", "script",
     "setsid", "sh", "strace", "tcsh", "time", "timeout", "unshare", "watch", "zsh",
 ];
 
-/// Returns whether the program of a process is one of those above, with or without a number after its name
-/// (`perf_6.1`). `pid` may be `self`.
+/// Returns true if the program of a process is a known launcher, with or without a version in its name (`perf_6.1`).
+/// `pid` may be `self`.
 pub fn stands_before(pid: &str) -> bool {
     let Ok(program) = fs::read_link(format!("/proc/{pid}/exe")) else { return false };
     let name = program.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
-    let bare = name.trim_end_matches(|letter: char| letter.is_ascii_digit() || "._-".contains(letter));
-    STANDING_BEFORE.contains(&bare)
+    let base_name = name.trim_end_matches(|letter: char| letter.is_ascii_digit() || "._-".contains(letter));
+    LAUNCHERS.contains(&base_name)
 }
 
-/// Starts a recording if the environment asks this process for one. For a constructor: no other thread may use the
-/// environment.
+/// Starts a recording if the environment requests one for this process. Only call from a constructor: no other thread
+/// may use the environment.
 ///
 /// # Errors
-/// When it does and there is none.
+/// One of [`Error`], if a recording is requested and cannot start.
 pub fn start_by_environment(heirs: Heirs) -> Result<bool, Error> {
-    let Some(value) = std::env::var_os(VARIABLE) else { return Ok(false) };
+    let Some(value) = std::env::var_os(RECORD_VARIABLE) else { return Ok(false) };
     let mut options = Options::parse(&value).map_err(Error::Options)?.absolute();
     let pid = std::process::id();
-    let (own, begun) = (pid.to_string(), std::env::var(BEGUN).ok());
-    let is_child = options.pid.is_some_and(|meant| meant != pid);
+    let (own_pid, file_owner) = (pid.to_string(), std::env::var(FILE_OWNER_VARIABLE).ok());
+    let is_child = options.pid.is_some_and(|requested_pid| requested_pid != pid);
     match options.pid {
         Some(_) if is_child && !options.children => return Ok(false),
         Some(_) if is_child => options = options.for_child(),
         Some(_) => {}
-        // A child of the program that is recorded already. A Python further down is meant all the same.
+        // A child of a program that is already recorded. A Python that a launcher starts is still recorded.
         None if heirs == Heirs::Descendants
-            && begun.as_deref().is_some_and(|other| other != own && !stands_before(other)) =>
+            && file_owner.as_deref().is_some_and(|owner| owner != own_pid && !stands_before(owner)) =>
         {
             return Ok(false);
         }
-        // What this process starts with exec(2) is meant, too.
+        // Name this process: a program that it executes is recorded as well, its children are not.
         None if heirs == Heirs::Nothing => {
-            set_variable(VARIABLE, &Options { pid: Some(pid), ..options.clone() }.to_value());
+            set_variable(RECORD_VARIABLE, &Options { pid: Some(pid), ..options.clone() }.to_value());
         }
         None => {}
     }
-    look_around()?;
-    set_variable(BEGUN, std::ffi::OsStr::new(&own));
-    // The environment of a child after fork(2) is its parent's, and tells nothing of the child's file.
-    // Before its first sample this process may have left an earlier recording in its place.
-    let continues = |file: &Path| (is_child || begun.as_ref() == Some(&own)) && is_of_this_process(file);
+    inspect_process()?;
+    set_variable(FILE_OWNER_VARIABLE, std::ffi::OsStr::new(&own_pid));
+    // A fork child has its parent's environment, which says nothing about the child's file. Before its first sample
+    // this process may have left an earlier recording in place.
+    let continues = |file: &Path| (is_child || file_owner.as_ref() == Some(&own_pid)) && is_of_this_process(file);
     start_in(&mut state(), options, None, is_child, continues)?;
     Ok(true)
 }
 
-/// Returns whether this process began the file before its exec(2): no other process has had its number since it began.
+/// Returns true if this process created the file before its exec(2): no other process can have had its PID since it
+/// started.
 fn is_of_this_process(path: &Path) -> bool {
-    let written = fs::metadata(path).and_then(|about| about.modified());
+    let modified = fs::metadata(path).and_then(|metadata| metadata.modified());
     output::first_process(path) == Some(std::process::id())
-        && began().is_some_and(|began| written.is_ok_and(|written| written >= began))
+        && began().is_some_and(|began| modified.is_ok_and(|modified| modified >= began))
 }
 
 fn set_variable(name: &str, value: &std::ffi::OsStr) {
@@ -510,61 +521,62 @@ fn set_variable(name: &str, value: &std::ffi::OsStr) {
     unsafe { std::env::set_var(name, value) };
 }
 
-/// The process ends: what is in the rings is written. Does not wait for a thread that holds the recorder.
+/// Ends the recording because the process exits, and writes all pending samples. Returns immediately if another thread
+/// holds the recorder.
 pub fn ending() {
     if let Ok(mut state) = STATE.try_lock()
-        && PROCESS.load(Ordering::Acquire) == std::process::id()
+        && RECORDED_PID.load(Ordering::Acquire) == std::process::id()
     {
-        threads::caller_ends();
+        threads::retire_caller();
         let _ = stop_in(&mut state);
     }
 }
 
-/// Held by the thread that forks.
-struct Held {
+/// Locks held by the forking thread.
+struct HeldLocks {
     state: MutexGuard<'static, Option<Running>>,
-    work: MutexGuard<'static, Inherited>,
+    inherited: MutexGuard<'static, Inherited>,
 }
 
-impl HeldAcrossFork for Held {
-    fn slot() -> &'static ForkSlot<Held> {
-        static SLOT: ForkSlot<Held> = ForkSlot::new();
+impl HeldAcrossFork for HeldLocks {
+    fn slot() -> &'static ForkSlot<HeldLocks> {
+        static SLOT: ForkSlot<HeldLocks> = ForkSlot::new();
         &SLOT
     }
 
-    fn take() -> Option<Held> {
-        Some(Held { state: state(), work: WORK.lock().unwrap_or_else(PoisonError::into_inner) })
+    fn take() -> Option<HeldLocks> {
+        Some(HeldLocks { state: state(), inherited: WRITER_STATE.lock().unwrap_or_else(PoisonError::into_inner) })
     }
 
     fn in_child(self) {
-        let Held { mut state, mut work } = self;
+        let HeldLocks { mut state, inherited: mut shared_state } = self;
         let options = state.take().map(|running| running.options).filter(|options| options.children);
         become_child(options.is_some());
-        let inherited = std::mem::take(&mut *work);
-        drop(work);
+        let inherited = std::mem::take(&mut *shared_state);
+        drop(shared_state);
         if let Some(options) = options {
             let _ = start_in(&mut state, options.for_child(), Some(inherited), true, |_| false);
         }
     }
 }
 
-/// In the child of a fork: timers and the writer are the parent's, and so is the file. If the child is recorded, what
-/// handlers read of libraries and of the interpreter is true of it as well.
+/// Resets the recorder in a fork child: timers, writer and file belong to the parent. If the child is recorded, it
+/// keeps the published libraries and interpreter, which are still valid.
 fn become_child(is_recorded: bool) {
     ACTIVE.store(false, Ordering::Release);
-    PROCESS.store(0, Ordering::Release);
+    RECORDED_PID.store(0, Ordering::Release);
     ABANDONED.store(false, Ordering::Release);
-    wake::forget_writer();
-    slot::forget_all(clock::own_tid(), interpose::signal_stack());
+    wake::forget_writer_thread();
+    slot::reset_all_in_child(clock::own_tid(), interpose::signal_stack());
     if !is_recorded {
-        python::forget();
+        python::withdraw();
     }
-    // Descriptors of counters are the parent's, too; this closes ours.
-    slot::all().for_each(|(_, slot)| threads::close_counter(slot));
+    // The descriptors of counters are inherited; close the child's copies.
+    slot::iter().for_each(|(_, slot)| threads::close_counter(slot));
     if let Some(session) = Session::process() {
         session.stop_observing();
     }
-    drop(events::take());
+    drop(events::take_events());
     code_map::clear_in_child(is_recorded);
     code_map::reclaim(|| true);
 }
@@ -575,18 +587,18 @@ mod tests {
 
     use super::*;
 
-    /// It was killed, and did not end the recording: the next one may begin.
+    /// The recorder was killed and did not stop the recording: the next one may start.
     #[test]
     fn a_recording_ends_with_its_recorder() {
-        let _alone = slot::alone();
+        let _lock = slot::lock_for_test();
         let directory = std::env::temp_dir().join(format!("jitlisten-recorder-gone-{}", std::process::id()));
         fs::create_dir_all(&directory).unwrap();
         let mut recorder = std::process::Command::new("sleep").arg("1000").spawn().unwrap();
         let stat = fs::read_to_string(format!("/proc/{}/stat", recorder.id())).unwrap();
-        let ticks = stat.rsplit(')').next().unwrap().split_whitespace().nth(19).unwrap().parse().unwrap();
-        let process = Process { pid: recorder.id(), start: ticks };
-        let of_recorder = || Options { recorder: Some(process), ..Options::new(directory.join("1")) };
-        start(of_recorder()).unwrap();
+        let start_ticks = stat.rsplit(')').next().unwrap().split_whitespace().nth(19).unwrap().parse().unwrap();
+        let process = Process { pid: recorder.id(), start: start_ticks };
+        let options_with_recorder = || Options { recorder: Some(process), ..Options::new(directory.join("1")) };
+        start(options_with_recorder()).unwrap();
         assert!(matches!(start(Options::new(directory.join("2"))), Err(Error::AlreadyRecording)));
         recorder.kill().unwrap();
         recorder.wait().unwrap();
@@ -596,30 +608,30 @@ mod tests {
         assert!(!ACTIVE.load(Ordering::Acquire));
         start(Options::new(directory.join("2"))).unwrap();
         stop().unwrap();
-        assert!(matches!(start(of_recorder()), Err(Error::RecorderGone)), "a request that comes too late");
+        assert!(matches!(start(options_with_recorder()), Err(Error::RecorderGone)), "a request that comes too late");
         assert!(matches!(stop(), Err(Error::NotRecording)));
         fs::remove_dir_all(directory).unwrap();
     }
 
-    /// One that starts a recording must not take back what another has said to the writer of the one before.
+    /// A thread that starts a recording must not clear a stop request meant for the previous one.
     #[test]
     fn threads_that_start_and_stop_at_the_same_time() {
-        let _alone = slot::alone();
+        let _lock = slot::lock_for_test();
         let directory = std::env::temp_dir().join(format!("jitlisten-recorder-{}", std::process::id()));
         fs::create_dir_all(&directory).unwrap();
-        let (ended, end) = mpsc::channel();
+        let (sender, receiver) = mpsc::channel();
         for number in 0..2 {
-            let (file, ended) = (directory.join(number.to_string()), ended.clone());
+            let (file, sender) = (directory.join(number.to_string()), sender.clone());
             std::thread::spawn(move || {
                 for _ in 0..100 {
                     let _ = start(Options::new(&file));
                     let _ = stop();
                 }
-                ended.send(()).unwrap();
+                sender.send(()).unwrap();
             });
         }
         for _ in 0..2 {
-            end.recv_timeout(Duration::from_secs(120)).expect("a writer that never ends");
+            receiver.recv_timeout(Duration::from_secs(120)).expect("a writer that never ends");
         }
         assert!(matches!(stop(), Err(Error::NotRecording)));
         fs::remove_dir_all(directory).unwrap();

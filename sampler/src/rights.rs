@@ -1,9 +1,10 @@
-//! Calls by which a program gives up rights that a recording needs; `syscall(2)`, for those and for ends.
+//! Interposed calls by which a program gives up rights that a recording needs, and `syscall(2)`, which can make any of
+//! them.
 //!
 //! ```text
-//!   prctl, seccomp                          a filter for system calls: the recording ends before
-//!   setuid and its like, chroot             the file of a child without samples is made before
-//!   unshare, setns                          the writer's thread ends before, and begins again
+//!   prctl, seccomp                          a seccomp filter: the recording ends before the call
+//!   setuid and its variants, chroot         the file of a child without samples is created before the call
+//!   unshare, setns                          the writer thread exits before the call, and a new one starts after it
 //! ```
 
 use std::ffi::{c_char, c_int, c_long, c_ulong};
@@ -12,14 +13,14 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use jitlisten::plumbing::{HostStateGuard, checked_read};
 use jitlisten::{Address, log_line};
 
-use crate::disposition::{Next, next};
-use crate::writer::{HAS_NO_FILE, MAKE_FILE, WRITTEN};
+use crate::disposition::{NextFunction, next};
+use crate::writer::{FILE_PENDING, FILE_REQUESTED, RECORDING_WRITTEN};
 use crate::{fatal, leaving, recorder, wake};
 
-/// The program has a filter that may end it for a system call of ours.
+/// True if the program has a filter that may kill it for a system call of ours.
 static IS_CONFINED: AtomicBool = AtomicBool::new(false);
 
-/// Returns whether this process had better make no system call that the program does not make.
+/// Returns true if this process should make no system call that the program itself does not make.
 pub fn is_confined() -> bool {
     IS_CONFINED.load(Ordering::Acquire)
 }
@@ -43,34 +44,35 @@ struct Instruction {
 }
 
 impl Instruction {
-    /// Returns whether it returns an action other than to allow, to log or to refuse the call.
+    /// Returns true for a return instruction whose action is not to allow, log or refuse the call.
     fn may_end_process(&self) -> bool {
         const RETURN: u16 = 6;
         const SOURCE: u16 = 0x18;
         let action = self.constant & 0xffff_0000;
-        let is_harmless = [libc::SECCOMP_RET_ALLOW, libc::SECCOMP_RET_LOG, libc::SECCOMP_RET_ERRNO].contains(&action);
-        self.code & 7 == RETURN && (self.code & SOURCE != 0 || !is_harmless)
+        let allows_survival =
+            [libc::SECCOMP_RET_ALLOW, libc::SECCOMP_RET_LOG, libc::SECCOMP_RET_ERRNO].contains(&action);
+        self.code & 7 == RETURN && (self.code & SOURCE != 0 || !allows_survival)
     }
 }
 
-/// Returns whether a filter may end the process. One that cannot be read is refused by the kernel, too.
+/// Returns true if a filter may kill the process. The kernel refuses an unreadable one as well.
 fn may_end_process(filter: u64) -> bool {
-    // SAFETY: integers.
+    // SAFETY: any bytes are a valid structure of integers.
     let Ok(program) = (unsafe { checked_read::copy_struct::<Program>(Address(filter)) }) else { return false };
     let length = usize::from(program.length);
-    // SAFETY: integers.
-    let read = unsafe { checked_read::copy_structs::<Instruction>(Address(program.instructions), length) };
-    read.is_ok_and(|instructions| instructions.iter().any(Instruction::may_end_process))
+    // SAFETY: any bytes are valid structures of integers.
+    let instructions = unsafe { checked_read::copy_structs::<Instruction>(Address(program.instructions), length) };
+    instructions.is_ok_and(|instructions| instructions.iter().any(Instruction::may_end_process))
 }
 
-/// Before `prctl(PR_SET_SECCOMP, mode, filter)`.
-pub(crate) fn before_seccomp(mode: c_long, filter: u64) {
+/// Ends the recording before `prctl(PR_SET_SECCOMP, mode, filter)`.
+pub(crate) fn prepare_seccomp(mode: c_long, filter: u64) {
     let _host_state = HostStateGuard::enter();
     let _ = std::panic::catch_unwind(|| {
         if leaving::is_recorded() {
             log_line!(Error, "the recording of this process ends: it installs a seccomp filter");
             leaving::end_recording_and_writer();
-            fatal::restore_all();
+            fatal::restore_defaults();
         }
         if mode == libc::SECCOMP_MODE_STRICT.into() || may_end_process(filter) {
             IS_CONFINED.store(true, Ordering::Release);
@@ -78,41 +80,44 @@ pub(crate) fn before_seccomp(mode: c_long, filter: u64) {
     });
 }
 
-/// Before `seccomp(operation, flags, filter)`.
-pub(crate) fn before_seccomp_call(operation: c_long, filter: u64) {
+/// Ends the recording before `seccomp(operation, flags, filter)`.
+pub(crate) fn prepare_seccomp_call(operation: c_long, filter: u64) {
     match operation as u32 {
-        libc::SECCOMP_SET_MODE_STRICT => before_seccomp(libc::SECCOMP_MODE_STRICT.into(), 0),
-        libc::SECCOMP_SET_MODE_FILTER => before_seccomp(libc::SECCOMP_MODE_FILTER.into(), filter),
+        libc::SECCOMP_SET_MODE_STRICT => prepare_seccomp(libc::SECCOMP_MODE_STRICT.into(), 0),
+        libc::SECCOMP_SET_MODE_FILTER => prepare_seccomp(libc::SECCOMP_MODE_FILTER.into(), filter),
         _ => {}
     }
 }
 
-/// Before the process becomes another user or gets another root: afterwards it may not be able to make its file.
-pub(crate) fn before_loss() {
-    if !HAS_NO_FILE.load(Ordering::Acquire) || !leaving::is_recorded() {
+/// Creates the file before the process changes its user or root, because it may not be able to afterwards.
+pub(crate) fn create_pending_file() {
+    if !FILE_PENDING.load(Ordering::Acquire) || !leaving::is_recorded() {
         return;
     }
     let _host_state = HostStateGuard::enter();
     let _ = std::panic::catch_unwind(|| {
-        MAKE_FILE.store(true, Ordering::Release);
-        let ticket = wake::writer_to_write();
-        wake::wait_until(|| WRITTEN.load(Ordering::Acquire) || wake::has_written(ticket), leaving::PATIENCE);
+        FILE_REQUESTED.store(true, Ordering::Release);
+        let ticket = wake::request_write();
+        wake::wait_until(
+            || RECORDING_WRITTEN.load(Ordering::Acquire) || wake::is_write_done(ticket),
+            leaving::WRITER_TIMEOUT_NS,
+        );
     });
 }
 
-static CONTROL: Next = Next::of(c"prctl");
-static CALL_SYSTEM: Next = Next::of(c"syscall");
+static PRCTL: NextFunction = NextFunction::new(c"prctl");
+static SYSCALL: NextFunction = NextFunction::new(c"syscall");
 
-/// Looks up libc's functions, for a constructor.
+/// Resolves libc's functions in a constructor.
 pub fn find_calls() {
-    CONTROL.address();
-    CALL_SYSTEM.address();
+    PRCTL.address();
+    SYSCALL.address();
 }
 
-/// Stands in for `syscall(2)`.
+/// Interposed `syscall(2)`.
 ///
 /// # Safety
-/// As that.
+/// Same contract as `syscall(2)`.
 pub unsafe fn call_system(
     number: c_long,
     first: c_long,
@@ -125,16 +130,16 @@ pub unsafe fn call_system(
     match number {
         libc::SYS_exit => leaving::end_thread(),
         libc::SYS_exit_group => leaving::end_recording(),
-        libc::SYS_prctl if first == libc::PR_SET_SECCOMP.into() => before_seccomp(second, third as u64),
-        libc::SYS_seccomp => before_seccomp_call(first, third as u64),
-        libc::SYS_setuid | libc::SYS_setreuid | libc::SYS_setresuid | libc::SYS_chroot => before_loss(),
-        libc::SYS_execve | libc::SYS_execveat => leaving::before_execution(|| true),
+        libc::SYS_prctl if first == libc::PR_SET_SECCOMP.into() => prepare_seccomp(second, third as u64),
+        libc::SYS_seccomp => prepare_seccomp_call(first, third as u64),
+        libc::SYS_setuid | libc::SYS_setreuid | libc::SYS_setresuid | libc::SYS_chroot => create_pending_file(),
+        libc::SYS_execve | libc::SYS_execveat => leaving::prepare_exec(|| true),
         _ => {}
     }
     type Word = c_long;
     let call = || {
         next!(
-            CALL_SYSTEM,
+            SYSCALL,
             fn(Word, Word, Word, Word, Word, Word, Word) -> Word,
             -1,
             number,
@@ -152,66 +157,66 @@ pub unsafe fn call_system(
         _ => call(),
     };
     if matches!(number, libc::SYS_execve | libc::SYS_execveat) {
-        leaving::after_execution();
+        leaving::resume_after_failed_exec();
     }
     result
 }
 
-/// Stands in for `prctl(2)`.
+/// Interposed `prctl(2)`.
 ///
 /// # Safety
-/// As that.
+/// Same contract as `prctl(2)`.
 pub unsafe fn control(option: c_int, arguments: [c_ulong; 4]) -> c_int {
     if option == libc::PR_SET_SECCOMP {
-        before_seccomp(arguments[0] as c_long, arguments[1]);
+        prepare_seccomp(arguments[0] as c_long, arguments[1]);
     }
     let [first, second, third, fourth] = arguments;
-    next!(CONTROL, fn(c_int, c_ulong, c_ulong, c_ulong, c_ulong) -> c_int, -1, option, first, second, third, fourth)
+    next!(PRCTL, fn(c_int, c_ulong, c_ulong, c_ulong, c_ulong) -> c_int, -1, option, first, second, third, fourth)
 }
 
-/// Returns whether the kernel refuses `unshare(flags)` to a process with several threads.
+/// Returns true if the kernel refuses `unshare(flags)` to a multithreaded process.
 fn needs_one_thread(flags: c_long) -> bool {
     flags & c_long::from(libc::CLONE_NEWUSER | libc::CLONE_THREAD | libc::CLONE_SIGHAND | libc::CLONE_VM) != 0
 }
 
-/// Stands in for `unshare(2)`.
+/// Interposed `unshare(2)`.
 ///
 /// # Safety
-/// As that.
+/// Same contract as `unshare(2)`.
 pub unsafe fn unshare(flags: c_int) -> c_int {
     let call = || next!(c"unshare", fn(c_int) -> c_int, -1, flags);
     if needs_one_thread(flags.into()) { recorder::without_writer(call) } else { call() }
 }
 
-/// Stands in for `setns(2)`.
+/// Interposed `setns(2)`.
 ///
 /// # Safety
-/// As that.
+/// Same contract as `setns(2)`.
 pub unsafe fn join_namespace(descriptor: c_int, kind: c_int) -> c_int {
     recorder::without_writer(|| next!(c"setns", fn(c_int, c_int) -> c_int, -1, descriptor, kind))
 }
 
-/// Defines functions that stand in for those of libc's that take rights.
-macro_rules! loses {
+/// Defines the interposed functions that change the user or the root directory.
+macro_rules! define_privilege_calls {
     ($($ours:ident($($argument:ident: $type:ty),*) = $name:literal;)*) => {$(
         #[doc = concat!("Stands in for `", $name, "(2)`.")]
         ///
         /// # Safety
-        /// As that.
+        /// Same contract as the libc function.
         pub unsafe fn $ours($($argument: $type),*) -> c_int {
             const NAME: &std::ffi::CStr =
                 match std::ffi::CStr::from_bytes_with_nul(concat!($name, "\0").as_bytes()) {
                     Ok(name) => name,
                     Err(_) => c"",
                 };
-            static NEXT: Next = Next::of(NAME);
-            before_loss();
+            static NEXT: NextFunction = NextFunction::new(NAME);
+            create_pending_file();
             next!(NEXT, fn($($type),*) -> c_int, -1, $($argument),*)
         }
     )*};
 }
 
-loses! {
+define_privilege_calls! {
     set_user(user: libc::uid_t) = "setuid";
     set_effective_user(user: libc::uid_t) = "seteuid";
     set_users(real: libc::uid_t, effective: libc::uid_t) = "setreuid";

@@ -1,15 +1,15 @@
-//! The program's own use of the signal that the sampler has taken: the functions behave as if the sampler were absent.
+//! Interposed signal functions: for the signal that the sampler uses, they behave as if the sampler were absent.
 //!
 //! The preloaded library exports these functions of libc. For other signals they call the real ones.
 //!
 //! ```text
-//!   sigaction, signal        kept here: the sampler's handler stays, and passes other signals on
-//!   sigwait, sigwaitinfo, sigtimedwait      a tick is taken out of the queue, and the wait goes on
-//!   signalfd, sigpending     without the signal
-//!   sigsuspend               the signal waits until it has returned
-//!   sigaction, signal        of a fatal signal: the default may have a handler (`fatal.rs`)
+//!   sigaction, signal        the program's handler is stored here; the sampler's stays installed and forwards signals
+//!   sigwait, sigwaitinfo, sigtimedwait      a sampler tick is discarded, and the wait continues
+//!   signalfd, sigpending     never report the signal
+//!   sigsuspend               blocks the signal until it returns
+//!   sigaction, signal        for a fatal signal: SIG_DFL may stand for our handler (`fatal.rs`)
 //! ```
-//! Programs that make these system calls themselves, or call libc's functions with `dlsym`, are not covered.
+//! Programs that make these system calls directly, or find libc's functions with `dlsym`, are not covered.
 
 use std::ffi::c_int;
 use std::mem::MaybeUninit;
@@ -18,267 +18,279 @@ use std::sync::atomic::Ordering;
 
 use jitlisten::plumbing::HostStateGuard;
 
-use crate::disposition::{FLAGS, Info, MASK, SIGNAL, Set, WANTED, errno, kernels_sigaction, next, set_errno, word};
+use crate::disposition::{
+    PROGRAM_FLAGS, PROGRAM_HANDLER, PROGRAM_MASK, SAMPLING_SIGNAL, SignalInfo, SignalSet, errno, kernel_mask_word,
+    next, next_sigaction, set_errno,
+};
 use crate::handler;
 use crate::threads::ACTIVE;
 use crate::{fatal, threads};
 
-/// Whether the sampler has taken that signal.
-fn is_taken(signal: c_int) -> bool {
-    signal != 0 && signal == SIGNAL.load(Ordering::Acquire)
+/// True if the sampler uses this signal.
+fn is_sampling_signal(signal: c_int) -> bool {
+    signal != 0 && signal == SAMPLING_SIGNAL.load(Ordering::Acquire)
 }
 
-/// A copy of `set` with the signal, or without it.
-fn changed(set: *const Set, signal: c_int, has: bool) -> Set {
-    // SAFETY: the caller's set.
+/// Returns a copy of `set` with the signal added or removed.
+fn copy_set(set: *const SignalSet, signal: c_int, is_member: bool) -> SignalSet {
+    // SAFETY: the caller provides a valid set.
     let mut copy = unsafe { set.read() };
-    if has {
-        // SAFETY: `copy` is a set.
+    if is_member {
+        // SAFETY: `copy` is a valid set.
         unsafe { libc::sigaddset(&raw mut copy, signal) };
     } else {
-        // SAFETY: `copy` is a set.
+        // SAFETY: `copy` is a valid set.
         unsafe { libc::sigdelset(&raw mut copy, signal) };
     }
     copy
 }
 
-fn has(set: *const Set, signal: c_int) -> bool {
-    // SAFETY: the caller's set.
+fn contains(set: *const SignalSet, signal: c_int) -> bool {
+    // SAFETY: the caller provides a valid set.
     !set.is_null() && unsafe { libc::sigismember(set, signal) } == 1
 }
 
-/// Stands in for `sigaction(2)`.
+/// Interposed `sigaction(2)`.
 ///
 /// # Safety
-/// As that.
+/// Same contract as `sigaction(2)`.
 pub unsafe extern "C-unwind" fn sigaction(
     signal: c_int,
     action: *const libc::sigaction,
     old: *mut libc::sigaction,
 ) -> c_int {
-    if !is_taken(signal) {
-        if !fatal::is_watched(signal) {
-            // SAFETY: the caller's arguments.
-            return unsafe { kernels_sigaction(signal, action, old) };
+    if !is_sampling_signal(signal) {
+        if !fatal::may_have_handler(signal) {
+            // SAFETY: passes the caller's arguments on.
+            return unsafe { next_sigaction(signal, action, old) };
         }
-        // SAFETY: the caller's, read before `old`, which may be the same, is written.
-        let becomes_default = unsafe { action.as_ref() }.is_some_and(|action| action.sa_sigaction == libc::SIG_DFL);
-        // SAFETY: the caller's arguments.
-        let result = unsafe { kernels_sigaction(signal, action, old) };
+        // SAFETY: the caller guarantees a valid pointer. Read it before writing `old`, which may be the same memory.
+        let sets_default = unsafe { action.as_ref() }.is_some_and(|action| action.sa_sigaction == libc::SIG_DFL);
+        // SAFETY: passes the caller's arguments on.
+        let result = unsafe { next_sigaction(signal, action, old) };
         if result == 0 {
-            // SAFETY: the caller's, and written by the call.
-            if let Some(old) = unsafe { old.as_mut() }.filter(|old| fatal::seen(old.sa_sigaction) != old.sa_sigaction) {
-                // SAFETY: all zeros is a valid disposition, the default.
+            if let Some(old) =
+                // SAFETY: the caller guarantees a valid pointer, and the call has written to it.
+                unsafe { old.as_mut() }
+                    .filter(|old| fatal::visible_handler(old.sa_sigaction) != old.sa_sigaction)
+            {
+                // SAFETY: all zeros is a valid `sigaction`: the default disposition.
                 *old = unsafe { MaybeUninit::zeroed().assume_init() };
             }
-            if becomes_default {
-                fatal::handle(signal);
+            if sets_default {
+                fatal::install_handler(signal);
             }
         }
         return result;
     }
-    // SAFETY: the caller's; copied first, as both may be one.
-    let wanted = if action.is_null() { None } else { Some(unsafe { action.read() }) };
+    // SAFETY: the caller guarantees a valid pointer. Copy it first, because `old` may be the same memory.
+    let new_action = if action.is_null() { None } else { Some(unsafe { action.read() }) };
     if !old.is_null() {
-        // SAFETY: all zeros is a valid disposition.
-        let mut before: libc::sigaction = unsafe { MaybeUninit::zeroed().assume_init() };
-        before.sa_sigaction = WANTED.load(Ordering::Acquire);
-        before.sa_flags = FLAGS.load(Ordering::Relaxed);
+        // SAFETY: all zeros is a valid `sigaction`.
+        let mut old_action: libc::sigaction = unsafe { MaybeUninit::zeroed().assume_init() };
+        old_action.sa_sigaction = PROGRAM_HANDLER.load(Ordering::Acquire);
+        old_action.sa_flags = PROGRAM_FLAGS.load(Ordering::Relaxed);
         // SAFETY: the set begins with the word that the kernel reads.
-        unsafe { word(&raw const before.sa_mask).write(MASK.load(Ordering::Relaxed)) };
-        // SAFETY: the caller's.
-        unsafe { old.write(before) };
+        unsafe { kernel_mask_word(&raw const old_action.sa_mask).write(PROGRAM_MASK.load(Ordering::Relaxed)) };
+        // SAFETY: the caller guarantees a valid pointer.
+        unsafe { old.write(old_action) };
     }
-    if let Some(wanted) = wanted {
-        FLAGS.store(wanted.sa_flags, Ordering::Relaxed);
+    if let Some(new_action) = new_action {
+        PROGRAM_FLAGS.store(new_action.sa_flags, Ordering::Relaxed);
         // SAFETY: the set begins with the word that the kernel reads.
-        MASK.store(unsafe { word(&raw const wanted.sa_mask).read() }, Ordering::Relaxed);
-        WANTED.store(wanted.sa_sigaction, Ordering::Release);
+        PROGRAM_MASK.store(unsafe { kernel_mask_word(&raw const new_action.sa_mask).read() }, Ordering::Relaxed);
+        PROGRAM_HANDLER.store(new_action.sa_sigaction, Ordering::Release);
     }
     0
 }
 
-/// Stands in for `signal(2)`.
+/// Interposed `signal(2)`.
 ///
 /// # Safety
-/// As that.
-pub unsafe extern "C-unwind" fn signal(signal: c_int, wanted: libc::sighandler_t) -> libc::sighandler_t {
-    if !is_taken(signal) {
-        if !fatal::is_watched(signal) {
-            return next_signal(signal, wanted);
+/// Same contract as `signal(2)`.
+pub unsafe extern "C-unwind" fn signal(signal: c_int, handler: libc::sighandler_t) -> libc::sighandler_t {
+    if !is_sampling_signal(signal) {
+        if !fatal::may_have_handler(signal) {
+            return next_signal(signal, handler);
         }
-        let old = next_signal(signal, wanted);
-        if wanted == libc::SIG_DFL && old != libc::SIG_ERR {
-            fatal::handle(signal);
+        let old = next_signal(signal, handler);
+        if handler == libc::SIG_DFL && old != libc::SIG_ERR {
+            fatal::install_handler(signal);
         }
-        return fatal::seen(old);
+        return fatal::visible_handler(old);
     }
-    FLAGS.store(libc::SA_RESTART, Ordering::Relaxed);
-    MASK.store(0, Ordering::Relaxed);
-    WANTED.swap(wanted, Ordering::AcqRel)
+    PROGRAM_FLAGS.store(libc::SA_RESTART, Ordering::Relaxed);
+    PROGRAM_MASK.store(0, Ordering::Relaxed);
+    PROGRAM_HANDLER.swap(handler, Ordering::AcqRel)
 }
 
-fn next_signal(signal: c_int, wanted: libc::sighandler_t) -> libc::sighandler_t {
-    next!(c"signal", fn(c_int, libc::sighandler_t) -> libc::sighandler_t, libc::SIG_ERR, signal, wanted)
+fn next_signal(signal: c_int, handler: libc::sighandler_t) -> libc::sighandler_t {
+    next!(c"signal", fn(c_int, libc::sighandler_t) -> libc::sighandler_t, libc::SIG_ERR, signal, handler)
 }
 
-/// Stands in for `sigtimedwait(2)`.
+/// Interposed `sigtimedwait(2)`.
 ///
 /// # Safety
-/// As that.
-pub unsafe extern "C-unwind" fn sigtimedwait(set: *const Set, info: *mut Info, time: *const libc::timespec) -> c_int {
+/// Same contract as `sigtimedwait(2)`.
+pub unsafe extern "C-unwind" fn sigtimedwait(
+    set: *const SignalSet,
+    info: *mut SignalInfo,
+    time: *const libc::timespec,
+) -> c_int {
     let deadline = if time.is_null() {
         None
     } else {
-        // SAFETY: the caller's.
+        // SAFETY: the caller guarantees a valid pointer.
         let time = unsafe { time.read() };
         let time = (time.tv_sec as u64).saturating_mul(1_000_000_000).saturating_add(time.tv_nsec as u64);
         Some(crate::clock::monotonic().saturating_add(time))
     };
-    let mut rest = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    let mut remaining_time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
     let mut time = time;
     loop {
-        let mut came = MaybeUninit::<Info>::zeroed();
+        let mut received = MaybeUninit::<SignalInfo>::zeroed();
         let signal = next!(
             c"sigtimedwait",
-            fn(*const Set, *mut Info, *const libc::timespec) -> c_int,
+            fn(*const SignalSet, *mut SignalInfo, *const libc::timespec) -> c_int,
             -1,
             set,
-            came.as_mut_ptr(),
+            received.as_mut_ptr(),
             time
         );
-        // SAFETY: zeros, or what the call has written.
-        let came = unsafe { came.assume_init() };
-        if is_taken(signal) && handler::pass_over(&came) {
+        // SAFETY: the value is zeroed, or written by the call.
+        let received = unsafe { received.assume_init() };
+        if is_sampling_signal(signal) && handler::discard_tick(&received) {
             if let Some(deadline) = deadline {
-                let left = deadline.saturating_sub(crate::clock::monotonic());
-                rest.tv_sec = (left / 1_000_000_000) as libc::time_t;
-                rest.tv_nsec = (left % 1_000_000_000) as _;
-                time = &raw const rest;
+                let remaining_ns = deadline.saturating_sub(crate::clock::monotonic());
+                remaining_time.tv_sec = (remaining_ns / 1_000_000_000) as libc::time_t;
+                remaining_time.tv_nsec = (remaining_ns % 1_000_000_000) as _;
+                time = &raw const remaining_time;
             }
             continue;
         }
         if signal > 0 && !info.is_null() {
-            // SAFETY: the caller's.
-            unsafe { info.write(came) };
+            // SAFETY: the caller guarantees a valid pointer.
+            unsafe { info.write(received) };
         }
         return signal;
     }
 }
 
-/// Stands in for `sigwaitinfo(2)`.
+/// Interposed `sigwaitinfo(2)`.
 ///
 /// # Safety
-/// As that.
-pub unsafe extern "C-unwind" fn sigwaitinfo(set: *const Set, info: *mut Info) -> c_int {
-    // SAFETY: the caller's.
+/// Same contract as `sigwaitinfo(2)`.
+pub unsafe extern "C-unwind" fn sigwaitinfo(set: *const SignalSet, info: *mut SignalInfo) -> c_int {
+    // SAFETY: the caller guarantees a valid pointer.
     unsafe { sigtimedwait(set, info, ptr::null()) }
 }
 
-/// Stands in for `sigwait(3)`, which no signal interrupts.
+/// Interposed `sigwait(3)`, which no signal interrupts.
 ///
 /// # Safety
-/// As that.
-pub unsafe extern "C-unwind" fn sigwait(set: *const Set, number: *mut c_int) -> c_int {
-    let before = errno();
+/// Same contract as `sigwait(3)`.
+pub unsafe extern "C-unwind" fn sigwait(set: *const SignalSet, number: *mut c_int) -> c_int {
+    let saved_errno = errno();
     loop {
-        // SAFETY: the caller's.
+        // SAFETY: the caller guarantees a valid pointer.
         let signal = unsafe { sigtimedwait(set, ptr::null_mut(), ptr::null()) };
         if signal > 0 {
-            // SAFETY: the caller's.
+            // SAFETY: the caller guarantees a valid pointer.
             unsafe { number.write(signal) };
         }
-        let failure = errno();
-        set_errno(before);
+        let error = errno();
+        set_errno(saved_errno);
         match signal {
             1.. => return 0,
-            _ if failure == libc::EINTR => {}
-            _ => return failure,
+            _ if error == libc::EINTR => {}
+            _ => return error,
         }
     }
 }
 
-/// Stands in for `signalfd(2)`.
+/// Interposed `signalfd(2)`.
 ///
 /// # Safety
-/// As that.
-pub unsafe extern "C-unwind" fn signalfd(descriptor: c_int, set: *const Set, flags: c_int) -> c_int {
-    let taken = SIGNAL.load(Ordering::Acquire);
-    let without = (taken != 0 && has(set, taken)).then(|| changed(set, taken, false));
-    let set = without.as_ref().map_or(set, ptr::from_ref);
-    next!(c"signalfd", fn(c_int, *const Set, c_int) -> c_int, -1, descriptor, set, flags)
+/// Same contract as `signalfd(2)`.
+pub unsafe extern "C-unwind" fn signalfd(descriptor: c_int, set: *const SignalSet, flags: c_int) -> c_int {
+    let sampling_signal = SAMPLING_SIGNAL.load(Ordering::Acquire);
+    let filtered_set =
+        (sampling_signal != 0 && contains(set, sampling_signal)).then(|| copy_set(set, sampling_signal, false));
+    let set = filtered_set.as_ref().map_or(set, ptr::from_ref);
+    next!(c"signalfd", fn(c_int, *const SignalSet, c_int) -> c_int, -1, descriptor, set, flags)
 }
 
-/// Stands in for `sigpending(2)`.
+/// Interposed `sigpending(2)`.
 ///
 /// # Safety
-/// As that.
-pub unsafe extern "C-unwind" fn sigpending(set: *mut Set) -> c_int {
-    let result = next!(c"sigpending", fn(*mut Set) -> c_int, -1, set);
-    let taken = SIGNAL.load(Ordering::Acquire);
-    if result == 0 && taken != 0 && has(set, taken) {
-        // SAFETY: the caller's, which has just been written.
-        unsafe { libc::sigdelset(set, taken) };
+/// Same contract as `sigpending(2)`.
+pub unsafe extern "C-unwind" fn sigpending(set: *mut SignalSet) -> c_int {
+    let result = next!(c"sigpending", fn(*mut SignalSet) -> c_int, -1, set);
+    let sampling_signal = SAMPLING_SIGNAL.load(Ordering::Acquire);
+    if result == 0 && sampling_signal != 0 && contains(set, sampling_signal) {
+        // SAFETY: the caller guarantees a valid pointer, and the call has written to it.
+        unsafe { libc::sigdelset(set, sampling_signal) };
     }
     result
 }
 
-/// Stands in for `sigsuspend(2)`, which returns when a handler has run: not because of a tick.
+/// Interposed `sigsuspend(2)`. It returns when a handler has run, so a sampler tick must not interrupt it.
 ///
 /// # Safety
-/// As that.
-pub unsafe extern "C-unwind" fn sigsuspend(set: *const Set) -> c_int {
-    let taken = SIGNAL.load(Ordering::Acquire);
-    let is_unused = matches!(WANTED.load(Ordering::Relaxed), libc::SIG_DFL | libc::SIG_IGN);
-    let with = (taken != 0 && is_unused && !set.is_null()).then(|| changed(set, taken, true));
-    let set = with.as_ref().map_or(set, ptr::from_ref);
-    next!(c"sigsuspend", fn(*const Set) -> c_int, -1, set)
+/// Same contract as `sigsuspend(2)`.
+pub unsafe extern "C-unwind" fn sigsuspend(set: *const SignalSet) -> c_int {
+    let sampling_signal = SAMPLING_SIGNAL.load(Ordering::Acquire);
+    let is_unused = matches!(PROGRAM_HANDLER.load(Ordering::Relaxed), libc::SIG_DFL | libc::SIG_IGN);
+    let extended_set =
+        (sampling_signal != 0 && is_unused && !set.is_null()).then(|| copy_set(set, sampling_signal, true));
+    let set = extended_set.as_ref().map_or(set, ptr::from_ref);
+    next!(c"sigsuspend", fn(*const SignalSet) -> c_int, -1, set)
 }
 
-/// Stands in for `sigaltstack(2)`. On a stack without space for what the kernel puts there any signal ends the process:
-/// the thread is not sampled any more.
+/// Interposed `sigaltstack(2)`. If the kernel's signal frame does not fit on the new stack, any signal kills the
+/// process: the thread's sampling ends.
 ///
 /// # Safety
-/// As that.
+/// Same contract as `sigaltstack(2)`.
 pub unsafe extern "C-unwind" fn sigaltstack(stack: *const libc::stack_t, old: *mut libc::stack_t) -> c_int {
-    // SAFETY: the caller's.
+    // SAFETY: the caller guarantees a valid pointer.
     if let Some(stack) = unsafe { stack.as_ref() }
         && ACTIVE.load(Ordering::Relaxed)
         && stack.ss_flags & libc::SS_DISABLE == 0
         && is_too_small(stack.ss_size)
-        && let Some(slot) = threads::armed(crate::clock::own_tid())
+        && let Some(slot) = threads::find_armed(crate::clock::own_tid())
     {
         let _host_state = HostStateGuard::enter();
-        threads::this_thread_ends(slot);
-        threads::WITHOUT_TIMER.fetch_add(1, Ordering::Relaxed);
+        threads::retire_slot(slot);
+        threads::THREADS_WITHOUT_TIMER.fetch_add(1, Ordering::Relaxed);
     }
     next!(c"sigaltstack", fn(*const libc::stack_t, *mut libc::stack_t) -> c_int, -1, stack, old)
 }
 
-/// Whether a signal stack has no space for what the kernel puts there: `AT_MINSIGSTKSZ` says how much that is, since
-/// Linux 5.14, with all state that the processor has. Tiles of AMX are left out for a process that may not use them:
-/// the kernel lets no process use them whose signal stacks are too small for that.
+/// True if a signal stack is too small for the kernel's signal frame. Since Linux 5.14, `AT_MINSIGSTKSZ` is the size of
+/// a frame with all processor state. AMX tiles are subtracted for a process that may not use them: the kernel does not
+/// permit AMX to a process with too small signal stacks.
 fn is_too_small(size: usize) -> bool {
     const AT_MINSIGSTKSZ: libc::c_ulong = 51;
-    // SAFETY: has no precondition.
-    let all = unsafe { libc::getauxval(AT_MINSIGSTKSZ) } as usize;
-    size < libc::MINSIGSTKSZ || size < all && size < all.saturating_sub(unused_tiles())
+    // SAFETY: `getauxval` has no precondition.
+    let full_frame_bytes = unsafe { libc::getauxval(AT_MINSIGSTKSZ) } as usize;
+    size < libc::MINSIGSTKSZ || size < full_frame_bytes && size < full_frame_bytes.saturating_sub(unused_tiles())
 }
 
-/// Bytes of AMX tiles that the processor has and this process may not use.
+/// Size of the AMX tile data that the processor supports and this process may not use.
 #[cfg(target_arch = "x86_64")]
 fn unused_tiles() -> usize {
     const ARCH_GET_XCOMP_SUPP: c_int = 0x1021;
     const ARCH_GET_XCOMP_PERM: c_int = 0x1022;
     const TILE_DATA: u64 = 1 << 18;
-    const SIZE: usize = 8192;
-    let has = |what: c_int| {
+    const TILE_BYTES: usize = 8192;
+    let has_tiles = |request: c_int| {
         let mut features = 0_u64;
         // SAFETY: the kernel writes one word, or refuses (before Linux 5.16).
-        let result = unsafe { libc::syscall(libc::SYS_arch_prctl, what, &raw mut features) };
+        let result = unsafe { libc::syscall(libc::SYS_arch_prctl, request, &raw mut features) };
         result == 0 && features & TILE_DATA != 0
     };
-    if has(ARCH_GET_XCOMP_SUPP) && !has(ARCH_GET_XCOMP_PERM) { SIZE } else { 0 }
+    if has_tiles(ARCH_GET_XCOMP_SUPP) && !has_tiles(ARCH_GET_XCOMP_PERM) { TILE_BYTES } else { 0 }
 }
 
 #[cfg(not(target_arch = "x86_64"))]

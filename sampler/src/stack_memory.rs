@@ -1,4 +1,4 @@
-//! Reads the stack of the sampled thread without a fault, and with at most two system calls for each walk.
+//! Reads the sampled thread's stack without faulting, and with at most two system calls per walk.
 //!
 //! ```text
 //!   low                stack pointer                      high
@@ -6,122 +6,134 @@
 //!   the page of the stack pointer, on any other stack            in place: no thread unmaps the page below another
 //!   anywhere else                                                a copy by the kernel: 16 KiB, then 64 KiB
 //! ```
-//! Where the thread's own stack is: of the main thread, `/proc/self/maps` and `RLIMIT_STACK` tell; of a thread that
-//! `pthread_create` has made during the recording, its attributes. Any other thread's is probed: glibc puts the
-//! thread's block (`pthread_self`) right above the frames, and if every page from the stack pointer up to that block is
-//! readable, they are one stack. A coroutine's stack, which another thread may unmap at any time, is not connected with
-//! the block, and is only copied.
+//! The bounds of the main thread's own stack come from `/proc/self/maps` and `RLIMIT_STACK`; those of a thread that
+//! `pthread_create` has started during the recording come from its attributes. Any other thread's stack is probed:
+//! glibc keeps the thread's block (`pthread_self`) right above the frames, so if every page from the stack pointer up
+//! to that block is readable, they are one stack. A coroutine's stack is not contiguous with the block, and another
+//! thread may unmap it at any time: it is always copied.
 
 use std::ffi::c_void;
 use std::sync::atomic::Ordering;
 
-use crate::slot::{COPY, EXACT, PROCESS, Slot};
+use crate::slot::{EXACT_STACK_BOUNDS, RECORDED_PID, STACK_COPY_BYTES, Slot};
 use crate::unwind::Memory;
 
 const PAGE: u64 = 4096;
-/// System calls of one walk.
-const CALLS: u32 = 2;
-/// Bytes of the first copy of a walk. The second one fills the buffer.
-const FIRST_COPY: u64 = 16 << 10;
-/// Values that a function has saved below the first one that is read.
-const SAVED: u64 = 256;
-/// Pages of one probe: `UIO_MAXIOV`.
-const PROBED: u64 = 1024;
-/// Probes in a row; after these only each [`LATER`]th sample tries again.
-const ATTEMPTS: u32 = 8;
-const LATER: u32 = 64;
+/// Limit for the system calls of one walk.
+const MAX_CALLS_PER_WALK: u32 = 2;
+/// Size of the first copy of a walk. The second copy fills the buffer.
+const FIRST_COPY_BYTES: u64 = 16 << 10;
+/// Bytes to copy below the requested address, for values that the function has saved there.
+const COPY_MARGIN_BYTES: u64 = 256;
+/// Limit for the pages of one probe: `UIO_MAXIOV`.
+const MAX_PROBED_PAGES: u64 = 1024;
+/// Limit for probes at consecutive samples; after that only each [`SAMPLES_PER_RETRY`]th sample probes.
+const MAX_CONSECUTIVE_PROBES: u32 = 8;
+const SAMPLES_PER_RETRY: u32 = 64;
 
-/// See the module's head. Only for the handler of the thread whose slot it is.
+/// Readable stack memory of a sampled thread. Only for the handler of the slot's thread.
 pub(crate) struct StackMemory<'a> {
     slot: &'a Slot,
-    /// What is read in place.
-    start: u64,
-    end: u64,
-    /// System calls that are left.
-    calls: u32,
-    /// What is in the slot's buffer.
+    /// Start of the memory that is read in place.
+    mapped_start: u64,
+    /// End of the memory that is read in place.
+    mapped_end: u64,
+    /// System calls that this walk may still make.
+    remaining_calls: u32,
+    /// Start of the copy in the slot's buffer.
     copy_start: u64,
+    /// End of the copy in the slot's buffer.
     copy_end: u64,
 }
 
 impl<'a> StackMemory<'a> {
     pub(crate) fn new(slot: &'a Slot, stack_pointer: u64) -> Self {
-        let mut memory = StackMemory { slot, start: 0, end: 0, calls: CALLS, copy_start: 0, copy_end: 0 };
-        memory.moved(stack_pointer);
+        let mut memory = StackMemory {
+            slot,
+            mapped_start: 0,
+            mapped_end: 0,
+            remaining_calls: MAX_CALLS_PER_WALK,
+            copy_start: 0,
+            copy_end: 0,
+        };
+        memory.handle_stack_change(stack_pointer);
         memory
     }
 
-    /// The end of the thread's own stack, if the stack pointer is on that.
-    fn end_of_own(&mut self, stack_pointer: u64) -> Option<u64> {
+    /// Returns the end of the thread's own stack, if the stack pointer is on it.
+    fn own_stack_end(&mut self, stack_pointer: u64) -> Option<u64> {
         let (low, high) = (self.slot.stack_low.load(Ordering::Relaxed), self.slot.stack_high.load(Ordering::Relaxed));
         if (low..high).contains(&stack_pointer) {
             return Some(high);
         }
-        // SAFETY: has no precondition; POSIX has it among what a signal handler may call.
-        let high = if high == 0 { end_of_page(unsafe { libc::pthread_self() } as u64) } else { high };
-        let (probed_from, known_from) = (end_of_page(stack_pointer), if low == 0 { high } else { low });
-        let pages = known_from.checked_sub(probed_from)? / PAGE;
-        if pages > PROBED || !self.may_probe() || !self.is_readable(probed_from, pages) {
+        // SAFETY: has no precondition; POSIX lists it as async-signal-safe.
+        let high = if high == 0 { next_page(unsafe { libc::pthread_self() } as u64) } else { high };
+        let (probe_start, known_start) = (next_page(stack_pointer), if low == 0 { high } else { low });
+        let pages = known_start.checked_sub(probe_start)? / PAGE;
+        if pages > MAX_PROBED_PAGES || !self.may_probe() || !self.is_readable(probe_start, pages) {
             return None;
         }
-        self.slot.stack_low.store(probed_from - PAGE, Ordering::Relaxed);
+        self.slot.stack_low.store(probe_start - PAGE, Ordering::Relaxed);
         self.slot.stack_high.store(high, Ordering::Relaxed);
         Some(high)
     }
 
+    /// Returns true if this sample may probe the stack, and counts the attempt.
     fn may_probe(&self) -> bool {
-        let attempts = self.slot.stack_attempts.load(Ordering::Relaxed);
-        if attempts == EXACT || self.calls == 0 {
+        let attempts = self.slot.stack_probes.load(Ordering::Relaxed);
+        if attempts == EXACT_STACK_BOUNDS || self.remaining_calls == 0 {
             return false;
         }
-        self.slot.stack_attempts.store((attempts + 1) % EXACT, Ordering::Relaxed);
-        attempts < ATTEMPTS || attempts.is_multiple_of(LATER)
+        self.slot.stack_probes.store((attempts + 1) % EXACT_STACK_BOUNDS, Ordering::Relaxed);
+        attempts < MAX_CONSECUTIVE_PROBES || attempts.is_multiple_of(SAMPLES_PER_RETRY)
     }
 
-    /// Whether all these pages are there: the kernel copies a byte of each.
+    /// Returns true if all these pages are mapped: the kernel copies one byte of each.
     fn is_readable(&mut self, start: u64, pages: u64) -> bool {
-        self.calls -= 1;
-        // The buffer has space for the list and, behind that, for the bytes.
-        let list = self.slot.copied().cast::<libc::iovec>();
-        for number in 0..pages.min(PROBED) {
+        self.remaining_calls -= 1;
+        // The buffer has space for the iovec list, followed by the bytes.
+        let list = self.slot.stack_copy().cast::<libc::iovec>();
+        for number in 0..pages.min(MAX_PROBED_PAGES) {
             let byte = libc::iovec { iov_base: (start + number * PAGE) as *mut c_void, iov_len: 1 };
-            // SAFETY: the buffer is the handler's, and the list is shorter.
+            // SAFETY: the buffer belongs to the handler, and is larger than the list.
             unsafe { list.add(number as usize).write(byte) };
         }
         self.copy_end = 0;
         // SAFETY: the buffer has space for the list and the bytes.
-        let bytes = unsafe { list.add(PROBED as usize) }.cast();
+        let bytes = unsafe { list.add(MAX_PROBED_PAGES as usize) }.cast();
         pages == 0 || fetch(bytes, pages, list, pages) == Some(pages)
     }
 
-    /// Copies the stack around `address`, which may go away at any time, as far up as it is there.
-    fn copy(&mut self, address: u64) -> Option<()> {
-        self.calls = self.calls.checked_sub(1)?;
-        let size = if self.calls == 0 { COPY as u64 } else { FIRST_COPY };
-        let lowest = if address >= self.start { self.start } else { address & !(PAGE - 1) };
-        let start = (address.saturating_sub(SAVED) & !7).max(lowest);
+    /// Copies the stack around `address`, which may be unmapped at any time, up to the first unmapped page.
+    fn copy_around(&mut self, address: u64) -> Option<()> {
+        self.remaining_calls = self.remaining_calls.checked_sub(1)?;
+        let size = if self.remaining_calls == 0 { STACK_COPY_BYTES as u64 } else { FIRST_COPY_BYTES };
+        let lowest_start = if address >= self.mapped_start { self.mapped_start } else { address & !(PAGE - 1) };
+        let start = (address.saturating_sub(COPY_MARGIN_BYTES) & !7).max(lowest_start);
         let end = start.checked_add(size)?;
-        // One for each page: what is copied ends before the first one that is not there.
-        let mut pages = [libc::iovec { iov_base: std::ptr::null_mut(), iov_len: 0 }; COPY / PAGE as usize + 1];
-        let (mut from, mut count) = (start, 0);
+        // One iovec per page: the copy ends before the first unmapped one.
+        let mut pages =
+            [libc::iovec { iov_base: std::ptr::null_mut(), iov_len: 0 }; STACK_COPY_BYTES / PAGE as usize + 1];
+        let (mut page_start, mut count) = (start, 0);
         for page in &mut pages {
-            let to = end_of_page(from).min(end);
-            *page = libc::iovec { iov_base: from as *mut c_void, iov_len: (to - from) as usize };
-            count += u64::from(to > from);
-            from = to;
+            let page_end = next_page(page_start).min(end);
+            *page = libc::iovec { iov_base: page_start as *mut c_void, iov_len: (page_end - page_start) as usize };
+            count += u64::from(page_end > page_start);
+            page_start = page_end;
         }
-        let copied = fetch(self.slot.copied().cast(), size, pages.as_ptr(), count)?;
+        let copied = fetch(self.slot.stack_copy().cast(), size, pages.as_ptr(), count)?;
         (self.copy_start, self.copy_end) = (start, start + copied);
         Some(())
     }
 
-    fn copied(&self, address: u64, end: u64) -> Option<u64> {
+    /// Reads a word from the copy.
+    fn read_copy(&self, address: u64, end: u64) -> Option<u64> {
         if address < self.copy_start || end > self.copy_end {
             return None;
         }
-        // SAFETY: inside of what was copied into the buffer, which is the handler's.
-        let word = unsafe { self.slot.copied().byte_add((address - self.copy_start) as usize) };
-        // SAFETY: eight copied bytes from `address` on: `end` was checked.
+        // SAFETY: within the copy in the buffer, which belongs to the handler.
+        let word = unsafe { self.slot.stack_copy().byte_add((address - self.copy_start) as usize) };
+        // SAFETY: eight copied bytes start at `address`: `end` was checked.
         Some(unsafe { word.read_unaligned() })
     }
 }
@@ -129,35 +141,37 @@ impl<'a> StackMemory<'a> {
 impl Memory for StackMemory<'_> {
     fn read(&mut self, address: u64) -> Option<u64> {
         let end = address.checked_add(8)?;
-        if address & 7 == 0 && self.start <= address && end <= self.end {
-            // SAFETY: part of the stack that this thread is on: the page of its stack pointer, or known to be its own.
+        if address & 7 == 0 && self.mapped_start <= address && end <= self.mapped_end {
+            // SAFETY: part of the stack that this thread runs on: the page of its stack pointer, or known to be its
+            // own.
             return Some(unsafe { (address as *const u64).read_volatile() });
         }
-        if let Some(word) = self.copied(address, end) {
+        if let Some(word) = self.read_copy(address, end) {
             return Some(word);
         }
-        self.copy(address)?;
-        self.copied(address, end)
+        self.copy_around(address)?;
+        self.read_copy(address, end)
     }
 
-    fn moved(&mut self, stack_pointer: u64) {
-        // What a function without a frame keeps below its stack pointer (x86-64 psABI, 3.2.2).
-        self.start = stack_pointer.wrapping_sub(128) & !(PAGE - 1);
-        self.end = self.end_of_own(stack_pointer).unwrap_or_else(|| end_of_page(stack_pointer));
+    fn handle_stack_change(&mut self, stack_pointer: u64) {
+        // The red zone below the stack pointer, where a leaf function keeps data (x86-64 psABI, 3.2.2).
+        self.mapped_start = stack_pointer.wrapping_sub(128) & !(PAGE - 1);
+        self.mapped_end = self.own_stack_end(stack_pointer).unwrap_or_else(|| next_page(stack_pointer));
     }
 }
 
-fn end_of_page(address: u64) -> u64 {
+/// Returns the start of the next page.
+fn next_page(address: u64) -> u64 {
     (address & !(PAGE - 1)).saturating_add(PAGE)
 }
 
-/// Copies up to `size` bytes from `count` places, up to the first one that cannot be read. Returns how many.
-fn fetch(to: *mut c_void, size: u64, places: *const libc::iovec, count: u64) -> Option<u64> {
-    let local = libc::iovec { iov_base: to, iov_len: size as usize };
-    let pid = PROCESS.load(Ordering::Relaxed);
-    // SAFETY: writes to the buffer, which is as large; a bad address is an error, not a fault.
+/// Copies up to `size` bytes from `count` ranges, up to the first unreadable byte. Returns the number of bytes.
+fn fetch(buffer: *mut c_void, size: u64, ranges: *const libc::iovec, count: u64) -> Option<u64> {
+    let local = libc::iovec { iov_base: buffer, iov_len: size as usize };
+    let pid = RECORDED_PID.load(Ordering::Relaxed);
+    // SAFETY: writes at most `size` bytes to the buffer; a bad source address is an error, not a fault.
     let copied = unsafe {
-        libc::syscall(libc::SYS_process_vm_readv, pid, &raw const local, 1_usize, places, count as usize, 0_usize)
+        libc::syscall(libc::SYS_process_vm_readv, pid, &raw const local, 1_usize, ranges, count as usize, 0_usize)
     };
     u64::try_from(copied).ok()
 }
@@ -169,71 +183,74 @@ mod tests {
 
     fn map(pages: u64) -> u64 {
         let (protection, flags) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
-        // SAFETY: new memory.
+        // SAFETY: maps new memory.
         let stack =
             unsafe { libc::mmap(std::ptr::null_mut(), (pages * PAGE) as usize, protection, flags, -1, 0) } as u64;
         for number in 0..pages * PAGE / 8 {
-            // SAFETY: inside of the memory that was mapped above.
+            // SAFETY: the address is within the memory mapped above.
             unsafe { ((stack + number * 8) as *mut u64).write(number) };
         }
         stack
     }
 
-    /// As another thread may do it between two words of one walk.
+    /// Another thread may unmap the stack between two reads of one walk.
     #[test]
     fn a_stack_that_is_unmapped_under_a_walk() {
-        let _alone = slot::alone();
-        PROCESS.store(std::process::id(), Ordering::Relaxed);
+        let _lock = slot::lock_for_test();
+        RECORDED_PID.store(std::process::id(), Ordering::Relaxed);
         let slot = slot::claim(21).unwrap().1;
         let stack = map(64);
         let mut memory = StackMemory::new(slot, stack + 256);
-        memory.calls = CALLS;
+        memory.remaining_calls = MAX_CALLS_PER_WALK;
         assert_eq!(memory.read(stack + 256), Some(32));
         assert_eq!(memory.read(stack + 2 * PAGE + 8), Some(1025));
-        // SAFETY: of the memory that was mapped above.
+        // SAFETY: unmaps a part of the memory mapped above.
         unsafe { libc::munmap((stack + PAGE) as *mut c_void, 63 * PAGE as usize) };
         assert_eq!((memory.read(stack + 264), memory.read(stack + 40 * PAGE)), (Some(33), None));
-        assert_eq!(memory.calls, 0);
+        assert_eq!(memory.remaining_calls, 0);
         slot.state.store(slot::FREE, Ordering::Release);
     }
 
     #[test]
     fn no_walk_asks_the_kernel_more_than_twice() {
-        let _alone = slot::alone();
-        PROCESS.store(std::process::id(), Ordering::Relaxed);
+        let _lock = slot::lock_for_test();
+        RECORDED_PID.store(std::process::id(), Ordering::Relaxed);
         let slot = slot::claim(22).unwrap().1;
         let stack = map(100);
         for _ in 0..3 {
             let mut memory = StackMemory::new(slot, stack + 256);
             let words = || (0..100 * PAGE / 8).map(|number| stack + number * 8).skip(32);
-            let read = words().filter(|&address| memory.read(address) == Some((address - stack) / 8)).count();
-            assert_eq!(memory.calls, 0);
-            // Where this thread's stack is not far above, looking for its end takes the place of the first copy.
-            assert!(read as u64 * 8 >= PAGE - 256 + COPY as u64 - SAVED, "{read} words");
+            let words_read = words().filter(|&address| memory.read(address) == Some((address - stack) / 8)).count();
+            assert_eq!(memory.remaining_calls, 0);
+            // If this thread's own stack is not far above, the probe takes the place of the first copy.
+            assert!(
+                words_read as u64 * 8 >= PAGE - 256 + STACK_COPY_BYTES as u64 - COPY_MARGIN_BYTES,
+                "{words_read} words"
+            );
         }
         slot.state.store(slot::FREE, Ordering::Release);
     }
 
-    /// A frame of 300,000 bytes at its base, in a thread of which nothing is known.
+    /// A frame of 300,000 bytes in a thread with unknown stack bounds.
     #[test]
     fn a_threads_own_stack_is_known_after_one_question() {
-        let _alone = slot::alone();
-        PROCESS.store(std::process::id(), Ordering::Relaxed);
+        let _lock = slot::lock_for_test();
+        RECORDED_PID.store(std::process::id(), Ordering::Relaxed);
         let slot = slot::claim(23).unwrap().1;
         #[inline(never)]
-        fn above_a_large_frame(slot: &Slot, base_at: u64) -> [u32; 2] {
+        fn call_with_large_frame(slot: &Slot, base_address: u64) -> [u32; 2] {
             let frame = std::hint::black_box([7_u64; 40_000]);
-            let here = frame.as_ptr() as u64;
-            assert!(base_at > here + 300_000);
+            let frame_address = frame.as_ptr() as u64;
+            assert!(base_address > frame_address + 300_000);
             [(); 2].map(|()| {
-                let mut memory = StackMemory::new(slot, here);
-                assert_eq!(memory.read(base_at), Some(0x1234));
-                CALLS - memory.calls
+                let mut memory = StackMemory::new(slot, frame_address);
+                assert_eq!(memory.read(base_address), Some(0x1234));
+                MAX_CALLS_PER_WALK - memory.remaining_calls
             })
         }
         let calls = std::thread::spawn(move || {
             let base = std::hint::black_box([0x1234_u64]);
-            above_a_large_frame(slot, base.as_ptr() as u64)
+            call_with_large_frame(slot, base.as_ptr() as u64)
         });
         assert_eq!(calls.join().unwrap(), [1, 0]);
         slot.state.store(slot::FREE, Ordering::Release);

@@ -1,8 +1,9 @@
-//! One timer for each thread, and the signal that it sends.
+//! Per-thread timers, and the signal that they send.
 //!
-//! `timer_create(2)` with `SIGEV_THREAD_ID` sends to one thread; a clock of the form `~tid << 3 | 6` is that thread's
+//! `timer_create(2)` with `SIGEV_THREAD_ID` signals one thread. A clock id of the form `~tid << 3 | 6` is that thread's
 //! CPU time (`clock_getcpuclockid(3)`, `include/linux/posix-timers.h`). CPU timers fire at the kernel's tick, so a rate
-//! above `CONFIG_HZ` gives no more samples. The period of a sample is all of the thread's time since the one before it.
+//! above `CONFIG_HZ` does not increase the number of samples. The period of a sample is all of the thread's time since
+//! the previous sample.
 
 use std::ffi::c_int;
 use std::io;
@@ -36,12 +37,12 @@ struct TimerSpec {
     value: libc::timespec,
 }
 
-/// A timer of the kernel's. Its number; not deleted when dropped.
+/// Id of a kernel timer. Not deleted when dropped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Timer(pub(crate) c_int);
 
 impl Timer {
-    /// A timer that sends `signal` with `value` to the thread `tid` when it is set.
+    /// Creates a timer that sends `signal` with `value` to the thread `tid` once it is set.
     pub(crate) fn new(clock: Clock, tid: u32, signal: c_int, value: u64) -> io::Result<Timer> {
         let clock = match clock {
             Clock::Cpu => crate::clock::thread_cpu_clock(tid),
@@ -49,126 +50,127 @@ impl Timer {
         };
         let event = SigEvent { value, signal, notify: SIGEV_THREAD_ID, tid: tid as c_int, padding: [0; 11] };
         let mut number: c_int = 0;
-        // SAFETY: reads a sigevent and writes a number.
-        let made = unsafe { libc::syscall(libc::SYS_timer_create, clock, &raw const event, &raw mut number) };
-        if made != 0 {
+        // SAFETY: reads a sigevent and writes an id.
+        let result = unsafe { libc::syscall(libc::SYS_timer_create, clock, &raw const event, &raw mut number) };
+        if result != 0 {
             return Err(io::Error::last_os_error());
         }
         Ok(Timer(number))
     }
 
-    /// Sends after `first` nanoseconds of the clock, then every `period`; 0: once. A signal of before that still waits
-    /// may be dropped.
+    /// Sends the signal after `first` nanoseconds of the clock, then every `period` nanoseconds; a period of 0 means
+    /// only once. A pending signal of an earlier setting may be dropped.
     pub(crate) fn set(self, first: u64, period: u64) -> io::Result<()> {
         let spec = TimerSpec { interval: timespec(period), value: timespec(first.max(1)) };
-        let none: *mut TimerSpec = ptr::null_mut();
-        // SAFETY: reads the specification; the old one is not asked for. The number may be of no timer by now: the
-        // kernel gives it to no other one before it has given all others.
-        match unsafe { libc::syscall(libc::SYS_timer_settime, self.0, 0, &raw const spec, none) } {
+        let no_old_spec: *mut TimerSpec = ptr::null_mut();
+        // SAFETY: reads the specification, and the old one is not requested. If the timer has been deleted, the kernel
+        // does not reuse its id before it has used all others.
+        match unsafe { libc::syscall(libc::SYS_timer_settime, self.0, 0, &raw const spec, no_old_spec) } {
             0 => Ok(()),
             _ => Err(io::Error::last_os_error()),
         }
     }
 
-    /// No further signal is made. One that waits still comes.
+    /// Deletes the timer. A signal that is already pending is still delivered.
     pub(crate) fn delete(self) {
-        // SAFETY: a number of a timer, or of none by now.
+        // SAFETY: the id of a timer, or of a deleted one.
         unsafe { libc::syscall(libc::SYS_timer_delete, self.0) };
     }
 }
 
 impl Clock {
-    /// Whether the system gives this process a timer: how many there may be is limited (`RLIMIT_SIGPENDING`).
+    /// Checks that the kernel gives this process a timer: their number is limited (`RLIMIT_SIGPENDING`).
     ///
     /// # Errors
-    /// Why not.
+    /// The error of `timer_create(2)`.
     pub fn permitted(self) -> io::Result<()> {
         Timer::new(self, clock::own_tid(), libc::SIGRTMAX(), 0).map(Timer::delete)
     }
 }
 
-/// In the values of our signals: the program may send the same signal.
-const MARK: u64 = 0x6a6c;
+/// Tag in the values of our signals: the program may send the same signal.
+const SIGNAL_VALUE_TAG: u64 = 0x6a6c;
 
-/// What our signal carries: which slot, and of which owner.
-pub(crate) fn signal_value(index: usize, generation: u32) -> u64 {
-    index as u64 | MARK << 16 | u64::from(generation) << 32
+/// Encodes the value that our signal carries: a slot and the generation of its owner.
+pub(crate) fn encode_signal_value(index: usize, generation: u32) -> u64 {
+    index as u64 | SIGNAL_VALUE_TAG << 16 | u64::from(generation) << 32
 }
 
-/// The slot and its owner, if the value is one of ours.
-pub(crate) fn of_signal_value(value: u64) -> Option<(usize, u32)> {
-    (value >> 16 & 0xffff == MARK).then_some(((value & 0xffff) as usize, (value >> 32) as u32))
+/// Decodes the slot and its generation; `None` if the signal is not ours.
+pub(crate) fn decode_signal_value(value: u64) -> Option<(usize, u32)> {
+    (value >> 16 & 0xffff == SIGNAL_VALUE_TAG).then_some(((value & 0xffff) as usize, (value >> 32) as u32))
 }
 
 fn timespec(nanoseconds: u64) -> libc::timespec {
     libc::timespec { tv_sec: (nanoseconds / 1_000_000_000) as _, tv_nsec: (nanoseconds % 1_000_000_000) as _ }
 }
 
-/// A signal's handler.
+/// A signal handler with SA_SIGINFO.
 type Handler = extern "C-unwind" fn(c_int, *mut libc::siginfo_t, *mut libc::c_void);
 
-/// Signals that mean that the thread itself has gone wrong; they come in the handler, too.
-const FAULTS: [c_int; 7] =
+/// Signals for faults of the thread itself. They stay unblocked in the handler.
+const FAULT_SIGNALS: [c_int; 7] =
     [libc::SIGSEGV, libc::SIGBUS, libc::SIGFPE, libc::SIGILL, libc::SIGTRAP, libc::SIGSYS, libc::SIGABRT];
 
-/// Signals 32 and 33, which glibc takes for itself and leaves out of every set that its functions fill.
-const LIBCS_OWN: u64 = 0b11 << 31;
+/// Signals 32 and 33, which glibc reserves for itself and omits from every set that its functions fill.
+const GLIBC_SIGNALS: u64 = 0b11 << 31;
 
-/// The signals of counters, of which the kernel itself sends none. It queues them whatever `RLIMIT_SIGPENDING` says;
-/// instead of a real-time signal it would send a descriptor's owner `SIGIO` there, whose default is the end of the
+/// Signals for counters: the kernel never sends them by itself, and queues them regardless of `RLIMIT_SIGPENDING`. With
+/// a real-time signal and a full queue, it would send `SIGIO` to the descriptor's owner instead, which kills the
+/// process by default.
+const COUNTER_SIGNALS: [c_int; 2] = [libc::SIGSTKFLT, libc::SIGPWR];
+
+/// Returns true if `signal` suits counters (`for_counter`), or else timers.
+pub(crate) fn is_suitable(signal: c_int, for_counter: bool) -> bool {
+    COUNTER_SIGNALS.contains(&signal) == for_counter
+}
+
+/// Installs `handler` for a signal with the default disposition: for timers, the highest free real-time signal. The
+/// handler stays installed, because a signal may still be pending in some thread, and its default action would kill the
 /// process.
-const OF_COUNTERS: [c_int; 2] = [libc::SIGSTKFLT, libc::SIGPWR];
-
-/// Returns whether `signal` is one for counters, or else for timers.
-pub(crate) fn is_for(signal: c_int, is_counted: bool) -> bool {
-    OF_COUNTERS.contains(&signal) == is_counted
-}
-
-/// Installs `handler` for a signal that is not in use, whose disposition is the default: for timers the highest
-/// real-time one. It stays, because a signal may still wait in some thread, and the default is the end of the process.
-pub(crate) fn install(handler: Handler, is_counted: bool) -> Option<c_int> {
+pub(crate) fn install(handler: Handler, for_counter: bool) -> Option<c_int> {
     let highest = (libc::SIGRTMIN() + 1..=libc::SIGRTMAX()).rev();
-    let mut signals = OF_COUNTERS.into_iter().chain(highest).filter(|&signal| is_for(signal, is_counted));
-    signals.find(|&signal| install_for(signal, handler))
+    let mut signals = COUNTER_SIGNALS.into_iter().chain(highest).filter(|&signal| is_suitable(signal, for_counter));
+    signals.find(|&signal| install_if_default(signal, handler))
 }
 
-/// Installs `handler` for `signal`, if its disposition is the default. Returns whether it was.
-pub(crate) fn install_for(signal: c_int, handler: Handler) -> bool {
-    if disposition(signal) != Some(libc::SIG_DFL) {
+/// Installs `handler` for `signal` if its disposition is the default. Returns false if it is not.
+pub(crate) fn install_if_default(signal: c_int, handler: Handler) -> bool {
+    if current_handler(signal) != Some(libc::SIG_DFL) {
         return false;
     }
-    // SAFETY: all zeros is a valid disposition.
+    // SAFETY: all zeros is a valid `sigaction`.
     let mut action: libc::sigaction = unsafe { MaybeUninit::zeroed().assume_init() };
     action.sa_sigaction = handler as libc::sighandler_t;
     action.sa_flags = libc::SA_SIGINFO | libc::SA_ONSTACK | libc::SA_RESTART;
-    // A handler of the host's that came meanwhile might jump out of ours.
-    // SAFETY: writes the set.
+    // Block all signals: a handler of the host that nested in ours might jump out of it.
+    // SAFETY: `sigfillset` initializes the set.
     unsafe { libc::sigfillset(&raw mut action.sa_mask) };
-    for fault in FAULTS {
+    for fault in FAULT_SIGNALS {
         // SAFETY: the set was filled above.
         unsafe { libc::sigdelset(&raw mut action.sa_mask, fault) };
     }
-    // And that of glibc's for `pthread_cancel` unwinds from where the thread waits, through ours if it came in between.
-    // SAFETY: the set begins with the word that the kernel reads, aligned as that.
-    unsafe { *(&raw mut action.sa_mask).cast::<u64>() |= LIBCS_OWN };
-    // SAFETY: the handler is a function of this library, which is never unloaded, and safe in every thread.
-    unsafe { disposition::kernels_sigaction(signal, &raw const action, ptr::null_mut()) == 0 }
+    // Block SIGCANCEL too: glibc's handler would unwind through ours.
+    // SAFETY: the set begins with the word that the kernel reads, and is aligned for it.
+    unsafe { *(&raw mut action.sa_mask).cast::<u64>() |= GLIBC_SIGNALS };
+    // SAFETY: the handler is a function of this library, which is never unloaded, and is safe in every thread.
+    unsafe { disposition::next_sigaction(signal, &raw const action, ptr::null_mut()) == 0 }
 }
 
-/// Whether the disposition of `signal` is still ours.
+/// Returns true if our handler is still installed for `signal`.
 pub(crate) fn is_installed(signal: c_int, handler: Handler) -> bool {
-    disposition(signal) == Some(handler as libc::sighandler_t)
+    current_handler(signal) == Some(handler as libc::sighandler_t)
 }
 
-/// What is done for `signal`.
-fn disposition(signal: c_int) -> Option<libc::sighandler_t> {
-    let mut now = MaybeUninit::<libc::sigaction>::uninit();
+/// Returns the installed handler of `signal`.
+fn current_handler(signal: c_int) -> Option<libc::sighandler_t> {
+    let mut action = MaybeUninit::<libc::sigaction>::uninit();
     // SAFETY: writable memory for the disposition; nothing is changed.
-    if unsafe { disposition::kernels_sigaction(signal, ptr::null(), now.as_mut_ptr()) } != 0 {
+    if unsafe { disposition::next_sigaction(signal, ptr::null(), action.as_mut_ptr()) } != 0 {
         return None;
     }
-    // SAFETY: the call has written it.
-    Some(unsafe { now.assume_init() }.sa_sigaction)
+    // SAFETY: the call above has initialized it.
+    Some(unsafe { action.assume_init() }.sa_sigaction)
 }
 
 #[cfg(test)]
@@ -176,24 +178,25 @@ fn disposition(signal: c_int) -> Option<libc::sighandler_t> {
 mod tests {
     use super::*;
 
-    extern "C-unwind" fn nothing(_signal: c_int, _info: *mut libc::siginfo_t, _context: *mut libc::c_void) {}
+    extern "C-unwind" fn ignore_signal(_signal: c_int, _info: *mut libc::siginfo_t, _context: *mut libc::c_void) {}
 
-    /// As the kernel has it: `sigaction(3)` might have taken some out, and would not say so.
+    /// Reads the mask from the kernel: `sigaction(3)` might have removed signals silently.
     #[test]
     fn nothing_but_faults_comes_while_the_handler_runs() {
-        // Not the highest: that one is for the other tests' recordings.
+        // Not the highest real-time signal: other tests record with it.
         let signal = libc::SIGRTMIN() + 5;
-        assert!(install_for(signal, nothing));
-        // Handler, flags, restorer, mask.
+        assert!(install_if_default(signal, ignore_signal));
+        // The kernel's `sigaction`: handler, flags, restorer, mask.
         let mut action = [0_u64; 4];
-        let none: *const u64 = ptr::null();
+        let no_new_action: *const u64 = ptr::null();
         // SAFETY: writable memory for the kernel's structure on x86_64, which is the largest one; nothing is changed.
-        let read = unsafe { libc::syscall(libc::SYS_rt_sigaction, signal, none, action.as_mut_ptr(), 8_usize) };
-        assert_eq!(read, 0);
+        let result =
+            unsafe { libc::syscall(libc::SYS_rt_sigaction, signal, no_new_action, action.as_mut_ptr(), 8_usize) };
+        assert_eq!(result, 0);
         let [.., mask] = action;
-        let open: Vec<c_int> = (1..=64).filter(|signal| mask & 1 << (signal - 1) == 0).collect();
-        let mut expected = [&FAULTS[..], &[libc::SIGKILL, libc::SIGSTOP]].concat();
+        let unblocked: Vec<c_int> = (1..=64).filter(|signal| mask & 1 << (signal - 1) == 0).collect();
+        let mut expected = [&FAULT_SIGNALS[..], &[libc::SIGKILL, libc::SIGSTOP]].concat();
         expected.sort_unstable();
-        assert_eq!(open, expected);
+        assert_eq!(unblocked, expected);
     }
 }

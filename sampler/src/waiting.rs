@@ -1,14 +1,14 @@
 //! Wall-clock time ([`Clock::Wall`](crate::Clock)): samples waiting threads without disturbing them.
 //!
 //! ```text
-//!   writer, at each interval       thread has run since its last sample?   no:  its last stack again (`Slot::idle`)
-//!                                                                          yes: its timer sends the signal
-//!   handler                        a sample; a system call that it has interrupted is made again
+//!   writer, at each interval       has the thread run since its last sample?   no:  repeat its last stack (`idle_ns`)
+//!                                                                              yes: set its timer, to send a signal
+//!   handler                        takes a sample, and restarts the system call that it has interrupted
 //! ```
-//! So a thread that begins to wait is sent one signal. Most system calls are made again by the kernel then; those that
-//! it ends with `EINTR`, as `pause` and `poll`, [`go_on`] makes again, on x86_64. A transfer that may have begun, as a
-//! `write` to a full pipe, would be cut short: a thread in one is sent no signal, and its stack is read by the writer,
-//! without frames of the interpreter's. On aarch64 a thread in `pause`, too.
+//! A thread that starts to wait receives one signal. The kernel then restarts most system calls. Those that fail with
+//! `EINTR` instead, such as `pause` and `poll`, are restarted by [`restart_system_call`], on x86_64. A transfer that
+//! may have begun, such as a `write` to a full pipe, would be cut short. A thread in such a call receives no signal;
+//! the writer reads its stack, without Python frames. The same applies on aarch64 to a thread in `pause`.
 
 #![forbid(unsafe_code)]
 
@@ -16,41 +16,42 @@ use std::fs;
 use std::sync::atomic::Ordering;
 
 use crate::code_map::{self, ProcessCode};
-use crate::slot::{self, MOST_FRAMES, Slot};
+use crate::slot::{self, MAX_NATIVE_FRAMES, Slot};
 use crate::timer::Timer;
 use crate::unwind::{Memory, Outcome, Registers, RuleCache, walk};
 use crate::{clock, mappings, measure, python};
 
-/// Between two looks at a thread that waits, at most.
-const LONGEST: u64 = 50_000_000;
-/// A thread that waits is looked at after this part of the time that it has waited.
-const PART: u64 = 16;
-/// Processor time of the way from the handler back into the system call; the handler's own comes on top.
-const RETURN: u64 = 50_000;
-/// A thread that was in a transfer at the last look, and has used less processor time since, is in it still.
-const BRIEF: u64 = 200_000;
-/// So often a thread that runs between two looks may be found on no processor.
-const MISSED: u32 = 3;
-/// Bytes of a waiting thread's stack that are copied, at most.
-const COPY: u64 = 64 << 10;
+/// Longest time between two checks of a waiting thread.
+const MAX_CHECK_INTERVAL_NS: u64 = 50_000_000;
+/// A waiting thread is checked again after this fraction of the time it has waited so far.
+const WAIT_TIME_DIVISOR: u64 = 16;
+/// CPU time that a thread needs to return from the handler into its system call, without the handler itself.
+const SYSCALL_RETURN_NS: u64 = 50_000;
+/// A thread that was in a transfer at the last check and has used less CPU time since is still in it.
+const MAX_BRIEF_RUN_NS: u64 = 200_000;
+/// Checks of a running thread that may find it on no processor before it is signalled anyway.
+const MAX_MISSED_CHECKS: u32 = 3;
+/// Limit for the copied part of a waiting thread's stack.
+const MAX_STACK_COPY_BYTES: u64 = 64 << 10;
 
-/// Where a thread waits, as `/proc/self/task/TID/syscall` has it.
+/// The system call in which a thread waits, as in `/proc/self/task/TID/syscall`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Call {
+struct SystemCall {
     number: i64,
     arguments: [u64; 6],
     stack: u64,
     address: u64,
 }
 
-impl Call {
-    /// `None` if the thread runs, or that cannot be had.
-    fn of(tid: u32) -> Option<Call> {
-        Call::parse(&fs::read_to_string(format!("/proc/self/task/{tid}/syscall")).ok()?)
+impl SystemCall {
+    /// Reads the system call of a thread. `None` if the thread is running, or the file cannot be read.
+    fn read(tid: u32) -> Option<SystemCall> {
+        SystemCall::parse(&fs::read_to_string(format!("/proc/self/task/{tid}/syscall")).ok()?)
     }
 
-    /// `NUMBER ARGUMENT... STACK ADDRESS`; `-1 STACK ADDRESS` where it waits otherwise; or `running`.
-    fn parse(line: &str) -> Option<Call> {
+    /// Parses `NUMBER ARGUMENT... STACK ADDRESS`, or `-1 STACK ADDRESS` for a thread blocked outside a system call.
+    /// `None` for `running`.
+    fn parse(line: &str) -> Option<SystemCall> {
         let mut words = line.split_whitespace();
         let number = words.next()?.parse().ok()?;
         let mut word = || u64::from_str_radix(words.next()?.strip_prefix("0x")?, 16).ok();
@@ -60,17 +61,17 @@ impl Call {
                 *argument = word()?;
             }
         }
-        Some(Call { number, arguments, stack: word()?, address: word()? })
+        Some(SystemCall { number, arguments, stack: word()?, address: word()? })
     }
 
-    /// Whether one that has ended with `EINTR` has done nothing.
-    fn is_made_again(&self) -> bool {
-        /// Calls that aarch64 does not have.
+    /// True if the call has had no effect when it fails with `EINTR`.
+    fn is_restartable(&self) -> bool {
+        /// System calls that aarch64 does not have.
         #[cfg(target_arch = "x86_64")]
-        const OWN: [i64; 4] = [libc::SYS_epoll_wait, libc::SYS_pause, libc::SYS_poll, libc::SYS_select];
+        const X86_64_CALLS: [i64; 4] = [libc::SYS_epoll_wait, libc::SYS_pause, libc::SYS_poll, libc::SYS_select];
         #[cfg(not(target_arch = "x86_64"))]
-        const OWN: [i64; 0] = [];
-        const CALLS: [i64; 28] = [
+        const X86_64_CALLS: [i64; 0] = [];
+        const RESTARTABLE_CALLS: [i64; 28] = [
             libc::SYS_accept,
             libc::SYS_accept4,
             libc::SYS_clock_nanosleep,
@@ -100,24 +101,24 @@ impl Call {
             libc::SYS_wait4,
             libc::SYS_waitid,
         ];
-        CALLS.contains(&self.number) || OWN.contains(&self.number)
+        RESTARTABLE_CALLS.contains(&self.number) || X86_64_CALLS.contains(&self.number)
     }
 
-    /// Whether the program would notice that a signal has ended it: with a part of the work done, or `pause` where
-    /// [`go_on`] does nothing.
-    fn is_noticed(&self) -> bool {
+    /// True if the program would notice an interruption: part of the work is done, or the call is a `pause` that
+    /// [`restart_system_call`] cannot restart.
+    fn is_interruption_visible(&self) -> bool {
         self.is_transfer() || cfg!(not(target_arch = "x86_64")) && self.is_pause()
     }
 
-    /// On aarch64 `pause` waits for no file and no time.
+    /// True for `pause`, which on aarch64 is a `ppoll` without files and timeout, or a `sigsuspend`.
     fn is_pause(&self) -> bool {
-        let no_file_no_time = self.arguments[..3] == [0; 3];
-        (self.number == libc::SYS_ppoll && no_file_no_time) || self.number == libc::SYS_rt_sigsuspend
+        let has_no_file_or_timeout = self.arguments[..3] == [0; 3];
+        (self.number == libc::SYS_ppoll && has_no_file_or_timeout) || self.number == libc::SYS_rt_sigsuspend
     }
 
-    /// Whether a signal may end it with a part of the work done.
+    /// True if a signal may end the call with part of the data transferred.
     fn is_transfer(&self) -> bool {
-        /// The argument that has the flags, if it is one with flags, of which `MSG_WAITALL` says so.
+        /// System calls that transfer data. `Some`: index of the flags argument; only calls with `MSG_WAITALL` count.
         const TRANSFERS: [(i64, Option<usize>); 13] = [
             (libc::SYS_write, None),
             (libc::SYS_writev, None),
@@ -133,97 +134,98 @@ impl Call {
             (libc::SYS_recvfrom, Some(3)),
             (libc::SYS_recvmsg, Some(2)),
         ];
-        let waits_for_all =
-            |at: usize| self.arguments.get(at).is_some_and(|flags| flags & libc::MSG_WAITALL as u64 != 0);
-        TRANSFERS.iter().any(|(number, flags)| *number == self.number && flags.is_none_or(waits_for_all))
+        let has_waitall =
+            |argument: usize| self.arguments.get(argument).is_some_and(|flags| flags & libc::MSG_WAITALL as u64 != 0);
+        TRANSFERS.iter().any(|(number, flags)| *number == self.number && flags.is_none_or(has_waitall))
     }
 }
 
-/// What the writer knows of the thread in a slot.
+/// The writer's view of the thread in a slot.
 #[derive(Clone, Copy, Debug, Default)]
-struct Thread {
+struct WatchedThread {
     generation: u32,
-    /// When it is looked at again.
-    next: u64,
-    /// When it was last seen to have run.
-    since: u64,
-    /// Its processor time at the last look, and when it was last to be sampled.
-    seen: u64,
-    sampled: u64,
-    call: Option<Call>,
-    /// Looks at which it had run since the look before, and was on no processor.
-    missed: u32,
+    /// Time of the next check.
+    next_check: u64,
+    /// Time at which it was last seen to have run.
+    waiting_since: u64,
+    /// CPU time at the last check.
+    last_cpu_ns: u64,
+    /// CPU time when a sample was last requested; 0 if never.
+    sampled_cpu_ns: u64,
+    call: Option<SystemCall>,
+    /// Number of checks at which it had run since the previous check and was on no processor.
+    missed_checks: u32,
 }
 
-/// A stack that was read without a signal.
+/// A stack that the writer has read, without a signal to the thread.
 #[derive(Debug)]
-pub(crate) struct Outside {
+pub(crate) struct RemoteSample {
     pub(crate) period: u64,
     pub(crate) outcome: Outcome,
     pub(crate) stack: Vec<u64>,
 }
 
-impl Thread {
-    /// Whether its last signal has become a sample.
+impl WatchedThread {
+    /// True if the last requested sample has been taken.
     fn is_sampled(&self, slot: &Slot) -> bool {
-        self.sampled != 0 && slot.owed.load(Ordering::Acquire) == 0
+        self.sampled_cpu_ns != 0 && slot.pending_period.load(Ordering::Acquire) == 0
     }
 
-    /// Whether it is where its last sample was, by its processor time.
-    fn is_still_there(&self, slot: &Slot, seen: u64) -> bool {
-        self.is_sampled(slot) && seen == self.seen
+    /// True if the thread has not run since its last sample, according to its CPU time.
+    fn has_not_run_since_sample(&self, slot: &Slot, cpu_ns: u64) -> bool {
+        self.is_sampled(slot) && cpu_ns == self.last_cpu_ns
     }
 
-    /// What to do with a thread whose time has come.
-    fn look(&mut self, slot: &Slot, now: u64) -> Option<Call> {
-        let passed = measure::time_since_last(slot);
-        let seen = clock::thread_cpu(slot.tid.load(Ordering::Acquire));
-        if self.is_still_there(slot, seen) {
-            slot.idle.fetch_add(passed, Ordering::AcqRel);
+    /// Checks a thread that is due. Returns a system call whose stack the writer is to read.
+    fn check(&mut self, slot: &Slot, now: u64) -> Option<SystemCall> {
+        let elapsed_ns = measure::take_unaccounted_amount(slot);
+        let cpu_ns = clock::thread_cpu(slot.tid.load(Ordering::Acquire));
+        if self.has_not_run_since_sample(slot, cpu_ns) {
+            slot.idle_ns.fetch_add(elapsed_ns, Ordering::AcqRel);
             return None;
         }
-        let call = Call::of(slot.tid.load(Ordering::Acquire));
-        // Awake for a moment, in the middle of a transfer.
-        let is_brief = seen.saturating_sub(self.seen) < BRIEF;
-        let call = call.or(self.call.filter(|call| is_brief && call.is_noticed()));
+        let call = SystemCall::read(slot.tid.load(Ordering::Acquire));
+        // The thread was awake for a moment, in the middle of a transfer.
+        let was_brief = cpu_ns.saturating_sub(self.last_cpu_ns) < MAX_BRIEF_RUN_NS;
+        let call = call.or(self.call.filter(|call| was_brief && call.is_interruption_visible()));
         let is_same_call = call.is_some() && call == self.call;
-        let back_again = RETURN + slot.pace.last_cost();
-        if !is_same_call || seen.saturating_sub(self.seen) > back_again {
-            self.since = now;
+        let return_cost_ns = SYSCALL_RETURN_NS + slot.pace.last_cost_ns();
+        if !is_same_call || cpu_ns.saturating_sub(self.last_cpu_ns) > return_cost_ns {
+            self.waiting_since = now;
         }
-        let has_run = std::mem::replace(&mut self.seen, seen) != seen;
-        if self.is_sampled(slot) && is_same_call && seen.saturating_sub(self.sampled) <= back_again {
-            slot.idle.fetch_add(passed, Ordering::AcqRel);
+        let has_run = std::mem::replace(&mut self.last_cpu_ns, cpu_ns) != cpu_ns;
+        if self.is_sampled(slot) && is_same_call && cpu_ns.saturating_sub(self.sampled_cpu_ns) <= return_cost_ns {
+            slot.idle_ns.fetch_add(elapsed_ns, Ordering::AcqRel);
             return None;
         }
-        slot.owed.fetch_add(passed, Ordering::AcqRel);
+        slot.pending_period.fetch_add(elapsed_ns, Ordering::AcqRel);
         if call.is_none() && !self.is_on_processor(slot, has_run) {
             return None;
         }
-        (self.sampled, self.call) = (seen, call);
+        (self.sampled_cpu_ns, self.call) = (cpu_ns, call);
         if call.is_none() {
             self.signal(slot);
         }
         call
     }
 
-    /// Whether it runs at this moment, by its processor time. A thread that is ready, and may be on its way out of a
-    /// system call, does not. On a machine with one processor no other thread ever does.
+    /// True if the thread is running now, according to its CPU time, or has been missed too often. A runnable thread,
+    /// which may be leaving a system call, does not count. On a single processor no other thread ever runs.
     fn is_on_processor(&mut self, slot: &Slot, has_run: bool) -> bool {
-        let runs = clock::thread_cpu(slot.tid.load(Ordering::Acquire)) > self.seen;
-        self.missed += u32::from(has_run);
-        let is_due = runs || self.missed > MISSED;
+        let is_running = clock::thread_cpu(slot.tid.load(Ordering::Acquire)) > self.last_cpu_ns;
+        self.missed_checks += u32::from(has_run);
+        let is_due = is_running || self.missed_checks > MAX_MISSED_CHECKS;
         if is_due {
-            self.missed = 0;
+            self.missed_checks = 0;
         }
         is_due
     }
 
-    /// Sends the thread a signal.
+    /// Makes the thread's timer send its signal now.
     fn signal(&self, slot: &Slot) {
-        let call = self.call.filter(Call::is_made_again);
-        slot.call_stack.store(call.map_or(0, |call| call.stack), Ordering::Relaxed);
-        slot.call.store(call.map_or(0, |call| call.address << 16 | call.number as u64), Ordering::Release);
+        let call = self.call.filter(SystemCall::is_restartable);
+        slot.interrupted_stack.store(call.map_or(0, |call| call.stack), Ordering::Relaxed);
+        slot.interrupted_call.store(call.map_or(0, |call| call.address << 16 | call.number as u64), Ordering::Release);
         let timer = slot.timer.load(Ordering::Acquire);
         if timer >= 0 {
             let _ = Timer(timer).set(1, 0);
@@ -231,118 +233,127 @@ impl Thread {
     }
 }
 
-/// All threads, as the writer has them.
+/// All sampled threads, as the writer sees them.
 #[derive(Debug, Default)]
 pub(crate) struct Watch {
-    threads: Vec<Thread>,
+    threads: Vec<WatchedThread>,
     cache: Box<RuleCache>,
 }
 
 impl Watch {
-    /// Looks at the threads whose time has come; `sample` gets the stacks that were read. Returns when to look again.
-    pub(crate) fn look(&mut self, now: u64, mut sample: impl FnMut(usize, &Slot, Outside)) -> u64 {
-        let (period, mut next) = (measure::period(), now + LONGEST);
-        for (index, slot) in slot::all() {
+    /// Checks the threads that are due. Passes stacks that were read to `sample`. Returns the time of the next check.
+    pub(crate) fn check(&mut self, now: u64, mut sample: impl FnMut(usize, &Slot, RemoteSample)) -> u64 {
+        let (period, mut next_check) = (measure::period_ns(), now + MAX_CHECK_INTERVAL_NS);
+        for (index, slot) in slot::iter() {
             if slot.state.load(Ordering::Acquire) != slot::ARMED {
                 continue;
             }
             if index >= self.threads.len() {
-                self.threads.resize(index + 1, Thread::default());
+                self.threads.resize(index + 1, WatchedThread::default());
             }
             let Some(thread) = self.threads.get_mut(index) else { break };
             let generation = slot.generation.load(Ordering::Acquire);
             if thread.generation != generation {
-                *thread = Thread { generation, ..Thread::default() };
+                *thread = WatchedThread { generation, ..WatchedThread::default() };
             }
-            if thread.next <= now {
-                if let Some(call) = thread.look(slot, now) {
-                    match outside(&call, thread.seen, slot, &mut self.cache) {
-                        Some(found) => sample(index, slot, found),
-                        None if call.is_noticed() => {}
+            if thread.next_check <= now {
+                if let Some(call) = thread.check(slot, now) {
+                    match sample_remotely(&call, thread.last_cpu_ns, slot, &mut self.cache) {
+                        Some(remote_sample) => sample(index, slot, remote_sample),
+                        None if call.is_interruption_visible() => {}
                         None => thread.signal(slot),
                     }
                 }
-                let waited = now.saturating_sub(thread.since);
-                thread.next = now + (waited / PART).clamp(period, LONGEST.max(period));
+                let waited_ns = now.saturating_sub(thread.waiting_since);
+                thread.next_check =
+                    now + (waited_ns / WAIT_TIME_DIVISOR).clamp(period, MAX_CHECK_INTERVAL_NS.max(period));
             }
-            next = next.min(thread.next);
+            next_check = next_check.min(thread.next_check);
         }
-        next
+        next_check
     }
 }
 
 impl Watch {
-    /// Before the last record: the time since the last look.
+    /// Charges the time since the last check to waiting threads. Called before the last records are written.
     pub(crate) fn end(&self) {
-        for ((_, slot), thread) in slot::all().zip(&self.threads) {
+        for ((_, slot), thread) in slot::iter().zip(&self.threads) {
             let is_armed = slot.state.load(Ordering::Acquire) == slot::ARMED;
-            let is_its = slot.generation.load(Ordering::Acquire) == thread.generation;
-            if is_armed && is_its && thread.is_still_there(slot, clock::thread_cpu(slot.tid.load(Ordering::Acquire))) {
-                slot.idle.fetch_add(measure::time_since_last(slot), Ordering::AcqRel);
+            let is_same_owner = slot.generation.load(Ordering::Acquire) == thread.generation;
+            if is_armed
+                && is_same_owner
+                && thread.has_not_run_since_sample(slot, clock::thread_cpu(slot.tid.load(Ordering::Acquire)))
+            {
+                slot.idle_ns.fetch_add(measure::take_unaccounted_amount(slot), Ordering::AcqRel);
             }
         }
     }
 }
 
-/// Reads the stack of a thread that waits. `None` if it is not whole, and a signal does no harm; or the thread waits no
-/// more.
-fn outside(call: &Call, seen: u64, slot: &Slot, cache: &mut RuleCache) -> Option<Outside> {
-    let is_noticed = call.is_noticed();
-    // Frames of the interpreter's are read by the thread itself.
-    if !is_noticed && python::is_read() {
+/// Reads the stack of a waiting thread. `None` if the thread no longer waits, or if the stack is incomplete and a
+/// signal would do no harm.
+fn sample_remotely(call: &SystemCall, cpu_ns: u64, slot: &Slot, cache: &mut RuleCache) -> Option<RemoteSample> {
+    let is_interruption_visible = call.is_interruption_visible();
+    // Python frames can only be read by the thread itself.
+    if !is_interruption_visible && python::is_published() {
         return None;
     }
     let high = slot.stack_high.load(Ordering::Relaxed);
     let to_end_of_page = 4096 - call.stack % 4096;
-    let sizes = [high.wrapping_sub(call.stack).min(COPY), COPY / 4, to_end_of_page];
-    let bytes = sizes.into_iter().find_map(|size| mappings::read(call.stack, size))?;
+    let sizes = [high.wrapping_sub(call.stack).min(MAX_STACK_COPY_BYTES), MAX_STACK_COPY_BYTES / 4, to_end_of_page];
+    let bytes = sizes.into_iter().find_map(|size| mappings::read_memory(call.stack, size))?;
     cache.begin(code_map::generation());
-    let (mut stack, registers) = (Vec::new(), Registers::of(call.stack, call.address));
-    let outcome = walk(registers, &ProcessCode, &mut Copied { start: call.stack, bytes }, cache, |address, _| {
+    let (mut stack, registers) = (Vec::new(), Registers::with_stack_and_program(call.stack, call.address));
+    let outcome = walk(registers, &ProcessCode, &mut CopiedStack { start: call.stack, bytes }, cache, |address, _| {
         stack.push(address);
-        (stack.len() as u64) < MOST_FRAMES
+        (stack.len() as u64) < MAX_NATIVE_FRAMES
     });
-    let is_there = clock::thread_cpu(slot.tid.load(Ordering::Acquire)) == seen;
-    let is_enough = is_noticed || outcome == Outcome::Complete;
-    (is_there && is_enough).then(|| Outside { period: slot.owed.swap(0, Ordering::AcqRel), outcome, stack })
+    let is_still_waiting = clock::thread_cpu(slot.tid.load(Ordering::Acquire)) == cpu_ns;
+    let is_usable = is_interruption_visible || outcome == Outcome::Complete;
+    (is_still_waiting && is_usable).then(|| RemoteSample {
+        period: slot.pending_period.swap(0, Ordering::AcqRel),
+        outcome,
+        stack,
+    })
 }
 
-struct Copied {
+/// A copy of the upper part of a stack.
+struct CopiedStack {
     start: u64,
     bytes: Vec<u8>,
 }
 
-impl Memory for Copied {
+impl Memory for CopiedStack {
     fn read(&mut self, address: u64) -> Option<u64> {
-        let at = usize::try_from(address.checked_sub(self.start)?).ok()?;
-        Some(u64::from_ne_bytes(self.bytes.get(at..at.checked_add(8)?)?.try_into().ok()?))
+        let offset = usize::try_from(address.checked_sub(self.start)?).ok()?;
+        Some(u64::from_ne_bytes(self.bytes.get(offset..offset.checked_add(8)?)?.try_into().ok()?))
     }
 }
 
-/// In the handler: a system call that was interrupted, and that the kernel ends with `EINTR` because there is a
-/// handler, is made again, unless the program has a signal, too.
+/// Restarts an interrupted system call that the kernel ended with `EINTR`, unless the program has a pending signal as
+/// well. Called in the handler.
 #[cfg(target_arch = "x86_64")]
-pub(crate) fn go_on(slot: &Slot, context: &mut libc::ucontext_t) {
-    let call = slot.call.swap(0, Ordering::AcqRel);
-    let stack = slot.call_stack.load(Ordering::Relaxed);
-    let is = |register: libc::c_int, value: u64| {
-        context.uc_mcontext.gregs.get(register as usize).is_some_and(|is| *is as u64 == value)
+pub(crate) fn restart_system_call(slot: &Slot, context: &mut libc::ucontext_t) {
+    let call = slot.interrupted_call.swap(0, Ordering::AcqRel);
+    let stack = slot.interrupted_stack.load(Ordering::Relaxed);
+    let register_equals = |register: libc::c_int, value: u64| {
+        context.uc_mcontext.gregs.get(register as usize).is_some_and(|register_equals| *register_equals as u64 == value)
     };
     let is_interrupted = call != 0
-        && is(libc::REG_RAX, i64::from(-libc::EINTR) as u64)
-        && is(libc::REG_RIP, call >> 16)
-        && is(libc::REG_RSP, stack);
-    if is_interrupted && !crate::disposition::is_signal_waiting(&raw const context.uc_sigmask) {
+        && register_equals(libc::REG_RAX, i64::from(-libc::EINTR) as u64)
+        && register_equals(libc::REG_RIP, call >> 16)
+        && register_equals(libc::REG_RSP, stack);
+    if is_interrupted && !crate::disposition::is_signal_pending(&raw const context.uc_sigmask) {
         let registers = &mut context.uc_mcontext.gregs;
-        // Back to the instruction, of two bytes, with the number where the result is. The arguments are where they
-        // were.
+        // Go back to the two-byte `syscall` instruction, and put the call's number into the result register. The
+        // arguments are still in place.
         registers[libc::REG_RIP as usize] -= 2;
         registers[libc::REG_RAX as usize] = (call & 0xffff) as i64;
     }
 }
 
 #[cfg(not(target_arch = "x86_64"))]
-pub(crate) fn go_on(_slot: &Slot, _context: &mut libc::ucontext_t) {}
+pub(crate) fn restart_system_call(_slot: &Slot, _context: &mut libc::ucontext_t) {}
 
 #[cfg(test)]
 mod tests {
@@ -350,18 +361,18 @@ mod tests {
 
     #[test]
     fn calls_as_the_kernel_writes_them() {
-        let call = |number: i64, rest: &str| Call::parse(&format!("{number} {rest} 0x7ffd10 0x7f0040\n"));
-        assert_eq!((Call::parse("running\n"), Call::parse("")), (None, None));
-        let elsewhere = Call::parse("-1 0x7ffd10 0x7f0040\n").unwrap();
-        assert_eq!((elsewhere.stack, elsewhere.address), (0x7ffd10, 0x7f0040));
-        assert!(!elsewhere.is_transfer() && !elsewhere.is_made_again());
+        let call = |number: i64, rest: &str| SystemCall::parse(&format!("{number} {rest} 0x7ffd10 0x7f0040\n"));
+        assert_eq!((SystemCall::parse("running\n"), SystemCall::parse("")), (None, None));
+        let outside_call = SystemCall::parse("-1 0x7ffd10 0x7f0040\n").unwrap();
+        assert_eq!((outside_call.stack, outside_call.address), (0x7ffd10, 0x7f0040));
+        assert!(!outside_call.is_transfer() && !outside_call.is_restartable());
         let write = call(libc::SYS_write, "0x1 0x5 0x1000 0x0 0x0 0x0").unwrap();
         assert_eq!((write.arguments, write.stack), ([1, 5, 4096, 0, 0, 0], 0x7ffd10));
-        assert!(write.is_transfer() && !write.is_made_again());
-        let all = format!("0x1 0x5 0x1000 {:#x} 0x0 0x0", libc::MSG_WAITALL);
-        assert!(call(libc::SYS_recvfrom, &all).unwrap().is_transfer());
-        let some = call(libc::SYS_recvfrom, "0x1 0x5 0x1000 0x0 0x0 0x0").unwrap();
-        assert!(!some.is_transfer() && some.is_made_again());
+        assert!(write.is_transfer() && !write.is_restartable());
+        let waitall_arguments = format!("0x1 0x5 0x1000 {:#x} 0x0 0x0", libc::MSG_WAITALL);
+        assert!(call(libc::SYS_recvfrom, &waitall_arguments).unwrap().is_transfer());
+        let partial = call(libc::SYS_recvfrom, "0x1 0x5 0x1000 0x0 0x0 0x0").unwrap();
+        assert!(!partial.is_transfer() && partial.is_restartable());
         assert_eq!(call(libc::SYS_write, "0x1 0x5"), None);
         let pause = call(libc::SYS_ppoll, "0x0 0x0 0x0 0x0 0x8 0x0").unwrap();
         let poll = call(libc::SYS_ppoll, "0x7ff0 0x1 0x0 0x0 0x8 0x0").unwrap();

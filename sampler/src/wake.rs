@@ -1,4 +1,4 @@
-//! Wakes the writer with a futex, because hooks do it, also under locks of the loader; and waits for it.
+//! Wakes the writer and waits for it. Uses a futex, because hooks wake the writer too, even under locks of the loader.
 
 use std::ffi::c_void;
 use std::ptr;
@@ -6,164 +6,169 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::time::Duration;
 
 use crate::clock;
-use crate::disposition::{Next, next};
+use crate::disposition::{NextFunction, next};
 
-static WAKE: AtomicU32 = AtomicU32::new(0);
+/// Number of times the writer was woken; the futex it sleeps on.
+static WAKE_COUNT: AtomicU32 = AtomicU32::new(0);
 
-/// A ring fills up: it is to be emptied at once.
-pub(crate) static DRAIN: AtomicBool = AtomicBool::new(false);
+/// Set when a ring fills up and must be drained immediately.
+pub(crate) static DRAIN_REQUESTED: AtomicBool = AtomicBool::new(false);
 
-/// How often it was woken so far.
-pub(crate) fn seen() -> u32 {
-    WAKE.load(Ordering::Acquire)
+/// Number of times the writer has been woken so far.
+pub(crate) fn wake_count() -> u32 {
+    WAKE_COUNT.load(Ordering::Acquire)
 }
 
-/// Waits until [`writer`] is called, or was after [`seen`] returned this, or the time is over.
-pub(crate) fn wait(seen: u32, time: Duration) {
-    wait_while(&WAKE, seen, time);
+/// Sleeps until [`notify_writer`] is called, has been called since [`wake_count`] returned `count`, or the time is
+/// over.
+pub(crate) fn wait_for_wake(count: u32, time: Duration) {
+    futex_wait(&WAKE_COUNT, count, time);
 }
 
-/// Wakes it: it looks at once.
-pub(crate) fn writer() {
-    WAKE.fetch_add(1, Ordering::AcqRel);
-    wake(&WAKE);
+/// Wakes the writer, which then starts a pass immediately.
+pub(crate) fn notify_writer() {
+    WAKE_COUNT.fetch_add(1, Ordering::AcqRel);
+    futex_wake(&WAKE_COUNT);
 }
 
-/// Waits while the word is this, for less than a second.
-fn wait_while(word: &AtomicU32, value: u32, time: Duration) {
+/// Waits while the word has this value, for less than a second.
+fn futex_wait(word: &AtomicU32, value: u32, time: Duration) {
     let time = libc::timespec { tv_sec: 0, tv_nsec: time.subsec_nanos().into() };
     let operation = libc::FUTEX_WAIT | libc::FUTEX_PRIVATE_FLAG;
-    // SAFETY: a word that lives for ever, and a time.
+    // SAFETY: a word that is never freed, and a timeout.
     unsafe { libc::syscall(libc::SYS_futex, word.as_ptr(), operation, value, &raw const time) };
 }
 
-fn wake(word: &AtomicU32) {
-    let none: *const libc::timespec = ptr::null();
+fn futex_wake(word: &AtomicU32) {
+    let no_timeout: *const libc::timespec = ptr::null();
     let operation = libc::FUTEX_WAKE | libc::FUTEX_PRIVATE_FLAG;
-    // SAFETY: a word that lives for ever; no time is passed.
-    unsafe { libc::syscall(libc::SYS_futex, word.as_ptr(), operation, i32::MAX, none) };
+    // SAFETY: a word that is never freed; no timeout is passed.
+    unsafe { libc::syscall(libc::SYS_futex, word.as_ptr(), operation, i32::MAX, no_timeout) };
 }
 
-/// The same to empty the rings, once until it does. Safe in a signal handler.
-pub(crate) fn writer_to_drain() {
-    if !DRAIN.load(Ordering::Relaxed) && !DRAIN.swap(true, Ordering::AcqRel) {
-        writer();
+/// Wakes the writer to drain the rings. Does nothing if that is already requested. Safe in a signal handler.
+pub(crate) fn request_drain() {
+    if !DRAIN_REQUESTED.load(Ordering::Relaxed) && !DRAIN_REQUESTED.swap(true, Ordering::AcqRel) {
+        notify_writer();
     }
 }
 
-/// By [`clock::monotonic`].
-static AT_EACH_SAMPLE_UNTIL: AtomicU64 = AtomicU64::new(0);
+/// Time by [`clock::monotonic`] until which each sample wakes the writer.
+static NOTIFY_ON_SAMPLES_UNTIL: AtomicU64 = AtomicU64::new(0);
 
-pub(crate) fn at_each_sample_until(time: u64) {
-    AT_EACH_SAMPLE_UNTIL.store(time, Ordering::Relaxed);
+/// Makes each sample wake the writer until this time.
+pub(crate) fn notify_on_samples_until(time: u64) {
+    NOTIFY_ON_SAMPLES_UNTIL.store(time, Ordering::Relaxed);
 }
 
-/// A sample was made at that time. Safe in a signal handler.
-pub(crate) fn after_sample(time: u64) {
-    if time < AT_EACH_SAMPLE_UNTIL.load(Ordering::Relaxed) {
-        writer_to_drain();
+/// Wakes the writer for a sample taken at `time`, if the recording is young. Safe in a signal handler.
+pub(crate) fn notify_after_sample(time: u64) {
+    if time < NOTIFY_ON_SAMPLES_UNTIL.load(Ordering::Relaxed) {
+        request_drain();
     }
 }
 
-/// How often it had been woken before its last whole look.
-static LOOKED: AtomicU32 = AtomicU32::new(0);
-/// Threads that wait for a look.
-static WAITING: AtomicU32 = AtomicU32::new(0);
+/// Wake count at the start of the last complete pass.
+static COMPLETED_PASS: AtomicU32 = AtomicU32::new(0);
+/// Number of threads that wait for a pass.
+static WAITERS: AtomicU32 = AtomicU32::new(0);
 
-/// Has it write all that is in the rings; [`has_written`] tells whether it has.
-pub(crate) fn writer_to_write() -> u32 {
-    DRAIN.store(true, Ordering::Release);
-    writer();
-    seen()
+/// Asks the writer to write all samples in the rings. Pass the result to [`is_write_done`].
+pub(crate) fn request_write() -> u32 {
+    DRAIN_REQUESTED.store(true, Ordering::Release);
+    notify_writer();
+    wake_count()
 }
 
-/// Whether it has since [`writer_to_write`] returned this.
-pub(crate) fn has_written(ticket: u32) -> bool {
-    LOOKED.load(Ordering::Acquire).wrapping_sub(ticket).cast_signed() >= 0
+/// True once the writer has written everything that the [`request_write`] with this ticket asked for.
+pub(crate) fn is_write_done(ticket: u32) -> bool {
+    COMPLETED_PASS.load(Ordering::Acquire).wrapping_sub(ticket).cast_signed() >= 0
 }
 
-/// It has looked, after [`seen`] returned this.
-pub(crate) fn has_looked(seen: u32) {
-    LOOKED.store(seen, Ordering::SeqCst);
-    if WAITING.load(Ordering::SeqCst) != 0 {
-        wake(&LOOKED);
+/// Publishes that the writer has completed a pass, which began at this wake count.
+pub(crate) fn complete_pass(count: u32) {
+    COMPLETED_PASS.store(count, Ordering::SeqCst);
+    if WAITERS.load(Ordering::SeqCst) != 0 {
+        futex_wake(&COMPLETED_PASS);
     }
 }
 
-/// It looks no more: those that wait look whether it is done. What the next one is asked for has not been done.
-pub(crate) fn has_ended() {
-    has_looked(WAKE.fetch_add(1, Ordering::AcqRel).wrapping_add(1));
+/// Publishes the writer's last pass: waiting threads check their condition again. Later requests are meant for the next
+/// writer.
+pub(crate) fn complete_last_pass() {
+    complete_pass(WAKE_COUNT.fetch_add(1, Ordering::AcqRel).wrapping_add(1));
 }
 
-/// Waits for the writer until `is_done`, or for so many nanoseconds. Takes no lock, allocates nothing.
-pub(crate) fn wait_until(is_done: impl Fn() -> bool, patience: u64) {
-    let until = clock::monotonic() + patience;
-    WAITING.fetch_add(1, Ordering::SeqCst);
+/// Waits until `is_done` returns true after a pass of the writer, at most `timeout_ns`. Takes no lock, allocates
+/// nothing.
+pub(crate) fn wait_until(is_done: impl Fn() -> bool, timeout_ns: u64) {
+    let deadline = clock::monotonic() + timeout_ns;
+    WAITERS.fetch_add(1, Ordering::SeqCst);
     loop {
-        let looked = LOOKED.load(Ordering::SeqCst);
-        let left = until.saturating_sub(clock::monotonic());
-        if left == 0 || is_done() {
+        let last_pass = COMPLETED_PASS.load(Ordering::SeqCst);
+        let remaining_ns = deadline.saturating_sub(clock::monotonic());
+        if remaining_ns == 0 || is_done() {
             break;
         }
-        wait_while(&LOOKED, looked, Duration::from_nanos(left));
+        futex_wait(&COMPLETED_PASS, last_pass, Duration::from_nanos(remaining_ns));
     }
-    WAITING.fetch_sub(1, Ordering::SeqCst);
+    WAITERS.fetch_sub(1, Ordering::SeqCst);
 }
 
-// The writer is waited for by the `pthread_join` that belongs to the `pthread_create` of the next library: a sanitizer
-// in the program, whose functions come first, does not know the thread.
+// Join the writer with the `pthread_join` of the library whose `pthread_create` started it. A sanitizer's
+// `pthread_join` comes first and does not know the thread.
 
-/// The `pthread_t` of a writer that nothing has waited for; 0 if there is none.
-static THREAD: AtomicU64 = AtomicU64::new(0);
-static JOIN: Next = Next::of(c"pthread_join");
-static JOIN_IN_TIME: Next = Next::of(c"pthread_timedjoin_np");
+/// `pthread_t` of the writer thread until it is joined; 0 if none.
+static WRITER_THREAD: AtomicU64 = AtomicU64::new(0);
+static JOIN: NextFunction = NextFunction::new(c"pthread_join");
+static TIMED_JOIN: NextFunction = NextFunction::new(c"pthread_timedjoin_np");
 
-/// Looks up libc's functions, for a constructor.
-pub(crate) fn find_join() {
+/// Resolves libc's functions in a constructor.
+pub(crate) fn resolve_join_functions() {
     JOIN.address();
-    JOIN_IN_TIME.address();
+    TIMED_JOIN.address();
 }
 
-pub(crate) fn writer_began(thread: libc::pthread_t) {
+pub(crate) fn set_writer_thread(thread: libc::pthread_t) {
     const { assert!(size_of::<libc::pthread_t>() == 8) };
-    THREAD.store(thread, Ordering::Release);
+    WRITER_THREAD.store(thread, Ordering::Release);
 }
 
-/// In the child of a fork, which has no writer.
-pub(crate) fn forget_writer() {
-    THREAD.store(0, Ordering::Release);
+/// Forgets the writer in a fork child, which has none.
+pub(crate) fn forget_writer_thread() {
+    WRITER_THREAD.store(0, Ordering::Release);
 }
 
-/// The writer, for one caller.
-fn take_writer() -> Option<libc::pthread_t> {
-    Some(THREAD.swap(0, Ordering::AcqRel)).filter(|&thread| thread != 0)
+/// Returns the writer thread to one caller only.
+fn take_writer_thread() -> Option<libc::pthread_t> {
+    Some(WRITER_THREAD.swap(0, Ordering::AcqRel)).filter(|&thread| thread != 0)
 }
 
-/// Waits until the writer's thread has ended.
+/// Waits until the writer thread has exited.
 pub(crate) fn join_writer() -> i32 {
-    let Some(thread) = take_writer() else { return 0 };
+    let Some(thread) = take_writer_thread() else { return 0 };
     next!(JOIN, fn(libc::pthread_t, *mut *mut c_void) -> i32, libc::ENOSYS, thread, ptr::null_mut())
 }
 
-/// [`join_writer`] with a limit in nanoseconds.
-pub(crate) fn join_writer_within(patience: u64) {
-    let Some(thread) = take_writer() else { return };
-    let until = jitlisten::plumbing::nanoseconds_of(libc::CLOCK_REALTIME) + patience;
-    let until =
-        libc::timespec { tv_sec: (until / 1_000_000_000) as libc::time_t, tv_nsec: (until % 1_000_000_000) as _ };
-    let result = join_in_time(thread, &raw const until);
+/// Like [`join_writer`], with a timeout in ns.
+pub(crate) fn join_writer_with_timeout(timeout_ns: u64) {
+    let Some(thread) = take_writer_thread() else { return };
+    let deadline = jitlisten::plumbing::nanoseconds_of(libc::CLOCK_REALTIME) + timeout_ns;
+    let deadline =
+        libc::timespec { tv_sec: (deadline / 1_000_000_000) as libc::time_t, tv_nsec: (deadline % 1_000_000_000) as _ };
+    let result = timed_join(thread, &raw const deadline);
     if result != 0 {
-        THREAD.store(thread, Ordering::Release);
+        WRITER_THREAD.store(thread, Ordering::Release);
     }
 }
 
-fn join_in_time(thread: libc::pthread_t, until: *const libc::timespec) -> i32 {
+fn timed_join(thread: libc::pthread_t, deadline: *const libc::timespec) -> i32 {
     next!(
-        JOIN_IN_TIME,
+        TIMED_JOIN,
         fn(libc::pthread_t, *mut *mut c_void, *const libc::timespec) -> i32,
         libc::ENOSYS,
         thread,
         ptr::null_mut(),
-        until
+        deadline
     )
 }

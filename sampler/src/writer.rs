@@ -1,7 +1,7 @@
 //! The writer thread: empties the rings, reads mappings and threads, appends to the file.
 //!
-//! All its signals are blocked, so no handler of the program runs in it. No fork happens while it holds [`WORK`]: the
-//! child could otherwise find a lock taken forever.
+//! It blocks all signals, so no handler of the program runs in it. While it holds [`WRITER_STATE`], no other thread
+//! forks: otherwise a child might inherit a lock that is never released.
 
 #![forbid(unsafe_code)]
 
@@ -17,10 +17,10 @@ use jitlisten::log_line;
 
 use crate::code_map::{self, UNKNOWN_CODE};
 use crate::events::{self, LIBRARIES_CHANGED};
-use crate::mappings::{Found, Mappings};
+use crate::mappings::{KnownMappings, Mappings};
 use crate::output::Output;
-use crate::perf_data::{Batch, Facts, Features, MOST_ADDRESSES, Mapping, Moment};
-use crate::place::Pins;
+use crate::perf_data::{Batch, Features, InitialFeatures, MAX_ADDRESSES, Mapping, SampleId};
+use crate::place::PinnedImages;
 use crate::process::{self, Process};
 use crate::python::{self, Python};
 use crate::slot::{self, Slot};
@@ -29,63 +29,67 @@ use crate::unwind::Outcome;
 use crate::waiting::Watch;
 use crate::{clock, measure, wake};
 
-/// Between two looks, in nanoseconds. What was sampled since the last one is lost when the process is killed.
-const PERIOD: u64 = 50_000_000;
-/// The age of a recording, in nanoseconds, up to which its process may be a short-lived child, which may be killed
-/// before the first look: each sample is written at once.
-const YOUNG: u64 = 100_000_000;
-/// Between two looks at mappings, at least.
-const SPACING: Duration = Duration::from_millis(1);
-/// So much is written at once.
-const BATCH: usize = 1 << 20;
-/// For so long a thread that waits has no record, in nanoseconds; for longer, the more threads there are.
-const IDLE: u64 = 1_000_000_000;
-/// Between two reads of a thread's name, in looks.
-const NAMES_EVERY: u64 = 20;
-/// Between two looks at the recorder, in looks.
-const RECORDER_EVERY: u64 = 8;
+/// Time between two drains. Samples since the last drain are lost if the process is killed.
+const DRAIN_PERIOD_NS: u64 = 50_000_000;
+/// Age up to which a recording writes each sample immediately: the process may be a short-lived child that is killed
+/// before the first drain.
+const EAGER_WRITE_NS: u64 = 100_000_000;
+/// Minimal time between two passes of the writer.
+const MIN_PASS_INTERVAL: Duration = Duration::from_millis(1);
+/// The batch is written when it is larger than this.
+const MAX_BATCH_BYTES: usize = 1 << 20;
+/// Waiting time after which a thread's sample is written even though the wait continues; scaled up for many threads.
+const MAX_IDLE_NS: u64 = 1_000_000_000;
+/// Passes between two reads of a thread's name.
+const PASSES_PER_NAME_READ: u64 = 20;
+/// Passes between two checks that the recorder is alive.
+const PASSES_PER_RECORDER_CHECK: u64 = 8;
 
-/// What the writer knows, for the child of a fork.
+/// State of the writer that a fork child inherits.
 #[derive(Default)]
 pub(crate) struct Inherited {
-    mappings: Found,
+    mappings: KnownMappings,
     python: Option<python::Inherited>,
 }
 
-/// Held while the writer works, and by a thread that forks.
-pub(crate) static WORK: Mutex<Inherited> = Mutex::new(Inherited { mappings: Found::new(), python: None });
-/// The writer is to finish the file and end.
-pub(crate) static STOP: AtomicBool = AtomicBool::new(false);
-/// The same, and no thread waits for it.
-pub(crate) static ABANDON: AtomicBool = AtomicBool::new(false);
-/// The file is made, and no earlier recording has its name.
-pub(crate) static PLACED: AtomicBool = AtomicBool::new(false);
-/// Everything is written: the thread ends.
-pub(crate) static WRITTEN: AtomicBool = AtomicBool::new(false);
+/// State for fork children. Locked while the writer works, and by a thread that forks.
+pub(crate) static WRITER_STATE: Mutex<Inherited> =
+    Mutex::new(Inherited { mappings: KnownMappings::new(), python: None });
+/// Request to finish the file and exit.
+pub(crate) static STOP_REQUESTED: AtomicBool = AtomicBool::new(false);
+/// Like [`STOP_REQUESTED`], but no thread waits for the writer.
+pub(crate) static ABANDON_REQUESTED: AtomicBool = AtomicBool::new(false);
+/// True once the file exists, and an earlier recording of that name has been renamed.
+pub(crate) static FILE_CREATED: AtomicBool = AtomicBool::new(false);
+/// True once everything is written and the writer thread is about to exit.
+pub(crate) static RECORDING_WRITTEN: AtomicBool = AtomicBool::new(false);
 
-/// Request to the writer's thread: [`PAUSE`] asks it to end for a while, [`PAUSED`] confirms that.
-pub(crate) static GAIT: AtomicU32 = AtomicU32::new(RUN);
+/// Mode of the writer thread. A caller sets [`PAUSE`] to ask it to exit for a while; it confirms with [`PAUSED`].
+pub(crate) static WRITER_MODE: AtomicU32 = AtomicU32::new(RUN);
+/// Writer mode: run normally.
 pub(crate) const RUN: u32 = 0;
+/// Writer mode: exit as soon as possible, and leave the work for the next writer thread.
 pub(crate) const PAUSE: u32 = 1;
+/// Writer mode: the work has been handed over, the thread is exiting.
 pub(crate) const PAUSED: u32 = 2;
 
-/// The file is not made before the first sample.
-pub(crate) static HAS_NO_FILE: AtomicBool = AtomicBool::new(false);
-/// The file has to be made now.
-pub(crate) static MAKE_FILE: AtomicBool = AtomicBool::new(false);
+/// True while the file has not been created because there is no sample yet.
+pub(crate) static FILE_PENDING: AtomicBool = AtomicBool::new(false);
+/// Request to create the file now, even without a sample.
+pub(crate) static FILE_REQUESTED: AtomicBool = AtomicBool::new(false);
 
-/// Why the writer has ended.
+/// The reason why the writer exits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum End {
-    /// It was told to, its time is over, or the file cannot be written.
+    /// Stopped by request, by its time limit, or by a write error.
     Finished,
-    /// The process that wanted the recording is gone, or waits no more.
+    /// The process that requested the recording has exited, or no longer waits.
     Abandoned,
-    /// All other threads have ended.
+    /// All other threads have exited.
     LastThread,
 }
 
-/// What a recording consists of so far.
+/// Counters of the running recording.
 #[derive(Debug, Default)]
 pub(crate) struct Counters {
     pub(crate) samples: AtomicU64,
@@ -116,243 +120,257 @@ impl Counters {
     }
 }
 
+/// The writer thread's state.
 pub(crate) struct Writer {
     output: Option<Output>,
-    pins: Pins,
+    pins: PinnedImages,
     pid: u32,
     batch: Batch,
     mappings: Mappings,
-    /// They are not what they were when they were last put into [`WORK`].
+    /// True if the mappings have changed since they were last stored in [`WRITER_STATE`].
     has_new_mappings: bool,
     scan: Scan,
-    /// By [`clock::monotonic`].
-    until: Option<u64>,
-    /// Whose end is the recording's.
+    /// End of the recording by [`clock::monotonic`].
+    deadline: Option<u64>,
+    /// The process whose exit ends the recording.
     recorder: Option<Process>,
-    looks: u64,
-    /// When mappings may be looked at again because of unknown code, and how long to wait after that.
-    next_mappings: u64,
-    /// 0: they were not looked at yet. A child of a fork does it at its first sample: many end before that.
-    last_mappings: u64,
-    /// From when on what the mappings have is there.
+    passes: u64,
+    /// Earliest time to read the mappings again because of unknown code.
+    next_mapping_read: u64,
+    /// Time of the last read of the mappings; 0 before the first. A fork child reads them at its first sample: many
+    /// children exit without one.
+    last_mapping_read: u64,
+    /// Start of the recording; the time of the initial mappings.
     began: u64,
     next_drain: u64,
-    patience: u64,
+    /// Delay between two reads of the mappings because of unknown code; grows while they find nothing new.
+    mapping_backoff_ns: u64,
     first_sample: u64,
     last_sample: u64,
     stack: Vec<u64>,
     merged: Vec<u64>,
-    /// By wall-clock time: when to look at threads again, and the last stack of each slot.
+    /// Wall-clock mode: checks of waiting threads, and the time of the next one.
     watch: Option<Watch>,
     next_watch: u64,
-    last: BTreeMap<usize, (Outcome, Vec<u64>)>,
+    /// Wall-clock mode: the last stack of each slot.
+    last_stacks: BTreeMap<usize, (Outcome, Vec<u64>)>,
     python: Option<Python>,
-    /// Whether an interpreter is looked for.
+    /// True if the recording shows Python frames.
     wants_python: bool,
 }
 
 impl Writer {
     pub(crate) fn new(
         output: Output,
-        until: Option<u64>,
+        deadline: Option<u64>,
         wants_python: bool,
         recorder: Option<Process>,
         inherited: Inherited,
     ) -> Writer {
-        let (mut pins, began) = (Pins::beside(output.path()), clock::monotonic());
-        if !output.is_later() {
-            pins.has_place();
+        let (mut pins, began) = (PinnedImages::for_recording(output.path()), clock::monotonic());
+        if !output.is_deferred() {
+            pins.pin_deferred();
         }
-        let of_parent = inherited.python.filter(|_| wants_python);
+        let inherited_python = inherited.python.filter(|_| wants_python);
         Writer {
-            python: of_parent.and_then(|inherited| Python::of_parent(inherited, pins.directory())),
+            python: inherited_python.and_then(|inherited| Python::inherit(inherited, pins.directory())),
             pins,
             output: Some(output),
             pid: std::process::id(),
             batch: Batch::default(),
-            mappings: Mappings::inheriting(inherited.mappings),
+            mappings: Mappings::with_inherited(inherited.mappings),
             has_new_mappings: false,
             scan: Scan::default(),
-            until,
+            deadline,
             recorder,
-            looks: 0,
-            next_mappings: 0,
-            last_mappings: 0,
+            passes: 0,
+            next_mapping_read: 0,
+            last_mapping_read: 0,
             began,
-            // Threads that are there are armed already.
-            next_drain: began + PERIOD,
-            patience: 0,
+            // The existing threads are already armed.
+            next_drain: began + DRAIN_PERIOD_NS,
+            mapping_backoff_ns: 0,
             first_sample: 0,
             last_sample: 0,
-            stack: Vec::with_capacity(slot::MOST_FRAMES as usize),
+            stack: Vec::with_capacity(slot::MAX_NATIVE_FRAMES as usize),
             merged: Vec::new(),
-            watch: measure::is_wall().then(Watch::default),
-            next_watch: if measure::is_wall() { 0 } else { u64::MAX },
-            last: BTreeMap::new(),
+            watch: measure::uses_wall_clock().then(Watch::default),
+            next_watch: if measure::uses_wall_clock() { 0 } else { u64::MAX },
+            last_stacks: BTreeMap::new(),
             wants_python,
         }
     }
 
-    fn now(&self) -> Moment {
-        Moment { pid: self.pid, tid: self.pid, time: clock::monotonic() }
+    fn now(&self) -> SampleId {
+        SampleId { pid: self.pid, tid: self.pid, time: clock::monotonic() }
     }
 
-    /// What is there before the first sample.
-    pub(crate) fn begin(&mut self, after_exec: bool) {
-        wake::at_each_sample_until(self.began + YOUNG);
-        self.batch.comm(self.now(), &name_of(self.pid).unwrap_or_default(), after_exec);
-        if self.mappings.are_inherited() && code_map::has_libraries() && !measure::is_wall() {
+    /// Writes the records that precede the first sample.
+    pub(crate) fn write_preamble(&mut self, after_exec: bool) {
+        wake::notify_on_samples_until(self.began + EAGER_WRITE_NS);
+        self.batch.comm(self.now(), &thread_name(self.pid).unwrap_or_default(), after_exec);
+        if self.mappings.are_inherited() && code_map::has_libraries() && !measure::uses_wall_clock() {
             return;
         }
-        self.take_events();
-        self.look_at_mappings(self.began);
+        self.write_code_events();
+        self.read_mappings(self.began);
         measure::set_main_stack(self.mappings.main_stack, process::main_stack_limit());
         self.flush();
     }
 
-    /// Whether there is a sample, or was one: then mappings were looked at.
-    fn has_begun(&mut self) -> bool {
-        if self.last_mappings == 0 && slot::all().any(|(_, slot)| !slot.is_empty()) {
-            self.look_at_mappings(self.began);
+    /// Reads the mappings at the first sample. Returns true once there has been a sample.
+    fn ensure_begun(&mut self) -> bool {
+        if self.last_mapping_read == 0 && slot::iter().any(|(_, slot)| !slot.is_drained()) {
+            self.read_mappings(self.began);
         }
-        self.last_mappings != 0
+        self.last_mapping_read != 0
     }
 
-    /// The thread's function. Returns the writer where another thread is to go on with it.
+    /// Runs the writer until the recording ends. `Err` returns the writer, for another thread to continue with it.
     pub(crate) fn run(mut self: Box<Self>) -> Result<End, Box<Writer>> {
-        threads::WRITER.store(clock::own_tid(), Ordering::Release);
-        self.scan = Scan::without(clock::own_tid());
+        threads::WRITER_TID.store(clock::own_tid(), Ordering::Release);
+        self.scan = Scan::ignoring(clock::own_tid());
         let end = loop {
-            let seen = wake::seen();
-            if GAIT.compare_exchange(PAUSE, PAUSED, Ordering::AcqRel, Ordering::Relaxed).is_ok() {
+            let wake_count = wake::wake_count();
+            if WRITER_MODE.compare_exchange(PAUSE, PAUSED, Ordering::AcqRel, Ordering::Relaxed).is_ok() {
                 return Err(self);
             }
-            if STOP.load(Ordering::Acquire) || self.until.is_some_and(|until| clock::monotonic() >= until) {
+            if STOP_REQUESTED.load(Ordering::Acquire)
+                || self.deadline.is_some_and(|deadline| clock::monotonic() >= deadline)
+            {
                 break End::Finished;
             }
-            if ABANDON.load(Ordering::Acquire) {
+            if ABANDON_REQUESTED.load(Ordering::Acquire) {
                 break End::Abandoned;
             }
-            if self.looks.is_multiple_of(RECORDER_EVERY) && self.recorder.is_some_and(Process::has_ended) {
+            if self.passes.is_multiple_of(PASSES_PER_RECORDER_CHECK) && self.recorder.is_some_and(Process::has_ended) {
                 log_line!(Warn, "the recording ends: the process that requested it has exited");
                 break End::Abandoned;
             }
             {
-                let mut work = WORK.lock().unwrap_or_else(PoisonError::into_inner);
-                self.watch();
-                self.look();
+                let mut shared_state = WRITER_STATE.lock().unwrap_or_else(PoisonError::into_inner);
+                self.sample_waiting_threads();
+                self.run_pass();
                 if std::mem::take(&mut self.has_new_mappings) {
-                    *work = Inherited {
-                        mappings: self.mappings.found(),
+                    *shared_state = Inherited {
+                        mappings: self.mappings.known_mappings(),
                         python: self.python.as_ref().map(Python::inherited),
                     };
                 }
             }
-            wake::has_looked(seen);
+            wake::complete_pass(wake_count);
             if self.output.is_none() {
                 break End::Finished;
             }
-            if self.looks != 0 && self.scan.is_last() {
+            if self.passes != 0 && self.scan.is_writer_last() {
                 break End::LastThread;
             }
             let next = self.next_drain.min(self.next_watch);
-            wake::wait(seen, Duration::from_nanos(next.saturating_sub(clock::monotonic())));
-            // Libraries come in crowds; who ends the recording waits for it.
-            let is_waited_for = [&wake::DRAIN, &STOP, &ABANDON].iter().any(|wish| wish.load(Ordering::Acquire));
-            if wake::seen() != seen && !is_waited_for {
-                std::thread::sleep(SPACING);
+            wake::wait_for_wake(wake_count, Duration::from_nanos(next.saturating_sub(clock::monotonic())));
+            // Libraries are often loaded in quick succession: wait for more. A caller that ends the recording must not
+            // wait.
+            let is_caller_waiting = [&wake::DRAIN_REQUESTED, &STOP_REQUESTED, &ABANDON_REQUESTED]
+                .iter()
+                .any(|request| request.load(Ordering::Acquire));
+            if wake::wake_count() != wake_count && !is_caller_waiting {
+                std::thread::sleep(MIN_PASS_INTERVAL);
             }
         };
         self.finish();
         Ok(end)
     }
 
-    /// Ends the recording.
+    /// Drains the rings, finishes the file, and publishes that the writer is done.
     pub(crate) fn finish(mut self) {
-        let _work = WORK.lock().unwrap_or_else(PoisonError::into_inner);
+        let _shared_state = WRITER_STATE.lock().unwrap_or_else(PoisonError::into_inner);
         self.end();
-        WRITTEN.store(true, Ordering::Release);
-        wake::has_ended();
+        RECORDING_WRITTEN.store(true, Ordering::Release);
+        wake::complete_last_pass();
     }
 
-    /// By wall-clock time: samples the threads that wait, or have others sample themselves.
-    fn watch(&mut self) {
+    /// Wall-clock mode: samples waiting threads, or makes running ones sample themselves.
+    fn sample_waiting_threads(&mut self) {
         let now = clock::monotonic();
         if let Some(mut watch) = self.watch.take_if(|_| now >= self.next_watch) {
-            self.next_watch = watch.look(now, |index, slot, found| {
+            self.next_watch = watch.check(now, |index, slot, remote_sample| {
                 self.drain_slot(index, slot, false);
-                self.end_idle(index, slot);
-                let at = Moment { pid: self.pid, tid: slot.tid.load(Ordering::Acquire), time: now };
-                self.last.insert(index, (found.outcome, found.stack));
-                self.repeat(index, slot, at, found.period);
+                self.write_idle_sample(index, slot);
+                let id = SampleId { pid: self.pid, tid: slot.tid.load(Ordering::Acquire), time: now };
+                self.last_stacks.insert(index, (remote_sample.outcome, remote_sample.stack));
+                self.repeat_last_sample(index, slot, id, remote_sample.period);
             });
             self.watch = Some(watch);
         }
     }
 
-    /// The stack of the slot's last sample, for as long as its thread has waited there.
-    fn end_idle(&mut self, index: usize, slot: &Slot) {
-        let period = slot.idle.swap(0, Ordering::AcqRel);
+    /// Writes the stack of the slot's last sample again, for the time its thread has waited there.
+    fn write_idle_sample(&mut self, index: usize, slot: &Slot) {
+        let period = slot.idle_ns.swap(0, Ordering::AcqRel);
         if period != 0 {
-            let at = Moment { tid: slot.tid.load(Ordering::Acquire), ..self.now() };
-            self.repeat(index, slot, at, period);
+            let id = SampleId { tid: slot.tid.load(Ordering::Acquire), ..self.now() };
+            self.repeat_last_sample(index, slot, id, period);
         }
     }
 
-    fn repeat(&mut self, index: usize, slot: &Slot, at: Moment, period: u64) {
-        if let Some((outcome, stack)) = self.last.remove(&index) {
-            self.announce(slot, at);
-            self.put(at, period, outcome, &stack);
-            self.last.insert(index, (outcome, stack));
+    /// Writes the slot's last stack again, with a new time and period.
+    fn repeat_last_sample(&mut self, index: usize, slot: &Slot, id: SampleId, period: u64) {
+        if let Some((outcome, stack)) = self.last_stacks.remove(&index) {
+            self.write_thread_name(slot, id);
+            self.write_sample(id, period, outcome, &stack);
+            self.last_stacks.insert(index, (outcome, stack));
         }
     }
 
-    fn look(&mut self) {
-        // First: who has set it has put a sample.
-        let fills_up = wake::DRAIN.swap(false, Ordering::AcqRel);
-        let has_begun = self.has_begun();
+    /// One pass of the writer: processes events, and drains the rings when due.
+    fn run_pass(&mut self) {
+        // Clear the request before reading the rings: whoever sets it has already added a sample.
+        let is_drain_requested = wake::DRAIN_REQUESTED.swap(false, Ordering::AcqRel);
+        let has_begun = self.ensure_begun();
         if has_begun {
-            self.take_events();
+            self.write_code_events();
         }
-        self.look_for_code();
+        self.update_code();
         let now = clock::monotonic();
-        let is_time = now >= self.next_drain;
-        // Woken because of code alone, the rest waits for its time.
-        if !is_time && !fills_up {
+        let is_drain_due = now >= self.next_drain;
+        // If only a code event woke the writer, the rings can wait until the next drain.
+        if !is_drain_due && !is_drain_requested {
             return;
         }
-        if is_time {
-            self.looks += 1;
-            self.next_drain = now + PERIOD;
-            self.scan.look();
+        if is_drain_due {
+            self.passes += 1;
+            self.next_drain = now + DRAIN_PERIOD_NS;
+            self.scan.update();
         }
         if has_begun {
             self.drain(true);
         }
-        self.batch.round();
+        self.batch.finished_round();
         self.flush();
-        code_map::reclaim(threads::no_handler_runs);
+        code_map::reclaim(threads::no_handler_is_running);
     }
 
-    fn look_for_code(&mut self) {
+    /// Reads the mappings again if libraries have changed or a sample hit unknown code.
+    fn update_code(&mut self) {
         let now = clock::monotonic();
-        let changed = LIBRARIES_CHANGED.swap(0, Ordering::AcqRel);
-        let wanted = UNKNOWN_CODE.load(Ordering::Relaxed) && now >= self.next_mappings;
-        if changed == 0 && !wanted {
+        let change_time = LIBRARIES_CHANGED.swap(0, Ordering::AcqRel);
+        let is_retry_due = UNKNOWN_CODE.load(Ordering::Relaxed) && now >= self.next_mapping_read;
+        if change_time == 0 && !is_retry_due {
             return;
         }
         UNKNOWN_CODE.store(false, Ordering::Relaxed);
-        // They are there since the loader said so, or else since some time after the last look.
-        let since = if changed != 0 { changed } else { self.last_mappings + 1 };
-        let found = self.look_at_mappings(since);
-        // Code that stays unknown, a program's own JIT's perhaps, must not cost more and more.
-        self.patience = if found { 0 } else { (self.patience * 2).clamp(100_000_000, 5_000_000_000) };
-        self.next_mappings = now + self.patience;
+        // The mappings exist since the loader's notification, or else since some time after the last read.
+        let since = if change_time != 0 { change_time } else { self.last_mapping_read + 1 };
+        let has_new = self.read_mappings(since);
+        // Unknown code that stays unknown, such as that of another JIT, must not cost ever more reads.
+        self.mapping_backoff_ns =
+            if has_new { 0 } else { (self.mapping_backoff_ns * 2).clamp(100_000_000, 5_000_000_000) };
+        self.next_mapping_read = now + self.mapping_backoff_ns;
     }
 
-    fn take_events(&mut self) {
-        for event in events::take() {
-            let at = Moment { time: event.time, ..self.now() };
+    /// Writes records for code events, and pins the images they name.
+    fn write_code_events(&mut self) {
+        for event in events::take_events() {
+            let id = SampleId { time: event.time, ..self.now() };
             let (start, end) = (event.range.start().0, event.range.end().0);
             let mut mapping =
                 Mapping { start, end, offset: 0, device: (0, 0), inode: 0, build_id: None, path: b"//anon".to_vec() };
@@ -360,82 +378,89 @@ impl Writer {
                 let path = self.pins.pin(&path).unwrap_or(path);
                 (mapping.path, mapping.offset) = (path.as_os_str().as_bytes().to_vec(), offset);
             }
-            self.batch.mapping(at, &mapping);
+            self.batch.mapping(id, &mapping);
         }
     }
 
-    /// Returns whether there was anything new.
-    fn look_at_mappings(&mut self, since: u64) -> bool {
-        let at = Moment { time: since, ..self.now() };
-        if self.last_mappings == 0
+    /// Reads the mappings and writes the new ones. Returns true if there were any.
+    fn read_mappings(&mut self, since: u64) -> bool {
+        let id = SampleId { time: since, ..self.now() };
+        if self.last_mapping_read == 0
             && let Some(output) = &self.output
         {
-            self.batch.facts(&facts(), output.attribute());
+            self.batch.initial_features(&initial_features(), output.attribute());
         }
-        self.last_mappings = clock::monotonic();
-        let Some((text, new, ranges)) = self.mappings.look() else { return false };
-        for mapping in &new {
+        self.last_mapping_read = clock::monotonic();
+        let Some((text, new_mappings, ranges)) = self.mappings.refresh() else { return false };
+        for mapping in &new_mappings {
             let path = PathBuf::from(std::ffi::OsStr::from_bytes(&mapping.path));
-            match is_image(&path).then(|| self.pins.pin(&path)).flatten() {
+            match is_image_path(&path).then(|| self.pins.pin(&path)).flatten() {
                 Some(pinned) => {
                     let path = pinned.as_os_str().as_bytes().to_vec();
-                    self.batch.mapping(at, &Mapping { path, ..mapping.clone() });
+                    self.batch.mapping(id, &Mapping { path, ..mapping.clone() });
                 }
-                None => self.batch.mapping(at, mapping),
+                None => self.batch.mapping(id, mapping),
             }
         }
-        if !new.is_empty() {
+        if !new_mappings.is_empty() {
             self.has_new_mappings = true;
             code_map::publish_libraries(ranges);
             if self.wants_python && self.python.is_none() {
-                self.python = Python::find(&text, &new, self.pins.directory());
+                self.python = Python::find(&text, &new_mappings, self.pins.directory());
             }
             if let Some(python) = &self.python {
-                python.look(&new);
+                python.find_asyncio(&new_mappings);
             }
         }
-        !new.is_empty()
+        !new_mappings.is_empty()
     }
 
+    /// Writes the samples of all rings, and frees the slots of threads that have exited.
     fn drain(&mut self, may_wait: bool) {
-        for (index, slot) in slot::all() {
+        for (index, slot) in slot::iter() {
             let state = slot.state.load(Ordering::Acquire);
             if matches!(state, slot::ARMED | slot::ENDED) {
                 self.drain_slot(index, slot, may_wait);
-                let longest = IDLE * (1 + self.last.len() as u64 / threads::FEW);
-                if slot.is_empty() && (state == slot::ENDED || slot.idle.load(Ordering::Relaxed) >= longest) {
-                    self.end_idle(index, slot);
+                let max_idle_ns = MAX_IDLE_NS * (1 + self.last_stacks.len() as u64 / threads::SMALL_THREAD_COUNT);
+                if slot.is_drained() && (state == slot::ENDED || slot.idle_ns.load(Ordering::Relaxed) >= max_idle_ns) {
+                    self.write_idle_sample(index, slot);
                 }
             }
             let tid = slot.tid.load(Ordering::Acquire);
             if state == slot::ENDED {
                 threads::close_counter(slot);
             }
-            if state == slot::ENDED && !threads::exists(self.pid, tid) {
-                // It cannot write any more; what came between the drain and its end is here now.
+            if state == slot::ENDED && !threads::thread_exists(self.pid, tid) {
+                // The thread has exited: drain again, for samples added after the drain above.
                 self.drain_slot(index, slot, false);
-                self.end_idle(index, slot);
-                self.last.remove(&index);
-                if slot.announced.load(Ordering::Relaxed) != 0 && tid != self.pid {
-                    self.batch.thread_ended(Moment { tid, ..self.now() });
+                self.write_idle_sample(index, slot);
+                self.last_stacks.remove(&index);
+                if slot.comm_records.load(Ordering::Relaxed) != 0 && tid != self.pid {
+                    self.batch.thread_ended(SampleId { tid, ..self.now() });
                 }
                 slot.free_ended(index);
             }
         }
     }
 
-    /// Puts the frames of the interpreter into their places. Returns false where one has no name yet: another thread is
-    /// still saying it.
-    fn names(&mut self, index: usize, stack: &mut Vec<u64>, outcome: &mut Outcome, may_wait: bool) -> bool {
+    /// Replaces evaluators in a stack by the Python frames they run. Returns false if a code object is not defined yet:
+    /// another thread is still defining it.
+    fn merge_python_frames(
+        &mut self,
+        index: usize,
+        stack: &mut Vec<u64>,
+        outcome: &mut Outcome,
+        may_wait: bool,
+    ) -> bool {
         let Some(python) = &mut self.python else { return true };
-        if !python.knows(stack) {
+        if !python.can_name(stack) {
             let (batch, pid) = (&mut self.batch, self.pid);
-            python.take(|time, mapping| batch.mapping(Moment { pid, tid: pid, time }, &mapping));
+            python.take_definitions(|time, mapping| batch.mapping(SampleId { pid, tid: pid, time }, &mapping));
         }
-        if may_wait && !python.knows(stack) {
+        if may_wait && !python.can_name(stack) {
             return false;
         }
-        // The interpreter's frames are whole where the native ones end early.
+        // Python frames are complete even where native unwinding stops early.
         let is_joined = python.merge(index, stack, *outcome, &mut self.merged);
         if is_joined && matches!(outcome, Outcome::Broken | Outcome::UnknownCode) {
             *outcome = Outcome::Complete;
@@ -444,29 +469,30 @@ impl Writer {
         true
     }
 
+    /// Writes the samples of one ring. With `may_wait`, stops at a sample whose Python frames are not all defined yet.
     fn drain_slot(&mut self, index: usize, slot: &Slot, may_wait: bool) {
         let tid = slot.tid.load(Ordering::Acquire);
         let mut stack = std::mem::take(&mut self.stack);
         let mut is_first = true;
         while let Some(mut sample) = slot.peek(&mut stack) {
-            self.take_place();
-            let at = Moment { pid: self.pid, tid, time: sample.time };
+            self.create_file();
+            let id = SampleId { pid: self.pid, tid, time: sample.time };
             if sample.count == 0 {
                 slot.pop(&sample);
-                self.repeat(index, slot, at, sample.period);
+                self.repeat_last_sample(index, slot, id, sample.period);
                 continue;
             }
-            let is_named = self.names(index, &mut stack, &mut sample.outcome, may_wait);
+            let is_named = self.merge_python_frames(index, &mut stack, &mut sample.outcome, may_wait);
             if !is_named {
                 break;
             }
             slot.pop(&sample);
             if std::mem::take(&mut is_first) {
-                self.announce(slot, at);
+                self.write_thread_name(slot, id);
             }
-            self.put(at, sample.period, sample.outcome, &stack);
-            if measure::is_wall() {
-                self.last.insert(index, (sample.outcome, stack.clone()));
+            self.write_sample(id, sample.period, sample.outcome, &stack);
+            if measure::uses_wall_clock() {
+                self.last_stacks.insert(index, (sample.outcome, stack.clone()));
             }
         }
         self.stack = stack;
@@ -474,12 +500,13 @@ impl Writer {
         let lost = slot.lost.swap(0, Ordering::Relaxed);
         if lost > 0 {
             COUNTERS.lost.fetch_add(lost, Ordering::Relaxed);
-            self.batch.lost(Moment { tid, ..self.now() }, lost);
+            self.batch.lost_samples(SampleId { tid, ..self.now() }, lost);
         }
     }
 
-    fn put(&mut self, at: Moment, period: u64, outcome: Outcome, stack: &[u64]) {
-        let (stack, outcome) = match stack.split_at_checked(MOST_ADDRESSES) {
+    /// Writes one sample and counts it.
+    fn write_sample(&mut self, id: SampleId, period: u64, outcome: Outcome, stack: &[u64]) {
+        let (stack, outcome) = match stack.split_at_checked(MAX_ADDRESSES) {
             Some((stack, [_, ..])) => (stack, Outcome::Truncated),
             _ => (stack, outcome),
         };
@@ -492,25 +519,25 @@ impl Writer {
             }
         }
         if self.first_sample == 0 {
-            self.first_sample = at.time;
+            self.first_sample = id.time;
         }
-        self.last_sample = self.last_sample.max(at.time);
-        self.batch.sample(at, period, stack);
-        if self.batch.as_bytes().len() > BATCH {
+        self.last_sample = self.last_sample.max(id.time);
+        self.batch.sample(id, period, stack);
+        if self.batch.as_bytes().len() > MAX_BATCH_BYTES {
             self.flush();
         }
     }
 
-    /// Names the thread, before its first sample, and again later: names change.
-    fn announce(&mut self, slot: &Slot, at: Moment) {
-        let times = slot.announced.load(Ordering::Relaxed);
-        if times == 0 && at.tid != at.pid {
-            self.batch.thread_started(at);
+    /// Writes the thread's name before its first sample, and again later, because names change.
+    fn write_thread_name(&mut self, slot: &Slot, id: SampleId) {
+        let count = slot.comm_records.load(Ordering::Relaxed);
+        if count == 0 && id.tid != id.pid {
+            self.batch.thread_started(id);
         }
-        if times < 2 || self.looks.is_multiple_of(NAMES_EVERY) {
-            let name = name_of(at.tid).or_else(|| name_of(at.pid)).unwrap_or_default();
-            self.batch.comm(at, &name, false);
-            slot.announced.store(times.saturating_add(1), Ordering::Relaxed);
+        if count < 2 || self.passes.is_multiple_of(PASSES_PER_NAME_READ) {
+            let name = thread_name(id.tid).or_else(|| thread_name(id.pid)).unwrap_or_default();
+            self.batch.comm(id, &name, false);
+            slot.comm_records.store(count.saturating_add(1), Ordering::Relaxed);
         }
     }
 
@@ -518,29 +545,29 @@ impl Writer {
         if self.batch.is_empty() {
             return;
         }
-        if self.output.as_ref().is_some_and(Output::is_later) {
-            let says_nothing = [&COUNTERS.samples, &COUNTERS.lost, &threads::WITHOUT_TIMER]
+        if self.output.as_ref().is_some_and(Output::is_deferred) {
+            let has_no_events = [&COUNTERS.samples, &COUNTERS.lost, &threads::THREADS_WITHOUT_TIMER]
                 .iter()
                 .all(|counter| counter.load(Ordering::Relaxed) == 0);
-            let is_wanted = MAKE_FILE.load(Ordering::Acquire);
-            if says_nothing && !is_wanted && self.batch.as_bytes().len() < BATCH {
+            let is_requested = FILE_REQUESTED.load(Ordering::Acquire);
+            if has_no_events && !is_requested && self.batch.as_bytes().len() < MAX_BATCH_BYTES {
                 return;
             }
-            self.take_place();
+            self.create_file();
         }
         if let Some(python) = &mut self.python {
-            python.write();
+            python.write_images();
         }
         self.append();
     }
 
-    /// Makes the file if it is not made yet. Before that nothing is written beside it, where the images of an earlier
-    /// recording may be.
-    fn take_place(&mut self) {
-        if self.output.as_ref().is_some_and(Output::is_later) {
+    /// Creates the file if it does not exist yet. Until then nothing is written next to it: the images of an earlier
+    /// recording may be there.
+    fn create_file(&mut self) {
+        if self.output.as_ref().is_some_and(Output::is_deferred) {
             self.append();
-            self.pins.has_place();
-            PLACED.store(true, Ordering::Release);
+            self.pins.pin_deferred();
+            FILE_CREATED.store(true, Ordering::Release);
         }
     }
 
@@ -549,7 +576,7 @@ impl Writer {
             match output.append(&self.batch) {
                 Ok(()) => {
                     COUNTERS.bytes.store(output.size(), Ordering::Relaxed);
-                    HAS_NO_FILE.store(false, Ordering::Release);
+                    FILE_PENDING.store(false, Ordering::Release);
                 }
                 Err(error) => self.give_up(&error),
             }
@@ -557,7 +584,7 @@ impl Writer {
         self.batch.clear();
     }
 
-    /// What is in the file stays, and can be read.
+    /// Ends the recording after a write error. The records in the file remain readable.
     fn give_up(&mut self, error: &io::Error) {
         let path = self.output.take().map(|output| output.path().to_owned()).unwrap_or_default();
         COUNTERS.failures.fetch_add(1, Ordering::Relaxed);
@@ -565,31 +592,33 @@ impl Writer {
         self.end_sampling();
     }
 
+    /// Disarms all threads, and waits for running handlers.
     fn end_sampling(&self) {
         ACTIVE.store(false, Ordering::SeqCst);
-        for (_, slot) in slot::all() {
+        for (_, slot) in slot::iter() {
             threads::disarm(slot);
         }
-        // A handler is bounded; a thread that was put aside in the middle of one is waited for a while.
+        // A handler's work is bounded, but its thread may be preempted in it: wait a limited time.
         for _ in 0..1000 {
-            if threads::no_handler_runs() {
+            if threads::no_handler_is_running() {
                 break;
             }
             std::thread::yield_now();
         }
-        slot::all().for_each(|(_, slot)| threads::close_counter(slot));
+        slot::iter().for_each(|(_, slot)| threads::close_counter(slot));
     }
 
+    /// Ends the recording: drains everything, and finishes or discards the file.
     fn end(&mut self) {
         if let Some(watch) = &self.watch {
             watch.end();
         }
         self.end_sampling();
-        if self.has_begun() {
-            self.take_events();
+        if self.ensure_begun() {
+            self.write_code_events();
         }
         self.drain(false);
-        self.batch.round();
+        self.batch.finished_round();
         self.flush();
         if let Some(python) = self.python.take() {
             python.end();
@@ -597,7 +626,7 @@ impl Writer {
         if let Some(output) = self.output.take() {
             let path = output.path().to_owned();
             let is_empty = [&COUNTERS.samples, &COUNTERS.lost].iter().all(|count| count.load(Ordering::Relaxed) == 0);
-            if MAKE_FILE.load(Ordering::Acquire) && is_empty {
+            if FILE_REQUESTED.load(Ordering::Acquire) && is_empty {
                 output.discard();
             } else if let Err(error) = output.finish(&self.features()) {
                 log_line!(Warn, "the recording has no header: write {}: {error}", path.display());
@@ -607,22 +636,22 @@ impl Writer {
     }
 
     fn features(&self) -> Features {
-        let facts = Facts { version: format!("{VERSION} ({})", totals()), ..facts() };
-        Features { facts, first_sample: self.first_sample, last_sample: self.last_sample }
+        let initial = InitialFeatures { version: format!("{VERSION} ({})", totals()), ..initial_features() };
+        Features { initial, first_sample: self.first_sample, last_sample: self.last_sample }
     }
 }
 
 const VERSION: &str = concat!("jitlisten ", env!("CARGO_PKG_VERSION"));
 
-fn facts() -> Facts {
-    let (hostname, release) = process::system();
+fn initial_features() -> InitialFeatures {
+    let (hostname, release) = process::host_and_release();
     let command_line = fs::read("/proc/self/cmdline").unwrap_or_default();
     let command_line = command_line.strip_suffix(&[0]).unwrap_or(&command_line);
     let command_line = command_line.split(|&byte| byte == 0).map(<[u8]>::to_vec).collect();
-    Facts { hostname, release, version: VERSION.to_owned(), command_line }
+    InitialFeatures { hostname, release, version: VERSION.to_owned(), command_line }
 }
 
-/// The counters that tell how far the samples can be believed, for `report/src/recording/format.rs` and people.
+/// Formats the counters that show how complete the samples are, for `report/src/recording/format.rs` and for people.
 fn totals() -> String {
     let get = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
     format!(
@@ -632,22 +661,24 @@ fn totals() -> String {
         get(&COUNTERS.truncated),
         get(&COUNTERS.lost),
         get(&COUNTERS.skipped),
-        get(&threads::SAMPLED),
-        get(&threads::WITHOUT_TIMER),
+        get(&threads::SAMPLED_THREADS),
+        get(&threads::THREADS_WITHOUT_TIMER),
     )
 }
 
-/// `.../image-PID-START/object-N.so`: what the image sink writes.
-fn is_image(path: &std::path::Path) -> bool {
-    let begins = |name: Option<&std::ffi::OsStr>, with: &str| {
-        name.and_then(|name| name.to_str()).is_some_and(|name| name.starts_with(with))
+/// Returns true for the path of an image: `.../image-PID-START/object-N.so`.
+fn is_image_path(path: &std::path::Path) -> bool {
+    let starts_with = |name: Option<&std::ffi::OsStr>, prefix: &str| {
+        name.and_then(|name| name.to_str()).is_some_and(|name| name.starts_with(prefix))
     };
-    begins(path.file_name(), "object-") && begins(path.parent().and_then(|parent| parent.file_name()), "image-")
+    starts_with(path.file_name(), "object-")
+        && starts_with(path.parent().and_then(|parent| parent.file_name()), "image-")
 }
 
-fn name_of(tid: u32) -> Option<Vec<u8>> {
+/// Returns the name of a thread of this process.
+fn thread_name(tid: u32) -> Option<Vec<u8>> {
     if tid == clock::own_tid() {
-        return Some(process::own_name());
+        return Some(process::caller_name());
     }
     let name = fs::read(format!("/proc/self/task/{tid}/comm")).ok()?;
     Some(name.strip_suffix(b"\n").map_or(name.clone(), <[u8]>::to_vec))

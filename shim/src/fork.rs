@@ -9,16 +9,16 @@ use jitlisten::plumbing::{Entered, ForkGuard, ForkSlot, HeldAcrossFork, follow_f
 use crate::hooks;
 use crate::state::State;
 
-/// Our locks, held by the thread that forks: whatever another thread was doing under them is done. No hook in this
-/// thread waits for them: other handlers of `pthread_atfork` run meanwhile.
+/// Our locks, held by the thread that forks: no other thread is in the middle of a change. Hooks in this thread do not
+/// wait for them, because other `pthread_atfork` handlers run while they are held.
 struct Held {
     state: MutexGuard<'static, State>,
     session: ForkGuard,
     _entered: Entered<'static>,
 }
 
-/// From now on, our locks are taken across every `fork(2)`.
-pub(crate) fn follow() {
+/// Installs the `fork(2)` handlers that take our locks.
+pub(crate) fn install_handlers() {
     follow_forks::<Held>();
 }
 
@@ -29,7 +29,7 @@ impl HeldAcrossFork for Held {
     }
 
     fn take() -> Option<Held> {
-        hooks::caught(|shim| {
+        hooks::catch_panic(|shim| {
             let entered = hooks::enter()?;
             let (state, session) = (shim.lock(), shim.session.lock_for_fork());
             Some(Held { state, session, _entered: entered })
@@ -37,9 +37,9 @@ impl HeldAcrossFork for Held {
     }
 
     fn in_child(self) {
-        // What was taken is released even where our listening has ended.
+        // Release the locks even if the hooks are disabled.
         let Held { state, session, _entered } = self;
-        hooks::caught(|_| session.in_child());
+        hooks::catch_panic(|_| session.in_child());
         drop(state);
     }
 }

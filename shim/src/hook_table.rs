@@ -1,4 +1,5 @@
-//! The addresses of all hooks. Code that patches the host needs only these addresses. Filled in [`crate::start`].
+//! Table of the addresses of all hooks, so that the code that patches the host does not depend on the hooks themselves.
+//! Filled in `start.rs`.
 
 #![forbid(unsafe_code)]
 
@@ -9,10 +10,10 @@ use crate::process::held::Identity;
 use crate::process::library::Library;
 use crate::process::next::Function;
 
-/// How many libraries with LLVM are observed in a process.
+/// Maximum number of observed libraries with LLVM in a process.
 pub(crate) const SLOTS: usize = 16;
 
-/// An array with an element for each slot, in which `$slot` is the number: `for_each_slot!(SLOT => hook::<SLOT>)`.
+/// Builds an array with an element for each slot; `$slot` is its number: `for_each_slot!(SLOT => hook::<SLOT>)`.
 macro_rules! for_each_slot {
     ($slot:ident => $element:expr) => {
         $crate::hook_table::for_each_slot!($slot => $element; 0 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15)
@@ -26,64 +27,65 @@ macro_rules! for_each_slot {
 }
 pub(crate) use for_each_slot;
 
-/// An empty function of the host's, or ours in its place.
+/// A function of the host without arguments or result, or our hook of it.
 pub(crate) type HookFunction = unsafe extern "C" fn();
 
-/// `RuntimeDyldELF::loadObject`. More words than it has: those it does not take are whatever its caller left there, and
-/// go on unread. On aarch64 its result comes in memory, and the address is not among them: see `vtable/load_object.rs`.
+/// Type of `RuntimeDyldELF::loadObject`, with extra arguments: the excess words are forwarded unread. On aarch64 the
+/// result is returned in memory, and its address is not among the arguments: see
+/// `channels/runtime_dyld/load_object.rs`.
 pub(crate) type LoadObject =
     unsafe extern "C-unwind" fn(usize, usize, usize, usize, usize, usize, usize, usize) -> usize;
 
-/// Both registers that a result may be in.
+/// A returned value, in both registers that the ABI uses for results.
 #[repr(C)]
 pub(crate) struct Returned([usize; 2]);
 
-/// `ObjectLinkingLayer::emit`, as [`LoadObject`].
+/// Type of `ObjectLinkingLayer::emit`, with extra arguments like [`LoadObject`].
 pub(crate) type Emit = unsafe extern "C-unwind" fn(usize, usize, usize, usize, usize, usize, usize, usize) -> Returned;
 
-/// A function that generates code for a module, as [`LoadObject`].
+/// Type of a function that generates code for a module, with extra arguments like [`LoadObject`].
 pub(crate) type GenerateCode = LoadObject;
 
-/// Such functions: one of each class, and a function of the C API.
+/// Number of hooked code generators: a function of each class, and one of the C API.
 pub(crate) const CODE_GENERATORS: usize = 5;
 
-/// The vtables with `emit` of one library.
+/// Maximum number of vtables with an `emit` slot in one library.
 pub(crate) const EMIT_VTABLES: usize = 2;
 
-/// See the module's head.
+/// Addresses of all hooks.
 pub(crate) struct HookTable {
-    /// For the loader's `_dl_debug_state`.
+    /// Hook of the loader's `_dl_debug_state`.
     pub(crate) loader_event: HookFunction,
-    /// For `__jit_debug_register_code` of the LLVM in each slot.
+    /// Hooks of `__jit_debug_register_code`, by slot of the LLVM.
     pub(crate) register_code: [HookFunction; SLOTS],
-    /// For `RuntimeDyldELF::loadObject` of the LLVM in each slot.
+    /// Hooks of `RuntimeDyldELF::loadObject`, by slot of the LLVM.
     pub(crate) load_object: [LoadObject; SLOTS],
-    /// For `ObjectLinkingLayer::emit` of the LLVM in each slot, in each of its vtables.
+    /// Hooks of `ObjectLinkingLayer::emit`, by slot of the LLVM and by vtable.
     pub(crate) emit: [[Emit; EMIT_VTABLES]; SLOTS],
-    /// For the functions that generate code of the LLVM in each slot.
+    /// Hooks of the functions that generate code, by slot of the LLVM.
     pub(crate) generate_code: [[GenerateCode; CODE_GENERATORS]; SLOTS],
-    /// For `dlsym`: jumps to it.
+    /// Entry code that runs before `dlsym` and jumps to it.
     pub(crate) before_dlsym: HookFunction,
     pub(crate) mprotect: unsafe extern "C" fn(*mut c_void, usize, c_int) -> c_int,
-    /// The same for a library that no other channel observes.
+    /// Hook of `mprotect` in a library whose code no other hook reports.
     pub(crate) mprotect_unnamed: unsafe extern "C" fn(*mut c_void, usize, c_int) -> c_int,
     pub(crate) munmap: unsafe extern "C" fn(*mut c_void, usize) -> c_int,
     pub(crate) mmap: unsafe extern "C" fn(*mut c_void, usize, c_int, c_int, c_int, i64) -> *mut c_void,
     pub(crate) register_frame: unsafe extern "C" fn(*const c_void),
     pub(crate) pkey_mprotect: unsafe extern "C" fn(*mut c_void, usize, c_int, c_int) -> c_int,
     pub(crate) mremap: unsafe extern "C" fn(*mut c_void, usize, usize, c_int, *mut c_void) -> *mut c_void,
-    /// The same for libraries without an LLVM.
+    /// Hook of `mprotect` in libraries without LLVM.
     pub(crate) mprotect_elsewhere: unsafe extern "C" fn(*mut c_void, usize, c_int) -> c_int,
     pub(crate) munmap_elsewhere: unsafe extern "C" fn(*mut c_void, usize) -> c_int,
     pub(crate) mmap_elsewhere: unsafe extern "C" fn(*mut c_void, usize, c_int, c_int, c_int, i64) -> *mut c_void,
-    /// For a library that has llvmlite's functions.
+    /// Instruments a library that exports llvmlite's functions.
     pub(crate) attach_llvmlite: fn(&Library<'_>, Option<SymbolFile>),
-    /// Such a library was closed, if it was one.
+    /// Forgets a closed library if it was an llvmlite.
     pub(crate) llvmlite_closed: fn(Identity),
 }
 
 impl HookTable {
-    /// The hook of a function that concerns memory.
+    /// Returns the hook of a memory function.
     pub(crate) fn memory(&self, function: Function) -> usize {
         match function {
             Function::Mprotect => self.mprotect as usize,
@@ -95,9 +97,9 @@ impl HookTable {
         }
     }
 
-    /// The hook for a library with an LLVM. Where it is also the one that has `malloc`, as a program with an allocator
-    /// of its own has, we allocate there, under our locks; and it calls for memory under a lock of its own. So it gets
-    /// the hooks that take none where no code is concerned.
+    /// Returns the hook for a library with an LLVM. If that library also defines `malloc` (a program with its own
+    /// allocator), our allocations under our locks end there, and the allocator maps memory under its own lock. Such a
+    /// library gets the hooks that take no lock for calls that do not concern code.
     pub(crate) fn memory_of(&self, library: &Library<'_>, function: Function) -> usize {
         match library.dynamic_symbol("malloc") {
             Some(_) => self.memory_elsewhere(function),
@@ -105,13 +107,13 @@ impl HookTable {
         }
     }
 
-    /// The hook for a library that has no LLVM.
+    /// Returns the hook for a library without LLVM.
     pub(crate) fn memory_elsewhere(&self, function: Function) -> usize {
         match function {
             Function::Mprotect => self.mprotect_elsewhere as usize,
             Function::Munmap => self.munmap_elsewhere as usize,
             Function::Mmap => self.mmap_elsewhere as usize,
-            // They take no lock either where no code is concerned.
+            // These hooks also take no lock for calls that do not concern code.
             Function::RegisterFrame | Function::PkeyMprotect | Function::Mremap => self.memory(function),
         }
     }

@@ -1,17 +1,17 @@
-//! The one table of all functions that the host calls instead of the original ones.
+//! The functions that the host calls instead of the original ones.
 //!
-//! | hook | replaces | under which lock |
+//! | hook | replaces | held locks |
 //! | --- | --- | --- |
 //! | [`loader_event`] | the loader's `_dl_debug_state` | the loader's |
 //! | [`REGISTER_CODE`] | `__jit_debug_register_code` of one LLVM | LLVM's (MCJIT), none (ORC) |
-//! | [`mprotect`], [`munmap`], [`mmap`] | those of libc, for libraries with LLVM | LLVM's memory manager's, if any |
-//! | `elsewhere::*` | the same and their relatives, for all other libraries | any: an allocator's, for one |
-//! | [`register_frame`] | `__register_frame` of libgcc, likewise | LLVM's engine's |
+//! | [`mprotect`], [`munmap`], [`mmap`] | libc's functions, for libraries with LLVM | LLVM's memory manager's, if any |
+//! | `elsewhere::*` | these and related functions, for all other libraries | any, such as an allocator's |
+//! | [`register_frame`] | libgcc's `__register_frame`, for libraries with LLVM | LLVM's engine's |
 //! | `llvmlite::*` | `LLVMPY_AddModule` and others | llvmlite's, in Python |
 //! | `remarks::*` | functions of llvmlite's diagnostic handlers | none: LLVM compiles |
 //!
-//! Every hook calls the original function, whatever happens to us: a panic is caught and logged once, and from then on
-//! the hooks do nothing else. Our work runs under a [`HostStateGuard`]. A hook called from a hook only calls the
+//! Every hook calls the original function, whatever fails on our side: the first panic is caught and logged, and
+//! disables our part of all hooks. Our work runs under a [`HostStateGuard`]. A hook called from a hook only calls the
 //! original function.
 
 use std::ffi::{c_int, c_void};
@@ -29,52 +29,52 @@ use crate::process::held::{Held, with_libraries_held};
 use crate::process::{lookup, next};
 use crate::state::{Shim, shim};
 
-static BROKEN: AtomicBool = AtomicBool::new(false);
+static DISABLED: AtomicBool = AtomicBool::new(false);
 
-/// Threads inside a hook. Hooks that a hook triggers only call the original function.
-static INSIDE: Inside = Inside::new();
+/// Set of the threads inside a hook. A hook that runs inside another hook only calls the original function.
+static THREADS_IN_HOOKS: Inside = Inside::new();
 
-/// Enters the hooks, unless this thread is in one. Only during a [`HostStateGuard`].
+/// Marks this thread as inside a hook; `None` if it already is. Call only under a [`HostStateGuard`].
 pub(crate) fn enter() -> Option<Entered<'static>> {
-    INSIDE.enter()
+    THREADS_IN_HOOKS.enter()
 }
 
-/// Runs `work` with the shim, unless this thread is in a hook. A panic in it disables the hooks, and does not end the
-/// host.
+/// Runs `work` with the shim, unless this thread is already in a hook. A panic in `work` disables the hooks; the host
+/// continues.
 pub(crate) fn guarded<R: Default>(work: impl FnOnce(&Shim) -> R) -> R {
     let Some(_) = shim() else { return R::default() };
     let _host_state = HostStateGuard::enter();
     let Some(_entered) = enter() else { return R::default() };
-    caught(work)
+    catch_panic(work)
 }
 
-/// Runs `work` with the shim. A panic in it disables the hooks, and does not end the host.
-pub(crate) fn caught<R: Default>(work: impl FnOnce(&'static Shim) -> R) -> R {
-    let Some(shim) = shim().filter(|_| !BROKEN.load(Ordering::Relaxed)) else { return R::default() };
+/// Runs `work` with the shim. A panic in it disables the hooks; the host continues.
+pub(crate) fn catch_panic<R: Default>(work: impl FnOnce(&'static Shim) -> R) -> R {
+    let Some(shim) = shim().filter(|_| !DISABLED.load(Ordering::Relaxed)) else { return R::default() };
     catch_unwind(AssertUnwindSafe(|| work(shim))).unwrap_or_else(|_| {
-        if !BROKEN.swap(true, Ordering::Relaxed) {
+        if !DISABLED.swap(true, Ordering::Relaxed) {
             log_line!(Error, "internal error; jitlisten is disabled in this process");
         }
         R::default()
     })
 }
 
-/// How many changes that arrive during the handling of a change are handled at once.
-const TURNS: usize = 8;
+/// Maximum number of loader events that one call handles; handling an event may trigger further ones.
+const MAX_NESTED_LOADER_EVENTS: usize = 8;
 
-/// Whether a hook skipped a change of the loader's list, because it was called from a hook.
-static PASSED_BY: AtomicBool = AtomicBool::new(false);
+/// Set if a loader event awaits handling, such as an event that arrived inside a hook.
+static EVENT_IS_PENDING: AtomicBool = AtomicBool::new(false);
 
-/// The list of libraries has changed.
+/// Hook of the loader's `_dl_debug_state`: the list of libraries has changed.
 pub(crate) unsafe extern "C" fn loader_event() {
     let Some(shim) = shim() else { return };
     // SAFETY: `_dl_debug_state` is called under the loader's lock.
     let held = unsafe { Held::new() };
     jitlisten::plumbing::keeping_errno(|| shim.note_closing(held));
-    PASSED_BY.store(true, Ordering::Relaxed);
+    EVENT_IS_PENDING.store(true, Ordering::Relaxed);
     guarded(|shim| {
-        for _ in 0..TURNS {
-            if !PASSED_BY.swap(false, Ordering::Relaxed) {
+        for _ in 0..MAX_NESTED_LOADER_EVENTS {
+            if !EVENT_IS_PENDING.swap(false, Ordering::Relaxed) {
                 return;
             }
             shim.loader_event(held);
@@ -82,47 +82,49 @@ pub(crate) unsafe extern "C" fn loader_event() {
     });
 }
 
-/// Called by [`before_dlsym`](crate::process::dlsym_entry::before_dlsym), with the caller's registers saved.
+/// Scans for new libraries. Called by [`before_dlsym`](crate::process::dlsym_entry::before_dlsym), with the caller's
+/// registers saved.
 pub(crate) unsafe extern "C" fn look() {
-    let (always, wanted) = (lookup::ALWAYS.load(Ordering::Acquire), lookup::WANTED.swap(false, Ordering::AcqRel));
-    if !always && !wanted {
+    let (is_always_on, was_requested) =
+        (lookup::ALWAYS.load(Ordering::Acquire), lookup::WANTED.swap(false, Ordering::AcqRel));
+    if !is_always_on && !was_requested {
         return;
     }
     let host_state = HostStateGuard::enter();
     let Some(entered) = enter() else {
-        // Called from a hook: the loader's locks may be held. Look later.
-        lookup::WANTED.fetch_or(wanted, Ordering::AcqRel);
+        // Called from a hook: the loader's locks may be held. Leave the request for a later call.
+        lookup::WANTED.fetch_or(was_requested, Ordering::AcqRel);
         return;
     };
-    if always {
-        with_libraries_held(|held, counts| caught(|shim| shim.libraries_may_have_changed(held, counts)));
+    if is_always_on {
+        with_libraries_held(|held, counts| catch_panic(|shim| shim.libraries_may_have_changed(held, counts)));
     }
-    // Not with the libraries held: it takes the loader's other lock.
-    caught(Shim::look_for_unwinders);
+    // Call this after `with_libraries_held` has returned: it takes the loader's other lock.
+    catch_panic(Shim::look_for_unwinders);
     drop(entered);
     drop(host_state);
 }
 
-/// `__jit_debug_register_code` of the LLVM in each slot of the table.
+/// Hooks of `__jit_debug_register_code`, by slot of the LLVM.
 pub(crate) const REGISTER_CODE: [HookFunction; SLOTS] = for_each_slot!(SLOT => register_code::<SLOT>);
 
 unsafe extern "C" fn register_code<const SLOT: usize>() {
     guarded(|shim| shim.register_code(SLOT));
 }
 
-/// `mprotect(2)`: the last step of finalization.
+/// Hook of `mprotect(2)`: the last step of finalization.
 pub(crate) unsafe extern "C" fn mprotect(address: *mut c_void, size: usize, protection: c_int) -> c_int {
-    // SAFETY: the host's own call, passed on.
+    // SAFETY: forwards the host's own call.
     let result = unsafe { protect(address, size, protection) };
-    if result == 0 && protection & libc::PROT_EXEC != 0 && unheard::is_possible() {
-        guarded(|shim| shim.let_run(pages(address, size)));
+    if result == 0 && protection & libc::PROT_EXEC != 0 && unheard::is_enabled() {
+        guarded(|shim| shim.record_executable(pages(address, size)));
     }
     result
 }
 
-/// `mprotect(2)` of a library that no other channel observes.
+/// Hook of `mprotect(2)` for a library whose code no other hook reports.
 pub(crate) unsafe extern "C" fn mprotect_unnamed(address: *mut c_void, size: usize, protection: c_int) -> c_int {
-    // SAFETY: the host's own call, passed on.
+    // SAFETY: forwards the host's own call.
     let result = unsafe { protect(address, size, protection) };
     if result == 0 && protection & libc::PROT_EXEC != 0 {
         guarded(|shim| shim.unnamed_code(&mut shim.lock(), pages(address, size), false));
@@ -130,11 +132,11 @@ pub(crate) unsafe extern "C" fn mprotect_unnamed(address: *mut c_void, size: usi
     result
 }
 
-/// A call of the host that changes memory: until this is dropped, no image is put there.
+/// A call of the host that changes memory. No image is mapped into its range until this value is dropped.
 pub(crate) struct Change(Option<MemoryChange>);
 
 impl Change {
-    /// The call comes next.
+    /// Announces the change; the caller makes the system call next.
     pub(crate) fn begin(range: AddressRange) -> Change {
         Change(guarded(|shim| Some(shim.session.begin_change(range))))
     }
@@ -148,12 +150,12 @@ impl Drop for Change {
     }
 }
 
-/// `mprotect(2)` of any library.
+/// Calls `mprotect(2)` for any library and reports the change.
 pub(crate) unsafe fn protect(address: *mut c_void, size: usize, protection: c_int) -> c_int {
     let range = pages(address, size);
     let change = Change::begin(range);
     protecting(range, protection);
-    // SAFETY: the host's own call, passed on.
+    // SAFETY: forwards the host's own call.
     let result = unsafe { next::mprotect(address, size, protection) };
     drop(change);
     if result == 0 {
@@ -162,7 +164,7 @@ pub(crate) unsafe fn protect(address: *mut c_void, size: usize, protection: c_in
     result
 }
 
-/// Before `range` gets another protection: *freeing* is reported while the code is still mapped.
+/// Handles a protection change before it happens: *freeing* is reported while the code is still mapped.
 pub(crate) fn protecting(range: AddressRange, protection: c_int) {
     if protection & libc::PROT_EXEC == 0 {
         guarded(|shim| shim.not_executable(range));
@@ -171,22 +173,22 @@ pub(crate) fn protecting(range: AddressRange, protection: c_int) {
     }
 }
 
-/// `range` has got another protection.
+/// Handles a protection change after it succeeded.
 pub(crate) fn protected(range: AddressRange, protection: c_int) {
     if protection & (libc::PROT_EXEC | libc::PROT_WRITE) == 0 {
         guarded(|shim| header_padding::give_back(shim.session, range.start()));
     }
     if protection & libc::PROT_EXEC != 0 {
-        guarded(|shim| shim.executable(range, how(protection)));
+        guarded(|shim| shim.executable(range, executable_kind(protection)));
     }
 }
 
-/// `munmap(2)`: code that was not unregistered is freed here.
+/// Hook of `munmap(2)`: frees code that was not unregistered.
 pub(crate) unsafe extern "C" fn munmap(address: *mut c_void, size: usize) -> c_int {
     let range = pages(address, size);
     let change = Change::begin(range);
     if !guarded(|shim| shim.unmapping(range)) {
-        // SAFETY: the host's own call, passed on.
+        // SAFETY: forwards the host's own call.
         let result = unsafe { next::munmap(address, size) };
         if result != 0 {
             return result;
@@ -197,7 +199,7 @@ pub(crate) unsafe extern "C" fn munmap(address: *mut c_void, size: usize) -> c_i
     0
 }
 
-/// `mmap(2)`: memory that is executable from the start, and memory to link into.
+/// Hook of `mmap(2)`: memory that is executable from the start, and memory to link into.
 pub(crate) unsafe extern "C" fn mmap(
     address: *mut c_void,
     size: usize,
@@ -210,22 +212,22 @@ pub(crate) unsafe extern "C" fn mmap(
         match guarded(|shim| Some(allocate(shim, address, size, flags))) {
             Some(Ok(mapped)) => return mapped,
             Some(Err(error)) => {
-                // SAFETY: errno is a thread-local of libc's.
+                // SAFETY: `__errno_location` returns this thread's errno.
                 unsafe { *libc::__errno_location() = error };
                 return libc::MAP_FAILED;
             }
             None => {}
         }
     }
-    // SAFETY: the host's own call, passed on.
+    // SAFETY: forwards the host's own call.
     unsafe { map(address, size, protection, flags, file, offset, is_fixed(flags)) }
 }
 
-/// Memory to link into, or the number of the error.
+/// Maps memory to link into; on failure returns the `errno` value.
 fn allocate(shim: &Shim, address: *mut c_void, size: usize, flags: c_int) -> Result<*mut c_void, c_int> {
     let protection = libc::PROT_READ | libc::PROT_WRITE;
     let padded = header_padding::mmap(shim.session, address, size, flags);
-    // SAFETY: the host's own call, passed on.
+    // SAFETY: forwards the host's own call.
     let mapped = padded.unwrap_or_else(|| unsafe { next::mmap(address, size, protection, flags, -1, 0) });
     if mapped == libc::MAP_FAILED {
         return Err(std::io::Error::last_os_error().raw_os_error().unwrap_or(libc::ENOMEM));
@@ -234,7 +236,7 @@ fn allocate(shim: &Shim, address: *mut c_void, size: usize, flags: c_int) -> Res
     Ok(mapped)
 }
 
-/// Passes a call of `mmap(2)` on. `replaces`: there may be code, which goes.
+/// Forwards a call of `mmap(2)`. `replaces` is true if the call may replace existing code.
 pub(crate) unsafe fn map(
     address: *mut c_void,
     size: usize,
@@ -250,36 +252,39 @@ pub(crate) unsafe fn map(
     } else if replaces {
         guarded(|shim| shim.replacing(pages(address, size)));
     }
-    // SAFETY: the host's own call.
+    // SAFETY: forwards the host's own call.
     let mapped = unsafe { next::mmap(address, size, protection, flags, file, offset) };
     drop(change);
     if mapped != libc::MAP_FAILED && protection & libc::PROT_EXEC != 0 {
-        guarded(|shim| shim.executable(pages(mapped, size), how_mapped(protection, flags)));
+        guarded(|shim| shim.executable(pages(mapped, size), mapped_executable_kind(protection, flags)));
     }
     mapped
 }
 
-/// Whether a call of `mmap(2)` replaces what is there.
+/// Returns true if a call of `mmap(2)` replaces existing mappings.
 pub(crate) fn is_fixed(flags: c_int) -> bool {
     flags & (libc::MAP_FIXED | libc::MAP_FIXED_NOREPLACE) == libc::MAP_FIXED
 }
 
-/// libgcc's `__register_frame`: the `.eh_frame` at `begin` is relocated.
+/// Hook of libgcc's `__register_frame`: the `.eh_frame` at `begin` is relocated.
 pub(crate) unsafe extern "C" fn register_frame(begin: *const c_void) {
-    // SAFETY: the host's own call, passed on.
+    // SAFETY: forwards the host's own call.
     unsafe { next::register_frame(begin) };
     guarded(|shim| shim.eh_frame_registered(Address(begin as u64)));
 }
 
-fn how(protection: c_int) -> Executable {
+/// Kind of executable memory that `protection` gives.
+fn executable_kind(protection: c_int) -> Executable {
     if protection & libc::PROT_WRITE != 0 { Executable::Writable } else { Executable::Only }
 }
 
-/// Shared memory is written through another mapping.
-fn how_mapped(protection: c_int, flags: c_int) -> Executable {
-    if flags & libc::MAP_TYPE != libc::MAP_PRIVATE { Executable::Writable } else { how(protection) }
+/// Kind of executable memory that `mmap` gives. Shared memory counts as writable: it may be written through another
+/// mapping.
+fn mapped_executable_kind(protection: c_int, flags: c_int) -> Executable {
+    if flags & libc::MAP_TYPE != libc::MAP_PRIVATE { Executable::Writable } else { executable_kind(protection) }
 }
 
+/// Whole pages of the `size` bytes at `address`; empty if they exceed the address space.
 pub(crate) fn pages(address: *mut c_void, size: usize) -> AddressRange {
     let size = size.next_multiple_of(page_size()) as u64;
     let start = Address(address as u64);

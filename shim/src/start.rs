@@ -1,4 +1,4 @@
-//! Starts the shim: installs the hooks, then looks at the libraries that are loaded already.
+//! Starts the shim: installs the hooks, then examines the libraries that are already loaded.
 
 #![forbid(unsafe_code)]
 
@@ -34,32 +34,33 @@ static HOOKS: HookTable = HookTable {
     munmap_elsewhere: elsewhere::munmap,
     mmap_elsewhere: elsewhere::mmap,
     attach_llvmlite: llvmlite::attach,
-    llvmlite_closed: llvmlite::closed,
+    llvmlite_closed: llvmlite::mark_closed,
 };
 
-/// Starts to observe every LLVM in this process, now and later. Once; further calls do nothing.
+/// Starts to observe every LLVM in this process, now and later. Further calls do nothing.
 ///
 /// Must not be called under the loader's lock, except from a constructor.
 pub fn start(session: &'static Session) {
     if !session.options().active || !state::open(session, &HOOKS) {
         return;
     }
-    fork::follow();
+    fork::install_handlers();
     with_libraries_held(|held, _| hooks::guarded(|shim| shim.begin(held)));
     sinks_changed();
     hooks::guarded(Shim::look_for_unwinders);
 }
 
-/// The process is about to exit: what runs in memory that may still be written was perhaps not looked at since it was.
+/// Handles the end of the process: writable, executable memory is searched a last time, since code in it may have
+/// changed after the last search.
 pub fn ending() {
     hooks::guarded(Shim::look_for_self_loaded_once_more);
 }
 
-/// A sink was switched on: what it needs is hooked. Must not be called under the loader's lock, except from a
+/// Installs the hooks that newly enabled sinks need. Must not be called under the loader's lock, except from a
 /// constructor.
 pub fn sinks_changed() {
-    let wanted = state::shim().is_some_and(Shim::wants_modules);
-    if !wanted || Imports::are_hooked() {
+    let is_wanted = state::shim().is_some_and(Shim::wants_modules);
+    if !is_wanted || Imports::are_hooked() {
         return;
     }
     Imports::prepare();

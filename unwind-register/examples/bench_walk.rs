@@ -1,12 +1,12 @@
-//! What registration costs, and what it costs a walk: ratios, all from one run.
+//! Benchmark of registration, and of walks through registered code. It prints ratios measured in one run.
 //!
 //! ```sh
 //! cargo run --release -p unwind-register --example bench_walk [LIBUNWIND] [ORDER]
 //! ```
-//! `LIBUNWIND` is the library to walk with (`libunwind.so.8`), `ORDER` how the functions lie in memory: `up`, `down`,
-//! `random` or `pages` (three pages apart, as MCJIT places them). Times are CPU time of the thread; a walk's time is
-//! the lower quartile of 4000 walks, each of which finds libunwind's cache empty, and the A/A ratio (the same
-//! measurement twice) says how much of a ratio is noise.
+//! `LIBUNWIND` is the library to walk with (`libunwind.so.8`). `ORDER` is the memory layout of the functions: `up`,
+//! `down`, `random` or `pages` (three pages apart, as MCJIT places them). Times are CPU time of the thread. A walk's
+//! time is the lower quartile of 4000 walks, each with an empty libunwind cache. The A/A ratio (the same measurement
+//! twice) shows how much of a ratio is noise.
 
 #![allow(clippy::disallowed_methods, reason = "a program of its own")]
 #![allow(clippy::print_stdout, reason = "a program")]
@@ -33,7 +33,7 @@ thread_local! {
     };
 }
 
-/// CPU time of this thread.
+/// Returns the CPU time of this thread.
 fn clock() -> Duration {
     let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
     // SAFETY: a valid clock and a valid pointer.
@@ -45,7 +45,7 @@ fn register(chain: &Chain) -> Registration {
     let eh_frame = chain.eh_frame();
     let text = [chain.text()];
     let section = Section::new(&eh_frame, 0x1000).text(&text).by_host(ByHost::Everything);
-    // SAFETY: the pages are never unmapped while registered.
+    // SAFETY: the pages stay mapped while registered.
     unsafe { Registry::process().register(&section) }.expect("a good section")
 }
 
@@ -54,11 +54,11 @@ extern "C" fn measure() {
     let mut frames = [0; 8];
     let mut times = vec![Duration::ZERO; WALKS];
     for time in &mut times {
-        // Dropping a registration empties libunwind's cache, the only way that is public in every version.
+        // Dropping a registration flushes libunwind's cache; no other way is public in every version.
         SPARE.with(|(_, chain)| drop(register(chain)));
-        let began = clock();
+        let start = clock();
         std::hint::black_box(unwinder.walk(&mut frames));
-        *time = clock() - began;
+        *time = clock() - start;
     }
     times.sort();
     TIME.set(times[WALKS / 4]);
@@ -69,7 +69,7 @@ fn walk_time(chain: &Chain) -> Duration {
     TIME.get()
 }
 
-/// Offsets of `count` chains, in the order in which they are placed.
+/// Returns the offsets of `count` chains in the order of their placement.
 fn offsets(order: &str, count: usize) -> Vec<usize> {
     let step = if order == "pages" { 3 * 4096 } else { 128 };
     let mut offsets: Vec<usize> = (0..count).map(|i| i * step).collect();
@@ -95,40 +95,42 @@ fn main() {
     let registry = Registry::process();
     registry.rescan();
     let page = Page::map(OBJECTS * if order == "pages" { 3 * 4096 } else { 128 });
-    let here = Page::map(4096);
-    let chain = here.chain(0, 0);
+    let spare_page = Page::map(4096);
+    let chain = spare_page.chain(0, 0);
     // 33 objects with 3 functions each: about 100 functions.
     let offsets = offsets(&order, OBJECTS);
     let mut registrations: Vec<Registration> = vec![register(&chain)];
-    registrations.extend(offsets[..32].iter().map(|&at| register(&page.chain(at, 0))));
+    registrations.extend(offsets[..32].iter().map(|&offset| register(&page.chain(offset, 0))));
     assert!(complete(&chain, &walk_from(&chain, unwinder)));
     UNWINDER.set(Some(unwinder));
     walk_time(&chain);
-    let (few_a, few_b) = (walk_time(&chain), walk_time(&chain));
+    let (small_a, small_b) = (walk_time(&chain), walk_time(&chain));
 
-    let chains: Vec<Chain> = offsets[32..].iter().map(|&at| page.chain(at, 0)).collect();
-    let (began, cpu, mut slowest) = (Instant::now(), clock(), Duration::ZERO);
+    let chains: Vec<Chain> = offsets[32..].iter().map(|&offset| page.chain(offset, 0)).collect();
+    let (started, cpu_time, mut slowest) = (Instant::now(), clock(), Duration::ZERO);
     for chain in &chains {
-        let one = clock();
+        let start = clock();
         registrations.push(register(chain));
-        slowest = slowest.max(clock() - one);
+        slowest = slowest.max(clock() - start);
     }
     let count = chains.len() as u32;
-    let (wall, cpu) = (began.elapsed() / count, (clock() - cpu) / count);
-    let (many_a, many_b) = (walk_time(&chain), walk_time(&chain));
+    let (wall_time, cpu_time) = (started.elapsed() / count, (clock() - cpu_time) / count);
+    let (large_a, large_b) = (walk_time(&chain), walk_time(&chain));
     let last = chains.last().expect("many");
     assert!(complete(last, &walk_from(last, unwinder)), "the last one is walked too");
     let ratio = |a: Duration, b: Duration| a.as_secs_f64() / b.as_secs_f64();
     let statistics = registry.statistics();
-    let (began, count) = (clock(), registrations.len() as u32);
+    let (started, count) = (clock(), registrations.len() as u32);
     drop(registrations);
-    let dropped = (clock() - began) / count;
+    let drop_time = (clock() - started) / count;
     println!("{library}, order {order}, {} functions", statistics.functions);
     println!(
-        "walk, uncached: {few_a:?} with 100 functions, {many_a:?} with 100,000: ratio {:.2}",
-        ratio(many_a, few_a)
+        "walk, uncached: {small_a:?} with 100 functions, {large_a:?} with 100,000: ratio {:.2}",
+        ratio(large_a, small_a)
     );
-    println!("A/A: {:.2} and {:.2}", ratio(few_b, few_a), ratio(many_b, many_a));
-    println!("register: {cpu:?} amortised ({wall:?} on the wall clock), {slowest:?} at most; drop: {dropped:?}");
+    println!("A/A: {:.2} and {:.2}", ratio(small_b, small_a), ratio(large_b, large_a));
+    println!(
+        "register: {cpu_time:?} amortised ({wall_time:?} on the wall clock), {slowest:?} at most; drop: {drop_time:?}"
+    );
     println!("{statistics:?}");
 }

@@ -1,4 +1,4 @@
-//! A JIT in eighty lines: three functions in machine code, their unwind rules, and a stack walked through them.
+//! A minimal JIT: three functions in machine code, their unwind rules, and a stack walk through them.
 //!
 //! ```sh
 //! cargo run -p unwind-register --example hand_made
@@ -9,10 +9,10 @@
 //! _Unwind_Backtrace   unregistered: gamma + 0 more               registered: gamma beta alpha + 10 more
 //! unw_step            unregistered: gamma + 11 more              registered: gamma beta alpha + 9 more
 //! ```
-//! (Unregistered, libgcc stops, and libunwind guesses: it takes `rbp` for a frame pointer and skips what did not set
-//! it.)
+//! Before registration, libgcc stops at the first frame. libunwind guesses: it takes `rbp` for a frame pointer and
+//! skips functions that did not set it.
 //!
-//! The code and the `.eh_frame` bytes are in `tests/common/code.rs`, with a picture.
+//! `tests/common/code.rs` contains the code and the `.eh_frame` bytes, with a diagram.
 #![allow(clippy::print_stdout, reason = "an example")]
 
 #[cfg(target_arch = "x86_64")]
@@ -33,18 +33,21 @@ fn main() -> Result<(), unwind_register::Error> {
 
     let describe = |frames: &[usize]| {
         let names = ["alpha", "beta", "gamma"];
-        let from = frames.iter().position(|&frame| chain.index(frame).is_some()).unwrap_or(frames.len());
-        let ours = frames[from..].iter().map_while(|&frame| chain.index(frame)).map(|index| names[index]);
-        let ours: Vec<&str> = ours.collect();
-        format!("{} + {} more", ours.join(" "), frames.len() - from - ours.len())
+        let first = frames.iter().position(|&frame| chain.index(frame).is_some()).unwrap_or(frames.len());
+        let chain_names = frames[first..].iter().map_while(|&frame| chain.index(frame)).map(|index| names[index]);
+        let chain_names: Vec<&str> = chain_names.collect();
+        format!("{} + {} more", chain_names.join(" "), frames.len() - first - chain_names.len())
     };
-    let before = (describe(&common::libgcc::walk_from(&chain)), libunwind.map(|u| describe(&walk_from(&chain, u))));
+    let before = (
+        describe(&common::libgcc::walk_from(&chain)),
+        libunwind.map(|unwinder| describe(&walk_from(&chain, unwinder))),
+    );
 
     let eh_frame = chain.eh_frame();
     let text = [chain.text()];
     let section = Section::new(&eh_frame, eh_frame.as_ptr() as usize).text(&text).functions(&chain.functions);
-    // SAFETY: the code is finished, its rules are true, and it outlives the registration (which is dropped at the end
-    // of `main`, before the page).
+    // SAFETY: the code is complete, its rules are correct, and the registration is dropped before the page at the end
+    // of `main`.
     let registration = unsafe { registry.register(&section) }?;
     println!("{:?}", registration.coverage());
 

@@ -1,43 +1,42 @@
-//! The registry behind a C interface, as a shared library: a host that links LLVM's libunwind opens it
-//! (`tests/llvm.rs`).
+//! C interface to the registry, as a shared library. `tests/llvm.rs` loads it into a host that links LLVM libunwind.
 //!
-//! It also shows how to use this from C: one function in, one out, one to look for unwinders.
+//! It is also an example of use from C: one function to register, one to deregister, one to find unwinders.
 
 use std::ffi::c_void;
 use unwind_register::{Registration, Registry, Section};
 
-/// Looks for unwinders; returns how many are known now.
+/// Finds unwinders; returns the number of those in use.
 #[unsafe(no_mangle)]
 pub extern "C" fn example_rescan() -> usize {
     Registry::process().rescan();
     Registry::process().unwinders().iter().filter(|unwinder| unwinder.refused.is_none()).count()
 }
 
-/// Registers a section of `length` bytes at `eh_frame`; NULL if that is not possible.
+/// Registers a section of `length` bytes at `eh_frame`; returns NULL on failure.
 ///
 /// # Safety
 ///
-/// As [`Registry::register`].
+/// Same as [`Registry::register`].
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn example_register(eh_frame: *const u8, length: usize) -> *mut c_void {
-    // SAFETY: the caller says that the section is there.
+    // SAFETY: the caller guarantees that the section is readable.
     let bytes = unsafe { std::slice::from_raw_parts(eh_frame, length) };
-    // SAFETY: the caller's promise.
+    // SAFETY: same contract as this function.
     match unsafe { Registry::process().register(&Section::new(bytes, eh_frame as usize)) } {
         Ok(registration) => Box::into_raw(Box::new(registration)).cast(),
         Err(_) => std::ptr::null_mut(),
     }
 }
 
-/// Takes a registration back.
+/// Drops a registration.
 ///
 /// # Safety
 ///
-/// `registration` came from [`example_register`], and is not used again.
+/// `registration` came from [`example_register`] and is not used again.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn example_drop(registration: *mut c_void) {
     if !registration.is_null() {
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller passes a pointer from `example_register`, which it does not use again.
         drop(unsafe { Box::from_raw(registration.cast::<Registration>()) });
     }
 }

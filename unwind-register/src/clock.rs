@@ -1,10 +1,10 @@
-//! A clock that only goes forwards, asked of the kernel itself.
+//! Monotonic clock, read directly from the kernel.
 //!
-//! Libraries that stand in for `clock_gettime` of libc (libfaketime) may stop it, and memory in quarantine would never
-//! be used again. jitlisten asks the kernel in the same way (`process/clock.rs`); this crate stands alone, and a clock
-//! that advances every few milliseconds is fine for quarantines.
+//! A preloaded library that interposes libc's `clock_gettime` (libfaketime) may stop the clock; quarantined memory
+//! would then never be reused. jitlisten's `process/clock.rs` has the same defence; this crate can be used alone. A
+//! resolution of a few milliseconds is enough for quarantines.
 
-/// `CLOCK_MONOTONIC_COARSE` in nanoseconds.
+/// Returns `CLOCK_MONOTONIC_COARSE` in nanoseconds.
 pub(crate) fn now() -> u64 {
     let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
     clock_gettime(libc::CLOCK_MONOTONIC_COARSE, &mut time);
@@ -14,8 +14,8 @@ pub(crate) fn now() -> u64 {
 #[cfg(all(target_arch = "x86_64", not(miri)))]
 fn clock_gettime(clock: libc::clockid_t, time: &mut libc::timespec) {
     let mut _result = libc::SYS_clock_gettime;
-    // SAFETY: `syscall` with this number writes a timespec to the address given, and changes rax, rcx and r11. A
-    // failure leaves `time` as it is.
+    // SAFETY: `syscall` with this number writes a timespec to the given address and clobbers rax, rcx and r11. On
+    // failure `time` is unchanged.
     unsafe {
         std::arch::asm!("syscall", inout("rax") _result, in("rdi") i64::from(clock), in("rsi") time,
             out("rcx") _, out("r11") _, options(nostack));
@@ -25,8 +25,8 @@ fn clock_gettime(clock: libc::clockid_t, time: &mut libc::timespec) {
 #[cfg(all(target_arch = "aarch64", not(miri)))]
 fn clock_gettime(clock: libc::clockid_t, time: &mut libc::timespec) {
     let mut _result = i64::from(clock);
-    // SAFETY: `svc` with this number writes a timespec to the address given, and changes x0. A failure leaves `time` as
-    // it is.
+    // SAFETY: `svc` with this number writes a timespec to the given address and clobbers x0. On failure `time` is
+    // unchanged.
     unsafe {
         std::arch::asm!(
             "svc #0",
@@ -40,6 +40,6 @@ fn clock_gettime(clock: libc::clockid_t, time: &mut libc::timespec) {
 
 #[cfg(any(miri, not(any(target_arch = "x86_64", target_arch = "aarch64"))))]
 fn clock_gettime(clock: libc::clockid_t, time: &mut libc::timespec) {
-    // SAFETY: writable memory for a timespec; the clock exists since Linux 2.6.32.
+    // SAFETY: `time` is writable; the clock exists since Linux 2.6.32.
     unsafe { libc::clock_gettime(clock, time) };
 }

@@ -1,4 +1,4 @@
-//! Finding the unwinders: now, and again after libraries were loaded.
+//! Discovery of unwinders: now, and again after libraries were loaded.
 
 #![forbid(unsafe_code)]
 
@@ -8,84 +8,96 @@ use crate::inside::Inside;
 use crate::libunwind::{self, Layout, Libunwind};
 use crate::loader;
 use crate::registry::Registry;
-use crate::signals::Masked;
-use crate::state::{self, Seen, State};
+use crate::signals::BlockedSignals;
+use crate::state::{self, ScanProgress, State};
 use crate::statistics::{Unwinder, UnwinderKind};
 use crate::table::Publish;
 use std::ops::ControlFlow;
 use std::sync::Arc;
 
-/// What [`Registry::rescan`] found.
+/// Result of [`Registry::rescan`].
+///
+/// ```
+/// use unwind_register::Registry;
+///
+/// let rescan = Registry::process().rescan();
+/// println!("{} new unwinders", rescan.added);
+/// for error in &rescan.refused {
+///     println!("ignored: {error}");
+/// }
+/// ```
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Rescan {
-    /// Unwinders that are new, and now know everything registered so far.
+    /// New unwinders. Everything registered so far is now registered with them, too.
     pub added: usize,
-    /// Unwinders in libraries the loader has not relocated yet: call again when `dlopen` has returned.
+    /// Unwinders in libraries that the loader has not relocated yet: call again after `dlopen` has returned.
     pub pending: usize,
-    /// Unwinders that are not used, and why.
+    /// Reasons for ignoring new unwinders.
     pub refused: Vec<Error>,
 }
 
-/// What one look at all libraries gave.
+/// Unwinders found by one scan of the loaded libraries.
 #[derive(Default)]
-struct Harvest {
-    libunwinds: Vec<libunwind::Found>,
-    frame_registries: Vec<frame_registry::Found>,
+struct ScanResult {
+    libunwinds: Vec<libunwind::Candidate>,
+    frame_registries: Vec<frame_registry::Candidate>,
     pending: usize,
-    /// How many there are.
-    libraries: usize,
+    /// Number of loaded libraries.
+    library_count: usize,
 }
 
 impl Registry {
-    /// Looks for unwinders in libraries loaded since the last call, and registers everything so far with them.
+    /// Finds unwinders in libraries loaded since the last call, and registers everything so far with them.
     ///
-    /// Call it once at the start, and after every `dlopen`; without a new library it costs one `dl_iterate_phdr` that
-    /// stops at the first entry (about 0.1 us). It takes the loader's locks and therefore must not be called under a
-    /// lock that a thread which is inside the loader may wait for; our own lock is taken only after the loader's are
-    /// released. Calling it from `_r_debug.r_brk`, inside the loader, is safe, but finds the new library unrelocated
-    /// (`pending`) before glibc 2.41.
+    /// Call it at startup and after every `dlopen`. Without a new library, it costs one `dl_iterate_phdr` that stops at
+    /// the first entry (about 0.1 us).
     ///
-    /// Libraries with an unwinder in them are kept loaded for good.
+    /// It takes the loader's locks, so the caller must not hold a lock that a thread inside the loader may wait for.
+    /// Our own lock is taken only after the loader's locks are released. A call from `_r_debug.r_brk`, inside the
+    /// loader, is safe, but before glibc 2.41 it finds the new library unrelocated (`pending`).
+    ///
+    /// Libraries that contain an unwinder are pinned: they stay loaded.
     pub fn rescan(&'static self) -> Rescan {
-        // Pinning a library asks the loader, which may announce a change, which may call this: the outer call finds it.
+        // Pinning a library calls the loader, which may announce a change and call us again. The outer call finds that
+        // library.
         static SCANNING: Inside = Inside::new();
         let Some(_entered) = SCANNING.enter() else { return Rescan::default() };
-        // A signal's handler that unwinds waits for libunwind's lock; its holder may wait for the loader's, which is
-        // held here.
-        let _masked = Masked::begin();
+        // A signal handler that unwinds may wait for libunwind's lock, whose holder may wait for the loader's lock,
+        // which this thread holds.
+        let _signals = BlockedSignals::new();
         let counts = loader::counts();
-        let seen = state::lock().seen;
-        if seen.counts == counts {
+        let scanned = state::lock().scanned;
+        if scanned.counts == counts {
             return Rescan::default();
         }
-        // New libraries are at the end of the list, unless one was taken out.
-        let first = if seen.counts.unloads == counts.unloads { seen.libraries } else { 0 };
-        let known = state::lock().known();
-        let harvest = harvest(&known, first);
-        let libraries = harvest.libraries;
-        let mut rescan = Rescan { pending: harvest.pending, ..Rescan::default() };
+        // New libraries are at the end of the list, unless a library was unloaded.
+        let first_new = if scanned.counts.unloads == counts.unloads { scanned.libraries } else { 0 };
+        let known_bases = state::lock().unwinder_bases();
+        let result = scan_libraries(&known_bases, first_new);
+        let library_count = result.library_count;
+        let mut rescan = Rescan { pending: result.pending, ..Rescan::default() };
         let mut refused = Vec::new();
-        for found in harvest.libunwinds {
-            let base = found.base;
-            match found.probe() {
+        for candidate in result.libunwinds {
+            let base = candidate.base;
+            match candidate.probe() {
                 Ok(copy) => rescan.added += usize::from(state::lock().add_libunwind(copy)),
                 Err(error) => refused.push((base, error)),
             }
         }
-        let registries = harvest.frame_registries.into_iter().filter_map(frame_registry::Found::pin);
+        let registries = result.frame_registries.into_iter().filter_map(frame_registry::Candidate::pin);
         for registry in registries {
             rescan.added += usize::from(self.add_frame_registry(registry));
         }
         rescan.refused = refused.iter().map(|(_, error)| error.clone()).collect();
         state::lock().refused.extend(refused);
         if rescan.pending == 0 {
-            state::lock().seen = Seen { counts, libraries };
+            state::lock().scanned = ScanProgress { counts, libraries: library_count };
         }
         rescan
     }
 
-    /// The unwinders that take registrations, used or not.
+    /// Returns the unwinders that accept registrations, used or ignored.
     pub fn unwinders(&self) -> Vec<Unwinder> {
         let state = state::lock();
         let copies = state.libunwinds.0.iter().map(|copy| {
@@ -111,17 +123,17 @@ impl Registry {
         copies.chain(registries).chain(refused).collect()
     }
 
-    /// Adds a frame registry, unless it is known, and registers what it does not know: looked up without our lock,
-    /// registered under it.
+    /// Adds a frame registry, unless already known, and registers the groups that it lacks. Lookups run without our
+    /// lock, registrations under it.
     fn add_frame_registry(&'static self, registry: FrameRegistry) -> bool {
         let groups = state::lock().group_starts();
-        let unknown: Vec<_> = groups.into_iter().filter(|group| !registry.knows(group.start)).collect();
+        let missing: Vec<_> = groups.into_iter().filter(|group| !registry.knows(group.start)).collect();
         let mut state = state::lock();
         let mut list = state.frame_registries.as_deref().cloned().unwrap_or_default();
         if list.iter().any(|other| other.base == registry.base) {
             return false;
         }
-        for GroupStart { id, index, .. } in unknown {
+        for GroupStart { id, index, .. } in missing {
             if let Some(mut live) = state.live.remove(&id) {
                 state.register_group(&registry, id, &mut live, index);
                 state.live.insert(id, live);
@@ -133,53 +145,55 @@ impl Registry {
     }
 }
 
-/// Asks every library from number `first` on that is not `known`. Runs under the loader's write lock, so it only looks.
-fn harvest(known: &[usize], first: usize) -> Harvest {
-    let mut harvest = Harvest::default();
-    loader::libraries(|library| {
-        harvest.libraries += 1;
-        if harvest.libraries <= first {
+/// Scans the libraries from position `first` on, except `known_bases`. It runs under the loader's write lock, so it
+/// only reads.
+fn scan_libraries(known_bases: &[usize], first: usize) -> ScanResult {
+    let mut result = ScanResult::default();
+    loader::for_each_library(|library| {
+        result.library_count += 1;
+        if result.library_count <= first {
             return ControlFlow::Continue(());
         }
-        let Some(exports) = library.exports().filter(|_| !known.contains(&library.base)) else {
+        let Some(exports) = library.exports().filter(|_| !known_bases.contains(&library.base)) else {
             return ControlFlow::Continue(());
         };
-        let copy = libunwind::Found::look(&exports, library.base, library.name);
-        let registry = frame_registry::Found::look(&exports, library.base, library.name);
+        let copy = libunwind::Candidate::from_exports(&exports, library.base, library.name);
+        let registry = frame_registry::Candidate::from_exports(&exports, library.base, library.name);
         if (copy.is_some() || registry.is_some()) && !exports.is_relocated() {
-            harvest.pending += 1;
+            result.pending += 1;
         } else {
-            harvest.libunwinds.extend(copy);
-            harvest.frame_registries.extend(registry);
+            result.libunwinds.extend(copy);
+            result.frame_registries.extend(registry);
         }
         ControlFlow::Continue(())
     });
-    harvest
+    result
 }
 
 impl State {
-    /// Load addresses of the libraries that need no second look.
-    fn known(&self) -> Vec<usize> {
+    /// Load addresses of the libraries whose unwinders are used or ignored.
+    fn unwinder_bases(&self) -> Vec<usize> {
         let copies = self.libunwinds.0.iter().map(|copy| copy.base);
         let registries = self.frame_registries.iter().flat_map(|list| list.iter()).map(|registry| registry.base);
         copies.chain(registries).chain(self.refused.iter().map(|(base, _)| *base)).collect()
     }
 
-    /// Adds a copy of libunwind, unless another thread was faster, and gives it all leaves.
+    /// Adds a copy of libunwind with infos for all leaves. Returns false if another thread was faster, or memory is
+    /// exhausted.
     fn add_libunwind(&mut self, mut copy: Libunwind) -> bool {
-        let known = self.libunwinds.0.iter().any(|other| other.base == copy.base);
+        let is_known = self.libunwinds.0.iter().any(|other| other.base == copy.base);
         let segment = match self.region() {
             Ok(region) => region.base(),
             Err(_) => return false,
         };
-        if !known {
+        if !is_known {
             copy.set_segment(segment);
-            for leaf in self.forest.leaves() {
+            for leaf in self.forest.leaves_by_id() {
                 copy.leaf(leaf.id, &leaf.info, leaf.cells());
             }
             self.libunwinds.0.push(copy);
         }
-        !known
+        !is_known
     }
 
     fn group_starts(&self) -> Vec<GroupStart> {
@@ -195,9 +209,9 @@ impl State {
     }
 }
 
-/// The first address of a group.
+/// Start address of a registered group.
 struct GroupStart {
-    /// The registration it is of.
+    /// Number of the registration that the group belongs to.
     id: u64,
     index: usize,
     start: usize,

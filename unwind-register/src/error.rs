@@ -1,75 +1,84 @@
-//! Errors.
+//! Error type of the crate.
 
 #![forbid(unsafe_code)]
 
 use core::fmt;
 
-/// Why a section was not registered, or a library not used.
+/// Reason for rejecting a section or for ignoring an unwinder.
+///
+/// ```
+/// use unwind_register::{Error, Registry, Section};
+///
+/// // SAFETY: the section describes no code.
+/// let result = unsafe { Registry::process().register(&Section::without_eh_frame()) };
+/// assert_eq!(result.unwrap_err(), Error::NothingToRegister);
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Error {
-    /// The entry at `offset` of the `.eh_frame` ends before its own length says, or behind the section's end.
+    /// The `.eh_frame` entry at `offset` extends past the end of the section, or its fields past the end of the entry.
     Truncated {
-        /// Where the entry starts.
+        /// Offset of the entry in the section.
         offset: usize,
     },
-    /// A CIE has a version that `.eh_frame` does not know (1, 3 and 4 are known).
+    /// Unsupported CIE version (1, 3 and 4 are supported).
     CieVersion {
-        /// Where the CIE starts.
+        /// Offset of the CIE in the section.
         offset: usize,
-        /// The version it has.
+        /// Version number of the CIE.
         version: u8,
     },
-    /// A CIE has an augmentation letter that changes the layout and is not known here.
+    /// A CIE has an unsupported augmentation letter, which may change the layout.
     Augmentation {
-        /// Where the CIE starts.
+        /// Offset of the CIE in the section.
         offset: usize,
-        /// The first unknown letter.
+        /// First unsupported letter.
         letter: u8,
     },
-    /// A pointer has an encoding that needs a base no one gave (`DW_EH_PE_textrel`, `datarel`, ...).
+    /// A pointer encoding needs a base address that the caller did not provide (`DW_EH_PE_textrel`, `datarel`, ...).
     PointerEncoding {
-        /// Where the entry starts.
+        /// Offset of the entry in the section.
         offset: usize,
         /// The `DW_EH_PE_*` byte.
         encoding: u8,
     },
-    /// An FDE points to something that is no CIE.
+    /// The CIE pointer of an FDE does not lead to a CIE.
     NoCie {
-        /// Where the FDE starts.
+        /// Offset of the FDE in the section.
         offset: usize,
     },
-    /// The call frame instructions of the function do not decode, or use `DW_CFA_set_loc`.
+    /// The function's call frame instructions do not decode, or use `DW_CFA_set_loc`.
     Instructions {
-        /// The first address of the function.
+        /// Start address of the function.
         function: usize,
     },
-    /// There was neither an FDE nor a frame-pointer prologue in the whole section.
+    /// The section contains neither a usable FDE nor a function with a frame-pointer prologue.
     NothingToRegister,
-    /// The memory for unwind entries (1 GiB of address space) is used up, or could not be reserved.
+    /// The memory for unwind entries (1 GiB of address space) is exhausted or could not be reserved.
     OutOfMemory {
-        /// How many bytes were asked for.
+        /// Size of the failed request in bytes.
         wanted: usize,
     },
-    /// The machine is not one whose unwind tables are known here (x86_64 and aarch64, little endian, are).
+    /// Unsupported architecture (x86_64 and little-endian aarch64 are supported).
     Machine,
-    /// A libunwind answers the layout probe like no known version: it is ignored.
+    /// A nongnu libunwind gave an unknown answer to the layout probe. It is ignored.
     LibunwindLayout {
-        /// The library, as the loader calls it.
+        /// Path of the library, as reported by the loader.
         library: String,
-        /// What its `unw_get_proc_info_by_ip` returned.
+        /// Status that its `unw_get_proc_info_by_ip` returned.
         status: i32,
     },
-    /// A libunwind has the registration function, but not the functions that make using it safe.
+    /// A nongnu libunwind exports the registration function, but lacks a function needed to use it safely. It is
+    /// ignored.
     LibunwindSymbols {
-        /// The library, as the loader calls it.
+        /// Path of the library, as reported by the loader.
         library: String,
-        /// The symbol that is missing.
+        /// Name of the missing symbol.
         missing: &'static str,
     },
-    /// The library could not be pinned, so it is ignored.
+    /// The library could not be pinned in memory. It is ignored.
     NotPinned {
-        /// The library, as the loader calls it.
+        /// Path of the library, as reported by the loader.
         library: String,
     },
 }

@@ -1,41 +1,43 @@
-//! `fork` while another thread registers: the child must not inherit a lock that no thread will release. This crate
-//! stands alone, so it has a handler of its own beside that of jitlisten (`process/across_fork.rs`).
+//! Handlers for `fork`: the child must not inherit a lock held by a thread that does not exist there. jitlisten has its
+//! own handlers (`process/across_fork.rs`); this crate can be used alone.
 //!
-//! Our lock is taken before the fork and released on both sides. Tables, entries and the unwinders' lists are private
-//! memory, so the child has its own copies of them, in a consistent state. Lock order: handlers of `pthread_atfork` run
-//! in reverse order of their registration, so ours is taken last by a caller that registered its own handler after its
-//! first call of `register`, and that holds its own lock around our calls.
+//! The handler before the fork takes our lock; the handlers after it, in parent and child, release the lock. Tables,
+//! entries and the unwinders' lists are private memory, so the child has consistent copies of them.
+//!
+//! Lock order: `pthread_atfork` runs the handlers before a fork in reverse order of registration. A caller may hold its
+//! own lock around our calls. If it registers its own handler after its first call of `register`, that handler runs
+//! first, and our lock is taken last.
 
 use crate::state::{self, Locked};
 use std::cell::UnsafeCell;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
-static PREPARED: AtomicBool = AtomicBool::new(false);
+static INSTALLED: AtomicBool = AtomicBool::new(false);
 
-/// The guard between "before the fork" and "after it"; only the forking thread touches it, under the lock it guards.
-struct Held(UnsafeCell<Option<Locked>>);
+/// Lock guard, kept from before the fork until after it. Only the forking thread accesses it, while holding the lock.
+struct HeldLock(UnsafeCell<Option<Locked>>);
 
-// SAFETY: see the type.
-unsafe impl Sync for Held {}
+// SAFETY: only the thread that holds the lock accesses the cell.
+unsafe impl Sync for HeldLock {}
 
-static HELD: Held = Held(UnsafeCell::new(None));
+static HELD_LOCK: HeldLock = HeldLock(UnsafeCell::new(None));
 
-/// Installs the handlers, once.
-pub(crate) fn prepare() {
-    if !PREPARED.swap(true, Relaxed) {
-        // SAFETY: the handlers have the right type and live as long as this library, which is not unloaded while
+/// Installs the handlers on the first call.
+pub(crate) fn install_handlers() {
+    if !INSTALLED.swap(true, Relaxed) {
+        // SAFETY: the handlers have the required type and live as long as this library, which is not unloaded while
         // registered.
-        unsafe { libc::pthread_atfork(Some(before), Some(after), Some(after)) };
+        unsafe { libc::pthread_atfork(Some(lock_before_fork), Some(unlock_after_fork), Some(unlock_after_fork)) };
     }
 }
 
-unsafe extern "C" fn before() {
+unsafe extern "C" fn lock_before_fork() {
     let guard = state::lock();
-    // SAFETY: we hold the lock, so no other thread is here.
-    unsafe { *HELD.0.get() = Some(guard) };
+    // SAFETY: we hold the lock, so no other thread accesses the cell.
+    unsafe { *HELD_LOCK.0.get() = Some(guard) };
 }
 
-unsafe extern "C" fn after() {
+unsafe extern "C" fn unlock_after_fork() {
     // SAFETY: the forking thread (or its copy in the child) still holds the lock.
-    drop(unsafe { (*HELD.0.get()).take() });
+    drop(unsafe { (*HELD_LOCK.0.get()).take() });
 }

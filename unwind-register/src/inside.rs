@@ -1,67 +1,68 @@
-//! A reentrancy guard per thread, without thread-local variables.
+//! Per-thread reentrancy guard without thread-local variables.
 //!
-//! The loader may announce a change while we ask it for a library that is there already (glibc 2.41 does, for
-//! `dlopen(RTLD_NOLOAD)`); a hook that is called then and asks again would do so without end. A thread-local flag would
-//! be the usual guard, but the first use of one in a thread may take the loader's lock. So threads are entered into a
-//! table, under the address of their descriptor (`pthread_self`).
+//! The loader may announce a change while we query it for a library that is already loaded (glibc 2.41 does so for
+//! `dlopen(RTLD_NOLOAD)`). A hook called at that point, if it queries again, would recurse without end. The usual guard
+//! is a thread-local flag, but its first use in a thread may take the loader's lock. Threads are therefore recorded in
+//! a table, keyed by the address of their descriptor (`pthread_self`).
 //!
-//! A table that is crowded lets a thread in without a note: the guard is then missing, never the work.
+//! If the table is crowded, a thread enters without being recorded: it is unguarded, but its work is still done.
 
 use std::marker::PhantomData;
 use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 
-const PLACES: usize = 1024;
+const TABLE_ENTRIES: usize = 1024;
 
-/// How many places a thread may be found in.
-const PROBES: usize = 32;
+/// Number of table entries in which a thread may be recorded.
+const MAX_PROBES: usize = 32;
 
-/// One piece of code, and the threads inside.
+/// Guarded code, and the threads that are inside.
 #[derive(Debug)]
 pub struct Inside {
-    threads: [AtomicUsize; PLACES],
-    /// The process the threads are of: the child of a fork has only one of them.
+    threads: [AtomicUsize; TABLE_ENTRIES],
+    /// Process that the threads belong to: the child of a fork has only one of them.
     pid: AtomicU32,
 }
 
-/// A thread is inside until this is dropped, by that thread.
+/// Keeps a thread inside until dropped, by the same thread.
 #[derive(Debug)]
 #[must_use = "dropping it leaves"]
 pub struct Entered<'a> {
-    place: Option<(&'a AtomicUsize, usize)>,
-    _of_this_thread: PhantomData<*mut ()>,
+    entry: Option<(&'a AtomicUsize, usize)>,
+    _not_send: PhantomData<*mut ()>,
 }
 
 impl Inside {
-    /// No thread is inside.
+    /// Creates a guard without any thread inside.
     #[expect(clippy::new_without_default, reason = "for statics only")]
     pub const fn new() -> Inside {
-        Inside { threads: [const { AtomicUsize::new(0) }; PLACES], pid: AtomicU32::new(0) }
+        Inside { threads: [const { AtomicUsize::new(0) }; TABLE_ENTRIES], pid: AtomicU32::new(0) }
     }
 
-    /// Enters, or returns `None` where this thread is inside already. Signals whose handlers may come here must be
-    /// blocked.
+    /// Enters the guarded code. Returns `None` if this thread is already inside. Block signals whose handlers may
+    /// enter, too.
     pub fn enter(&self) -> Option<Entered<'_>> {
-        self.forget_other_processes();
+        self.clear_after_fork();
         // SAFETY: pthread_self has no precondition.
         let thread = unsafe { libc::pthread_self() } as usize;
-        // Descriptors lie pages apart.
+        // Thread descriptors are pages apart.
         let first = (thread >> 6) ^ (thread >> 12);
-        let places = || (0..PROBES).map(|probe| &self.threads[first.wrapping_add(probe) % PLACES]);
-        if places().any(|place| place.load(Ordering::Relaxed) == thread) {
+        let probed_entries = || (0..MAX_PROBES).map(|probe| &self.threads[first.wrapping_add(probe) % TABLE_ENTRIES]);
+        if probed_entries().any(|entry| entry.load(Ordering::Relaxed) == thread) {
             return None;
         }
-        let free =
-            |place: &&AtomicUsize| place.compare_exchange(0, thread, Ordering::Relaxed, Ordering::Relaxed).is_ok();
-        let place = places().find(free).map(|place| (place, thread));
-        Some(Entered { place, _of_this_thread: PhantomData })
+        let try_claim =
+            |entry: &&AtomicUsize| entry.compare_exchange(0, thread, Ordering::Relaxed, Ordering::Relaxed).is_ok();
+        let entry = probed_entries().find(try_claim).map(|entry| (entry, thread));
+        Some(Entered { entry, _not_send: PhantomData })
     }
 
-    /// Whether this thread is inside.
+    /// Returns true if this thread is inside.
     pub fn is_inside(&self) -> bool {
         self.enter().is_none()
     }
 
-    fn forget_other_processes(&self) {
+    /// Removes the parent's threads in the child of a fork.
+    fn clear_after_fork(&self) {
         let pid = std::process::id();
         if self.pid.load(Ordering::Relaxed) != pid && self.pid.swap(pid, Ordering::Relaxed) != pid {
             self.threads.iter().for_each(|thread| thread.store(0, Ordering::Relaxed));
@@ -71,9 +72,9 @@ impl Inside {
 
 impl Drop for Entered<'_> {
     fn drop(&mut self) {
-        if let Some((place, thread)) = self.place {
-            // After a fork the place may be another thread's.
-            let _ = place.compare_exchange(thread, 0, Ordering::Relaxed, Ordering::Relaxed);
+        if let Some((entry, thread)) = self.entry {
+            // After a fork, the entry may belong to another thread.
+            let _ = entry.compare_exchange(thread, 0, Ordering::Relaxed, Ordering::Relaxed);
         }
     }
 }

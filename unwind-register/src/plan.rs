@@ -1,75 +1,77 @@
-//! Plans a registration: reads the caller's section, completes, sorts and groups its entries.
+//! Plan of a registration: parses the caller's section, then filters, completes, sorts and groups its entries.
 
 use crate::cfi::{self, Cie, Encoded, Fde};
 use crate::error::Error;
-use crate::frame_pointer::{EPILOGUE, Machine, PROLOGUE};
+use crate::frame_pointer::{MAX_EPILOGUE_BYTES, MAX_PROLOGUE_BYTES, Machine};
 use crate::memory::word_at;
 use crate::section::{Coverage, FramePointers, Section};
 use std::ops::Range;
 
-/// A function longer than this is no function: an FDE of unrelocated or broken bytes.
-const LONGEST: u64 = 1 << 30;
+/// Largest plausible function. A longer FDE comes from unrelocated or malformed bytes.
+const MAX_FUNCTION_BYTES: u64 = 1 << 30;
 
-/// Functions with at most so many bytes between them lie side by side.
-const PADDING: u64 = 64;
+/// Largest distance between functions that count as adjacent.
+const MAX_PADDING_BYTES: u64 = 64;
 
-/// The entries of one section.
+/// Encoded entries of one section, ready to be registered.
 pub(crate) struct Plan {
     pub(crate) encoded: Encoded,
     pub(crate) coverage: Coverage,
 }
 
-/// See [`Plan::new`].
-pub(crate) type Missing<'a> = &'a dyn Fn(&[(u64, Origin)]) -> Vec<u32>;
+/// Callback that computes, for functions in address order, the set of frame registries that need each (a bit mask).
+pub(crate) type FindMissing<'a> = &'a dyn Fn(&[(u64, Origin)]) -> Vec<u32>;
 
-/// Whether an FDE was read or made.
+/// Origin of an FDE.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Origin {
-    Read,
-    Made,
+    /// Parsed from the section.
+    Parsed,
+    /// Synthesized from a frame-pointer prologue.
+    Synthesized,
 }
 
 impl Plan {
-    /// Plans `section`; `missing` says for the functions, in address order, which frame registries need them, one bit
-    /// each.
+    /// Plans the registration of `section`.
     ///
     /// # Safety
     ///
     /// The functions of the section are readable.
-    pub(crate) unsafe fn new(section: &Section<'_>, missing: Missing<'_>) -> Result<Plan, Error> {
-        let machine = Machine::here().ok_or(Error::Machine)?;
-        // Indirect pointers are words of the JIT's own data: `DW.ref.*`, a GOT slot.
-        let (mut cies, read) = cfi::parse(section.eh_frame, section.address as u64, &word_at)?;
+    pub(crate) unsafe fn new(section: &Section<'_>, find_missing: FindMissing<'_>) -> Result<Plan, Error> {
+        let machine = Machine::current().ok_or(Error::Machine)?;
+        // Indirect pointers lead to words of the JIT's own data: `DW.ref.*` or a GOT slot.
+        let (mut cies, parsed) = cfi::parse(section.eh_frame, section.address as u64, &word_at)?;
         let mut coverage = Coverage::default();
-        let fdes = usable(read, section.text, &mut coverage);
-        let gaps = without_fde(section.functions, &fdes);
-        // SAFETY: the caller's promise.
-        let made = unsafe { make_rules(machine, section, &gaps, &mut coverage) };
+        let fdes = filter_fdes(parsed, section.text, &mut coverage);
+        let gaps = find_uncovered(section.functions, &fdes);
+        // SAFETY: the caller guarantees that the functions are readable.
+        let synthesized_rules = unsafe { synthesize_rules(machine, section, &gaps, &mut coverage) };
         cies.push(machine.cie());
         let cie = cies.len() - 1;
-        let made = made.iter().map(|(range, instructions)| {
-            (Fde { cie, start: range.start, end: range.end, lsda: 0, instructions }, Origin::Made)
+        let synthesized_rules = synthesized_rules.iter().map(|(range, instructions)| {
+            (Fde { cie, start: range.start, end: range.end, lsda: 0, instructions }, Origin::Synthesized)
         });
-        let mut all: Vec<_> = fdes.into_iter().map(|fde| (fde, Origin::Read)).chain(made).collect();
-        all.sort_by_key(|(fde, _)| fde.start);
-        Plan::encode(&cies, &all, section.text, coverage, missing)
+        let mut entries: Vec<_> = fdes.into_iter().map(|fde| (fde, Origin::Parsed)).chain(synthesized_rules).collect();
+        entries.sort_by_key(|(fde, _)| fde.start);
+        Plan::encode(&cies, &entries, section.text, coverage, find_missing)
     }
 
+    /// Groups and encodes sorted FDEs. Adjacent functions that the same registries need form one group.
     fn encode(
         cies: &[Cie<'_>],
         fdes: &[(Fde<'_>, Origin)],
         text: &[Range<usize>],
         mut coverage: Coverage,
-        missing: Missing<'_>,
+        find_missing: FindMissing<'_>,
     ) -> Result<Plan, Error> {
         let starts: Vec<(u64, Origin)> = fdes.iter().map(|(fde, origin)| (fde.start, *origin)).collect();
-        let text = Texts::new(text);
-        let (mut run, mut end) = (0, 0);
+        let text = TextRanges::new(text);
+        let (mut run_number, mut previous_end) = (0, 0);
         let mut labelled = Vec::with_capacity(fdes.len());
-        for ((fde, _), mask) in fdes.iter().zip(missing(&starts)) {
-            run += u32::from(!side_by_side(end, fde.start, &text));
-            end = fde.end;
-            labelled.push((fde.clone(), run << 8 | mask & 0xff));
+        for ((fde, _), mask) in fdes.iter().zip(find_missing(&starts)) {
+            run_number += u32::from(!are_adjacent(previous_end, fde.start, &text));
+            previous_end = fde.end;
+            labelled.push((fde.clone(), run_number << 8 | mask & 0xff));
         }
         let encoded = cfi::encode(cies, &labelled);
         coverage.refused += encoded.refused.len();
@@ -82,33 +84,33 @@ impl Plan {
     }
 }
 
-/// The FDEs that can be meant, sorted; counts them and the others.
-fn usable<'a>(mut fdes: Vec<Fde<'a>>, text: &[Range<usize>], coverage: &mut Coverage) -> Vec<Fde<'a>> {
-    let all = fdes.len();
-    let texts = Texts::new(text);
-    let inside = |fde: &Fde<'_>| text.is_empty() || texts.covers(fde.start, fde.end);
-    fdes.retain(|fde| fde.end - fde.start <= LONGEST && inside(fde));
+/// Sorts the FDEs and drops implausible and overlapping ones and those outside the text; counts both kinds.
+fn filter_fdes<'a>(mut fdes: Vec<Fde<'a>>, text: &[Range<usize>], coverage: &mut Coverage) -> Vec<Fde<'a>> {
+    let total = fdes.len();
+    let texts = TextRanges::new(text);
+    let is_inside = |fde: &Fde<'_>| text.is_empty() || texts.covers(fde.start, fde.end);
+    fdes.retain(|fde| fde.end - fde.start <= MAX_FUNCTION_BYTES && is_inside(fde));
     fdes.sort_by_key(|fde| fde.start);
-    let mut end = 0;
+    let mut previous_end = 0;
     fdes.retain(|fde| {
-        let keep = fde.start >= end;
-        end = if keep { fde.end } else { end };
-        keep
+        let is_disjoint = fde.start >= previous_end;
+        previous_end = if is_disjoint { fde.end } else { previous_end };
+        is_disjoint
     });
     coverage.covered = fdes.len();
-    coverage.refused = all - fdes.len();
+    coverage.refused = total - fdes.len();
     fdes
 }
 
-/// The functions whose first address is in no FDE, cut where the next FDE begins.
-fn without_fde(functions: &[Range<usize>], fdes: &[Fde<'_>]) -> Vec<Range<u64>> {
+/// Returns the functions whose start address no FDE covers, each truncated at the start of the next FDE.
+fn find_uncovered(functions: &[Range<usize>], fdes: &[Fde<'_>]) -> Vec<Range<u64>> {
     let mut gaps = Vec::new();
     for function in functions {
         let (start, end) = (function.start as u64, function.end as u64);
-        let next = fdes.partition_point(|fde| fde.start <= start);
-        let inside = next > 0 && start < fdes[next - 1].end;
-        if !inside && start < end {
-            gaps.push(start..fdes.get(next).map_or(end, |fde| end.min(fde.start)));
+        let next_index = fdes.partition_point(|fde| fde.start <= start);
+        let is_covered = next_index > 0 && start < fdes[next_index - 1].end;
+        if !is_covered && start < end {
+            gaps.push(start..fdes.get(next_index).map_or(end, |fde| end.min(fde.start)));
         }
     }
     gaps.sort_by_key(|gap| gap.start);
@@ -116,49 +118,49 @@ fn without_fde(functions: &[Range<usize>], fdes: &[Fde<'_>]) -> Vec<Range<u64>> 
     gaps
 }
 
-/// Rules for the functions in `gaps`, where their frame pointer shows.
+/// Synthesizes rules for the functions in `gaps` that have a frame-pointer prologue, and counts the others.
 ///
 /// # Safety
 ///
-/// The gaps are readable.
-unsafe fn make_rules(
+/// The functions in `gaps` are readable.
+unsafe fn synthesize_rules(
     machine: Machine,
     section: &Section<'_>,
     gaps: &[Range<u64>],
     coverage: &mut Coverage,
 ) -> Vec<(Range<u64>, Vec<u8>)> {
-    let mut made = Vec::new();
+    let mut rules_by_function = Vec::new();
     for gap in gaps {
         let length = gap.end - gap.start;
-        let wanted = section.frame_pointers == FramePointers::Kept && length <= LONGEST;
-        let rules = wanted.then(|| {
+        let may_synthesize = section.frame_pointers == FramePointers::Kept && length <= MAX_FUNCTION_BYTES;
+        let rules = may_synthesize.then(|| {
             let code = gap.start as usize as *const u8;
-            // SAFETY: the caller says that the function is readable; no byte behind its end is looked at.
-            let prologue = unsafe { std::slice::from_raw_parts(code, PROLOGUE.min(length as usize)) };
-            let tail = EPILOGUE.min(length as usize);
-            // SAFETY: `tail` is at most the length of the function, which the caller says is readable.
+            // SAFETY: the caller guarantees that the function is readable; the slice does not extend past its end.
+            let prologue = unsafe { std::slice::from_raw_parts(code, MAX_PROLOGUE_BYTES.min(length as usize)) };
+            let tail = MAX_EPILOGUE_BYTES.min(length as usize);
+            // SAFETY: `tail` is at most the length of the function, which the caller guarantees to be readable.
             let epilogue = unsafe { std::slice::from_raw_parts(code.add(length as usize - tail), tail) };
             machine.rules(prologue, epilogue, length)
         });
         match rules.flatten() {
-            Some(rules) => made.push((gap.clone(), rules)),
+            Some(rules) => rules_by_function.push((gap.clone(), rules)),
             None => coverage.uncovered += 1,
         }
     }
-    coverage.synthesized = made.len();
-    made
+    coverage.synthesized = rules_by_function.len();
+    rules_by_function
 }
 
-/// Whether no code of others can lie between two neighbours: they touch, or are in the same text.
-fn side_by_side(end: u64, start: u64, text: &Texts) -> bool {
-    start - end.min(start) <= PADDING || text.covers(end.saturating_sub(1), start.saturating_add(1))
+/// Returns true if no foreign code can lie between two functions: they are close together, or in the same text range.
+fn are_adjacent(end: u64, start: u64, text: &TextRanges) -> bool {
+    start - end.min(start) <= MAX_PADDING_BYTES || text.covers(end.saturating_sub(1), start.saturating_add(1))
 }
 
-/// Text ranges, sorted, and joined where they overlap.
-struct Texts(Vec<Range<u64>>);
+/// Sorted text ranges; overlapping ranges are merged.
+struct TextRanges(Vec<Range<u64>>);
 
-impl Texts {
-    fn new(text: &[Range<usize>]) -> Texts {
+impl TextRanges {
+    fn new(text: &[Range<usize>]) -> TextRanges {
         let mut sorted: Vec<Range<u64>> = text.iter().map(|range| range.start as u64..range.end as u64).collect();
         sorted.sort_by_key(|range| range.start);
         sorted.dedup_by(|next, range| {
@@ -166,12 +168,12 @@ impl Texts {
             range.end = if overlaps { range.end.max(next.end) } else { range.end };
             overlaps
         });
-        Texts(sorted)
+        TextRanges(sorted)
     }
 
-    /// Whether one of them has all of `start..end`.
+    /// Returns true if one range contains all of `start..end`.
     fn covers(&self, start: u64, end: u64) -> bool {
-        let after = self.0.partition_point(|range| range.start <= start);
-        self.0[..after].last().is_some_and(|range| end <= range.end)
+        let count = self.0.partition_point(|range| range.start <= start);
+        self.0[..count].last().is_some_and(|range| end <= range.end)
     }
 }

@@ -1,4 +1,4 @@
-//! The registry of this process: registrations, and the unwinders that have them.
+//! The process-wide registry: registrations, and the unwinders that receive them.
 
 use crate::error::Error;
 use crate::fork;
@@ -10,69 +10,80 @@ use crate::statistics::Statistics;
 use crate::table::Size;
 use std::sync::Arc;
 
-/// Registers generated code with the unwinders of this process. There is one, because there is one process:
-/// [`Registry::process`].
+/// Registers generated code with the unwinders of this process. There is one instance, [`Registry::process`].
+///
+/// ```no_run
+/// use unwind_register::{Registry, Section};
+///
+/// # let (eh_frame, address) = (&[][..], 0);
+/// let registry = Registry::process();
+/// // SAFETY: the code is complete, its rules are correct, and it outlives the registration.
+/// let registration = unsafe { registry.register(&Section::new(eh_frame, address)) }?;
+/// println!("{} functions covered", registration.coverage().covered);
+/// # Ok::<(), unwind_register::Error>(())
+/// ```
 pub struct Registry {
-    _one: (),
+    _private: (),
 }
 
-static PROCESS: Registry = Registry { _one: () };
+static PROCESS: Registry = Registry { _private: () };
 
 impl Registry {
-    /// The registry of this process.
+    /// Returns the registry of this process.
     pub fn process() -> &'static Registry {
         &PROCESS
     }
 
-    /// Looks for unwinders that have come since the last time, and registers a section with every one. When this
-    /// returns, stacks can be walked through its functions.
+    /// Registers a section with every unwinder, including those loaded since the last call. When this returns,
+    /// unwinders can walk through its functions.
     ///
-    /// Libraries that are opened later may bring more unwinders: the next registration finds them and gives them what
-    /// was registered before, as does [`Registry::rescan`].
+    /// Libraries opened later may contain more unwinders. The next registration, or [`Registry::rescan`], finds them
+    /// and registers all earlier sections with them.
     ///
-    /// Takes the loader's locks ([`Registry::rescan`] says what follows from that), and then our own one, which no code
-    /// of the caller and nothing of the loader runs under. Costs a few microseconds, whatever the number of
-    /// registrations.
+    /// Takes the loader's locks, with the consequences described at [`Registry::rescan`]. It then takes our own lock,
+    /// under which neither caller code nor the loader runs. A call costs a few microseconds, regardless of the number
+    /// of registrations.
     ///
     /// # Errors
     ///
-    /// If the section cannot be read, or nothing in it can be registered. Functions that could not be covered are not
-    /// an error: see [`Registration::coverage`].
+    /// Fails if the section is malformed, or if nothing in it can be registered. Uncovered functions are not an error:
+    /// see [`Registration::coverage`].
     ///
     /// # Safety
     ///
-    /// * The functions and the `.eh_frame` of the section are readable during the call, as are the LSDAs and
-    ///   personality routines named there until the registration is dropped.
-    /// * The rules are true: unwinders follow them with plain loads.
+    /// * The functions and the `.eh_frame` of the section are readable during the call. The LSDAs and personality
+    ///   routines named there stay readable until the registration is dropped.
+    /// * The rules are correct: unwinders follow them with plain loads.
     /// * The registration is dropped before the code is freed.
     pub unsafe fn register(&'static self, section: &Section<'_>) -> Result<Registration, Error> {
         self.rescan();
-        // SAFETY: the caller's promise.
+        // SAFETY: same contract as this function.
         unsafe { self.register_with_known(section) }
     }
 
-    /// The same without a look for new unwinders, for callers that hold a lock which a thread inside the loader may
-    /// wait for: then [`Registry::rescan`] is to be called where that is not so. The two may be called in any order.
+    /// Registers a section with the known unwinders, without a search for new ones. For callers that hold a lock which
+    /// a thread inside the loader may wait for; they call [`Registry::rescan`] where they do not hold it, before or
+    /// after.
     ///
-    /// Takes no lock of the loader's, with one exception: see [`ByHost`](crate::ByHost).
+    /// Takes none of the loader's locks, with one exception: see [`ByHost`](crate::ByHost).
     ///
     /// # Errors
     ///
-    /// As [`Registry::register`].
+    /// Same as [`Registry::register`].
     ///
     /// # Safety
     ///
-    /// As [`Registry::register`].
+    /// Same as [`Registry::register`].
     pub unsafe fn register_with_known(&'static self, section: &Section<'_>) -> Result<Registration, Error> {
-        fork::prepare();
+        fork::install_handlers();
         loop {
             let registries = state::lock().frame_registries.clone();
             let list: &[FrameRegistry] = registries.as_deref().map_or(&[], Vec::as_slice);
-            let missing = |functions: &[(u64, Origin)]| state::missing(list, section.by_host, functions);
-            // SAFETY: the caller's first promise.
-            let plan = unsafe { Plan::new(section, &missing)? };
+            let find_missing = |functions: &[(u64, Origin)]| state::missing_masks(list, section.by_host, functions);
+            // SAFETY: the caller guarantees that the section and its functions are readable.
+            let plan = unsafe { Plan::new(section, &find_missing)? };
             let mut state = state::lock();
-            // Another thread may have found an unwinder in the meantime, which was not asked yet.
+            // Retry if another thread has added an unwinder in the meantime, because the plan does not consider it.
             if state.frame_registries.as_ref().map(Arc::as_ptr) == registries.as_ref().map(Arc::as_ptr) {
                 let id = state.add(&plan, list)?;
                 return Ok(Registration { id, coverage: plan.coverage });
@@ -80,29 +91,28 @@ impl Registry {
         }
     }
 
-    /// Deregisters what [`Registration::into_number`] has given that number. Returns whether there was such a
-    /// registration.
+    /// Deregisters code by the number that [`Registration::into_number`] returned. Returns false if no such
+    /// registration exists.
     pub fn deregister(&self, number: u64) -> bool {
         let mut state = state::lock();
-        let known = state.live.get(&number).is_some_and(|live| live.by_number);
-        if known {
+        let is_live = state.live.get(&number).is_some_and(|live| live.owned_by_number);
+        if is_live {
             state.remove(number);
         }
-        known
+        is_live
     }
 
-    /// Installs our handlers of `fork` now, and not at the first registration. A caller that takes its own lock across
-    /// `fork` calls this before it registers its own handlers, so that its lock is taken before ours there as
-    /// everywhere.
+    /// Installs our `fork` handlers now instead of at the first registration. A caller that takes its own lock across
+    /// `fork` calls this before it registers its own handlers. Its lock is then taken before ours there, too.
     pub fn follow_forks(&self) {
-        fork::prepare();
+        fork::install_handlers();
     }
 
-    /// Numbers about everything registered.
+    /// Returns counters of registered functions and of the memory they use.
     pub fn statistics(&self) -> Statistics {
         let state = state::lock();
         let Size { infos, table_bytes, retired_table_bytes } = state.forest.size();
-        let (entry_bytes, free_entry_bytes) = state.places.used();
+        let (entry_bytes, free_entry_bytes) = state.allocator.usage();
         let functions = state.live.values().map(|live| live.functions).sum();
         let registrations = state.live.len();
         Statistics {
@@ -113,12 +123,21 @@ impl Registry {
             retired_table_bytes,
             entry_bytes,
             free_entry_bytes,
-            ..state.counted
+            ..state.totals
         }
     }
 }
 
-/// Code that unwinders know. Dropping it deregisters; do that before the code is freed.
+/// A live registration. Dropping it deregisters the code; do that before the code is freed.
+///
+/// ```no_run
+/// use unwind_register::{Registration, Registry, Section};
+///
+/// struct CompiledFunction {
+///     registration: Registration, // declared first: dropped before the code
+///     code: Box<[u8]>,
+/// }
+/// ```
 #[derive(Debug)]
 #[must_use = "dropping a registration deregisters the code"]
 pub struct Registration {
@@ -127,16 +146,16 @@ pub struct Registration {
 }
 
 impl Registration {
-    /// How many functions are covered.
+    /// Returns the number of functions that are covered, by the origin of their rules.
     pub fn coverage(&self) -> Coverage {
         self.coverage
     }
 
-    /// Keeps the code registered until [`Registry::deregister`] gets this number, for callers that cannot hold a value
-    /// (C). No number is given twice.
+    /// Keeps the code registered until the returned number is passed to [`Registry::deregister`]. For callers that
+    /// cannot hold a Rust value (C). Numbers are never reused.
     pub fn into_number(self) -> u64 {
         if let Some(live) = state::lock().live.get_mut(&self.id) {
-            live.by_number = true;
+            live.owned_by_number = true;
         }
         std::mem::ManuallyDrop::new(self).id
     }

@@ -1,37 +1,50 @@
-//! The caller's description of a piece of generated code.
+//! Description of generated code, as given by the caller.
 
 #![forbid(unsafe_code)]
 
 use std::ops::Range;
 
-/// Whether functions without an FDE keep a frame pointer.
+/// Frame-pointer convention of functions that have no FDE.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum FramePointers {
-    /// Not known: functions without an FDE stay without rules.
+    /// Unknown: functions without an FDE get no rules.
     #[default]
     Unknown,
-    /// The code was compiled to keep them. Rules are made for every function that starts as such functions do.
+    /// The code was compiled with frame pointers. Rules are synthesized for each function with a standard prologue.
     Kept,
 }
 
-/// What the JIT itself has registered with libgcc or LLVM's libunwind (`__register_frame`).
+/// Registrations with libgcc or LLVM libunwind (`__register_frame`) that the JIT itself has made.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum ByHost {
-    /// Not known: each unwinder is asked (`_Unwind_Find_FDE`). That takes the loader's lock where libgcc was built for
-    /// a glibc before 2.35, and in LLVM's libunwind.
+    /// Unknown: each unwinder is queried with `_Unwind_Find_FDE`. The query takes the loader's lock in LLVM libunwind,
+    /// and in a libgcc built for glibc before 2.35.
     #[default]
     Unknown,
-    /// Every FDE of the section, as MCJIT and RuntimeDyld do. Only rules made here are registered with those unwinders.
+    /// The JIT registers every FDE of the section, as MCJIT and RuntimeDyld do. Only synthesized rules are then
+    /// registered with those unwinders.
     Everything,
-    /// Nothing. All of it is registered, without asking. Wrong use ends in an abort inside libgcc 13 and later.
+    /// The JIT registers nothing, so everything is registered without a query. If the JIT did register the section,
+    /// libgcc 13 and later abort.
     Nothing,
 }
 
-/// A piece of generated code and its unwind tables, as they are in memory: relocated, and finished.
+/// Generated code and its unwind table: in memory, complete and relocated.
 ///
-/// Borrowed for the call only; what unwinders need is copied.
+/// The section is borrowed during the call only; the registry copies everything that unwinders need.
+///
+/// ```no_run
+/// use unwind_register::{ByHost, FramePointers, Section};
+///
+/// # let (eh_frame, address) = (&[][..], 0);
+/// let functions = [0x7f00_1000..0x7f00_1040, 0x7f00_1040..0x7f00_10a0];
+/// let section = Section::new(eh_frame, address)
+///     .functions(&functions)
+///     .frame_pointers(FramePointers::Kept) // compiled with -fno-omit-frame-pointer
+///     .by_host(ByHost::Nothing); // the JIT does not call __register_frame
+/// ```
 #[derive(Clone, Debug)]
 pub struct Section<'a> {
     pub(crate) eh_frame: &'a [u8],
@@ -43,54 +56,56 @@ pub struct Section<'a> {
 }
 
 impl<'a> Section<'a> {
-    /// The bytes of an `.eh_frame` section, and the address they are (or were) relocated for. A terminator is not
-    /// needed.
+    /// Describes code with an `.eh_frame` section. `address` is the address that the bytes are (or were) relocated for.
+    /// A terminator is not needed.
     pub fn new(eh_frame: &'a [u8], address: usize) -> Self {
         let (frame_pointers, by_host) = Default::default();
         Section { eh_frame, address, text: &[], functions: &[], frame_pointers, by_host }
     }
 
-    /// Code that has no `.eh_frame` at all; see [`Section::functions`] and [`Section::frame_pointers`].
+    /// Describes code without an `.eh_frame`; see [`Section::functions`] and [`Section::frame_pointers`].
     pub fn without_eh_frame() -> Self {
         Section::new(&[], 0)
     }
 
-    /// Where the code is. FDEs outside are then taken for what a linker forgot (dead-stripped, unrelocated), and left
-    /// out.
+    /// Sets the address ranges of the code. FDEs outside these ranges are ignored: they are linker leftovers
+    /// (dead-stripped or unrelocated functions).
     pub fn text(mut self, text: &'a [Range<usize>]) -> Self {
         self.text = text;
         self
     }
 
-    /// The functions that are known, so that those without an FDE are noticed.
+    /// Sets the address ranges of the functions, so that functions without an FDE are detected.
     pub fn functions(mut self, functions: &'a [Range<usize>]) -> Self {
         self.functions = functions;
         self
     }
 
-    /// Whether functions without an FDE keep a frame pointer.
+    /// Sets the frame-pointer convention of functions without an FDE.
     pub fn frame_pointers(mut self, frame_pointers: FramePointers) -> Self {
         self.frame_pointers = frame_pointers;
         self
     }
 
-    /// What the JIT has already registered with libgcc or LLVM's libunwind.
+    /// Declares the registrations that the JIT itself has made with libgcc or LLVM libunwind.
     pub fn by_host(mut self, by_host: ByHost) -> Self {
         self.by_host = by_host;
         self
     }
 }
 
-/// How many functions unwinders can now walk through.
+/// Number of functions that unwinders can walk through, by the origin of their rules.
+///
+/// Returned by [`Registration::coverage`](crate::Registration::coverage).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Coverage {
-    /// Functions with an FDE, which is registered.
+    /// Functions whose own FDE is registered.
     pub covered: usize,
-    /// Functions without an FDE for which rules were made from their frame pointer.
+    /// Functions without an FDE whose rules were synthesized from their frame-pointer prologue.
     pub synthesized: usize,
-    /// Functions of [`Section::functions`] that no rules are known for: stacks end there.
+    /// Functions of [`Section::functions`] without any rules: stacks end there.
     pub uncovered: usize,
-    /// FDEs left out: outside of the text, overlapping another one, or with instructions that do not decode.
+    /// Ignored FDEs: outside the text ranges, overlapping another FDE, or with instructions that do not decode.
     pub refused: usize,
 }

@@ -1,4 +1,4 @@
-//! All registrations, behind the one lock of this crate.
+//! All registrations, protected by the single lock of this crate.
 
 mod registered_groups;
 
@@ -8,11 +8,11 @@ use crate::error::Error;
 use crate::frame_registry::FrameRegistry;
 use crate::libunwind::Libunwind;
 use crate::loader;
-use crate::memory::{Places, Region};
+use crate::memory::{Region, RegionAllocator};
 use crate::plan::Plan;
 use crate::section::Coverage;
-use crate::signals::Masked;
-use crate::stale::{Flush, Stale};
+use crate::signals::BlockedSignals;
+use crate::stale::{FlushPolicy, StaleRanges};
 use crate::statistics::Statistics;
 use crate::table::{Forest, LeafId, Publish};
 use std::collections::BTreeMap;
@@ -21,39 +21,41 @@ use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use registered_groups::RegisteredGroups;
-pub(crate) use registered_groups::missing;
+pub(crate) use registered_groups::missing_masks;
 
-/// Everything behind the lock. The lock is a leaf: under it no loader, no unwinder look-up and no caller's code is
-/// called.
+/// State protected by the lock. It is a leaf lock: while it is held, we call neither the loader, nor an unwinder's
+/// lookup, nor caller code.
 pub(crate) struct State {
     pub(crate) region: Option<Region>,
-    pub(crate) places: Places,
+    pub(crate) allocator: RegionAllocator,
     pub(crate) forest: Forest,
     pub(crate) libunwinds: Libunwinds,
     pub(crate) frame_registries: Option<Arc<Vec<FrameRegistry>>>,
+    /// Load addresses of ignored unwinders, with the reasons.
     pub(crate) refused: Vec<(usize, Error)>,
-    pub(crate) live: BTreeMap<u64, Live>,
-    next: u64,
-    pub(crate) counted: Statistics,
-    stale: Stale,
-    registered: RegisteredGroups,
-    /// The libraries that have been looked at.
-    pub(crate) seen: Seen,
+    pub(crate) live: BTreeMap<u64, LiveRegistration>,
+    /// Number of the newest registration.
+    last_id: u64,
+    pub(crate) totals: Statistics,
+    stale: StaleRanges,
+    registered_groups: RegisteredGroups,
+    /// Progress of the search for unwinders in the loaded libraries.
+    pub(crate) scanned: ScanProgress,
 }
 
-/// A registration as the registry knows it.
-pub(crate) struct Live {
+/// A registration that is not yet dropped.
+pub(crate) struct LiveRegistration {
     pub(crate) offset: usize,
     pub(crate) length: usize,
     pub(crate) groups: Vec<Group>,
-    /// (load address of the frame registry, first address of the group).
-    pub(crate) registered: Vec<(usize, u64)>,
+    /// Keys into `RegisteredGroups`: load address of the frame registry, first address of the group.
+    pub(crate) group_keys: Vec<(usize, u64)>,
     pub(crate) functions: usize,
-    /// Whether its owner knows it by number only: [`Registration::into_number`](crate::Registration::into_number).
-    pub(crate) by_number: bool,
+    /// True if the owner holds only its number: [`Registration::into_number`](crate::Registration::into_number).
+    pub(crate) owned_by_number: bool,
 }
 
-/// All copies of libunwind.
+/// All copies of nongnu libunwind in this process.
 pub(crate) struct Libunwinds(pub(crate) Vec<Libunwind>);
 
 impl Publish for Libunwinds {
@@ -70,38 +72,39 @@ impl Publish for Libunwinds {
     }
 }
 
-/// What has been looked at.
+/// State of the loader's list at the last complete scan.
 #[derive(Clone, Copy, Default)]
-pub(crate) struct Seen {
+pub(crate) struct ScanProgress {
     pub(crate) counts: loader::Counts,
     pub(crate) libraries: usize,
 }
 
-impl Seen {
-    pub(crate) const NOTHING: Seen = Seen { counts: loader::Counts { loads: 0, unloads: 0 }, libraries: 0 };
+impl ScanProgress {
+    pub(crate) const NONE: ScanProgress =
+        ScanProgress { counts: loader::Counts { loads: 0, unloads: 0 }, libraries: 0 };
 }
 
 static PROCESS: Mutex<State> = Mutex::new(State {
     region: None,
-    places: Places::new(),
+    allocator: RegionAllocator::new(),
     forest: Forest::new(),
     libunwinds: Libunwinds(Vec::new()),
     frame_registries: None,
     refused: Vec::new(),
     live: BTreeMap::new(),
-    next: 0,
-    counted: Statistics::ZERO,
-    stale: Stale::new(),
-    registered: RegisteredGroups::new(),
-    seen: Seen::NOTHING,
+    last_id: 0,
+    totals: Statistics::ZERO,
+    stale: StaleRanges::new(),
+    registered_groups: RegisteredGroups::new(),
+    scanned: ScanProgress::NONE,
 });
 
-/// The lock, held while signals wait: a handler that forks would wait in our own handler of `fork` for the lock that
-/// its thread holds.
+/// The locked state, with signals blocked. Otherwise a signal handler that forks would deadlock: our `fork` handler
+/// would wait for the lock that its own thread holds.
 pub(crate) struct Locked {
     state: MutexGuard<'static, State>,
-    // Dropped after the lock is released.
-    _masked: Masked,
+    // Last, so that signals are unblocked after the lock is released.
+    _signals: BlockedSignals,
 }
 
 impl Deref for Locked {
@@ -118,35 +121,41 @@ impl DerefMut for Locked {
     }
 }
 
-/// Takes the lock.
+/// Blocks signals and takes the lock.
 pub(crate) fn lock() -> Locked {
-    let masked = Masked::begin();
-    // A panic under the lock would be a defect of ours; the host must go on anyway.
+    let signals = BlockedSignals::new();
+    // Ignore poisoning: a panic under the lock would be our bug, and the host must continue anyway.
     let state = PROCESS.lock().unwrap_or_else(PoisonError::into_inner);
-    Locked { state, _masked: masked }
+    Locked { state, _signals: signals }
 }
 
 impl State {
-    /// The region, reserved when first needed.
+    /// Returns the region, and reserves it on the first use.
     pub(crate) fn region(&mut self) -> Result<&mut Region, Error> {
         if self.region.is_none() {
             let mut region = Region::reserve()?;
-            region.grow(1)?; // the FDE of length 0 that gaps point to
-            self.places.set_limit(region.size());
+            region.grow(1)?; // the zero-length FDE that gap slots point to
+            self.allocator.set_limit(region.size());
             self.region = Some(region);
         }
         self.region.as_mut().ok_or(Error::OutOfMemory { wanted: 0 })
     }
 
-    /// Enters and registers what was planned; returns its number.
+    /// Writes and registers the planned entries; returns the number of the registration.
     pub(crate) fn add(&mut self, plan: &Plan, registries: &[FrameRegistry]) -> Result<u64, Error> {
         let bytes = &plan.encoded.bytes;
-        let offset = self.write(bytes)?;
-        let functions = self.enter(bytes, offset);
-        self.next += 1;
-        let (id, groups) = (self.next, plan.encoded.groups.clone());
-        let mut live =
-            Live { offset, length: bytes.len(), groups, registered: Vec::new(), functions, by_number: false };
+        let offset = self.write_blob(bytes)?;
+        let functions = self.insert_functions(bytes, offset);
+        self.last_id += 1;
+        let (id, groups) = (self.last_id, plan.encoded.groups.clone());
+        let mut live = LiveRegistration {
+            offset,
+            length: bytes.len(),
+            groups,
+            group_keys: Vec::new(),
+            functions,
+            owned_by_number: false,
+        };
         for (bit, registry) in registries.iter().take(8).enumerate() {
             for index in 0..live.groups.len() {
                 if live.groups[index].label >> bit & 1 != 0 {
@@ -154,58 +163,60 @@ impl State {
                 }
             }
         }
-        self.count(&plan.coverage);
+        self.count_functions(&plan.coverage);
         self.live.insert(id, live);
         Ok(id)
     }
 
-    /// Copies a blob to where unwinders may look; none does yet.
-    fn write(&mut self, bytes: &[u8]) -> Result<usize, Error> {
+    /// Copies a blob into the region. No table points to it yet.
+    fn write_blob(&mut self, bytes: &[u8]) -> Result<usize, Error> {
         self.region()?;
-        let full = Error::OutOfMemory { wanted: bytes.len() };
-        let offset = self.places.take(bytes.len(), now()).ok_or(full)?;
-        let written = self.region()?.write(offset, bytes);
-        if written.is_err() {
-            self.places.give_back(offset, bytes.len(), now());
+        let out_of_memory = Error::OutOfMemory { wanted: bytes.len() };
+        let offset = self.allocator.allocate(bytes.len(), now()).ok_or(out_of_memory)?;
+        let result = self.region()?.write(offset, bytes);
+        if result.is_err() {
+            self.allocator.free(offset, bytes.len(), now());
         }
-        written.map(|()| offset)
+        result.map(|()| offset)
     }
 
-    /// Enters the functions of a blob into the tables; returns how many there are.
-    fn enter(&mut self, bytes: &[u8], offset: usize) -> usize {
+    /// Inserts the functions of a blob into the tables; returns their number.
+    fn insert_functions(&mut self, bytes: &[u8], offset: usize) -> usize {
         let (functions, now) = (cfi::entries(bytes).count(), now());
-        for (index, (at, range)) in cfi::entries(bytes).enumerate() {
-            let (fde, want) = ((offset + at) as u32, functions - index);
-            self.counted.replaced += self.forest.insert(&range, fde, want, now, &mut self.libunwinds);
+        for (index, (entry_offset, range)) in cfi::entries(bytes).enumerate() {
+            let (fde, remaining) = ((offset + entry_offset) as u32, functions - index);
+            self.totals.replaced += self.forest.insert(&range, fde, remaining, now, &mut self.libunwinds);
         }
-        if Flush::HERE == Flush::AtReuse && cfi::entries(bytes).any(|(_, range)| self.stale.take(&range)) {
+        if FlushPolicy::CURRENT == FlushPolicy::AtReuse
+            && cfi::entries(bytes).any(|(_, range)| self.stale.take_overlapping(&range))
+        {
             self.libunwinds.0.iter().for_each(Libunwind::flush_cache);
         }
         functions
     }
 
-    /// Undoes [`State::add`]: no unwinder finds the functions any more when this returns.
+    /// Undoes [`State::add`]. Once this returns, no unwinder finds the functions.
     pub(crate) fn remove(&mut self, id: u64) {
         let Some(live) = self.live.remove(&id) else { return };
         self.deregister_groups(&live, id);
         let Some(region) = self.region.as_mut() else { return };
         let entries: Vec<_> = cfi::entries(region.bytes(live.offset, live.length)).collect();
-        for (at, range) in &entries {
-            self.forest.remove(range, (live.offset + at) as u32);
-            region.silence(live.offset + at);
+        for (entry_offset, range) in &entries {
+            self.forest.remove(range, (live.offset + entry_offset) as u32);
+            region.clear_length(live.offset + entry_offset);
             self.stale.add(range);
         }
-        self.places.give_back(live.offset, live.length, now());
-        if Flush::HERE == Flush::AtRemoval {
-            self.stale = Stale::new();
+        self.allocator.free(live.offset, live.length, now());
+        if FlushPolicy::CURRENT == FlushPolicy::AtRemoval {
+            self.stale = StaleRanges::new();
             self.libunwinds.0.iter().for_each(Libunwind::flush_cache);
         }
     }
 
-    fn count(&mut self, coverage: &Coverage) {
-        self.counted.covered += coverage.covered;
-        self.counted.synthesized += coverage.synthesized;
-        self.counted.uncovered += coverage.uncovered;
-        self.counted.refused += coverage.refused;
+    fn count_functions(&mut self, coverage: &Coverage) {
+        self.totals.covered += coverage.covered;
+        self.totals.synthesized += coverage.synthesized;
+        self.totals.uncovered += coverage.uncovered;
+        self.totals.refused += coverage.refused;
     }
 }

@@ -1,36 +1,45 @@
-//! Counters and names of the registry, for inspection.
+//! Counters of the registry and descriptions of the unwinders, for inspection.
 
 #![forbid(unsafe_code)]
 
 use crate::error::Error;
 
-/// How much is registered, and what it costs. Bytes are memory that was touched.
+/// Size and memory use of the registry. Byte counts include only memory that was touched.
+///
+/// ```
+/// use unwind_register::Registry;
+///
+/// let statistics = Registry::process().statistics();
+/// assert_eq!(statistics.registrations, 0);
+/// println!("{} functions, {} bytes of entries", statistics.functions, statistics.entry_bytes);
+/// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Statistics {
-    /// Registrations that are alive.
+    /// Live registrations.
     pub registrations: usize,
-    /// Functions in them that have rules.
+    /// Functions with rules, in live registrations.
     pub functions: usize,
-    /// Functions ever registered with an FDE of the JIT.
+    /// Total functions registered with an FDE of the JIT, dropped ones included.
     pub covered: usize,
-    /// Functions ever registered with rules made from their frame pointer.
+    /// Total functions registered with synthesized rules, dropped ones included.
     pub synthesized: usize,
-    /// Functions ever seen that have no rules.
+    /// Total functions without any rules.
     pub uncovered: usize,
-    /// FDEs ever left out; see [`Coverage::refused`](crate::Coverage::refused).
+    /// Total ignored FDEs; see [`Coverage::refused`](crate::Coverage::refused).
     pub refused: usize,
-    /// Functions that vanished because another one was registered over them: their JIT did not say that they were gone.
+    /// Functions replaced by a later registration at the same address: their JIT did not deregister them.
     pub replaced: usize,
-    /// Infos in an unwinder's list: it takes the first whose range fits, and searches that one's table.
+    /// Infos in the list of each libunwind. The first info whose range contains an address decides which table is
+    /// searched.
     pub infos: usize,
-    /// Bytes of the tables in use.
+    /// Bytes of tables in use.
     pub table_bytes: usize,
-    /// Bytes of replaced tables that wait to be used again.
+    /// Bytes of replaced tables in quarantine.
     pub retired_table_bytes: usize,
-    /// Bytes of entries (CIEs and FDEs), alive or not.
+    /// Bytes of entries (CIEs and FDEs), live or free.
     pub entry_bytes: usize,
-    /// The part of them that waits to be used again.
+    /// Part of `entry_bytes` that is free or in quarantine.
     pub free_entry_bytes: usize,
 }
 
@@ -51,30 +60,42 @@ impl Statistics {
     };
 }
 
-/// What kind of unwinder a library has.
+/// Implementation of an unwinder.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum UnwinderKind {
-    /// nongnu libunwind whose `unw_dyn_info` has no `load_offset` (before 1.6, from 1.9 on).
+    /// nongnu libunwind whose `unw_dyn_info` has no `load_offset` (before 1.6, and 1.9 or later).
     LibunwindPlain,
-    /// nongnu libunwind 1.6 to 1.8.3.
+    /// nongnu libunwind whose `unw_dyn_info` has a `load_offset` (1.6 to 1.8.3).
     LibunwindLoadOffset,
-    /// nongnu libunwind that was not understood.
+    /// nongnu libunwind with an unknown layout or without a required function.
     LibunwindUnknown,
-    /// libgcc.
+    /// libgcc, GCC's unwinder.
     Libgcc,
-    /// LLVM's libunwind.
+    /// LLVM libunwind.
     Llvm,
 }
 
-/// A library with an unwinder in it that takes registrations.
+/// A loaded library with an unwinder that accepts registrations.
+///
+/// ```
+/// use unwind_register::Registry;
+///
+/// Registry::process().rescan();
+/// for unwinder in Registry::process().unwinders() {
+///     match &unwinder.refused {
+///         None => println!("{}: {:?}", unwinder.library, unwinder.kind),
+///         Some(error) => println!("{}: ignored, {error}", unwinder.library),
+///     }
+/// }
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Unwinder {
-    /// Its path, as the loader knows it; empty for the main program.
+    /// Path of the library, as reported by the loader; empty for the main program.
     pub library: String,
-    /// What it is.
+    /// Implementation of the unwinder.
     pub kind: UnwinderKind,
-    /// Why it is not used, if it is not.
+    /// Reason for ignoring the unwinder; `None` if it is used.
     pub refused: Option<Error>,
 }

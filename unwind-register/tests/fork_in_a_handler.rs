@@ -1,5 +1,5 @@
-//! A signal handler that forks while its thread registers: the handler of `fork` must not wait for what the thread
-//! holds.
+//! Test with a signal handler that forks while its own thread registers code: our `fork` handler must not wait for a
+//! lock that this thread holds.
 
 #![cfg(target_arch = "x86_64")]
 
@@ -12,8 +12,8 @@ use unwind_register::{ByHost, Registry, Section};
 
 static FORKS: AtomicUsize = AtomicUsize::new(0);
 
-extern "C" fn forks(_: i32) {
-    // SAFETY: the child does nothing but end.
+extern "C" fn fork_child(_: i32) {
+    // SAFETY: the child exits immediately.
     unsafe {
         match libc::fork() {
             0 => libc::_exit(0),
@@ -23,23 +23,23 @@ extern "C" fn forks(_: i32) {
     FORKS.fetch_add(1, Relaxed);
 }
 
-/// The only thread of its process: a `fork` among threads waits for the allocator, too, which the handler may have
-/// interrupted.
+/// Runs in a single-threaded process: in a multi-threaded one, `fork` also waits for the allocator's locks, which the
+/// handler may have interrupted.
 fn main() {
-    // SAFETY: ends the process where it would wait for ever.
+    // SAFETY: kills the process if it hangs.
     unsafe { libc::alarm(60) };
     let page = Page::map(4096);
     let chain = page.chain(0, 16);
     let (eh_frame, text) = (chain.eh_frame(), [chain.text()]);
     let section = Section::new(&eh_frame, 0x1000).text(&text).by_host(ByHost::Nothing);
-    let handler: extern "C" fn(i32) = forks;
-    // SAFETY: the handler forks, which POSIX allowed it until 2024; the timer interrupts this process only.
+    let handler: extern "C" fn(i32) = fork_child;
+    // SAFETY: the handler forks, which POSIX allowed until 2024; the timer interrupts only this process.
     unsafe {
         libc::signal(libc::SIGPROF, handler as libc::sighandler_t);
-        let often = libc::timeval { tv_sec: 0, tv_usec: 1000 };
+        let interval = libc::timeval { tv_sec: 0, tv_usec: 1000 };
         libc::setitimer(
             libc::ITIMER_PROF,
-            &libc::itimerval { it_interval: often, it_value: often },
+            &libc::itimerval { it_interval: interval, it_value: interval },
             std::ptr::null_mut(),
         );
     }
@@ -49,6 +49,6 @@ fn main() {
             drop(unsafe { Registry::process().register(&section) }.expect("a good section"));
         }
     }
-    // SAFETY: no signal comes after this.
+    // SAFETY: no signal arrives after this call.
     unsafe { libc::signal(libc::SIGPROF, libc::SIG_IGN) };
 }

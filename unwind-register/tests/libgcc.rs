@@ -1,4 +1,5 @@
-//! The real libgcc: sections that it knows are skipped, others registered, and the process ends without an abort.
+//! Tests with the real libgcc: sections that it knows are skipped, others are registered, and the process exits without
+//! an abort.
 #![cfg(target_arch = "x86_64")]
 #![allow(clippy::print_stdout, reason = "tests say what they skip")]
 
@@ -14,11 +15,11 @@ fn register(chain: &Chain, by_host: ByHost) -> Registration {
     let eh_frame = chain.eh_frame();
     let text = [chain.text()];
     let section = Section::new(&eh_frame, 0x1000).text(&text).by_host(by_host);
-    // SAFETY: the callers keep the code as long as the registration.
+    // SAFETY: the callers keep the code mapped while it is registered.
     unsafe { Registry::process().register(&section) }.expect("a good section")
 }
 
-/// Registers the way MCJIT does, for as long as the value lives.
+/// Host that registers its section as MCJIT does, until dropped.
 struct Host(Vec<u8>);
 
 impl Host {
@@ -31,7 +32,7 @@ impl Host {
 
 impl Drop for Host {
     fn drop(&mut self) {
-        // SAFETY: registered above.
+        // SAFETY: registered in `Host::register`.
         unsafe { __deregister_frame(self.0.as_ptr()) };
     }
 }
@@ -96,7 +97,7 @@ fn ten_thousand_and_an_end_without_an_abort() {
     let chains: Vec<Chain> = (0..10_000).map(|i| page.chain(i * 128, 0)).collect();
     let mut registrations: Vec<Registration> = chains.iter().map(|chain| register(chain, ByHost::Unknown)).collect();
     assert!(complete(&chains[5000], &walk_from(&chains[5000])));
-    // In another order than they came, and half of them twice.
+    // Replace every second registration by a second one of another chain, then drop them all in reverse order.
     for i in (0..10_000).step_by(2) {
         registrations[i] = register(&chains[(i + 1) % 10_000], ByHost::Unknown);
     }
@@ -118,7 +119,7 @@ fn a_gap_in_the_section_of_the_host_is_not_registered() {
     let chain = page.chain(0, 64);
     let host = Host::register(chain.eh_frame_of(&[0, 2]));
     let registration = register(&chain, ByHost::Unknown);
-    drop(host); // libgcc 13 and later would abort here if something had been registered in between
+    drop(host); // libgcc 13 and later would abort here if the function in between had been registered
     drop(registration);
     assert!(!complete(&chain, &walk_from(&chain)));
 }
@@ -126,12 +127,12 @@ fn a_gap_in_the_section_of_the_host_is_not_registered() {
 #[test]
 fn code_that_was_forgotten_and_placed_again() {
     let page = Page::map(4096);
-    let old = page.chain(0, 16);
-    let forgotten = register(&old, ByHost::Nothing);
+    let old_chain = page.chain(0, 16);
+    let stale_registration = register(&old_chain, ByHost::Nothing);
     let chain = page.chain(0, 128);
     let registration = register(&chain, ByHost::Nothing);
     assert!(complete(&chain, &walk_from(&chain)), "the newest wins");
-    drop(forgotten);
+    drop(stale_registration);
     assert!(complete(&chain, &walk_from(&chain)), "and stays");
     drop(registration);
     assert!(!complete(&chain, &walk_from(&chain)));

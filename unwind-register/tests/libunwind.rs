@@ -1,6 +1,6 @@
-//! nongnu libunwind, the real one: Debian's (`libunwind8`), and others given by `UNWIND_REGISTER_LIBUNWIND` (paths,
-//! separated by `:`; for instance the copy in memray's wheel). A missing library is skipped loudly, and an error where
-//! `CI` is set.
+//! Tests with real nongnu libunwinds: Debian's (`libunwind8`), and the copies listed in `UNWIND_REGISTER_LIBUNWIND`
+//! (paths separated by `:`, such as the copy in memray's wheel). A missing library is skipped with a message, or fails
+//! if `CI` is set.
 #![cfg(target_arch = "x86_64")]
 #![allow(clippy::print_stdout, reason = "tests say what they skip")]
 
@@ -14,7 +14,7 @@ fn register(chain: &Chain) -> Registration {
     let eh_frame = chain.eh_frame();
     let text = [chain.text()];
     let section = Section::new(&eh_frame, 0x1000).text(&text).by_host(ByHost::Everything);
-    // SAFETY: the callers keep the code as long as the registration.
+    // SAFETY: the callers keep the code mapped while it is registered.
     unsafe { Registry::process().register(&section) }.expect("a good section")
 }
 
@@ -95,9 +95,9 @@ fn functions_without_an_fde_but_with_a_frame_pointer() {
         let section = Section::without_eh_frame().functions(&chain.functions).by_host(ByHost::Nothing);
         let registry = Registry::process();
         // SAFETY: the code outlives the registration.
-        let refused = unsafe { registry.register(&section) };
-        assert!(refused.is_err(), "frame pointers were not promised");
-        // SAFETY: as above.
+        let result = unsafe { registry.register(&section) };
+        assert!(result.is_err(), "frame pointers were not promised");
+        // SAFETY: the code outlives the registration.
         let registration =
             unsafe { registry.register(&section.frame_pointers(FramePointers::Kept)) }.expect("prologues");
         assert_eq!((registration.coverage().synthesized, registration.coverage().uncovered), (3, 0));
@@ -118,11 +118,11 @@ fn fork_in_the_middle_of_registering() {
         });
         let chain = page.chain(4096, 0);
         for _ in 0..20 {
-            // SAFETY: the child only registers and exits.
+            // SAFETY: the child only registers code and exits.
             let child = unsafe { libc::fork() };
             if child == 0 {
                 drop(register(&chain));
-                // SAFETY: ends the child without running anyone's destructors.
+                // SAFETY: exits without running destructors or exit handlers.
                 unsafe { libc::_exit(7) };
             }
             let mut status = 0;
@@ -134,24 +134,24 @@ fn fork_in_the_middle_of_registering() {
     });
 }
 
-/// A `unw_dyn_info_t` of format DYNAMIC, as another library may have registered it.
+/// Registers a `unw_dyn_info_t` of format DYNAMIC, as another library may do, and then code around it.
 #[test]
 fn what_others_registered_is_not_hidden() {
     let Some((_, unwinder)) = copies().into_iter().next() else { return };
     Registry::process().rescan();
     let page = Page::map_at(0x20_0000_0000 as *mut u8, 0x10000);
-    let theirs = page.base as usize + 0x3000;
+    let foreign_start = page.base as usize + 0x3000;
     let info: &'static mut [usize; 16] = Box::leak(Box::new([0; 16]));
-    (info[2], info[3]) = (theirs, theirs + 0x1000);
-    (info[7], info[8]) = (0x1234, 0x1234); // `handler`, in the one layout or the other
+    (info[2], info[3]) = (foreign_start, foreign_start + 0x1000);
+    (info[7], info[8]) = (0x1234, 0x1234); // `handler` in one of the two layouts
     unwinder.register_info(info);
     let chains = [page.chain(0x1000, 0), page.chain(0x5000, 16)];
     let _registrations = chains.each_ref().map(register);
     for chain in &chains {
         assert!(complete(chain, &walk_from(chain, unwinder)));
     }
-    assert_eq!(unwinder.handler_at(theirs + 8), Some(0x1234), "below, between and above our code");
-    assert_eq!(unwinder.handler_at(theirs - 8), None);
+    assert_eq!(unwinder.handler_at(foreign_start + 8), Some(0x1234), "below, between and above our code");
+    assert_eq!(unwinder.handler_at(foreign_start - 8), None);
 }
 
 #[test]

@@ -1,41 +1,43 @@
-//! LLVM's libunwind (Debian: `libunwind-19`, the run-time library is enough), in a C host of its own.
+//! Test with LLVM libunwind, in a C host that links it. Debian's run-time library is enough (`libunwind-19`).
 //!
-//! Skipped loudly where there is no such library or no C compiler, and an error where `CI` is set.
+//! It is skipped with a message if there is no such library or no C compiler, and fails if `CI` is set.
 #![cfg(target_arch = "x86_64")]
 #![allow(clippy::print_stdout, reason = "tests say what they skip")]
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// LLVM's library is `libunwind.so.1`; `libunwind.so.8` is the other one.
+/// Finds LLVM's library, `libunwind.so.1` (`libunwind.so.8` is nongnu libunwind).
 fn library() -> Option<PathBuf> {
-    let fixed = ["/usr/lib/x86_64-linux-gnu", "/usr/lib64", "/usr/lib"].map(PathBuf::from);
+    let system_dirs = ["/usr/lib/x86_64-linux-gnu", "/usr/lib64", "/usr/lib"].map(PathBuf::from);
     let versions = (13..40).rev().map(|version| PathBuf::from(format!("/usr/lib/llvm-{version}/lib")));
-    let given = std::env::var_os("UNWIND_REGISTER_LLVM_LIBUNWIND").map(PathBuf::from);
-    let found = fixed.into_iter().chain(versions).map(|folder| folder.join("libunwind.so.1"));
-    given.into_iter().chain(found).find(|path| path.exists())
+    let override_path = std::env::var_os("UNWIND_REGISTER_LLVM_LIBUNWIND").map(PathBuf::from);
+    let candidates = system_dirs.into_iter().chain(versions).map(|dir| dir.join("libunwind.so.1"));
+    override_path.into_iter().chain(candidates).find(|path| path.exists())
 }
 
-/// Builds the example into the target folder this test was built into.
-fn interface() -> Option<PathBuf> {
-    let test = std::env::current_exe().ok()?;
-    let profile = test.parent()?.parent()?;
+/// Builds the example into the target directory that this test was built into.
+fn build_interface() -> Option<PathBuf> {
+    let test_path = std::env::current_exe().ok()?;
+    let profile_dir = test_path.parent()?.parent()?;
     let mut build = Command::new(env!("CARGO"));
-    build.args(["build", "--quiet", "--offline", "--example", "llvm_unwinder", "--target-dir"]).arg(profile.parent()?);
+    build
+        .args(["build", "--quiet", "--offline", "--example", "llvm_unwinder", "--target-dir"])
+        .arg(profile_dir.parent()?);
     build.current_dir(env!("CARGO_MANIFEST_DIR")).status().ok()?.success().then_some(())?;
-    let interface = profile.parent()?.join("debug/examples/libllvm_unwinder.so");
-    interface.exists().then_some(interface)
+    let library_path = profile_dir.parent()?.join("debug/examples/libllvm_unwinder.so");
+    library_path.exists().then_some(library_path)
 }
 
-fn skip(what: &str) {
-    assert!(std::env::var_os("CI").is_none(), "{what} is required where CI is set");
-    println!("SKIPPED: no {what}");
+fn skip(missing: &str) {
+    assert!(std::env::var_os("CI").is_none(), "{missing} is required where CI is set");
+    println!("SKIPPED: no {missing}");
 }
 
 #[test]
 fn a_host_with_llvm_libunwind() {
     let Some(library) = library() else { return skip("LLVM libunwind (libunwind.so.1)") };
-    let Some(interface) = interface() else { return skip("example llvm_unwinder") };
+    let Some(interface) = build_interface() else { return skip("example llvm_unwinder") };
     let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/llvm_host.c");
     let host = Path::new(env!("CARGO_TARGET_TMPDIR")).join("llvm_host");
     let mut compile = Command::new("cc");

@@ -1,6 +1,5 @@
-/* A program that is linked with LLVM's libunwind and nothing else: it writes the chain alpha -> beta -> gamma into memory, registers
- * it through the example (examples/llvm_unwinder.rs), and walks. Prints one word per step; exits with 0 if all of them
- * are right. */
+/* Host that links only LLVM libunwind. It writes the chain alpha -> beta -> gamma into memory, registers it through
+ * examples/llvm_unwinder.rs, and walks the stack. It prints one line per step and exits with 0 if all steps pass. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <stdint.h>
@@ -13,22 +12,22 @@
 extern const void *_Unwind_Find_FDE(const void *pc, void *bases);
 
 static unsigned char *page;
-static int seen[3], outer;
+static int frame_counts[3], outer_frames;
 
-static _Unwind_Reason_Code trace(struct _Unwind_Context *context, void *unused) {
-    uintptr_t at = _Unwind_GetIP(context) - 1 - (uintptr_t)page;
+static _Unwind_Reason_Code count_frame(struct _Unwind_Context *context, void *unused) {
+    uintptr_t offset = _Unwind_GetIP(context) - 1 - (uintptr_t)page;
     (void)unused;
-    if (at < 96)
-        seen[at / 32] += 1;
-    else if (seen[0])
-        outer += 1;
+    if (offset < 96)
+        frame_counts[offset / 32] += 1;
+    else if (frame_counts[0])
+        outer_frames += 1;
     return _URC_NO_REASON;
 }
 
-static void callback(void) { _Unwind_Backtrace(trace, NULL); }
+static void callback(void) { _Unwind_Backtrace(count_frame, NULL); }
 
-/* sub rsp, size; call ...; add rsp, size; ret, and an FDE for it. */
-static size_t function(int index, unsigned char *fde, uint32_t cie_distance) {
+/* Writes the function `sub rsp, size; call ...; add rsp, size; ret` and its FDE; returns the size of the FDE. */
+static size_t write_function(int index, unsigned char *fde, uint32_t cie_distance) {
     unsigned char *code = page + index * 32, size = index == 2 ? 8 : 24, *start = code;
     memcpy(code, (unsigned char[]){0x48, 0x83, 0xec, size}, 4), code += 4;
     if (index == 2) {
@@ -48,9 +47,9 @@ static size_t function(int index, unsigned char *fde, uint32_t cie_distance) {
 }
 
 static int walk(void) {
-    memset(seen, 0, sizeof seen), outer = 0;
+    memset(frame_counts, 0, sizeof frame_counts), outer_frames = 0;
     ((void (*)(void (*)(void)))page)(callback);
-    return seen[0] == 1 && seen[1] == 1 && seen[2] == 1 && outer > 0;
+    return frame_counts[0] == 1 && frame_counts[1] == 1 && frame_counts[2] == 1 && outer_frames > 0;
 }
 
 #define STEP(name, condition) do { int ok = (condition); printf("%s %s\n", name, ok ? "ok" : "WRONG"); if (!ok) return 1; } while (0)
@@ -63,25 +62,25 @@ int main(int argc, char **argv) {
     void *(*reg)(const void *, size_t) = (void *(*)(const void *, size_t))dlsym(example, "example_register");
     void (*drop)(void *) = (void (*)(void *))dlsym(example, "example_drop");
     page = mmap(NULL, 4096, PROT_READ | PROT_WRITE | PROT_EXEC, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    static unsigned char frame[256] __attribute__((aligned(8)));
+    static unsigned char eh_frame[256] __attribute__((aligned(8)));
     unsigned char cie[24] = {20, 0, 0, 0, 0, 0, 0, 0, 1, 'z', 'R', 0, 1, 0x78, 16, 1, 0, 0x0c, 7, 8, 0x90, 1};
-    memcpy(frame, cie, 24);
+    memcpy(eh_frame, cie, 24);
     size_t length = 24;
     for (int i = 0; i < 3; i++)
-        length += function(i, frame + length, (uint32_t)length + 4);
+        length += write_function(i, eh_frame + length, (uint32_t)length + 4);
     length += 4;
 
     STEP("stock", !walk());
     STEP("rescan", rescan() >= 1);
-    void *first = reg(frame, length);
+    void *first = reg(eh_frame, length);
     STEP("register", first != NULL);
     STEP("walk", walk());
     drop(first);
     STEP("dropped", !walk());
     for (int i = 0; i < 2000; i++)
-        drop(reg(frame, length));
-    first = reg(frame, length);
-    void *second = reg(frame, length); /* known already: must not be registered again */
+        drop(reg(eh_frame, length));
+    first = reg(eh_frame, length);
+    void *second = reg(eh_frame, length); /* already known: must not be registered again */
     drop(second);
     STEP("twice", walk());
     drop(first);

@@ -1,4 +1,4 @@
-//! Registering is all that a program has to do: unwinders are looked for by the way.
+//! Test that one call of `register` is enough: it finds the unwinders itself.
 #![cfg(target_arch = "x86_64")]
 
 mod common;
@@ -16,10 +16,10 @@ fn unwinders_are_found_by_the_first_registration_that_may_look() {
     let (eh_frame, text) = (chain.eh_frame(), [chain.text()]);
     let section = Section::new(&eh_frame, 0x1000).text(&text);
     // SAFETY: the code outlives the registration.
-    let known_only = unsafe { registry.register_with_known(&section) }.expect("a good section");
+    let early_registration = unsafe { registry.register_with_known(&section) }.expect("a good section");
     assert!(registry.unwinders().is_empty() && !complete(&chain, &walk_from(&chain)), "none was looked for");
-    drop(known_only);
-    // SAFETY: as above.
+    drop(early_registration);
+    // SAFETY: the code outlives the registration.
     let registration = unsafe { registry.register(&section) }.expect("a good section");
     assert!(!registry.unwinders().is_empty(), "this process has a libgcc");
     assert!(complete(&chain, &walk_from(&chain)));

@@ -1,8 +1,8 @@
-//! Four threads register and free 100,000 objects at addresses that are used again and again, while two threads walk
-//! from signal handlers at full speed, and signals interrupt everyone, mostly in the middle of registering.
+//! Stress test: four threads register and free 100,000 objects at reused addresses. Meanwhile two threads walk from
+//! signal handlers at full speed, and signals interrupt every thread, mostly while it registers.
 //!
-//! Every chain has frames of another size, so rules of another chain lead astray. A walk is right only if it shows
-//! gamma, beta, alpha of exactly the chain that runs, and then the frames that called it. Walks with the last copy of
+//! Each chain has a different frame size, so the rules of another chain lead to wrong frames. A walk is correct only if
+//! it shows gamma, beta, alpha of the running chain, followed by their callers. The test walks with the last copy in
 //! `UNWIND_REGISTER_LIBUNWIND`.
 #![cfg(target_arch = "x86_64")]
 #![allow(clippy::print_stdout, reason = "tests say what they skip")]
@@ -21,20 +21,20 @@ use unwind_register::{ByHost, Registration, Registry, Section};
 static UNWINDER: OnceLock<Unwinder> = OnceLock::new();
 static WALKS: AtomicUsize = AtomicUsize::new(0);
 static INTERRUPTIONS: AtomicUsize = AtomicUsize::new(0);
-static WRONG: AtomicUsize = AtomicUsize::new(0);
-/// The first wrong stack: what was expected, then the frames.
-static EVIDENCE: [AtomicUsize; 17] = [const { AtomicUsize::new(0) }; 17];
+static WRONG_WALKS: AtomicUsize = AtomicUsize::new(0);
+/// First wrong stack: start address of the expected chain, then the frames.
+static WRONG_STACK: [AtomicUsize; 17] = [const { AtomicUsize::new(0) }; 17];
 
 thread_local! {
-    /// Start of the chain that this thread is about to run, or runs.
+    /// Start address of the chain that this thread runs or is about to run.
     static CHAIN: Cell<usize> = const { Cell::new(0) };
-    /// The same, but only while gamma has called back: a signal that arrives earlier or later sees the chain half
-    /// built.
+    /// Start address of the chain while gamma's callback runs; 0 at other times, when a signal sees an incomplete
+    /// chain.
     static INSIDE: Cell<usize> = const { Cell::new(0) };
-    static SIGNALS: Cell<usize> = const { Cell::new(0) };
+    static SIGNAL_COUNT: Cell<usize> = const { Cell::new(0) };
 }
 
-/// Walks, and compares with the chain this thread is in.
+/// Walks the stack and compares it with the chain that this thread is in.
 fn check() {
     let Some(unwinder) = UNWINDER.get() else { return };
     let start = INSIDE.get();
@@ -45,40 +45,43 @@ fn check() {
         return;
     }
     WALKS.fetch_add(1, Relaxed);
-    let index = |frame: usize| frame.wrapping_sub(1).checked_sub(start).map(|offset| offset / 32).filter(|&i| i < 3);
-    let first = frames[..depth].iter().position(|&frame| index(frame).is_some());
-    let right = first
-        .is_some_and(|at| (0..3).all(|i| frames.get(at + i).copied().and_then(index) == Some(2 - i)) && depth > at + 4);
-    if !right && WRONG.fetch_add(1, Relaxed) == 0 {
-        EVIDENCE[0].store(start, Relaxed);
-        for (slot, frame) in EVIDENCE[1..].iter().zip(frames) {
+    let function_index =
+        |frame: usize| frame.wrapping_sub(1).checked_sub(start).map(|offset| offset / 32).filter(|&i| i < 3);
+    let first = frames[..depth].iter().position(|&frame| function_index(frame).is_some());
+    let is_correct = first.is_some_and(|first_frame| {
+        (0..3).all(|i| frames.get(first_frame + i).copied().and_then(function_index) == Some(2 - i))
+            && depth > first_frame + 4
+    });
+    if !is_correct && WRONG_WALKS.fetch_add(1, Relaxed) == 0 {
+        WRONG_STACK[0].store(start, Relaxed);
+        for (slot, frame) in WRONG_STACK[1..].iter().zip(frames) {
             slot.store(frame, Relaxed);
         }
     }
 }
 
 extern "C" fn on_signal(_: i32) {
-    // libunwind changes it, and a handler may not.
-    // SAFETY: errno is a thread-local of libc's.
+    // libunwind changes errno, which a handler must preserve.
+    // SAFETY: errno is a thread-local variable of libc.
     let errno = unsafe { *libc::__errno_location() };
     check();
-    // SAFETY: as above.
+    // SAFETY: errno is a thread-local variable of libc.
     unsafe { *libc::__errno_location() = errno };
 }
 
-/// The end of a chain: walk from here, then from as many signal handlers as were asked for.
+/// Called by the last function of a chain: walks from here, then from the requested number of signal handlers.
 extern "C" fn callback() {
     INSIDE.set(CHAIN.get());
     check();
-    for _ in 0..SIGNALS.get() {
+    for _ in 0..SIGNAL_COUNT.get() {
         // SAFETY: sends a signal to this thread, whose handler is ours.
         unsafe { libc::raise(libc::SIGPROF) };
     }
     INSIDE.set(0);
 }
 
-fn run(chain: &Chain, signals: usize) {
-    SIGNALS.set(signals);
+fn run(chain: &Chain, signal_count: usize) {
+    SIGNAL_COUNT.set(signal_count);
     CHAIN.set(chain.functions[0].start);
     chain.call(callback);
 }
@@ -87,42 +90,42 @@ fn register(chain: &Chain) -> Registration {
     let eh_frame = chain.eh_frame();
     let text = [chain.text()];
     let section = Section::new(&eh_frame, 0x1000).text(&text).by_host(ByHost::Everything);
-    // SAFETY: the callers keep the code as long as the registration.
+    // SAFETY: the callers keep the code mapped while it is registered.
     unsafe { Registry::process().register(&section) }.expect("a good section")
 }
 
 fn start_signals(microseconds: i64) {
-    // SAFETY: installs a handler and a timer, with valid structures.
+    // SAFETY: installs a handler and a timer with valid structures.
     unsafe {
         let mut action: libc::sigaction = std::mem::zeroed();
         action.sa_sigaction = on_signal as extern "C" fn(i32) as usize;
         action.sa_flags = libc::SA_RESTART;
         libc::sigaction(libc::SIGPROF, &raw const action, std::ptr::null_mut());
-        let every = libc::timeval { tv_sec: 0, tv_usec: microseconds };
-        let timer = libc::itimerval { it_interval: every, it_value: every };
+        let interval = libc::timeval { tv_sec: 0, tv_usec: microseconds };
+        let timer = libc::itimerval { it_interval: interval, it_value: interval };
         libc::setitimer(libc::ITIMER_PROF, &raw const timer, std::ptr::null_mut());
     }
 }
 
-/// The registering threads, while they may be interrupted.
-static VICTIMS: Mutex<Vec<libc::pthread_t>> = Mutex::new(Vec::new());
+/// Registering threads that may be interrupted.
+static INTERRUPTED_THREADS: Mutex<Vec<libc::pthread_t>> = Mutex::new(Vec::new());
 
-/// Sends signals to the registering threads, wherever they are: most arrive in the middle of registering or dropping.
-fn pester(stop: &AtomicBool) {
+/// Sends signals to the registering threads; most arrive while they register or drop.
+fn interrupt_threads(stop: &AtomicBool) {
     while !stop.load(Relaxed) {
-        for &thread in VICTIMS.lock().expect("no panic").iter() {
-            // SAFETY: a thread takes itself out of the list, under the lock, before it ends.
+        for &thread in INTERRUPTED_THREADS.lock().expect("no panic").iter() {
+            // SAFETY: a thread removes itself from the list, under the lock, before it exits.
             unsafe { libc::pthread_kill(thread, libc::SIGPROF) };
         }
         std::thread::sleep(Duration::from_micros(50));
     }
 }
 
-/// One of the registering threads: keeps some objects, replaces them in a random order, runs each of them once.
+/// Body of a registering thread: holds some objects, replaces them in random order, and runs each of them once.
 fn churn(seed: u64, count: usize) {
-    // SAFETY: always succeeds.
-    let this = unsafe { libc::pthread_self() };
-    VICTIMS.lock().expect("no panic").push(this);
+    // SAFETY: `pthread_self` always succeeds.
+    let own_thread = unsafe { libc::pthread_self() };
+    INTERRUPTED_THREADS.lock().expect("no panic").push(own_thread);
     let page = Page::map(64 * 128);
     let mut objects: Vec<Option<(Registration, Chain)>> = (0..64).map(|_| None).collect();
     let mut state = seed;
@@ -134,7 +137,7 @@ fn churn(seed: u64, count: usize) {
         objects[slot] = Some((register(&chain), chain.clone()));
         run(&chain, 0);
     }
-    VICTIMS.lock().expect("no panic").retain(|&other| other != this);
+    INTERRUPTED_THREADS.lock().expect("no panic").retain(|&thread| thread != own_thread);
 }
 
 #[test]
@@ -142,9 +145,10 @@ fn walks_from_signals_while_everything_changes() {
     let Some((path, unwinder)) = copies().pop() else { return };
     Registry::process().rescan();
     UNWINDER.get_or_init(|| unwinder);
-    let total: usize = std::env::var("UNWIND_REGISTER_TORTURE").map_or(100_000, |n| n.parse().expect("a number"));
+    let total: usize =
+        std::env::var("UNWIND_REGISTER_TORTURE").map_or(100_000, |count| count.parse().expect("a number"));
     start_signals(1000);
-    let (began, stop) = (Instant::now(), AtomicBool::new(false));
+    let (started, stop) = (Instant::now(), AtomicBool::new(false));
     std::thread::scope(|scope| {
         for walker in 0..2 {
             let stop = &stop;
@@ -158,22 +162,22 @@ fn walks_from_signals_while_everything_changes() {
                 }
             });
         }
-        scope.spawn(|| pester(&stop));
+        scope.spawn(|| interrupt_threads(&stop));
         let churners: Vec<_> = (0..4).map(|seed| scope.spawn(move || churn(seed, total / 4))).collect();
         churners.into_iter().for_each(|churner| churner.join().expect("no panic"));
         std::thread::sleep(Duration::from_millis(20));
         stop.store(true, Relaxed);
     });
     start_signals(0);
-    let evidence: Vec<String> = EVIDENCE.iter().map(|word| format!("{:#x}", word.load(Relaxed))).collect();
+    let wrong_stack: Vec<String> = WRONG_STACK.iter().map(|word| format!("{:#x}", word.load(Relaxed))).collect();
     println!(
         "{path}: {total} objects, {} walks, {} interruptions elsewhere, {:?}\n{:?}",
         WALKS.load(Relaxed),
         INTERRUPTIONS.load(Relaxed),
-        began.elapsed(),
+        started.elapsed(),
         Registry::process().statistics()
     );
-    assert_eq!(WRONG.load(Relaxed), 0, "{evidence:?}");
+    assert_eq!(WRONG_WALKS.load(Relaxed), 0, "{wrong_stack:?}");
     assert!(WALKS.load(Relaxed) > total);
     let statistics = Registry::process().statistics();
     assert!(statistics.entry_bytes + statistics.retired_table_bytes < 64 << 20, "memory is used again");

@@ -1,4 +1,4 @@
-//! DWARF expressions, as far as call frame information uses them (DWARF 5, 2.5).
+//! DWARF expressions, limited to the operations that call frame information uses (DWARF 5, 2.5).
 //!
 //! Operations and stack depth are bounded. Unknown operations are refused.
 
@@ -8,11 +8,11 @@ use gimli::{DwOp, constants as dw};
 
 use crate::reader::Reader;
 
-const MOST_OPERATIONS: usize = 200;
-const DEPTH: usize = 16;
+const MAX_OPERATIONS: usize = 200;
+const MAX_STACK_DEPTH: usize = 16;
 
 struct Stack {
-    values: [u64; DEPTH],
+    values: [u64; MAX_STACK_DEPTH],
     depth: usize,
 }
 
@@ -33,29 +33,41 @@ impl Stack {
     }
 }
 
-/// The value of the expression in `bytes`. `first` is on the stack at the start. Addresses (`DW_OP_addr`) are taken as
-/// they are: in position-independent files a linker writes none here, as the section is read-only.
+/// Evaluates the DWARF expression in `bytes`, with `first` on the stack at the start.
+///
+/// `registers` and `memory` return `None` for an unknown register and an unreadable address. Then the result is `None`,
+/// as it is for malformed and unsupported expressions. Operands of `DW_OP_addr` are used as they are: `.eh_frame` is
+/// read-only, so in position-independent files linkers write none.
+///
+/// ```
+/// use jitlisten_unwinder::evaluate;
+///
+/// // DW_OP_breg7 8; DW_OP_deref: the word at rsp + 8.
+/// let registers = |number| (number == 7).then_some(0x7000);
+/// let mut memory = |address| (address == 0x7008).then_some(0x1234);
+/// assert_eq!(evaluate(&[0x77, 8, 0x06], &registers, &mut memory, None), Some(0x1234));
+/// ```
 pub fn evaluate(
     bytes: &[u8],
     registers: &impl Fn(u64) -> Option<u64>,
     memory: &mut impl FnMut(u64) -> Option<u64>,
     first: Option<u64>,
 ) -> Option<u64> {
-    let mut stack = Stack { values: [0; DEPTH], depth: 0 };
+    let mut stack = Stack { values: [0; MAX_STACK_DEPTH], depth: 0 };
     if let Some(first) = first {
         stack.push(first)?;
     }
     let mut reader = Reader::new(bytes, 0);
-    for _ in 0..MOST_OPERATIONS {
+    for _ in 0..MAX_OPERATIONS {
         if reader.is_at_end() {
             return stack.pop();
         }
-        operation(&mut reader, &mut stack, registers, memory)?;
+        run_operation(&mut reader, &mut stack, registers, memory)?;
     }
     None
 }
 
-fn operation(
+fn run_operation(
     reader: &mut Reader<'_>,
     stack: &mut Stack,
     registers: &impl Fn(u64) -> Option<u64>,
@@ -89,15 +101,15 @@ fn operation(
             stack.push(value.wrapping_add(reader.uleb()?))
         }
         dw::DW_OP_nop => Some(()),
-        code => match constant(code, reader) {
+        code => match read_constant(code, reader) {
             Some(value) => stack.push(value?),
-            None => arithmetic(code, reader, stack),
+            None => run_stack_operation(code, reader, stack),
         },
     }
 }
 
-/// The operand of an operation that only pushes it; `None` for others.
-fn constant(code: DwOp, reader: &mut Reader<'_>) -> Option<Option<u64>> {
+/// Returns the operand of an operation that only pushes it; `None` for other operations.
+fn read_constant(code: DwOp, reader: &mut Reader<'_>) -> Option<Option<u64>> {
     Some(match code {
         dw::DW_OP_addr | dw::DW_OP_const8u | dw::DW_OP_const8s => reader.u64(),
         dw::DW_OP_const1u => reader.u8().map(u64::from),
@@ -134,8 +146,8 @@ fn dereference(size: u8, stack: &mut Stack, memory: &mut impl FnMut(u64) -> Opti
     })
 }
 
-/// Operations on the stack alone.
-fn arithmetic(code: DwOp, reader: &mut Reader<'_>, stack: &mut Stack) -> Option<()> {
+/// Runs an operation on the stack alone.
+fn run_stack_operation(code: DwOp, reader: &mut Reader<'_>, stack: &mut Stack) -> Option<()> {
     match code {
         dw::DW_OP_dup => stack.push(stack.pick(0)?),
         dw::DW_OP_drop => stack.pop().map(drop),
@@ -155,12 +167,12 @@ fn arithmetic(code: DwOp, reader: &mut Reader<'_>, stack: &mut Stack) -> Option<
             stack.push(third)?;
             stack.push(second)
         }
-        dw::DW_OP_abs | dw::DW_OP_neg | dw::DW_OP_not => unary(code, stack),
-        _ => binary(code, stack),
+        dw::DW_OP_abs | dw::DW_OP_neg | dw::DW_OP_not => run_unary(code, stack),
+        _ => run_binary(code, stack),
     }
 }
 
-fn unary(code: DwOp, stack: &mut Stack) -> Option<()> {
+fn run_unary(code: DwOp, stack: &mut Stack) -> Option<()> {
     let value = stack.pop()?;
     stack.push(match code {
         dw::DW_OP_abs => value.cast_signed().wrapping_abs().cast_unsigned(),
@@ -169,7 +181,7 @@ fn unary(code: DwOp, stack: &mut Stack) -> Option<()> {
     })
 }
 
-fn binary(code: DwOp, stack: &mut Stack) -> Option<()> {
+fn run_binary(code: DwOp, stack: &mut Stack) -> Option<()> {
     let (right, left) = (stack.pop()?, stack.pop()?);
     let shift = u32::try_from(right).ok().filter(|&bits| bits < 64);
     let (signed_left, signed_right) = (left as i64, right as i64);
@@ -201,13 +213,13 @@ mod tests {
 
     #[test]
     fn expressions_are_bounded() {
-        let value = |bytes: &[u8], first| evaluate(bytes, &|_| Some(5), &mut |_| None, first);
-        // DW_OP_skip -3: for ever.
-        assert_eq!(value(&[0x2f, 0xfd, 0xff], None), None);
-        // DW_OP_dup for ever, and nothing to duplicate.
-        assert_eq!(value(&[0x12; 100], Some(1)), None);
-        assert_eq!(value(&[0x12; 100], None), None);
-        // .plt: breg7 8; breg16 0; lit15; and; lit11; ge; lit3; shl; plus
-        assert_eq!(value(&[0x77, 8, 0x80, 0, 0x3f, 0x1a, 0x3b, 0x2a, 0x33, 0x24, 0x22], None), Some(13));
+        let evaluate_bytes = |bytes: &[u8], first| evaluate(bytes, &|_| Some(5), &mut |_| None, first);
+        // DW_OP_skip -3: an endless loop.
+        assert_eq!(evaluate_bytes(&[0x2f, 0xfd, 0xff], None), None);
+        // An endless run of DW_OP_dup, with and without a value to duplicate.
+        assert_eq!(evaluate_bytes(&[0x12; 100], Some(1)), None);
+        assert_eq!(evaluate_bytes(&[0x12; 100], None), None);
+        // The CFA expression of a `.plt`: breg7 8; breg16 0; lit15; and; lit11; ge; lit3; shl; plus
+        assert_eq!(evaluate_bytes(&[0x77, 8, 0x80, 0, 0x3f, 0x1a, 0x3b, 0x2a, 0x33, 0x24, 0x22], None), Some(13));
     }
 }

@@ -1,19 +1,27 @@
-//! Differences between processors. Registers have DWARF's numbers.
+//! Differences between processors. Register numbers are DWARF's.
 
 #![forbid(unsafe_code)]
 
-/// A processor.
+/// A processor architecture, with the DWARF numbers of its special registers.
+///
+/// ```
+/// use jitlisten_unwinder::Machine;
+///
+/// assert_eq!(Machine::X86_64.stack_pointer(), 7);
+/// // A return address that `pacia` has signed.
+/// assert_eq!(Machine::Aarch64.code_address(0x0012_0000_0040_1000), 0x40_1000);
+/// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Machine {
-    /// x86-64 psABI, 3.6.2.
+    /// x86-64, with the register numbers of the psABI, 3.6.2.
     #[default]
     X86_64,
-    /// DWARF for the Arm 64-bit Architecture, 4.1.
+    /// AArch64, with the register numbers of DWARF for the Arm 64-bit Architecture, 4.1.
     Aarch64,
 }
 
 impl Machine {
-    /// The stack pointer: `rsp`, `sp`.
+    /// Register number of the stack pointer: `rsp`, `sp`.
     pub const fn stack_pointer(self) -> usize {
         match self {
             Machine::X86_64 => 7,
@@ -21,7 +29,7 @@ impl Machine {
         }
     }
 
-    /// The frame pointer: `rbp`, `x29`.
+    /// Register number of the frame pointer: `rbp`, `x29`.
     pub const fn frame_pointer(self) -> usize {
         match self {
             Machine::X86_64 => 6,
@@ -29,7 +37,7 @@ impl Machine {
         }
     }
 
-    /// The column of the return address: `rip`, `x30`.
+    /// Register number of the return address column: `rip`, `x30`.
     pub const fn return_address(self) -> usize {
         match self {
             Machine::X86_64 => 16,
@@ -37,7 +45,7 @@ impl Machine {
         }
     }
 
-    /// From the stack pointer to the canonical frame address at the first instruction of a function.
+    /// Distance from the stack pointer to the canonical frame address at a function's first instruction.
     pub const fn distance_at_entry(self) -> i32 {
         match self {
             Machine::X86_64 => 8,
@@ -45,8 +53,8 @@ impl Machine {
         }
     }
 
-    /// The address in a return address. On aarch64 the bits above 48 may be a signature (`pacia`, `pacib`); programs
-    /// that ask the kernel for larger addresses are not supported.
+    /// Strips a pointer authentication code (`pacia`, `pacib`) from a return address. On AArch64 such a code is in the
+    /// bits above 48; programs that request larger addresses from the kernel are not supported.
     pub const fn code_address(self, value: u64) -> u64 {
         match self {
             Machine::X86_64 => value,

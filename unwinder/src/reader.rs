@@ -1,53 +1,54 @@
-//! Reads numbers out of unchecked bytes. Everything returns `None` past the end.
+//! A bounds-checked cursor over the bytes of a section. Reads return `None` past the end.
 
 #![forbid(unsafe_code)]
 
 use gimli::{DwEhPe, constants as dw};
 
-/// The bits of a `DW_EH_PE_*` encoding: how the number is written, and what it is relative to.
+/// Mask of a `DW_EH_PE_*` encoding: the size and signedness of the number.
 const FORMAT: u8 = 0x0f;
-const APPLICATION: u8 = 0x70;
+/// Mask of a `DW_EH_PE_*` encoding: what the number is relative to.
+const RELATIVE_TO: u8 = 0x70;
 
-/// A position in a section.
+/// A read position in a section.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Reader<'a> {
     bytes: &'a [u8],
-    at: usize,
+    position: usize,
 }
 
 impl<'a> Reader<'a> {
-    pub(crate) fn new(bytes: &'a [u8], at: usize) -> Self {
-        Reader { bytes, at }
+    pub(crate) fn new(bytes: &'a [u8], position: usize) -> Self {
+        Reader { bytes, position }
     }
 
     pub(crate) fn position(&self) -> usize {
-        self.at
+        self.position
     }
 
     pub(crate) fn is_at_end(&self) -> bool {
-        self.at >= self.bytes.len()
+        self.position >= self.bytes.len()
     }
 
     pub(crate) fn take(&mut self, size: usize) -> Option<&'a [u8]> {
-        let taken = self.bytes.get(self.at..self.at.checked_add(size)?)?;
-        self.at += size;
-        Some(taken)
+        let bytes = self.bytes.get(self.position..self.position.checked_add(size)?)?;
+        self.position += size;
+        Some(bytes)
     }
 
-    /// Only what is before `end` is left to read.
+    /// Returns a reader that stops at `end`.
     pub(crate) fn until(self, end: usize) -> Option<Self> {
-        Some(Reader { bytes: self.bytes.get(..end)?, at: self.at })
+        Some(Reader { bytes: self.bytes.get(..end)?, position: self.position })
     }
 
     pub(crate) fn move_by(&mut self, distance: i64) -> Option<()> {
-        let at = (self.at as i64).checked_add(distance)?;
-        self.at = usize::try_from(at).ok().filter(|&at| at <= self.bytes.len())?;
+        let position = (self.position as i64).checked_add(distance)?;
+        self.position = usize::try_from(position).ok().filter(|&position| position <= self.bytes.len())?;
         Some(())
     }
 
-    /// Goes on at `at`.
-    pub(crate) fn move_to(&mut self, at: usize) -> Option<()> {
-        self.at = Some(at).filter(|&at| at <= self.bytes.len())?;
+    /// Moves to an absolute position.
+    pub(crate) fn move_to(&mut self, position: usize) -> Option<()> {
+        self.position = Some(position).filter(|&position| position <= self.bytes.len())?;
         Some(())
     }
 
@@ -71,7 +72,7 @@ impl<'a> Reader<'a> {
         self.array().map(u64::from_le_bytes)
     }
 
-    /// `ULEB128`; bits beyond 64 are refused.
+    /// Reads a `ULEB128` number. Values that do not fit in 64 bits are refused.
     pub(crate) fn uleb(&mut self) -> Option<u64> {
         let mut value = 0_u64;
         for shift in (0..64).step_by(7) {
@@ -88,7 +89,7 @@ impl<'a> Reader<'a> {
         None
     }
 
-    /// `SLEB128`
+    /// Reads an `SLEB128` number.
     pub(crate) fn sleb(&mut self) -> Option<i64> {
         let mut value = 0_i64;
         for shift in (0..64).step_by(7) {
@@ -105,16 +106,15 @@ impl<'a> Reader<'a> {
         None
     }
 
-    /// The bytes up to the next NUL, which is skipped.
+    /// Reads the bytes up to the next NUL, and skips the NUL.
     pub(crate) fn string(&mut self) -> Option<&'a [u8]> {
-        let rest = self.bytes.get(self.at..)?;
+        let rest = self.bytes.get(self.position..)?;
         let text = rest.get(..rest.iter().position(|&byte| byte == 0)?)?;
-        self.at += text.len() + 1;
+        self.position += text.len() + 1;
         Some(text)
     }
 
-    /// The number of an encoded pointer (`DW_EH_PE_*`), which is relative to nothing yet. `None` also for an unknown
-    /// encoding.
+    /// Reads the number of an encoded pointer (`DW_EH_PE_*`), without adding its base. `None` for an unknown encoding.
     pub(crate) fn encoded_number(&mut self, encoding: u8) -> Option<u64> {
         match DwEhPe(encoding & FORMAT) {
             dw::DW_EH_PE_absptr | dw::DW_EH_PE_udata8 | dw::DW_EH_PE_sdata8 => self.u64(),
@@ -128,10 +128,10 @@ impl<'a> Reader<'a> {
         }
     }
 
-    /// An encoded pointer that is read at `address`; `data_base` is the base of `DW_EH_PE_datarel`, if there is one. A
-    /// null pointer is null in every encoding.
+    /// Reads an encoded pointer whose field is at `address`. `data_base` is the base of `DW_EH_PE_datarel`, if there is
+    /// one. A null pointer is null in every encoding.
     pub(crate) fn encoded(&mut self, encoding: u8, address: u64, data_base: Option<u64>) -> Option<u64> {
-        let base = match DwEhPe(encoding & APPLICATION) {
+        let base = match DwEhPe(encoding & RELATIVE_TO) {
             dw::DW_EH_PE_absptr => 0,
             dw::DW_EH_PE_pcrel => address,
             dw::DW_EH_PE_datarel => data_base?,

@@ -1,7 +1,7 @@
-//! The call frame instructions of a function, run up to one address (DWARF 5, 6.4).
+//! Runs the call frame instructions of a function up to one address (DWARF 5, 6.4).
 //!
-//! Small on purpose, for signal stacks: rules are eight bytes each, for the general registers, and
-//! `DW_CFA_remember_state` may be nested six deep.
+//! The state is small, so that it fits on signal stacks: rules take eight bytes each and cover the general registers
+//! only, and `DW_CFA_remember_state` may be nested six deep.
 
 #![forbid(unsafe_code)]
 
@@ -11,55 +11,78 @@ use crate::expression::evaluate;
 use crate::reader::Reader;
 use crate::{Entry, Machine};
 
-/// The high two bits of an instruction, if they are not zero, are the instruction; the low six are its operand.
-const PRIMARY: u8 = 0xc0;
-const OPERAND: u8 = 0x3f;
-/// Those that gimli has no names for.
+/// Mask of the primary opcode. If these two bits are not zero, the low six bits are the operand.
+const PRIMARY_MASK: u8 = 0xc0;
+/// Mask of the operand of a primary opcode.
+const OPERAND_MASK: u8 = 0x3f;
+/// `DW_CFA_AARCH64_negate_ra_state_with_pc`, for which gimli has no name.
 const NEGATE_RA_STATE_WITH_PC: DwCfa = DwCfa(0x2c);
+/// `DW_CFA_GNU_negative_offset_extended`, for which gimli has no name.
 const NEGATIVE_OFFSET_EXTENDED: DwCfa = DwCfa(0x2f);
-const REMEMBERED: usize = 6;
-/// Instructions that are run for one frame; the largest function of libpython has some thousands.
-const MOST_INSTRUCTIONS: usize = 20_000;
+/// Maximal nesting of `DW_CFA_remember_state`.
+const MAX_REMEMBERED_ROWS: usize = 6;
+/// Limit for the instructions run for one frame. The largest function of libpython has a few thousand.
+const MAX_INSTRUCTIONS: usize = 20_000;
 
-/// Where the caller's value of a register is.
+/// The rule that recovers the caller's value of one register.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Rule {
-    /// It is still there.
+    /// The register is unchanged.
     Same,
-    /// It is lost. For the return address: this is the outermost frame.
+    /// The value is lost. For the return address: this is the outermost frame.
     Undefined,
-    /// At this distance from the canonical frame address.
+    /// The value is saved at this offset from the canonical frame address.
     Offset(i32),
-    /// It is the canonical frame address and this much.
+    /// The value is the canonical frame address plus this offset.
     ValueOffset(i32),
-    /// In this register.
+    /// The value is in this register.
     Register(u8),
-    /// At an address that an expression gives; it begins with its length at this place of the section.
+    /// The value is saved at the address that an expression computes. The number is the offset of the expression's
+    /// block (length, then bytes) in the section.
     Expression(u32),
-    /// The value that an expression gives.
+    /// The value is the result of an expression. The number is the offset of its block in the section.
     ValueExpression(u32),
 }
 
-/// How the canonical frame address is found.
+/// The rule that computes the canonical frame address (CFA).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Cfa {
-    /// The value of a register and this much.
+    /// The CFA is this register plus this offset.
     Register(u8, i32),
-    /// The value that an expression gives.
+    /// The CFA is the result of an expression. The number is the offset of its block in the section.
     Expression(u32),
 }
 
-/// The rules at one address, of so many registers; other registers are ignored.
+/// The rules at one address, for the registers with numbers below `REGISTERS`. Rules of other registers are ignored.
+///
+/// ```
+/// use jitlisten_unwinder::{Machine, Row, Section};
+/// # let eh_frame = [
+/// #     0x14, 0, 0, 0, 0, 0, 0, 0, 1, b'z', b'R', 0, 1, 0x78, 16, 1, 0x1b, 0x0c, 7, 8, 0x90, 1, 0, 0,
+/// #     0x10, 0, 0, 0, 0x1c, 0, 0, 0, 0xe0, 0xef, 0xff, 0xff, 0x20, 0, 0, 0, 0, 0x41, 0x0e, 16,
+/// # ];
+///
+/// let section = Section { bytes: &eh_frame, address: 0x2000, data_base: None };
+/// let entry = section.entry(24).unwrap();
+/// let row: Row<17> = Row::find(&entry, 0x1004, Machine::X86_64).unwrap();
+///
+/// // rsp is 0x7000, and the return address lies at 0x7008.
+/// let registers = |number| (number == 7).then_some(0x7000);
+/// let mut memory = |address| (address == 0x7008).then_some(0x40_1234);
+/// let cfa = row.frame_address(entry.section, &registers, &mut memory).unwrap();
+/// let return_address = row.rules[16].value(entry.section, cfa, None, &registers, &mut memory);
+/// assert_eq!((cfa, return_address), (0x7010, Some(0x40_1234)));
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Row<const REGISTERS: usize> {
-    /// How the canonical frame address is found.
+    /// The rule for the canonical frame address.
     pub cfa: Cfa,
-    /// By the numbers of the registers.
+    /// The rules of the registers, by DWARF number.
     pub rules: [Rule; REGISTERS],
 }
 
 impl<const REGISTERS: usize> Row<REGISTERS> {
-    /// The row of `entry` that holds at `address`.
+    /// Computes the row of `entry` at `address`. `None` if its instructions are malformed, unsupported or too many.
     pub fn find(entry: &Entry<'_>, address: u64, machine: Machine) -> Option<Self> {
         let cfa = Cfa::Register(machine.stack_pointer() as u8, machine.distance_at_entry());
         let initial = Row { cfa, rules: [Rule::Same; REGISTERS] };
@@ -68,10 +91,10 @@ impl<const REGISTERS: usize> Row<REGISTERS> {
             machine,
             row: initial,
             initial,
-            remembered: [initial; REMEMBERED],
+            remembered: [initial; MAX_REMEMBERED_ROWS],
             depth: 0,
             location: entry.start,
-            budget: MOST_INSTRUCTIONS,
+            budget: MAX_INSTRUCTIONS,
         };
         program.run(entry.common.instructions, None)?;
         program.initial = program.row;
@@ -79,7 +102,8 @@ impl<const REGISTERS: usize> Row<REGISTERS> {
         Some(program.row)
     }
 
-    /// The canonical frame address. `registers` and `memory` return known values.
+    /// Returns the canonical frame address. `registers` and `memory` return `None` for values that are unknown or
+    /// unreadable.
     pub fn frame_address(
         &self,
         section: &[u8],
@@ -90,12 +114,12 @@ impl<const REGISTERS: usize> Row<REGISTERS> {
             Cfa::Register(register, offset) => {
                 registers(u64::from(register)).map(|value| value.wrapping_add_signed(i64::from(offset)))
             }
-            Cfa::Expression(start) => evaluate(block(section, start)?, registers, memory, None),
+            Cfa::Expression(start) => evaluate(read_block(section, start)?, registers, memory, None),
         }
     }
 
     fn set(&mut self, register: u64, rule: Rule) {
-        // Vector registers and the like do not matter here.
+        // Rules of vector registers and other numbers beyond the array are dropped.
         if let Some(slot) = usize::try_from(register).ok().and_then(|register| self.rules.get_mut(register)) {
             *slot = rule;
         }
@@ -103,7 +127,8 @@ impl<const REGISTERS: usize> Row<REGISTERS> {
 }
 
 impl Rule {
-    /// The caller's value of the register, whose value here is `own`.
+    /// Returns the caller's value of the register. `own` is the register's value in this frame, which [`Rule::Same`]
+    /// passes on.
     pub fn value(
         self,
         section: &[u8],
@@ -112,105 +137,107 @@ impl Rule {
         registers: &impl Fn(u64) -> Option<u64>,
         memory: &mut impl FnMut(u64) -> Option<u64>,
     ) -> Option<u64> {
-        let at = |offset: i32| frame_address.wrapping_add_signed(i64::from(offset));
+        let cfa_plus = |offset: i32| frame_address.wrapping_add_signed(i64::from(offset));
         match self {
             Rule::Same => own,
             Rule::Undefined => None,
-            Rule::Offset(offset) => memory(at(offset)),
-            Rule::ValueOffset(offset) => Some(at(offset)),
-            Rule::Register(other) => registers(u64::from(other)),
+            Rule::Offset(offset) => memory(cfa_plus(offset)),
+            Rule::ValueOffset(offset) => Some(cfa_plus(offset)),
+            Rule::Register(source) => registers(u64::from(source)),
             Rule::Expression(start) => {
-                let address = evaluate(block(section, start)?, registers, memory, Some(frame_address))?;
+                let address = evaluate(read_block(section, start)?, registers, memory, Some(frame_address))?;
                 memory(address)
             }
-            Rule::ValueExpression(start) => evaluate(block(section, start)?, registers, memory, Some(frame_address)),
+            Rule::ValueExpression(start) => {
+                evaluate(read_block(section, start)?, registers, memory, Some(frame_address))
+            }
         }
     }
 }
 
-/// The instructions of an entry while they run.
+/// Interpreter state of an entry's call frame instructions.
 struct Program<'a, 'b, const REGISTERS: usize> {
     entry: &'b Entry<'a>,
     machine: Machine,
     row: Row<REGISTERS>,
     initial: Row<REGISTERS>,
-    remembered: [Row<REGISTERS>; REMEMBERED],
+    remembered: [Row<REGISTERS>; MAX_REMEMBERED_ROWS],
     depth: usize,
     location: u64,
     budget: usize,
 }
 
 impl<const REGISTERS: usize> Program<'_, '_, REGISTERS> {
-    /// Runs instructions, up to the end or until the next row begins behind `target`.
+    /// Runs instructions up to `end`, or until the next row begins after `target`.
     fn run(&mut self, (start, end): (usize, usize), target: Option<u64>) -> Option<()> {
         let mut reader = Reader::new(self.entry.section, start).until(end)?;
         while !reader.is_at_end() {
             self.budget = self.budget.checked_sub(1)?;
             let code = reader.u8()?;
-            if let Some(location) = self.advance(code, &mut reader)? {
+            if let Some(location) = self.read_advance(code, &mut reader)? {
                 if target.is_some_and(|target| location > target) {
                     return Some(());
                 }
                 self.location = location;
                 continue;
             }
-            let operand = u64::from(code & OPERAND);
-            match DwCfa(code & PRIMARY) {
+            let operand = u64::from(code & OPERAND_MASK);
+            match DwCfa(code & PRIMARY_MASK) {
                 dw::DW_CFA_offset => {
-                    let offset = self.factored(reader.uleb()? as i64)?;
+                    let offset = self.scale_offset(reader.uleb()? as i64)?;
                     self.row.set(operand, Rule::Offset(offset));
                 }
-                dw::DW_CFA_restore => self.restore(operand),
-                _ => self.instruction(DwCfa(code), &mut reader)?,
+                dw::DW_CFA_restore => self.restore_rule(operand),
+                _ => self.run_instruction(DwCfa(code), &mut reader)?,
             }
         }
         Some(())
     }
 
-    /// The new location, if the instruction is one that goes on to a new row.
-    fn advance(&self, code: u8, reader: &mut Reader<'_>) -> Option<Option<u64>> {
+    /// Returns the location of the next row, or `Some(None)` if the instruction begins no row.
+    fn read_advance(&self, code: u8, reader: &mut Reader<'_>) -> Option<Option<u64>> {
         let delta = match DwCfa(code) {
-            _ if DwCfa(code & PRIMARY) == dw::DW_CFA_advance_loc => u64::from(code & OPERAND),
+            _ if DwCfa(code & PRIMARY_MASK) == dw::DW_CFA_advance_loc => u64::from(code & OPERAND_MASK),
             dw::DW_CFA_advance_loc1 => u64::from(reader.u8()?),
             dw::DW_CFA_advance_loc2 => u64::from(reader.u16()?),
             dw::DW_CFA_advance_loc4 => u64::from(reader.u32()?),
-            // Written by no compiler.
+            // No compiler writes this instruction.
             dw::DW_CFA_set_loc => return None,
             _ => return Some(None),
         };
         Some(Some(self.location.wrapping_add(delta.wrapping_mul(self.entry.common.code_alignment))))
     }
 
-    fn factored(&self, offset: i64) -> Option<i32> {
+    fn scale_offset(&self, offset: i64) -> Option<i32> {
         i32::try_from(offset.checked_mul(self.entry.common.data_alignment)?).ok()
     }
 
-    fn restore(&mut self, register: u64) {
+    fn restore_rule(&mut self, register: u64) {
         let rule = usize::try_from(register).ok().and_then(|register| self.initial.rules.get(register)).copied();
         if let Some(rule) = rule {
             self.row.set(register, rule);
         }
     }
 
-    fn instruction(&mut self, code: DwCfa, reader: &mut Reader<'_>) -> Option<()> {
+    fn run_instruction(&mut self, code: DwCfa, reader: &mut Reader<'_>) -> Option<()> {
         match code {
             dw::DW_CFA_nop => {}
-            // Whether the return address is signed. The signature is taken off in any case.
+            // Toggles whether the return address is signed. `Machine::code_address` strips the signature in any case.
             dw::DW_CFA_AARCH64_negate_ra_state | NEGATE_RA_STATE_WITH_PC if self.machine == Machine::Aarch64 => {}
             dw::DW_CFA_GNU_args_size => drop(reader.uleb()?),
             dw::DW_CFA_offset_extended => {
                 let (register, offset) = (reader.uleb()?, reader.uleb()? as i64);
-                self.row.set(register, Rule::Offset(self.factored(offset)?));
+                self.row.set(register, Rule::Offset(self.scale_offset(offset)?));
             }
             dw::DW_CFA_restore_extended => {
                 let register = reader.uleb()?;
-                self.restore(register);
+                self.restore_rule(register);
             }
             dw::DW_CFA_undefined => self.row.set(reader.uleb()?, Rule::Undefined),
             dw::DW_CFA_same_value => self.row.set(reader.uleb()?, Rule::Same),
             dw::DW_CFA_register => {
-                let (register, other) = (reader.uleb()?, reader.uleb()?);
-                self.row.set(register, Rule::Register(u8::try_from(other).ok()?));
+                let (register, source) = (reader.uleb()?, reader.uleb()?);
+                self.row.set(register, Rule::Register(u8::try_from(source).ok()?));
             }
             dw::DW_CFA_remember_state => {
                 *self.remembered.get_mut(self.depth)? = self.row;
@@ -225,48 +252,50 @@ impl<const REGISTERS: usize> Program<'_, '_, REGISTERS> {
             | dw::DW_CFA_def_cfa_sf
             | dw::DW_CFA_def_cfa_register
             | dw::DW_CFA_def_cfa_offset
-            | dw::DW_CFA_def_cfa_offset_sf => self.frame_address(code, reader)?,
-            _ => self.rule(code, reader)?,
+            | dw::DW_CFA_def_cfa_offset_sf => self.set_cfa(code, reader)?,
+            _ => self.run_rule_instruction(code, reader)?,
         }
         Some(())
     }
 
-    /// `DW_CFA_def_cfa*` with a register or an offset.
-    fn frame_address(&mut self, code: DwCfa, reader: &mut Reader<'_>) -> Option<()> {
+    /// Runs a `DW_CFA_def_cfa*` instruction with a register or an offset.
+    fn set_cfa(&mut self, code: DwCfa, reader: &mut Reader<'_>) -> Option<()> {
         let (register, offset) = match (code, self.row.cfa) {
-            (dw::DW_CFA_def_cfa, _) => (self.register(reader)?, i32::try_from(reader.uleb()?).ok()?),
-            (dw::DW_CFA_def_cfa_sf, _) => (self.register(reader)?, self.factored(reader.sleb()?)?),
-            (dw::DW_CFA_def_cfa_register, Cfa::Register(_, offset)) => (self.register(reader)?, offset),
+            (dw::DW_CFA_def_cfa, _) => (self.read_register(reader)?, i32::try_from(reader.uleb()?).ok()?),
+            (dw::DW_CFA_def_cfa_sf, _) => (self.read_register(reader)?, self.scale_offset(reader.sleb()?)?),
+            (dw::DW_CFA_def_cfa_register, Cfa::Register(_, offset)) => (self.read_register(reader)?, offset),
             (dw::DW_CFA_def_cfa_offset, Cfa::Register(register, _)) => (register, i32::try_from(reader.uleb()?).ok()?),
-            (dw::DW_CFA_def_cfa_offset_sf, Cfa::Register(register, _)) => (register, self.factored(reader.sleb()?)?),
+            (dw::DW_CFA_def_cfa_offset_sf, Cfa::Register(register, _)) => {
+                (register, self.scale_offset(reader.sleb()?)?)
+            }
             _ => return None,
         };
         self.row.cfa = Cfa::Register(register, offset);
         Some(())
     }
 
-    /// `DW_CFA_expression` and the other rules that have an operand.
-    fn rule(&mut self, code: DwCfa, reader: &mut Reader<'_>) -> Option<()> {
+    /// Runs `DW_CFA_expression` and the other instructions that set a register's rule with an operand.
+    fn run_rule_instruction(&mut self, code: DwCfa, reader: &mut Reader<'_>) -> Option<()> {
         let register = reader.uleb()?;
         let rule = match code {
             dw::DW_CFA_expression => Rule::Expression(skip_block(reader)?),
             dw::DW_CFA_val_expression => Rule::ValueExpression(skip_block(reader)?),
-            dw::DW_CFA_offset_extended_sf => Rule::Offset(self.factored(reader.sleb()?)?),
-            dw::DW_CFA_val_offset => Rule::ValueOffset(self.factored(reader.uleb()? as i64)?),
-            dw::DW_CFA_val_offset_sf => Rule::ValueOffset(self.factored(reader.sleb()?)?),
-            NEGATIVE_OFFSET_EXTENDED => Rule::Offset(self.factored(reader.uleb()? as i64)?.checked_neg()?),
+            dw::DW_CFA_offset_extended_sf => Rule::Offset(self.scale_offset(reader.sleb()?)?),
+            dw::DW_CFA_val_offset => Rule::ValueOffset(self.scale_offset(reader.uleb()? as i64)?),
+            dw::DW_CFA_val_offset_sf => Rule::ValueOffset(self.scale_offset(reader.sleb()?)?),
+            NEGATIVE_OFFSET_EXTENDED => Rule::Offset(self.scale_offset(reader.uleb()? as i64)?.checked_neg()?),
             _ => return None,
         };
         self.row.set(register, rule);
         Some(())
     }
 
-    fn register(&self, reader: &mut Reader<'_>) -> Option<u8> {
+    fn read_register(&self, reader: &mut Reader<'_>) -> Option<u8> {
         u8::try_from(reader.uleb()?).ok().filter(|&register| usize::from(register) < REGISTERS)
     }
 }
 
-/// Where a block with its length begins.
+/// Skips a block, and returns the offset of its length.
 fn skip_block(reader: &mut Reader<'_>) -> Option<u32> {
     let start = u32::try_from(reader.position()).ok()?;
     let length = usize::try_from(reader.uleb()?).ok()?;
@@ -274,8 +303,8 @@ fn skip_block(reader: &mut Reader<'_>) -> Option<u32> {
     Some(start)
 }
 
-/// The block that begins at `start`.
-fn block(section: &[u8], start: u32) -> Option<&[u8]> {
+/// Returns the contents of the block at `start`.
+fn read_block(section: &[u8], start: u32) -> Option<&[u8]> {
     let mut reader = Reader::new(section, start as usize);
     let length = usize::try_from(reader.uleb()?).ok()?;
     reader.take(length)

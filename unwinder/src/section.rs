@@ -1,11 +1,11 @@
-//! The records of an `.eh_frame` section.
+//! Records of an `.eh_frame` section.
 //!
 //! ```text
 //!   CIE   u32 length, u32 0, version, "zPLRS\0", alignments, return column, augmentation data, instructions
 //!   FDE   u32 length, u32 distance to its CIE, start, size, augmentation data (LSDA), instructions
 //!   end   u32 0, or the end of the bytes
 //! ```
-//! A length of `0xffff_ffff` announces a length of 64 bits, and then ids and distances have 64 bits, too.
+//! A length of `0xffff_ffff` announces a length of 64 bits; then ids and distances have 64 bits as well.
 
 #![forbid(unsafe_code)]
 
@@ -13,125 +13,146 @@ use gimli::constants as dw;
 
 use crate::reader::Reader;
 
-/// A section and where it is in memory: pointers in it are relative to that.
+/// An `.eh_frame` section in memory, or a part of one.
+///
+/// Offsets (`at`) count bytes from the start of `bytes`.
+///
+/// ```
+/// use jitlisten_unwinder::Section;
+/// # let eh_frame = [
+/// #     0x14, 0, 0, 0, 0, 0, 0, 0, 1, b'z', b'R', 0, 1, 0x78, 16, 1, 0x1b, 0x0c, 7, 8, 0x90, 1, 0, 0,
+/// #     0x10, 0, 0, 0, 0x1c, 0, 0, 0, 0xe0, 0xef, 0xff, 0xff, 0x20, 0, 0, 0, 0, 0x41, 0x0e, 16,
+/// # ];
+///
+/// let section = Section { bytes: &eh_frame, address: 0x2000, data_base: None };
+/// for record in section.records(0) {
+///     let record = record.unwrap();
+///     // An FDE names its CIE.
+///     if let Some(at) = record.common {
+///         let entry = section.entry_of(record, section.common(at).unwrap()).unwrap();
+///         assert_eq!((entry.start, entry.size), (0x1000, 0x20));
+///     }
+/// }
+/// ```
 #[derive(Clone, Copy, Debug)]
 pub struct Section<'a> {
-    /// All of it, or what is there of it.
+    /// Bytes of the section, or its first part.
     pub bytes: &'a [u8],
-    /// Where the bytes are.
+    /// Address of the first byte. Pointers in the section are relative to their own address.
     pub address: u64,
-    /// The base of `DW_EH_PE_datarel`. Without one, pointers with that encoding are refused.
+    /// Base of `DW_EH_PE_datarel`. Without one, pointers with that encoding are refused.
     pub data_base: Option<u64>,
 }
 
-/// Why a record cannot be read.
+/// The reason why a record cannot be read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Malformed {
-    /// It ends too early.
+    /// The record is truncated.
     Truncated,
-    /// A CIE has a version other than 1, 3 or 4.
+    /// The version of a CIE is not 1, 3 or 4.
     Version(u8),
     /// A CIE has an unknown augmentation letter.
     Letter(u8),
-    /// A pointer has an encoding that has no meaning here.
+    /// The encoding of a pointer is unsupported in this place.
     Encoding(u8),
-    /// An FDE leads to no CIE.
+    /// An FDE does not lead to a CIE.
     NoCommon,
 }
 
-/// One record: from where to where, and whose.
+/// The bounds of a CIE or an FDE.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Record {
-    /// Where its length is.
+    /// Offset of the record's length field.
     pub start: usize,
-    /// Behind it.
+    /// Offset of the first byte after the record.
     pub end: usize,
-    /// Where the CIE of an FDE begins; `None` for a CIE.
+    /// Offset of the CIE that an FDE uses; `None` for a CIE.
     pub common: Option<usize>,
     body: usize,
 }
 
-/// What entries have in common (CIE).
+/// A common information entry (CIE): the fields that several FDEs share.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Common {
-    /// What `DW_CFA_advance_loc` multiplies by.
+    /// Factor of `DW_CFA_advance_loc`.
     pub code_alignment: u64,
-    /// What offsets are multiplied by.
+    /// Factor of register offsets.
     pub data_alignment: i64,
-    /// The column of the return address.
+    /// Column of the return address.
     pub return_address: u64,
-    /// `P`: the personality routine.
+    /// Personality routine (augmentation letter `P`).
     pub personality: Option<Pointer>,
-    /// `L`: entries have a pointer to their LSDA.
+    /// True if entries have a pointer to their LSDA (`L`).
     pub has_lsda: bool,
-    /// `S`: the frame of a signal handler. The address in it is where the program was, not where it returns to.
+    /// True for the frame of a signal handler (`S`). Its return address is the interrupted instruction, not the one
+    /// after a call.
     pub is_signal_frame: bool,
-    /// `B`: return addresses are signed with the second key of aarch64.
+    /// True if return addresses are signed with the second key of AArch64 (`B`).
     pub has_second_key: bool,
-    /// From where to where its instructions are.
+    /// Offsets of the first byte of the instructions and of the byte after them.
     pub instructions: (usize, usize),
     pointer_encoding: u8,
     lsda_encoding: u8,
     has_augmentation_length: bool,
 }
 
-/// What an entry says (FDE).
+/// A frame description entry (FDE): the unwind information of one function.
 #[derive(Clone, Copy, Debug)]
 pub struct Entry<'a> {
-    /// The first address of its function.
+    /// First address of the function.
     pub start: u64,
-    /// That, as it is encoded.
+    /// Encoded form of `start`.
     pub pointer: Pointer,
-    /// How many bytes the function has.
+    /// Size of the function in bytes.
     pub size: u64,
-    /// What it shares with others.
+    /// The CIE of this entry.
     pub common: Common,
-    /// Its LSDA.
+    /// Pointer to the function's language-specific data area, which exception handling uses.
     pub lsda: Option<Pointer>,
-    /// The whole section, for expressions.
+    /// Bytes of the whole section; rules refer to expressions in it.
     pub section: &'a [u8],
-    /// From where to where its instructions are.
+    /// Offsets of the first byte of the instructions and of the byte after them.
     pub instructions: (usize, usize),
 }
 
-/// An encoded pointer.
+/// An encoded pointer (`DW_EH_PE_*`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Pointer {
-    /// What it points to; 0 for none.
+    /// Target of the pointer; 0 for a null pointer.
     pub address: u64,
-    /// The word there is the pointer that is meant.
+    /// True if `address` holds the actual pointer.
     pub is_indirect: bool,
-    /// `DW_EH_PE_*`
+    /// Encoding byte, `DW_EH_PE_*`.
     pub encoding: u8,
 }
 
 impl<'a> Section<'a> {
-    /// The record at `at`; `None` at the end.
+    /// Reads the record at offset `at`. `None` at the end of the section.
     pub fn record(self, at: usize) -> Result<Option<Record>, Malformed> {
         let mut reader = Reader::new(self.bytes, at);
-        let Some(short) = reader.u32().filter(|&length| length != 0) else { return Ok(None) };
+        let Some(length32) = reader.u32().filter(|&length| length != 0) else { return Ok(None) };
         let mut read = || {
-            let is_wide = short == u32::MAX;
-            let length = if is_wide { reader.u64()? } else { u64::from(short) };
-            let field = reader.position();
-            let end = field.checked_add(usize::try_from(length).ok()?).filter(|&end| end <= self.bytes.len())?;
+            let is_wide = length32 == u32::MAX;
+            let length = if is_wide { reader.u64()? } else { u64::from(length32) };
+            let id_offset = reader.position();
+            let end = id_offset.checked_add(usize::try_from(length).ok()?).filter(|&end| end <= self.bytes.len())?;
             let mut reader = reader.until(end)?;
             let distance = if is_wide { reader.u64()? } else { u64::from(reader.u32()?) };
-            Some((field, distance, reader.position(), end))
+            Some((id_offset, distance, reader.position(), end))
         };
-        let (field, distance, body, end) = read().ok_or(Malformed::Truncated)?;
+        let (id_offset, distance, body, end) = read().ok_or(Malformed::Truncated)?;
         let common = match distance {
             0 => None,
             _ => {
                 let distance = usize::try_from(distance).ok();
-                Some(distance.and_then(|distance| field.checked_sub(distance)).ok_or(Malformed::NoCommon)?)
+                Some(distance.and_then(|distance| id_offset.checked_sub(distance)).ok_or(Malformed::NoCommon)?)
             }
         };
         Ok(Some(Record { start: at, end, common, body }))
     }
 
-    /// The records from `at` on, up to the end or to the first that cannot be read.
+    /// Iterates over the records from offset `at` on, up to the end or the first malformed one.
     pub fn records(self, at: usize) -> impl Iterator<Item = Result<Record, Malformed>> + use<'a> {
         let mut next = Some(at);
         core::iter::from_fn(move || {
@@ -141,13 +162,13 @@ impl<'a> Section<'a> {
         })
     }
 
-    /// The entry at `at`.
+    /// Reads the FDE at offset `at`, with its CIE.
     pub fn entry(self, at: usize) -> Result<Entry<'a>, Malformed> {
         let record = self.record(at)?.ok_or(Malformed::Truncated)?;
         self.entry_of(record, self.common(record.common.ok_or(Malformed::NoCommon)?)?)
     }
 
-    /// The entry in `record`, whose CIE is `common`.
+    /// Reads the FDE in `record`, whose CIE is `common`.
     pub fn entry_of(self, record: Record, common: Common) -> Result<Entry<'a>, Malformed> {
         let mut reader = self.body(record)?;
         let encoding = Malformed::Encoding(common.pointer_encoding);
@@ -156,17 +177,17 @@ impl<'a> Section<'a> {
             reader.encoded_number(common.pointer_encoding).ok_or(Malformed::Encoding(common.pointer_encoding))?;
         let mut lsda = None;
         if common.has_augmentation_length {
-            let behind = behind_block(&mut reader)?;
-            if common.has_lsda && behind > reader.position() {
+            let data_end = read_block_end(&mut reader)?;
+            if common.has_lsda && data_end > reader.position() {
                 lsda = self.pointer(&mut reader, common.lsda_encoding)?;
             }
-            reader.move_to(behind).ok_or(Malformed::Truncated)?;
+            reader.move_to(data_end).ok_or(Malformed::Truncated)?;
         }
         let instructions = (reader.position(), record.end);
         Ok(Entry { start: pointer.address, pointer, size, common, lsda, section: self.bytes, instructions })
     }
 
-    /// The CIE at `at`.
+    /// Reads the CIE at offset `at`.
     pub fn common(self, at: usize) -> Result<Common, Malformed> {
         let record = self.record(at)?.filter(|record| record.common.is_none()).ok_or(Malformed::NoCommon)?;
         let mut reader = self.body(record)?;
@@ -175,12 +196,12 @@ impl<'a> Section<'a> {
             return Err(Malformed::Version(version));
         }
         let augmentation = reader.string().ok_or(Malformed::Truncated)?;
-        let (mut common, behind) = fixed_fields(&mut reader, version, augmentation)?;
+        let (mut common, data_end) = fixed_fields(&mut reader, version, augmentation)?;
         for &letter in augmentation {
             self.read_augmentation(letter, &mut reader, &mut common)?;
         }
-        if let Some(behind) = behind {
-            reader.move_to(behind).ok_or(Malformed::Truncated)?;
+        if let Some(data_end) = data_end {
+            reader.move_to(data_end).ok_or(Malformed::Truncated)?;
         }
         common.instructions = (reader.position(), record.end);
         Ok(common)
@@ -200,20 +221,20 @@ impl<'a> Section<'a> {
             }
             b'S' => common.is_signal_frame = true,
             b'B' => common.has_second_key = true,
-            // Tagged memory of aarch64.
+            // Memory tagging of AArch64 (MTE) on the stack: nothing to unwind.
             b'G' => {}
             letter => return Err(Malformed::Letter(letter)),
         }
         Ok(())
     }
 
-    /// `None` where the encoding says that there is none.
+    /// Reads a pointer. `None` if the encoding is `DW_EH_PE_omit`.
     fn pointer(self, reader: &mut Reader<'a>, encoding: u8) -> Result<Option<Pointer>, Malformed> {
         if encoding == dw::DW_EH_PE_omit.0 {
             return Ok(None);
         }
-        let place = self.address.wrapping_add(reader.position() as u64);
-        let address = reader.encoded(encoding, place, self.data_base).ok_or(Malformed::Encoding(encoding))?;
+        let field_address = self.address.wrapping_add(reader.position() as u64);
+        let address = reader.encoded(encoding, field_address, self.data_base).ok_or(Malformed::Encoding(encoding))?;
         let is_indirect = encoding & dw::DW_EH_PE_indirect.0 != 0;
         Ok(Some(Pointer { address, is_indirect, encoding }))
     }
@@ -223,8 +244,8 @@ impl<'a> Section<'a> {
     }
 }
 
-/// The fields of a CIE between its augmentation string and the data of that, and where the instructions begin, if the
-/// CIE says so.
+/// Reads the fields of a CIE between its augmentation string and its augmentation data. Also returns the offset of the
+/// instructions, if the augmentation data has a length.
 fn fixed_fields(
     reader: &mut Reader<'_>,
     version: u8,
@@ -233,7 +254,7 @@ fn fixed_fields(
     let has_augmentation_length = augmentation.first() == Some(&b'z');
     let mut read = || {
         if version == 4 {
-            // The sizes of addresses and of segment selectors.
+            // Skip the sizes of addresses and of segment selectors.
             reader.take(2)?;
         }
         Some(Common {
@@ -251,12 +272,12 @@ fn fixed_fields(
         })
     };
     let common = read().ok_or(Malformed::Truncated)?;
-    let behind = if has_augmentation_length { Some(behind_block(reader)?) } else { None };
-    Ok((common, behind))
+    let data_end = if has_augmentation_length { Some(read_block_end(reader)?) } else { None };
+    Ok((common, data_end))
 }
 
-/// Reads the length of a block. The position behind that block.
-fn behind_block(reader: &mut Reader<'_>) -> Result<usize, Malformed> {
+/// Reads the length of a block, and returns the offset after the block.
+fn read_block_end(reader: &mut Reader<'_>) -> Result<usize, Malformed> {
     let length = reader.uleb().and_then(|length| usize::try_from(length).ok());
     length.and_then(|length| reader.position().checked_add(length)).ok_or(Malformed::Truncated)
 }

@@ -1,9 +1,9 @@
-"""Writes the two objects the benchmark loads, as Numba 0.68.1 compiles them under libjitlisten.so: make.py DIRECTORY
+"""Writes the objects that the benchmark loads, as Numba 0.68.1 compiles them under libjitlisten.so: make.py DIRECTORY
 
 with_dwarf.o     a kernel with two loops, compiled with debug=True
-without_dwarf.o  the same, compiled as Numba does by default
+without_dwarf.o  the same kernel, compiled with Numba's defaults
 
-Preloaded, the library gives every function a frame pointer and an entry in .eh_frame.
+The preloaded library gives every function a frame pointer and an entry in .eh_frame.
 """
 
 import linecache

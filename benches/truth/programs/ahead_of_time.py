@@ -1,4 +1,4 @@
-"""Code that is compiled ahead of time has no lines of its own: its time belongs to the lines that call it."""
+"""Code compiled ahead of time has no lines of its own; its time is charged to the lines that call it."""
 import os
 import sys
 import warnings

@@ -1,4 +1,4 @@
-"""Array expressions: what Numba makes a function of."""
+"""Array expressions, which Numba compiles into functions of their own."""
 import numpy as np
 from numba import njit
 

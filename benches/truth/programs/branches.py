@@ -1,4 +1,4 @@
-"""Values that come from one of several branches."""
+"""Values computed in one of several branches."""
 import numpy as np
 from numba import njit
 

@@ -1,4 +1,4 @@
-"""Code from Numba's cache: compiled once, and then loaded by other dispatchers of the same functions."""
+"""Code from Numba's cache: compiled once, then loaded by other dispatchers of the same functions."""
 import numpy as np
 from numba import njit
 

@@ -1,4 +1,4 @@
-"""Functions that C code calls back: cfunc from scipy and from libc."""
+"""Functions that C code calls back: `cfunc` called by scipy and by libc."""
 import ctypes
 
 import numpy as np

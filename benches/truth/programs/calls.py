@@ -1,4 +1,4 @@
-"""Calls that LLVM inlines, that Numba inlines, and that stay calls."""
+"""Calls that LLVM inlines, that Numba inlines, and that remain calls."""
 import numpy as np
 from numba import njit
 

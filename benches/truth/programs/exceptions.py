@@ -1,4 +1,4 @@
-"""Exceptions that are raised and caught in compiled code."""
+"""Exceptions raised and caught in compiled code."""
 from numba import njit
 
 from phases import phase, run

@@ -1,7 +1,7 @@
 """First-class functions.
 
-A function that divides has two returns, because it may raise. While LLVM merged these into line 0, `chosen` had 0.90 of
-its time. Now they have a common line.
+A function with a division has two returns, because it may raise. When LLVM merged them into line 0, `chosen` was
+charged only 0.90 of its time. Now both returns have the same line.
 """
 from numba import njit, types
 

@@ -1,4 +1,4 @@
-"""Functions of a text that is run by `exec`."""
+"""Functions defined by a text that `exec` runs."""
 from numba import njit
 
 from phases import phase, run

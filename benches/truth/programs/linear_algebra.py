@@ -1,7 +1,7 @@
 """np.dot and np.linalg.
 
-`norm` is at work in an assembly function of OpenBLAS without unwind tables: perf loses its callers. So did our recorder
-(0.80 of the time), until it looked for the return address on top of the stack.
+`norm` spends its time in an assembly function of OpenBLAS without unwind tables, so perf loses its callers. Our
+recorder did, too (0.80 of the time), before it searched the top of the stack for the return address.
 """
 import numpy as np
 from numba import njit

@@ -1,4 +1,4 @@
-"""NumPy functions that Numba has written anew."""
+"""NumPy functions that Numba reimplements."""
 import numpy as np
 from numba import njit
 

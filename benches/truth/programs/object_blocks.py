@@ -1,4 +1,4 @@
-"""Blocks in object mode, within compiled code."""
+"""Object mode blocks within compiled code."""
 import numpy as np
 from numba import njit, objmode
 

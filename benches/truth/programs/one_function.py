@@ -1,4 +1,4 @@
-"""Phases of one function: in its branches, in loops one behind the other, and in one loop."""
+"""Phases inside one function: in its branches, in consecutive loops, and in one loop."""
 import numpy as np
 from numba import njit
 
@@ -36,7 +36,7 @@ def branches(kind, a, n):
     return s
 
 
-# The loops do the same, so LLVM could merge them.
+# The loops are identical, so LLVM could merge them.
 @njit
 def loops(a, b, first, second, third, fourth):
     for _ in range(first):  # first

@@ -1,4 +1,4 @@
-"""Functions of `numba.extending.overload`."""
+"""Functions defined with `numba.extending.overload`."""
 import numpy as np
 from numba import njit
 from numba.extending import overload

@@ -1,4 +1,4 @@
-"""Parallel loops, with shares of unequal length."""
+"""Parallel loops whose iterations have unequal lengths."""
 import time
 
 import numpy as np

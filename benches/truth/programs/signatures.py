@@ -1,4 +1,4 @@
-"""One function, compiled for several types."""
+"""One function compiled for several types."""
 import numpy as np
 from numba import njit
 

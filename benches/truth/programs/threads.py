@@ -1,4 +1,4 @@
-"""Several threads of Python in code that releases the GIL."""
+"""Several Python threads in code that releases the GIL."""
 import threading
 import time
 

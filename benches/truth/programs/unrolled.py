@@ -1,4 +1,4 @@
-"""literal_unroll over a tuple of several types; Numba 0.57 and 0.60 crash with (1, 2.5, 3, 4.5)."""
+"""`literal_unroll` over a tuple of several types. Numba 0.57 and 0.60 crash with (1, 2.5, 3, 4.5)."""
 from numba import literal_unroll, njit
 
 from phases import phase, run

@@ -1,8 +1,8 @@
-//! The heap's lock: a word and `futex(2)`.
+//! Lock of the heap: a word and `futex(2)`.
 //!
-//! It is the innermost lock: its holder calls nothing but the kernel. No thread-local variable and no `pthread` key is
-//! used, which might allocate at their first use. Across `fork(2)` the forking thread holds it, so that the child finds
-//! the heap whole, and may allocate meanwhile: other handlers of `pthread_atfork` run while it is held.
+//! This is the innermost lock: its holder calls only the kernel. The lock uses neither thread-local variables nor
+//! `pthread` keys, which might allocate on first use. The forking thread holds it across `fork(2)`, so the child finds
+//! the heap consistent. Meanwhile that thread may allocate, because other `pthread_atfork` handlers run.
 
 use std::ptr;
 use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
@@ -11,44 +11,45 @@ use jitlisten::plumbing::{ForkSlot, HeldAcrossFork};
 
 const FREE: u32 = 0;
 const HELD: u32 = 1;
-/// Held, and another thread may wait.
+/// Held, and another thread may be waiting.
 const CONTENDED: u32 = 2;
 
-static WORD: AtomicU32 = AtomicU32::new(FREE);
-/// `pthread_self` of the thread that holds it across its fork, or 0: the same in the child.
-static FORKS: AtomicUsize = AtomicUsize::new(0);
+static STATE: AtomicU32 = AtomicU32::new(FREE);
+/// `pthread_self` of the thread that holds the lock across its fork, or 0. The value stays valid in the child.
+static FORKING_THREAD: AtomicUsize = AtomicUsize::new(0);
 
-/// The lock, until it is dropped.
+/// Holds the lock until dropped.
 pub(crate) struct Held {
-    is_taken: bool,
+    must_release: bool,
 }
 
 impl Drop for Held {
     fn drop(&mut self) {
-        if self.is_taken && WORD.swap(FREE, Ordering::Release) == CONTENDED {
+        if self.must_release && STATE.swap(FREE, Ordering::Release) == CONTENDED {
             futex(libc::FUTEX_WAKE, 1);
         }
     }
 }
 
-pub(crate) fn take() -> Held {
-    if WORD.compare_exchange(FREE, HELD, Ordering::Acquire, Ordering::Relaxed).is_err() {
-        if FORKS.load(Ordering::Relaxed) == this_thread() {
-            return Held { is_taken: false };
+/// Acquires the lock. Does nothing in a thread that already holds it across a fork.
+pub(crate) fn acquire() -> Held {
+    if STATE.compare_exchange(FREE, HELD, Ordering::Acquire, Ordering::Relaxed).is_err() {
+        if FORKING_THREAD.load(Ordering::Relaxed) == this_thread() {
+            return Held { must_release: false };
         }
-        while WORD.swap(CONTENDED, Ordering::Acquire) != FREE {
+        while STATE.swap(CONTENDED, Ordering::Acquire) != FREE {
             futex(libc::FUTEX_WAIT, CONTENDED);
         }
     }
-    Held { is_taken: true }
+    Held { must_release: true }
 }
 
-/// The system call itself: `errno` is the host's.
+/// Calls `futex(2)` on the lock's word, and preserves the host's `errno`.
 fn futex(operation: i32, value: u32) {
     let operation = operation | libc::FUTEX_PRIVATE_FLAG;
     jitlisten::plumbing::keeping_errno(|| {
         // SAFETY: a static word; no time limit.
-        unsafe { libc::syscall(libc::SYS_futex, WORD.as_ptr(), operation, value, ptr::null::<libc::timespec>()) };
+        unsafe { libc::syscall(libc::SYS_futex, STATE.as_ptr(), operation, value, ptr::null::<libc::timespec>()) };
     });
 }
 
@@ -57,12 +58,13 @@ fn this_thread() -> usize {
     unsafe { libc::pthread_self() as usize }
 }
 
-/// Holds the lock across every fork from now on. The first of our fork handlers to be registered: `prepare` runs in the
-/// reverse order, and this lock comes after all others.
+/// Installs fork handlers that hold the lock across `fork(2)`. They must be the first of our fork handlers: `prepare`
+/// handlers run in reverse order, and this lock comes after all others.
 pub(crate) fn follow_forks() {
     jitlisten::plumbing::follow_forks::<AcrossFork>();
 }
 
+/// The lock, held across a fork.
 struct AcrossFork {
     _held: Held,
 }
@@ -74,8 +76,8 @@ impl HeldAcrossFork for AcrossFork {
     }
 
     fn take() -> Option<AcrossFork> {
-        let held = take();
-        FORKS.store(this_thread(), Ordering::Relaxed);
+        let held = acquire();
+        FORKING_THREAD.store(this_thread(), Ordering::Relaxed);
         Some(AcrossFork { _held: held })
     }
 
@@ -84,6 +86,6 @@ impl HeldAcrossFork for AcrossFork {
 
 impl Drop for AcrossFork {
     fn drop(&mut self) {
-        FORKS.store(0, Ordering::Relaxed);
+        FORKING_THREAD.store(0, Ordering::Relaxed);
     }
 }

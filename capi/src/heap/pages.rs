@@ -1,16 +1,16 @@
-//! The source of `dlmalloc`'s pages.
+//! Source of pages for `dlmalloc`: anonymous mappings.
 
 use std::ptr;
 
 use jitlisten::plumbing::{map_pages, unmap_pages};
 
-/// Anonymous mappings.
+/// Allocator of anonymous mappings.
 pub(crate) struct Pages;
 
-/// Memory of the new size with the same contents, or null, and then the old memory is as it was.
+/// Resizes a mapping and keeps its contents. Returns null on failure, and leaves the old mapping unchanged.
 ///
 /// # Safety
-/// It was mapped with the old size.
+/// `memory` must be a mapping of the old size.
 pub(crate) unsafe fn remap(memory: *mut u8, old: usize, new: usize, can_move: bool) -> *mut u8 {
     let flags = if can_move { libc::MREMAP_MAYMOVE } else { 0 };
     // SAFETY: the caller owns this mapping.
@@ -18,14 +18,14 @@ pub(crate) unsafe fn remap(memory: *mut u8, old: usize, new: usize, can_move: bo
     if start == -1 { ptr::null_mut() } else { ptr::with_exposed_provenance_mut(start as usize) }
 }
 
-// SAFETY: what `alloc` returns is mapped, zeroed, in no other use, and stays until `free` or `free_part`.
+// SAFETY: memory returned by `alloc` is mapped, zeroed, otherwise unused, and stays so until `free` or `free_part`.
 unsafe impl dlmalloc::Allocator for Pages {
     fn alloc(&self, size: usize) -> (*mut u8, usize, u32) {
         (map_pages(size), size, 0)
     }
 
     fn remap(&self, memory: *mut u8, old: usize, new: usize, can_move: bool) -> *mut u8 {
-        // SAFETY: `dlmalloc` names what `alloc` has returned.
+        // SAFETY: `dlmalloc` passes memory that `alloc` has returned.
         unsafe { remap(memory, old, new, can_move) }
     }
 
@@ -35,7 +35,7 @@ unsafe impl dlmalloc::Allocator for Pages {
     }
 
     fn free(&self, memory: *mut u8, size: usize) -> bool {
-        // SAFETY: `dlmalloc` uses nothing in it.
+        // SAFETY: `dlmalloc` no longer uses this memory.
         unsafe { unmap_pages(memory, size) }
     }
 

@@ -1,8 +1,6 @@
-//! The facts that the library in a process publishes about each LLVM, read from its memory. `shim/src/doctor/facts.rs`
-//! defines the layout.
-//!
-//! A library without the symbol or with another layout yields no facts; doctor then uses only what it reads from
-//! outside.
+//! Facts about each LLVM that the library in a process publishes, read from its memory. `shim/src/doctor/facts.rs`
+//! defines the layout. A library without the symbol, or with another layout, yields no facts; doctor then uses only
+//! information that it can read from outside.
 
 #![forbid(unsafe_code)]
 
@@ -19,27 +17,27 @@ use crate::symbols;
 const SYMBOL: &str = "jitlisten_facts";
 const MAGIC: u64 = u64::from_ne_bytes(*b"JLFACTS\0");
 const LAYOUT: u64 = 1;
-const SLOTS: usize = 16;
-const COUNTS: usize = 4;
-/// Words in front of the counts: magic, layout, capacity, sequence, length, and eight totals.
-const TOTALS: usize = 5;
-const HEAD: usize = TOTALS + 8;
-const TEXT: usize = (HEAD + SLOTS * COUNTS) * 8;
-/// No library writes more.
-const LARGEST: u64 = 1 << 20;
-/// A text is written in microseconds.
-const TRIES: usize = 50;
+const LLVM_SLOTS: usize = 16;
+const COUNTS_PER_LLVM: usize = 4;
+/// Number of words before the totals: magic, layout, capacity, sequence, length.
+const TOTALS_WORD: usize = 5;
+const HEAD_WORDS: usize = TOTALS_WORD + 8;
+const TEXT_OFFSET: usize = (HEAD_WORDS + LLVM_SLOTS * COUNTS_PER_LLVM) * 8;
+/// Larger than the text of any library.
+const MAX_TEXT_BYTES: u64 = 1 << 20;
+/// Reads before giving up; the library writes a text in microseconds.
+const MAX_READS: usize = 50;
 
-/// What was read.
+/// Facts that a library publishes.
 #[derive(Debug, Default)]
 pub(super) struct Facts {
-    pub(super) llvms: Vec<HeardLlvm>,
-    pub(super) unheard: Vec<UnheardLlvm>,
+    pub(super) llvms: Vec<ObservedLlvm>,
+    pub(super) unobserved: Vec<UnobservedLlvm>,
     pub(super) left_out: usize,
     pub(super) totals: Totals,
 }
 
-/// What the session has counted since it began.
+/// Totals that the session has counted since it began.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Totals {
     pub(super) objects: u64,
@@ -54,10 +52,10 @@ pub(super) struct Totals {
 
 /// An LLVM that the library observes.
 #[derive(Debug, Deserialize)]
-pub(super) struct HeardLlvm {
+pub(super) struct ObservedLlvm {
     slot: usize,
     start: u64,
-    /// As the library names it.
+    /// Path as the library names it.
     pub(super) file: String,
     pub(super) version: Option<String>,
     pub(super) heard_by: Vec<String>,
@@ -66,7 +64,7 @@ pub(super) struct HeardLlvm {
     pub(super) counts: Counts,
 }
 
-/// How many of its objects were reported.
+/// Numbers of reported objects of one LLVM.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Counts {
     pub(super) runtime_dyld: u64,
@@ -75,9 +73,9 @@ pub(super) struct Counts {
     pub(super) listed: u64,
 }
 
-/// An LLVM that it does not observe.
+/// An LLVM that the library does not observe.
 #[derive(Debug, Deserialize)]
-pub(super) struct UnheardLlvm {
+pub(super) struct UnobservedLlvm {
     start: u64,
     pub(super) file: String,
     pub(super) why: String,
@@ -85,16 +83,17 @@ pub(super) struct UnheardLlvm {
 
 #[derive(Deserialize)]
 struct Text {
-    llvms: Vec<HeardLlvm>,
-    unheard: Vec<UnheardLlvm>,
+    llvms: Vec<ObservedLlvm>,
+    unheard: Vec<UnobservedLlvm>,
     left_out: usize,
 }
 
 impl Facts {
-    /// Reads them; `None` where the library shows nothing: it is old, does not listen, or changes them all the time.
-    pub(super) fn of(process: &Process, library: &Path) -> Option<Facts> {
+    /// Reads the facts. Returns `None` if the library publishes none: it is old, inactive, or rewrites them all the
+    /// time.
+    pub(super) fn read_from(process: &Process, library: &Path) -> Option<Facts> {
         let address = symbols::address(process, library, SYMBOL)?;
-        for _ in 0..TRIES {
+        for _ in 0..MAX_READS {
             match Facts::read(|offset, size| memory::read(process.pid, address + offset as u64, size).ok()) {
                 Reading::Good(facts) => return Some(*facts),
                 Reading::Nothing => return None,
@@ -105,25 +104,27 @@ impl Facts {
     }
 
     fn read(read: impl Fn(usize, usize) -> Option<Vec<u8>>) -> Reading {
-        let head = || Some(words::<HEAD>(&read(0, HEAD * 8)?));
-        let Some(before) = head() else { return Reading::Nothing };
-        let [magic, layout, capacity, sequence, length, ..] = before;
-        if magic != MAGIC || layout != LAYOUT || capacity > LARGEST || length > capacity {
+        let read_head = || Some(words::<HEAD_WORDS>(&read(0, HEAD_WORDS * 8)?));
+        let Some(head) = read_head() else { return Reading::Nothing };
+        let [magic, layout, capacity, sequence, length, ..] = head;
+        if magic != MAGIC || layout != LAYOUT || capacity > MAX_TEXT_BYTES || length > capacity {
             return Reading::Nothing;
         }
-        let Some(bytes) = read(HEAD * 8, TEXT - HEAD * 8 + length as usize) else { return Reading::Nothing };
-        let Some([_, _, _, sequence_after, ..]) = head() else { return Reading::Nothing };
+        let Some(bytes) = read(HEAD_WORDS * 8, TEXT_OFFSET - HEAD_WORDS * 8 + length as usize) else {
+            return Reading::Nothing;
+        };
+        let Some([_, _, _, sequence_after, ..]) = read_head() else { return Reading::Nothing };
         if sequence % 2 == 1 || sequence_after != sequence {
             return Reading::Changing;
         }
-        let (counts, text) = bytes.split_at(TEXT - HEAD * 8);
+        let (counts, text) = bytes.split_at(TEXT_OFFSET - HEAD_WORDS * 8);
         let Ok(Text { mut llvms, unheard, left_out }) = serde_json::from_slice(text) else { return Reading::Nothing };
         for llvm in &mut llvms {
-            let of_slot = counts.chunks_exact(COUNTS * 8).nth(llvm.slot);
-            let [runtime_dyld, for_jitlink, jitlink, listed] = words::<COUNTS>(of_slot.unwrap_or_default());
+            let slot_bytes = counts.chunks_exact(COUNTS_PER_LLVM * 8).nth(llvm.slot);
+            let [runtime_dyld, for_jitlink, jitlink, listed] = words::<COUNTS_PER_LLVM>(slot_bytes.unwrap_or_default());
             llvm.counts = Counts { runtime_dyld, for_jitlink, jitlink, listed };
         }
-        let total = |number| before[TOTALS + number];
+        let total = |index| head[TOTALS_WORD + index];
         let totals = Totals {
             objects: total(0),
             functions: total(1),
@@ -134,34 +135,34 @@ impl Facts {
             remark_handlers: total(6),
             remarks: total(7),
         };
-        Reading::Good(Box::new(Facts { llvms, unheard, left_out, totals }))
+        Reading::Good(Box::new(Facts { llvms, unobserved: unheard, left_out, totals }))
     }
 }
 
 enum Reading {
     Good(Box<Facts>),
-    /// It changed meanwhile.
+    /// The facts changed during the read.
     Changing,
     Nothing,
 }
 
-impl HeardLlvm {
+impl ObservedLlvm {
     pub(super) fn library(&self, process: &Process) -> PathBuf {
-        library(process, self.start, &self.file)
+        library_path(process, self.start, &self.file)
     }
 }
 
-impl UnheardLlvm {
+impl UnobservedLlvm {
     pub(super) fn library(&self, process: &Process) -> PathBuf {
-        library(process, self.start, &self.file)
+        library_path(process, self.start, &self.file)
     }
 }
 
-/// The file that is mapped there, or as the library names it: by the name it was opened by.
-fn library(process: &Process, start: u64, file: &str) -> PathBuf {
-    let below = process.mappings.iter().filter(|mapping| mapping.start <= start);
-    let mapped = below.max_by_key(|mapping| mapping.start).map(|mapping| &mapping.path);
-    mapped.filter(|path| path.is_absolute()).cloned().unwrap_or_else(|| file.into())
+/// Path of the mapping at `start`, else the path by which the library was opened.
+fn library_path(process: &Process, start: u64, file: &str) -> PathBuf {
+    let mappings_below = process.mappings.iter().filter(|mapping| mapping.start <= start);
+    let mapped_path = mappings_below.max_by_key(|mapping| mapping.start).map(|mapping| &mapping.path);
+    mapped_path.filter(|path| path.is_absolute()).cloned().unwrap_or_else(|| file.into())
 }
 
 #[cfg(test)]
@@ -189,7 +190,7 @@ mod tests {
         let Reading::Good(facts) = Facts::read(|from, size| Some(bytes.get(from..from + size)?.to_vec())) else {
             panic!("good")
         };
-        assert_eq!((facts.left_out, facts.unheard[0].why.as_str()), (2, "no names"));
+        assert_eq!((facts.left_out, facts.unobserved[0].why.as_str()), (2, "no names"));
         let counts = Counts { runtime_dyld: 104, for_jitlink: 105, jitlink: 106, listed: 107 };
         assert_eq!((facts.llvms[0].counts, facts.llvms[0].version.as_deref()), (counts, None));
         let totals = facts.totals;
@@ -200,22 +201,22 @@ mod tests {
 
     #[test]
     fn what_is_no_good_is_not_taken() {
-        let read = |bytes: &[u8]| Facts::read(|from, size| Some(bytes.get(from..from + size)?.to_vec()));
-        assert!(matches!(read(&memory(3, JSON)), Reading::Changing));
-        let mut other = memory(2, JSON);
-        for (at, byte) in [(0, b'X'), (8, 2), (20, 1), (33, 0xff)] {
-            let old = std::mem::replace(&mut other[at], byte);
-            assert!(matches!(read(&other), Reading::Nothing), "{at}");
-            other[at] = old;
+        let read_facts = |bytes: &[u8]| Facts::read(|from, size| Some(bytes.get(from..from + size)?.to_vec()));
+        assert!(matches!(read_facts(&memory(3, JSON)), Reading::Changing));
+        let mut bytes = memory(2, JSON);
+        for (offset, byte) in [(0, b'X'), (8, 2), (20, 1), (33, 0xff)] {
+            let old_byte = std::mem::replace(&mut bytes[offset], byte);
+            assert!(matches!(read_facts(&bytes), Reading::Nothing), "{offset}");
+            bytes[offset] = old_byte;
         }
-        assert!(matches!(read(&other), Reading::Good(_)));
-        assert!(matches!(read(&memory(2, "{\"llvms\": [")), Reading::Nothing));
-        assert!(matches!(read(&[]), Reading::Nothing));
-        // Written between two looks.
-        let (bytes, looks) = (memory(2, JSON), Cell::new(0));
+        assert!(matches!(read_facts(&bytes), Reading::Good(_)));
+        assert!(matches!(read_facts(&memory(2, "{\"llvms\": [")), Reading::Nothing));
+        assert!(matches!(read_facts(&[]), Reading::Nothing));
+        // The facts change between two reads.
+        let (bytes, reads) = (memory(2, JSON), Cell::new(0));
         let changing = Facts::read(|from, size| {
             let mut bytes = bytes.clone();
-            bytes[24] += 2 * looks.replace(looks.get() + 1) as u8;
+            bytes[24] += 2 * reads.replace(reads.get() + 1) as u8;
             Some(bytes[from..from + size].to_vec())
         });
         assert!(matches!(changing, Reading::Changing));

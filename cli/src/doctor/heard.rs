@@ -1,48 +1,50 @@
-//! Findings about each LLVM from the library's log, including LLVMs without a GDB JIT list or with an empty one.
+//! Findings about each LLVM from the library's log. They include LLVMs without a GDB JIT list or with an empty one.
 
 #![forbid(unsafe_code)]
 
 use super::Finding;
-use super::llvm::NO_NAMES;
+use super::llvm::NAMES_ADVICE;
 
 const ATTACHED: &str = ": LLVM in ";
 const LINKERS: [(&str, &str); 2] =
     [("RuntimeDyld", ": RuntimeDyld is not observed: "), ("JITLink", ": JITLink is not observed: ")];
-/// Warnings that say that code has no names.
-const UNHEARD: [&str; 3] = [
+/// Parts of warnings about code without names.
+const UNOBSERVED_WARNINGS: [&str; 3] = [
     ": this LLVM is not observed: ",
     ": only the GDB JIT list of this LLVM can be read: ",
     ": this LLVM reported no object, ",
 ];
 
-/// A finding for each LLVM that the log (`JITLISTEN_LOG=info:FILE`) names, and for each that is not observed. Those
-/// that are `shown` have one already, by what the library shows of them.
-pub(super) fn findings(log: &str, shown: &[String]) -> Vec<Finding> {
-    let mut found = Vec::new();
+/// Returns a finding for each LLVM in the log (`JITLISTEN_LOG=info:FILE`), observed or not. Skips `known_libraries`:
+/// the library's facts already provide findings for these.
+pub(super) fn findings(log: &str, known_libraries: &[String]) -> Vec<Finding> {
+    let mut all_findings = Vec::new();
     for line in log.lines() {
         if let Some((_, rest)) = line.split_once(ATTACHED) {
             let library = rest.rsplit_once(", slot ").map_or(rest, |(library, _)| library);
-            if !shown.iter().any(|shown| shown == library) {
-                found.push(attached(log, library));
+            if !known_libraries.iter().any(|known| known == library) {
+                all_findings.push(attached_finding(log, library));
             }
-        } else if UNHEARD.iter().any(|warning| line.contains(warning)) {
-            let is_shown =
-                |shown: &String| UNHEARD[..2].iter().any(|why| line.contains(&format!(" warn: {shown}{why}")));
-            if shown.iter().any(is_shown) {
+        } else if UNOBSERVED_WARNINGS.iter().any(|warning| line.contains(warning)) {
+            let is_known = |library: &String| {
+                UNOBSERVED_WARNINGS[..2].iter().any(|warning| line.contains(&format!(" warn: {library}{warning}")))
+            };
+            if known_libraries.iter().any(is_known) {
                 continue;
             }
-            found.push(Finding::no("LLVM", from_path(line), NO_NAMES));
+            all_findings.push(Finding::no("LLVM", strip_log_prefix(line), NAMES_ADVICE));
         }
     }
-    found
+    all_findings
 }
 
-/// A linker calls us unless the log says why not. One that is not in the library is not worth a word.
-fn attached(log: &str, library: &str) -> Finding {
+/// Reports a linker as hooked unless the log gives a reason why not. A linker that the library does not contain is
+/// omitted.
+fn attached_finding(log: &str, library: &str) -> Finding {
     let mut words = Vec::new();
-    for (linker, refused) in LINKERS {
-        let refused = format!("{library}{refused}");
-        match log.lines().find_map(|line| line.split_once(&refused)) {
+    for (linker, marker) in LINKERS {
+        let marker = format!("{library}{marker}");
+        match log.lines().find_map(|line| line.split_once(&marker)) {
             None => words.push(format!("{linker} is hooked")),
             Some((_, reason)) if reason.starts_with("no vtable of ") => {}
             Some((_, reason)) => words.push(format!("{linker} is not observed: {reason}")),
@@ -55,9 +57,9 @@ fn attached(log: &str, library: &str) -> Finding {
     Finding::ok("LLVM", format!("{library}: {}", words.join("; ")))
 }
 
-/// The line without what the log puts in front.
-fn from_path(line: &str) -> &str {
-    line.find(" warn: ").map_or(line, |at| &line[at + " warn: ".len()..])
+/// Removes the prefix of a log line.
+fn strip_log_prefix(line: &str) -> &str {
+    line.find(" warn: ").map_or(line, |offset| &line[offset + " warn: ".len()..])
 }
 
 #[cfg(test)]
@@ -73,10 +75,10 @@ mod tests {
             jitlisten[7] info: /proc/self/exe: RuntimeDyld is not observed: switched off\n\
             jitlisten[7] warn: /lib/odd.so: this LLVM is not observed: too many LLVMs in this process (limit 16); its \
             code stays unnamed\n";
-        let found = findings(log, &[]);
-        let said: Vec<&str> = found.iter().map(|finding| finding.found.as_str()).collect();
+        let findings_in_log = findings(log, &[]);
+        let texts: Vec<&str> = findings_in_log.iter().map(|finding| finding.found.as_str()).collect();
         assert_eq!(
-            said,
+            texts,
             [
                 "/lib/jaxlib.so: RuntimeDyld is hooked",
                 "the program: RuntimeDyld is not observed: switched off; JITLink is hooked",
@@ -84,10 +86,14 @@ mod tests {
                  unnamed",
             ]
         );
-        assert_eq!(found[2].state, State::No);
-        let shown = ["/lib/jaxlib.so".to_owned()];
-        assert_eq!(findings(log, &shown).len(), found.len() - 1, "what the process shows is not said twice");
-        assert_eq!(findings(log, &["/lib/odd.so".to_owned()]).len(), found.len() - 1);
+        assert_eq!(findings_in_log[2].state, State::No);
+        let known_libraries = ["/lib/jaxlib.so".to_owned()];
+        assert_eq!(
+            findings(log, &known_libraries).len(),
+            findings_in_log.len() - 1,
+            "what the process shows is not said twice"
+        );
+        assert_eq!(findings(log, &["/lib/odd.so".to_owned()]).len(), findings_in_log.len() - 1);
         assert!(findings("jitlisten[7] info: could not hook _r_debug.r_brk\n", &[]).is_empty());
     }
 }

@@ -1,12 +1,12 @@
 //! Each LLVM of a process: version, compiled functions, and how it is observed. Read from its file, from memory, and
 //! from the facts that the library publishes; nothing is changed.
 //!
-//! | fact | from |
+//! | property | source |
 //! | --- | --- |
-//! | existence | the library's facts; GDB JIT lists; RTTI names and messages in files |
-//! | version, engines | the file (`llvm_file.rs`), its symbols |
-//! | how it is observed, problems | the library's facts (`facts.rs`); else, the body of `__jit_debug_register_code` |
-//! | frame pointers | the code of each function that is in its list |
+//! | existence | facts of the library; GDB JIT lists; RTTI names and messages in files |
+//! | version, engines | the file (`llvm_file.rs`) and its symbols |
+//! | hooks, problems | facts of the library (`facts.rs`), else the code of `__jit_debug_register_code` |
+//! | frame pointers | the code of each function in the GDB JIT list |
 
 #![forbid(unsafe_code)]
 
@@ -17,7 +17,7 @@ use std::time::Instant;
 use jitlisten::{Function, LineRows, LoadedObject, cfi};
 
 use super::Finding;
-use super::facts::{Facts, HeardLlvm, UnheardLlvm};
+use super::facts::{Facts, ObservedLlvm, UnobservedLlvm};
 use super::llvm_file::{LINKERS, LlvmFile};
 use crate::jit_list::{self, JitList};
 use crate::memory;
@@ -25,140 +25,153 @@ use crate::process::Process;
 use crate::symbols::Symbols;
 
 const REGISTER_FUNCTION: &str = "__jit_debug_register_code";
-/// The longest redirected body: see `shim/src/process/detour`.
-const BODY: usize = 16;
-/// A breakpoint of a debugger, which may sit there, too.
+/// Size of the longest patched code: see `shim/src/process/detour`.
+const MAX_PATCH_BYTES: usize = 16;
+/// Breakpoint of a debugger, which is not a hook of ours.
 const BREAKPOINT: u8 = 0xcc;
-/// Below this size a file cannot hold an LLVM with a code generator.
-const SMALLEST: u64 = 4 << 20;
-/// Nothing behind this is looked at.
-const LARGEST: u64 = 4 << 30;
+/// Size below which a file cannot hold an LLVM with a code generator.
+const MIN_FILE_BYTES: u64 = 4 << 20;
+/// Bytes of a file that are searched.
+const MAX_SEARCHED_BYTES: u64 = 4 << 30;
 
-/// Types, as `typeid` names them; a vtable's symbol is `_ZTV` and the same.
+/// RTTI names of engines; `_ZTV` plus the name is the vtable's symbol.
 const ENGINES: [(&str, &str); 3] = [
     ("N4llvm5MCJITE", "MCJIT"),
     ("N4llvm3orc24RTDyldObjectLinkingLayerE", "ORC with RuntimeDyld"),
     ("N4llvm3orc18ObjectLinkingLayerE", "ORC with JITLink"),
 ];
 
-/// What was found of one LLVM.
+/// Findings about one LLVM.
 pub(super) struct Llvm {
     library: PathBuf,
     version: Option<String>,
     engines: Vec<&'static str>,
-    /// Whether its linkers can be known: by symbols or by names of types.
+    /// True if its linkers have symbols or RTTI names.
     names_linker: bool,
     list: List,
-    heard: Heard,
+    observation: Observation,
 }
 
-/// Its GDB JIT list.
+/// GDB JIT list of one LLVM.
 enum List {
-    /// There is none that can be found from outside.
+    /// No list can be found from outside.
     None,
     Unreadable,
     Of(Compiled),
 }
 
-/// How it is observed.
-enum Heard {
-    /// As the library says.
-    By(HeardLlvm),
-    /// The library says why not.
-    Not(UnheardLlvm),
-    /// The library does not know it.
+/// The library's hooks in one LLVM.
+enum Observation {
+    /// Observed, according to the library.
+    Observed(ObservedLlvm),
+    /// Not observed, according to the library.
+    Unobserved(UnobservedLlvm),
+    /// Unknown to the library.
     Unknown,
-    /// The library publishes nothing: it is not loaded, or an older one. Whether `__jit_debug_register_code` is hooked.
-    Unsaid { is_redirected: bool },
+    /// No facts: the library is not loaded, or older. `is_redirected` tells if `__jit_debug_register_code` is hooked.
+    NoFacts { is_redirected: bool },
 }
 
-/// What is alive of what it has compiled.
+/// Counts of live code in a GDB JIT list.
 #[derive(Default)]
 pub(super) struct Compiled {
     pub(super) objects: usize,
     pub(super) functions: usize,
     pub(super) without_frame_pointer: usize,
     pub(super) objects_with_lines: usize,
-    /// Functions in objects without a line table; Numba's own runtime, which never has one, is none of them.
+    /// Functions in objects without a line table. Excludes Numba's runtime, which never has one.
     pub(super) without_lines: usize,
-    /// Functions, without those of that runtime.
+    /// Functions, excluding those of Numba's runtime.
     pub(super) of_program: usize,
 }
 
 impl Llvm {
-    /// Every LLVM of a process that can be known.
-    pub(super) fn all(process: &Process, facts: Option<Facts>) -> Vec<Llvm> {
-        let lists = jit_list::lists(process);
+    /// Finds all LLVMs of a process.
+    pub(super) fn find_all(process: &Process, facts: Option<Facts>) -> Vec<Llvm> {
+        let lists = jit_list::find_lists(process);
         let has_facts = facts.is_some();
         let facts = facts.unwrap_or_default();
-        let mut all: Vec<Llvm> = Vec::new();
-        for heard in facts.llvms {
-            all.push(Llvm::of(process, &heard.library(process), Heard::By(heard)));
+        let mut llvms: Vec<Llvm> = Vec::new();
+        for observed in facts.llvms {
+            llvms.push(Llvm::from_library(process, &observed.library(process), Observation::Observed(observed)));
         }
-        for unheard in facts.unheard {
-            all.push(Llvm::of(process, &unheard.library(process), Heard::Not(unheard)));
+        for unobserved in facts.unobserved {
+            llvms.push(Llvm::from_library(process, &unobserved.library(process), Observation::Unobserved(unobserved)));
         }
         for list in &lists {
-            let known = all.iter().position(|llvm| llvm.library == list.library).unwrap_or_else(|| {
-                all.push(Llvm::of(process, &list.library, Heard::unsaid(process, &list.library, has_facts)));
-                all.len() - 1
+            let index = llvms.iter().position(|llvm| llvm.library == list.library).unwrap_or_else(|| {
+                llvms.push(Llvm::from_library(
+                    process,
+                    &list.library,
+                    Observation::without_facts(process, &list.library, has_facts),
+                ));
+                llvms.len() - 1
             });
-            all[known].list = compiled(process, list).map_or(List::Unreadable, List::Of);
+            llvms[index].list = count_compiled(process, list).map_or(List::Unreadable, List::Of);
         }
-        // Facts do not have those that were switched off, nor, without a log, those that show only by their messages.
-        let end = Instant::now() + jit_list::PATIENCE;
-        let libraries = process.libraries().into_iter().take_while(|_| Instant::now() < end);
-        let others = libraries.filter(|library| may_have_llvm(process, library));
-        let others: Vec<&Path> = others.filter(|library| !all.iter().any(|llvm| llvm.library == **library)).collect();
-        all.extend(others.into_iter().filter_map(|library| Llvm::by_types(process, library, has_facts)));
-        all
+        // Facts omit LLVMs that were switched off and, without a log, those that only their messages reveal.
+        let deadline = Instant::now() + jit_list::READ_TIMEOUT;
+        let libraries = process.libraries().into_iter().take_while(|_| Instant::now() < deadline);
+        let candidates = libraries.filter(|library| may_have_llvm(process, library));
+        let candidates: Vec<&Path> =
+            candidates.filter(|library| !llvms.iter().any(|llvm| llvm.library == **library)).collect();
+        llvms.extend(candidates.into_iter().filter_map(|library| Llvm::by_types(process, library, has_facts)));
+        llvms
     }
 
-    fn of(process: &Process, library: &Path, heard: Heard) -> Llvm {
-        Llvm::with_file(process, library, read_file(process, library), heard)
+    fn from_library(process: &Process, library: &Path, observation: Observation) -> Llvm {
+        Llvm::with_file(process, library, read_file(process, library), observation)
     }
 
-    fn with_file(process: &Process, library: &Path, file: LlvmFile, heard: Heard) -> Llvm {
-        let symbols = Symbols::of(process, library);
+    fn with_file(process: &Process, library: &Path, file: LlvmFile, observation: Observation) -> Llvm {
+        let symbols = Symbols::open(process, library);
         let classes = ENGINES.iter().map(|(class, _)| *class).chain(LINKERS);
         let names: Vec<String> = classes.map(|class| format!("_ZTV{class}")).collect();
         let names: Vec<&str> = names.iter().map(String::as_str).collect();
         let defined = symbols.map(|symbols| symbols.defined(&names)).unwrap_or_default();
-        let has = |at: usize| [&defined, &file.types].into_iter().any(|all| all.get(at) == Some(&true));
-        let engines = ENGINES.iter().enumerate().filter(|(at, _)| has(*at)).map(|(_, (_, engine))| *engine).collect();
-        let names_linker = file.names_linker || defined.iter().skip(ENGINES.len()).any(|is_there| *is_there);
-        let said = if let Heard::By(heard) = &heard { heard.version.clone() } else { None };
-        let version = file.version.or(said);
-        Llvm { library: library.to_owned(), version, engines, names_linker, list: List::None, heard }
+        let is_defined =
+            |index: usize| [&defined, &file.types].into_iter().any(|flags| flags.get(index) == Some(&true));
+        let engines = ENGINES
+            .iter()
+            .enumerate()
+            .filter(|(index, _)| is_defined(*index))
+            .map(|(_, (_, engine))| *engine)
+            .collect();
+        let names_linker = file.names_linker || defined.iter().skip(ENGINES.len()).any(|is_defined| *is_defined);
+        let reported_version =
+            if let Observation::Observed(observation) = &observation { observation.version.clone() } else { None };
+        let version = file.version.or(reported_version);
+        Llvm { library: library.to_owned(), version, engines, names_linker, list: List::None, observation }
     }
 
-    /// A library that only its types show to have an LLVM.
+    /// Examines a library in which only RTTI names or messages reveal an LLVM.
     fn by_types(process: &Process, library: &Path, has_facts: bool) -> Option<Llvm> {
         let file = read_file(process, library);
-        file.has_linker.then(|| Llvm::with_file(process, library, file, Heard::unsaid(process, library, has_facts)))
+        file.has_linker
+            .then(|| Llvm::with_file(process, library, file, Observation::without_facts(process, library, has_facts)))
     }
 
     pub(super) fn is_llvmlite(&self) -> bool {
         self.library.file_name().is_some_and(|name| name.to_string_lossy().starts_with("libllvmlite"))
     }
 
-    /// Why its code gets no frame pointers, if the library says so.
+    /// Reason why the code of this LLVM has no frame pointers, if the library knows it.
     pub(super) fn without_frame_pointers(&self) -> Option<String> {
-        let Heard::By(heard) = &self.heard else { return None };
-        let why = heard.missing.iter().find_map(|missing| missing.strip_prefix("frame pointers: "))?;
-        Some(format!("code of {}: {why}", self.library.file_name()?.display()))
+        let Observation::Observed(observed) = &self.observation else { return None };
+        let reason = observed.missing.iter().find_map(|missing| missing.strip_prefix("frame pointers: "))?;
+        Some(format!("code of {}: {reason}", self.library.file_name()?.display()))
     }
 
     pub(super) fn compiled(&self) -> Option<&Compiled> {
         if let List::Of(compiled) = &self.list { Some(compiled) } else { None }
     }
 
-    /// The file, as the library names it in its log.
+    /// Path of the library, as our library names it in its log.
     pub(super) fn name_in_log(&self) -> Option<&str> {
-        match &self.heard {
-            Heard::By(heard) => Some(&heard.file),
-            Heard::Not(unheard) => Some(&unheard.file),
-            Heard::Unknown | Heard::Unsaid { .. } => None,
+        match &self.observation {
+            Observation::Observed(observed) => Some(&observed.file),
+            Observation::Unobserved(unobserved) => Some(&unobserved.file),
+            Observation::Unknown | Observation::NoFacts { .. } => None,
         }
     }
 
@@ -175,55 +188,57 @@ impl Llvm {
             List::Unreadable => Some("an unreadable GDB JIT list".to_owned()),
             List::None => None,
         });
-        match &self.heard {
-            Heard::By(heard) => {
-                words.extend(heard.ways());
-                words.extend(heard.lacks().map(|lack| format!("missing: {lack}")));
-                if heard.is_silent() {
-                    return Finding::no("LLVM", words.join("; "), NO_NAMES);
+        match &self.observation {
+            Observation::Observed(observed) => {
+                words.extend(observed.describe_hooks());
+                words.extend(observed.missing_parts().map(|part| format!("missing: {part}")));
+                if observed.is_silent() {
+                    return Finding::no("LLVM", words.join("; "), NAMES_ADVICE);
                 }
-                if heard.missing.iter().any(|missing| missing.contains(NAMELESS)) {
-                    return Finding::note("LLVM", words.join("; "), NO_NAMES);
+                if observed.missing.iter().any(|missing| missing.contains(NAMELESS)) {
+                    return Finding::note("LLVM", words.join("; "), NAMES_ADVICE);
                 }
-                let lost = heard.counts.for_jitlink.saturating_sub(heard.counts.jitlink);
-                if lost > 0 {
-                    let found = format!("{lost} objects of JITLink not found in memory (yet)");
-                    return Finding::note("LLVM", format!("{}; {found}", words.join("; ")), NO_NAMES);
+                let missing_objects = observed.counts.for_jitlink.saturating_sub(observed.counts.jitlink);
+                if missing_objects > 0 {
+                    let problem = format!("{missing_objects} objects of JITLink not found in memory (yet)");
+                    return Finding::note("LLVM", format!("{}; {problem}", words.join("; ")), NAMES_ADVICE);
                 }
             }
-            Heard::Not(unheard) => {
-                words.push(format!("not observed: {}", unheard.why));
-                return Finding::no("LLVM", words.join("; "), NO_NAMES);
+            Observation::Unobserved(unobserved) => {
+                words.push(format!("not observed: {}", unobserved.why));
+                return Finding::no("LLVM", words.join("; "), NAMES_ADVICE);
             }
-            // One that was switched off has them.
-            Heard::Unknown if !self.names_linker => {
+            // An LLVM that was switched off has names for its linkers.
+            Observation::Unknown if !self.names_linker => {
                 words.push(format!("not observed: {NAMELESS}"));
-                return Finding::no("LLVM", words.join("; "), NO_NAMES);
+                return Finding::no("LLVM", words.join("; "), NAMES_ADVICE);
             }
-            Heard::Unknown => words.push("not observed".to_owned()),
-            Heard::Unsaid { is_redirected } => words.push(unsaid_words(has_library, *is_redirected).to_owned()),
+            Observation::Unknown => words.push("not observed".to_owned()),
+            Observation::NoFacts { is_redirected } => {
+                words.push(describe_without_facts(has_library, *is_redirected).to_owned())
+            }
         }
         Finding::ok("LLVM", words.join("; "))
     }
 }
 
-impl Heard {
-    /// Of an LLVM that is not among the facts, if there are facts.
-    fn unsaid(process: &Process, library: &Path, has_facts: bool) -> Heard {
+impl Observation {
+    /// Observation of an LLVM that is not among the facts. `has_facts` is true if there are facts.
+    fn without_facts(process: &Process, library: &Path, has_facts: bool) -> Observation {
         if has_facts {
-            return Heard::Unknown;
+            return Observation::Unknown;
         }
-        let is_redirected = Symbols::of(process, library).is_some_and(|symbols| is_redirected(process, &symbols));
-        Heard::Unsaid { is_redirected }
+        let is_redirected = Symbols::open(process, library).is_some_and(|symbols| is_redirected(process, &symbols));
+        Observation::NoFacts { is_redirected }
     }
 }
 
-/// As the library says it.
+/// Wording of the library's facts.
 const NAMELESS: &str = "its linkers have neither symbols nor RTTI";
 
-pub(super) const NO_NAMES: &str = "see docs/limits.md: which code has names, addresses for names, or neither";
+pub(super) const NAMES_ADVICE: &str = "see docs/limits.md: which code has names, addresses for names, or neither";
 
-fn unsaid_words(has_library: bool, is_redirected: bool) -> &'static str {
+fn describe_without_facts(has_library: bool, is_redirected: bool) -> &'static str {
     match (has_library, is_redirected) {
         (true, true) => "its GDB JIT list is hooked",
         (true, false) => {
@@ -234,81 +249,89 @@ fn unsaid_words(has_library: bool, is_redirected: bool) -> &'static str {
     }
 }
 
-impl HeardLlvm {
-    /// How it is observed, with counts.
-    fn ways(&self) -> Vec<String> {
+impl ObservedLlvm {
+    /// Hooks of this LLVM, with object counts.
+    fn describe_hooks(&self) -> Vec<String> {
         let counts = &self.counts;
-        let way = |way: &String| match way.as_str() {
+        let describe = |describe: &String| match describe.as_str() {
             "runtimedyld" => format!("RuntimeDyld is hooked, objects so far: {}", counts.runtime_dyld),
             "jitlink" => format!("JITLink is hooked, objects so far: {}", counts.for_jitlink),
             "list-call" => "its GDB JIT list is hooked".to_owned(),
             "list-poll" => "its GDB JIT list is read when code becomes executable".to_owned(),
-            other => format!("observed by {other}"),
+            hook => format!("observed by {hook}"),
         };
-        if self.heard_by.is_empty() { vec!["not observed".to_owned()] } else { self.heard_by.iter().map(way).collect() }
+        if self.heard_by.is_empty() {
+            vec!["not observed".to_owned()]
+        } else {
+            self.heard_by.iter().map(describe).collect()
+        }
     }
 
-    /// The missing parts. A linker that is not in the library is none of it, nor is a list that nothing depends on.
-    fn lacks(&self) -> impl Iterator<Item = &str> {
-        let has_linker = self.heard_by.iter().any(|way| way == "runtimedyld" || way == "jitlink");
-        let is_none = move |missing: &&str| {
+    /// Missing hooks that matter. A linker that the library does not contain does not, nor does an unused list.
+    fn missing_parts(&self) -> impl Iterator<Item = &str> {
+        let has_linker = self.heard_by.iter().any(|hook| hook == "runtimedyld" || hook == "jitlink");
+        let is_irrelevant = move |missing: &&str| {
             missing.contains(": no vtable of ") || has_linker && missing.starts_with("GDB JIT list")
         };
-        self.missing.iter().map(String::as_str).filter(move |missing| !is_none(missing))
+        self.missing.iter().map(String::as_str).filter(move |missing| !is_irrelevant(missing))
     }
 
-    /// Whether it seems to have compiled code without a report.
+    /// Returns true if this LLVM seems to compile code without reporting it.
     fn is_silent(&self) -> bool {
         self.heard_by.is_empty()
             || self.missing.iter().any(|missing| missing.contains("code became executable without a report"))
     }
 }
 
-/// A file that is too small, or ours, has none.
+/// Excludes small files and our own library.
 fn may_have_llvm(process: &Process, library: &Path) -> bool {
     let is_ours = library.file_name().is_some_and(|name| name.to_string_lossy().starts_with("libjitlisten"));
     let size = process.open_file(library).and_then(|file| Ok(file.metadata()?.len()));
-    !is_ours && size.is_ok_and(|size| size >= SMALLEST)
+    !is_ours && size.is_ok_and(|size| size >= MIN_FILE_BYTES)
 }
 
 fn read_file(process: &Process, library: &Path) -> LlvmFile {
     let types = ENGINES.map(|(class, _)| class);
-    process.open_file(library).and_then(|file| LlvmFile::read(file.take(LARGEST), &types)).unwrap_or_default()
+    process
+        .open_file(library)
+        .and_then(|file| LlvmFile::read(file.take(MAX_SEARCHED_BYTES), &types))
+        .unwrap_or_default()
 }
 
-/// Functions that are alive, and how many of them set up no frame pointer.
-fn compiled(process: &Process, list: &JitList) -> Option<Compiled> {
+/// Counts live functions, and those without a frame pointer.
+fn count_compiled(process: &Process, list: &JitList) -> Option<Compiled> {
     let entries = list.entries(process).ok()?;
     let mut compiled = Compiled { objects: entries.len(), ..Compiled::default() };
-    let end = Instant::now() + jit_list::PATIENCE;
-    let entries = entries.iter().take_while(|_| Instant::now() < end);
+    let deadline = Instant::now() + jit_list::READ_TIMEOUT;
+    let entries = entries.iter().take_while(|_| Instant::now() < deadline);
     for object in entries.filter_map(|entry| entry.object(process)) {
         let has_lines = LineRows::parse(&object).is_ok_and(|lines| !lines.rows().is_empty());
         compiled.objects_with_lines += usize::from(has_lines);
         let Ok(object) = LoadedObject::parse(&object) else { continue };
-        if !object.functions().iter().any(is_of_runtime) {
+        if !object.functions().iter().any(is_numba_runtime) {
             compiled.of_program += object.functions().len();
             compiled.without_lines += if has_lines { 0 } else { object.functions().len() };
         }
-        let keeps = |function: &Function| {
+        let keeps_frame_pointer = |function: &Function| {
             let size = function.range.size() as usize;
             let code = memory::read(process.pid, function.range.start().0, size).ok()?;
             Some(cfi::sets_up_frame_pointer(&code, object.machine()))
         };
         compiled.functions += object.functions().len();
-        compiled.without_frame_pointer += object.functions().iter().filter(|one| keeps(one) == Some(false)).count();
+        compiled.without_frame_pointer +=
+            object.functions().iter().filter(|function| keeps_frame_pointer(function) == Some(false)).count();
     }
     Some(compiled)
 }
 
-/// Numba compiles its reference counting from LLVM's language.
-fn is_of_runtime(function: &Function) -> bool {
+/// Returns true for a function of Numba's reference counting, which Numba compiles from LLVM IR.
+fn is_numba_runtime(function: &Function) -> bool {
     &*function.linkage_name == "NRT_incref"
 }
 
 fn is_redirected(process: &Process, symbols: &Symbols) -> bool {
-    let Some((address, in_file)) = symbols.code(REGISTER_FUNCTION, BODY) else { return false };
-    let Ok(in_memory) = memory::read(process.pid, address, in_file.len()) else { return false };
-    let mut changed = in_file.iter().zip(&in_memory).filter(|(file, memory)| file != memory);
-    changed.next().is_some_and(|(_, now)| *now != BREAKPOINT)
+    let Some((address, file_code)) = symbols.code(REGISTER_FUNCTION, MAX_PATCH_BYTES) else { return false };
+    let Ok(memory_code) = memory::read(process.pid, address, file_code.len()) else { return false };
+    let mut changed = file_code.iter().zip(&memory_code).filter(|(file, memory)| file != memory);
+    changed.next().is_some_and(|(_, byte)| *byte != BREAKPOINT)
 }

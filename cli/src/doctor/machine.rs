@@ -11,12 +11,12 @@ use super::Finding;
 use crate::command;
 use crate::sinks::is_writable;
 
-/// The system, as far as tools depend on it.
+/// Properties of the system on which tools depend.
 pub(super) struct Machine {
     pub(super) findings: Vec<Finding>,
-    pub(super) perf_may: bool,
-    pub(super) may_trace: bool,
-    /// The major version.
+    pub(super) can_use_perf: bool,
+    pub(super) can_trace: bool,
+    /// Major version of gdb, if it is installed.
     pub(super) gdb: Option<u32>,
     pub(super) perf_maps: bool,
     pub(super) images: bool,
@@ -24,41 +24,41 @@ pub(super) struct Machine {
 
 impl Machine {
     pub(super) fn examine() -> Machine {
-        let (perf, perf_may) = perf();
-        let (trace, may_trace) = trace();
-        let (gdb_found, gdb) = debugger();
+        let (perf, can_use_perf) = examine_perf();
+        let (ptrace, can_trace) = examine_ptrace();
+        let (gdb_finding, gdb) = examine_gdb();
         let perf_maps = is_writable(Path::new("/tmp"));
-        let (image_place, images) = image_place();
-        let tmp = if perf_maps {
+        let (image_finding, images) = examine_image_directory();
+        let perf_map_finding = if perf_maps {
             Finding::ok("perf maps", "go to /tmp")
         } else {
             Finding::no("perf maps", "/tmp is not writable", "mount a writable /tmp, or use images")
         };
-        let findings = vec![perf, trace, gdb_found, tmp, image_place, glibc()];
-        Machine { findings, perf_may, may_trace, gdb, perf_maps, images }
+        let findings = vec![perf, ptrace, gdb_finding, perf_map_finding, image_finding, glibc()];
+        Machine { findings, can_use_perf, can_trace, gdb, perf_maps, images }
     }
 }
 
-fn first_line(program: &Path, argument: &str) -> String {
+fn first_output_line(program: &Path, argument: &str) -> String {
     let output = Command::new(program).arg(argument).env_remove("LD_PRELOAD").output();
     let text = output.map(|output| String::from_utf8_lossy(&output.stdout).into_owned()).unwrap_or_default();
     text.lines().next().unwrap_or_default().trim().to_owned()
 }
 
-fn perf() -> (Finding, bool) {
+fn examine_perf() -> (Finding, bool) {
     let paranoid = fs::read_to_string("/proc/sys/kernel/perf_event_paranoid").unwrap_or_default();
     let paranoid = paranoid.trim();
-    let allowed = perf_event();
+    let permission = open_perf_event();
     let Some(program) = command::find("perf".as_ref()) else {
         let advice = "install linux-perf (Debian), linux-tools-generic (Ubuntu) or perf (Fedora)";
         return (Finding::no("perf", "is not installed", advice), false);
     };
-    let version = first_line(&program, "--version");
+    let version = first_output_line(&program, "--version");
     if version.is_empty() {
         let advice = "Ubuntu: install linux-tools-generic and use a perf from /usr/lib/linux-tools*";
         return (Finding::no("perf", "does not run", advice), false);
     }
-    let finding = match allowed {
+    let finding = match permission {
         Ok(()) if command::has_capabilities(&program) => Finding::note(
             "perf",
             format!("{version} with file capabilities"),
@@ -79,43 +79,43 @@ fn perf() -> (Finding, bool) {
             Finding::no("perf", format!("{version}, but the kernel refuses: {error}"), "try another kernel or machine")
         }
     };
-    (finding, allowed.is_ok())
+    (finding, permission.is_ok())
 }
 
-/// Whether this process may count its own time, without the kernel's: what `perf record -e cpu-clock:u` asks for.
-fn perf_event() -> Result<(), i32> {
-    // PERF_ATTR_SIZE_VER0 of <linux/perf_event.h>, in words: type and size, config, .., flags.
+/// Opens a perf event for this process's user time, as `perf record -e cpu-clock:u` does.
+fn open_perf_event() -> Result<(), i32> {
+    // `PERF_ATTR_SIZE_VER0` of <linux/perf_event.h>. The words are type and size, config, two others, and flags.
     const SIZE: usize = 64;
     let mut attributes = [0u64; SIZE / 8];
-    // PERF_TYPE_SOFTWARE is 1; PERF_COUNT_SW_CPU_CLOCK is 0.
+    // `PERF_TYPE_SOFTWARE` is 1; `PERF_COUNT_SW_CPU_CLOCK` is 0.
     attributes[0] = 1 | (SIZE as u64) << 32;
-    // Of the flags: disabled, exclude_kernel, exclude_hv.
+    // Flags: disabled, exclude_kernel, exclude_hv.
     attributes[5] = 1 | 1 << 5 | 1 << 6;
-    // SAFETY: the structure is as large as it says; the call makes a descriptor or fails.
+    // SAFETY: `attributes` has the size that it declares; the call creates a descriptor or fails.
     let descriptor = unsafe { libc::syscall(libc::SYS_perf_event_open, attributes.as_ptr(), 0, -1, -1, 8u64) };
     if descriptor < 0 {
         return Err(std::io::Error::last_os_error().raw_os_error().unwrap_or_default());
     }
-    // SAFETY: the descriptor was just made.
+    // SAFETY: the descriptor was just created.
     unsafe { libc::close(descriptor as i32) };
     Ok(())
 }
 
-/// Whether a seccomp filter is on (`proc_pid_status(5)`).
+/// Returns true if a seccomp filter is active (`proc_pid_status(5)`).
 fn is_filtered() -> bool {
     let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
     status.lines().any(|line| line.strip_prefix("Seccomp:").is_some_and(|mode| mode.trim() == "2"))
 }
 
-/// Whether the call comes as far as the kernel's own checks: without a filter, a process that cannot be there is not
+/// Returns true if ptrace reaches the kernel's own checks: without a filter, a PID that cannot exist is reported as not
 /// found.
 fn may_call_ptrace() -> bool {
-    // SAFETY: takes numbers only.
+    // SAFETY: the request takes numbers only.
     unsafe { libc::ptrace(libc::PTRACE_SEIZE, i32::MAX, 0usize, 0usize) };
     !matches!(std::io::Error::last_os_error().raw_os_error(), Some(libc::EPERM | libc::ENOSYS | libc::EACCES))
 }
 
-fn trace() -> (Finding, bool) {
+fn examine_ptrace() -> (Finding, bool) {
     let is_root = geteuid().is_root();
     let scope = fs::read_to_string("/proc/sys/kernel/yama/ptrace_scope").unwrap_or_default();
     match scope.trim() {
@@ -150,11 +150,11 @@ fn trace() -> (Finding, bool) {
     }
 }
 
-fn debugger() -> (Finding, Option<u32>) {
+fn examine_gdb() -> (Finding, Option<u32>) {
     let Some(program) = command::find("gdb".as_ref()) else {
         return (Finding::note("gdb", "is not installed", "install it to debug compiled code"), None);
     };
-    let version = first_line(&program, "--version");
+    let version = first_output_line(&program, "--version");
     let number = version.rsplit(' ').next().unwrap_or_default();
     let major = number.split('.').next().and_then(|major| major.parse().ok());
     let finding = match major {
@@ -169,42 +169,51 @@ fn debugger() -> (Finding, Option<u32>) {
     (finding, major)
 }
 
-fn image_place() -> (Finding, bool) {
-    let usual = PathBuf::from(format!("/var/tmp/jitlisten-{}", geteuid().as_raw()));
-    let Some(given) = std::env::var_os("JITLISTEN_DIR").filter(|place| !place.is_empty()).map(PathBuf::from) else {
-        return examine_place(&usual, true);
+fn examine_image_directory() -> (Finding, bool) {
+    let default_directory = PathBuf::from(format!("/var/tmp/jitlisten-{}", geteuid().as_raw()));
+    let Some(configured_directory) =
+        std::env::var_os("JITLISTEN_DIR").filter(|directory| !directory.is_empty()).map(PathBuf::from)
+    else {
+        return examine_directory(&default_directory, true);
     };
-    match examine_place(&given, false) {
-        // The image sink tries the usual one then.
-        (finding, false) if is_writable(&given) && examine_place(&usual, true).1 => {
+    match examine_directory(&configured_directory, false) {
+        // The image sink falls back to the default directory.
+        (finding, false) if is_writable(&configured_directory) && examine_directory(&default_directory, true).1 => {
             let advice = finding.advice.unwrap_or_default();
-            (Finding::note("images", format!("{}; they go to {}", finding.found, usual.display()), advice), true)
+            (
+                Finding::note(
+                    "images",
+                    format!("{}; they go to {}", finding.found, default_directory.display()),
+                    advice,
+                ),
+                true,
+            )
         }
-        found => found,
+        result => result,
     }
 }
 
-/// The usual place is made when it is needed.
-fn examine_place(wanted: &Path, may_be_made: bool) -> (Finding, bool) {
-    let is_there = wanted.is_dir() || !may_be_made;
-    let there = if is_there { wanted } else { wanted.parent().unwrap_or(Path::new("/")) };
-    let shown = wanted.display();
-    if !is_writable(there) {
+/// Examines a directory for images. `can_be_created` is true for the default one, which is created on demand.
+fn examine_directory(directory: &Path, can_be_created: bool) -> (Finding, bool) {
+    let exists = directory.is_dir() || !can_be_created;
+    let existing_directory = if exists { directory } else { directory.parent().unwrap_or(Path::new("/")) };
+    let path = directory.display();
+    if !is_writable(existing_directory) {
         let advice = "set JITLISTEN_DIR to a writable directory";
-        return (Finding::no("images", format!("{shown} is not writable"), advice), false);
+        return (Finding::no("images", format!("{path} is not writable"), advice), false);
     }
-    if is_noexec(there) {
+    if is_noexec(existing_directory) {
         let advice = "set JITLISTEN_DIR to a directory on a file system without noexec";
         return (
-            Finding::no("images", format!("{shown} is mounted noexec: code cannot be mapped from there"), advice),
+            Finding::no("images", format!("{path} is mounted noexec: code cannot be mapped from there"), advice),
             false,
         );
     }
-    (Finding::ok("images", format!("go to {shown}, and can be mapped executable")), true)
+    (Finding::ok("images", format!("go to {path}, and can be mapped executable")), true)
 }
 
-fn is_noexec(place: &Path) -> bool {
-    rustix::fs::statvfs(place).is_ok_and(|found| found.f_flag.contains(rustix::fs::StatVfsMountFlags::NOEXEC))
+fn is_noexec(directory: &Path) -> bool {
+    rustix::fs::statvfs(directory).is_ok_and(|status| status.f_flag.contains(rustix::fs::StatVfsMountFlags::NOEXEC))
 }
 
 fn glibc() -> Finding {

@@ -1,13 +1,14 @@
 //! `jitlisten doctor`: which tools will see names, stacks and lines here, and how to fix the rest.
 //!
 //! ```text
-//!   machine.rs   perf, ptrace, gdb, places, glibc                   asked of the system
-//!   program.rs   a process, or a command that is run for a moment   asked of /proc, the interpreter, the library's log
-//!   heard.rs     how each LLVM of a command was observed            from the library's log
-//!   facts.rs     how each LLVM of a process is observed             from what the library publishes
-//!   llvm.rs      each LLVM of a process                             the same; its file (llvm_file.rs), symbols, list
-//!   python.rs    the interpreter: flags, how it was built           asked of /proc and of the interpreter
-//!   tools.rs     tool by tool: names, whole stacks, lines           concluded from the two
+//!   file         content                                            source
+//!   machine.rs   perf, ptrace, gdb, directories, glibc              the system
+//!   program.rs   a process, or a command that runs for a moment     /proc, the interpreter, the library's log
+//!   heard.rs     each LLVM of a command: how it was observed        the library's log
+//!   facts.rs     each LLVM of a process: how it is observed         facts that the library publishes
+//!   llvm.rs      each LLVM of a process                             the facts; its file (llvm_file.rs), symbols, list
+//!   python.rs    the interpreter: flags, build options              /proc and the interpreter's file
+//!   tools.rs     each tool: names, whole stacks, lines              conclusions from the machine and the program
 //! ```
 
 mod facts;
@@ -44,30 +45,30 @@ const EXAMPLES: &str = "Examples:
 #[derive(Args)]
 #[command(after_help = EXAMPLES, args_conflicts_with_subcommands = false)]
 pub(crate) struct Doctor {
-    /// A process that runs
+    /// Running process to examine
     #[arg(conflicts_with = "command")]
     pid: Option<u32>,
     /// A command to run for a moment
     #[arg(last = true, value_name = "CMD")]
     command: Vec<OsString>,
-    /// How long the command runs at most
+    /// Time limit for the command
     #[arg(long, value_name = "SECONDS", default_value_t = 10)]
     seconds: u64,
     /// Write JSON
     #[arg(long)]
     json: bool,
     #[command(flatten)]
-    surroundings: RunEnvironment,
+    run_environment: RunEnvironment,
 }
 
-/// One thing that was looked at.
+/// One examined property of the machine or the program.
 #[derive(Debug, Serialize)]
 pub(crate) struct Finding {
     pub(crate) about: &'static str,
     pub(crate) state: State,
-    /// What was found.
+    /// Observed state.
     pub(crate) found: String,
-    /// What to do about it.
+    /// Advice for the user.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) advice: Option<String>,
 }
@@ -107,15 +108,15 @@ impl Doctor {
         let machine = Machine::examine();
         let program = match self.pid {
             Some(pid) => Program::of_process(pid)?,
-            None if self.command.is_empty() => Program::expected(&self.surroundings),
-            None => Program::of_command(&self.surroundings, &self.command, Duration::from_secs(self.seconds))?,
+            None if self.command.is_empty() => Program::expected(&self.run_environment),
+            None => Program::of_command(&self.run_environment, &self.command, Duration::from_secs(self.seconds))?,
         };
         let tools = tools::conclude(&machine, &program);
         let report = Report { machine: machine.findings, program: program.findings, tools };
         let text = if self.json {
             serde_json::to_string_pretty(&report).map_err(Problem::new)? + "\n"
         } else {
-            report.for_people()
+            report.to_text()
         };
         recording::print(text.as_bytes())?;
         Ok(ExitCode::SUCCESS)
@@ -123,7 +124,7 @@ impl Doctor {
 }
 
 impl Report {
-    fn for_people(&self) -> String {
+    fn to_text(&self) -> String {
         let mut text = String::new();
         for (title, findings) in [("This machine", &self.machine), ("The program", &self.program)] {
             if findings.is_empty() {
@@ -144,13 +145,13 @@ impl Report {
         let mut table = empty_table();
         table.set_header(["with", "names", "whole stacks", "lines", "to do"]);
         for tool in &self.tools {
-            let word = |seen: bool| if seen { "yes" } else { "no" };
+            let yes_or_no = |seen: bool| if seen { "yes" } else { "no" };
             let todo = tool.todo.as_deref().unwrap_or_default();
-            let lines = if tool.some_lines && !tool.lines { "some" } else { word(tool.lines) };
-            table.add_row([tool.tool, word(tool.names), word(tool.stacks), lines, todo]);
+            let lines = if tool.some_lines && !tool.lines { "some" } else { yes_or_no(tool.lines) };
+            table.add_row([tool.tool, yes_or_no(tool.names), yes_or_no(tool.stacks), lines, todo]);
         }
         text += &format!("What you will see\n{table}\n");
-        // The table fills its columns with spaces.
+        // The table pads its columns with spaces.
         text.lines().flat_map(|line| [line.trim_end(), "\n"]).collect()
     }
 }
@@ -158,7 +159,7 @@ impl Report {
 fn empty_table() -> Table {
     let mut table = Table::new();
     table.load_preset(presets::NOTHING).set_content_arrangement(ContentArrangement::Dynamic);
-    // comfy-table asks a terminal for its width only with features that are not wanted here.
+    // comfy-table can query the width of a terminal only with features that we do not enable.
     let width = terminal_size::terminal_size().map_or(120, |(width, _)| width.0);
     table.set_width(width.max(60));
     table

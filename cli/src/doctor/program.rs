@@ -1,4 +1,4 @@
-//! Properties of a process that decide what tools see. Nothing is changed in it.
+//! Properties of a process that decide what tools see. The process is not changed.
 
 #![forbid(unsafe_code)]
 
@@ -24,53 +24,53 @@ use crate::problem::Problem;
 use crate::process::Process;
 use crate::run::RunEnvironment;
 use crate::scratch::{Kind, Scratch};
-use crate::system::{Blocked, end_with_parent, kill_group};
+use crate::system::{BlockedSignals, end_with_parent, kill_group};
 
 const LIBRARY: &str = "libjitlisten.so";
 
-/// What was found.
+/// Findings about a program, and the properties on which tools depend.
 pub(super) struct Program {
     pub(super) findings: Vec<Finding>,
     pub(super) has_library: bool,
-    /// It has no loader, so it cannot get the library.
+    /// True if the program has no loader, so the library cannot be preloaded.
     pub(super) is_static: bool,
     pub(super) perf_map: bool,
     pub(super) images: bool,
     pub(super) unwind: bool,
     pub(super) modules: bool,
-    /// Whether perf can use the unwind tables of all images.
+    /// True if perf can use the unwind tables of all images.
     pub(super) images_have_padding: bool,
     pub(super) lines: bool,
-    /// Some compiled code has none.
+    /// True if some compiled code has no lines.
     pub(super) lacks_lines: bool,
     pub(super) code_keeps_frame_pointers: bool,
     pub(super) python_keeps_frame_pointers: bool,
-    /// Who starts a program may trace it.
+    /// True if a tool starts the program, which may then trace it.
     pub(super) is_started_by_tool: bool,
     is_python: bool,
-    /// An LLVM in it has.
+    /// True if an LLVM in the program has compiled code.
     has_compiled: bool,
-    /// Its code was mapped from files.
+    /// True if images of compiled code exist or existed.
     had_images: bool,
-    /// The LLVMs in it that the library shows, as they are named in its log.
-    shown: Vec<String>,
-    /// One of its LLVMs is that of llvmlite.
+    /// LLVMs that the library's facts show, by their names in its log.
+    known_llvms: Vec<String>,
+    /// True if one of the LLVMs is llvmlite's.
     has_numba: bool,
-    /// LLVMs whose code gets no frame pointers, and why.
+    /// Each LLVM whose code gets no frame pointers, with the reason.
     without_frame_pointers: Vec<String>,
 }
 
 impl Program {
     fn with_sinks(sinks: &str) -> Program {
-        let has = |name: &str| sinks.split(',').any(|sink| sink.trim() == name || sink.trim() == "all");
+        let has_sink = |name: &str| sinks.split(',').any(|sink| sink.trim() == name || sink.trim() == "all");
         Program {
             findings: Vec::new(),
             has_library: true,
             is_static: false,
-            perf_map: has("perfmap"),
-            images: has("image"),
-            unwind: has("unwind"),
-            modules: has("modules"),
+            perf_map: has_sink("perfmap"),
+            images: has_sink("image"),
+            unwind: has_sink("unwind"),
+            modules: has_sink("modules"),
             images_have_padding: true,
             lines: true,
             lacks_lines: false,
@@ -80,19 +80,19 @@ impl Program {
             is_python: false,
             has_compiled: false,
             had_images: false,
-            shown: Vec::new(),
+            known_llvms: Vec::new(),
             has_numba: false,
             without_frame_pointers: Vec::new(),
         }
     }
 
-    /// A program that would be started by `jitlisten run`.
-    pub(super) fn expected(surroundings: &RunEnvironment) -> Program {
-        let sinks = surroundings.sinks.clone().unwrap_or_default().to_string();
+    /// Expected properties of a program that `jitlisten run` would start.
+    pub(super) fn expected(run_environment: &RunEnvironment) -> Program {
+        let sinks = run_environment.sinks.clone().unwrap_or_default().to_string();
         let mut program = Program::with_sinks(&sinks);
         match Installation::find() {
             Ok(installation) => {
-                program.lines = !surroundings.no_lines && installation.site().is_some() && installation.has_lines();
+                program.lines = !run_environment.no_lines && installation.site().is_some() && installation.has_lines();
                 let library = installation.library().display();
                 program.findings.push(Finding::ok("library", format!("{library}, {}", env!("CARGO_PKG_VERSION"))));
             }
@@ -104,63 +104,63 @@ impl Program {
         program
     }
 
-    /// A process that runs; one that has just begun is looked at again.
+    /// Examines a running process; one that has just started is examined again.
     pub(super) fn of_process(pid: u32) -> Result<Program, Problem> {
-        let first = Program::look(pid)?;
+        let first = Program::examine(pid)?;
         match Process::open(pid)?.age().and_then(|age| wait_in_start_up(age, first.has_compiled)) {
             None => Ok(first),
-            Some(time) => {
-                sleep(time);
-                Ok(Program::look(pid).unwrap_or(first))
+            Some(delay) => {
+                sleep(delay);
+                Ok(Program::examine(pid).unwrap_or(first))
             }
         }
     }
 
-    fn look(pid: u32) -> Result<Program, Problem> {
+    fn examine(pid: u32) -> Result<Program, Problem> {
         let process = Process::open(pid)?;
-        let environment = Environment::of(pid);
-        let preloaded = library(&process).is_some();
+        let environment = Environment::read(pid);
+        let has_library = our_library(&process).is_some();
         let sinks = environment.get("JITLISTEN").unwrap_or("perfmap,unwind").to_owned();
-        let mut program = Program::with_sinks(if preloaded { &sinks } else { "" });
-        program.has_library = preloaded;
+        let mut program = Program::with_sinks(if has_library { &sinks } else { "" });
+        program.has_library = has_library;
         program.is_static = is_static(&process);
         program.is_started_by_tool = false;
-        program.code_keeps_frame_pointers = preloaded;
+        program.code_keeps_frame_pointers = has_library;
         program.images |= process.mappings.iter().any(|mapping| is_image(&mapping.path));
-        program.lines = environment.says_lines();
-        program.findings.push(library_of(&process));
+        program.lines = environment.enables_lines();
+        program.findings.push(library_finding(&process));
         program.examine_python(&process, &environment);
         program.examine_llvms(&process);
         program.examine_sinks(&process);
         Ok(program)
     }
 
-    /// A command: it is started as by `jitlisten run`, looked at while it runs, and stopped when the time is over.
+    /// Runs a command as `jitlisten run` does, examines it, and stops it when the time is over.
     pub(super) fn of_command(
-        surroundings: &RunEnvironment,
+        run_environment: &RunEnvironment,
         words: &[OsString],
         time: Duration,
     ) -> Result<Program, Problem> {
-        let mut started = surroundings.command(words)?;
-        // From here on the directory is removed at the end, whoever asks for it.
-        let signals = Blocked::ends();
+        let mut command = run_environment.command(words)?;
+        // From here on, signals end the command only after the directory is removed.
+        let signals = BlockedSignals::termination();
         let scratch = Scratch::new(Kind::Doctor)?;
         let log = scratch.path.join("log");
-        started.env("JITLISTEN_LOG", prefixed(&log)).process_group(0);
-        started.stdin(Stdio::null()).stdout(Stdio::null());
-        end_with_parent(&mut started);
-        let child = started
+        command.env("JITLISTEN_LOG", log_destination(&log)).process_group(0);
+        command.stdin(Stdio::null()).stdout(Stdio::null());
+        end_with_parent(&mut command);
+        let child = command
             .spawn()
             .map_err(|error| Problem::new(format!("cannot start {}: {error}", Path::new(&words[0]).display())))?;
-        let seen = watch(child, time, &signals);
-        let text = read_log(&log);
+        let watched = watch(child, time, &signals);
+        let log_text = read_log(&log);
         drop(scratch);
-        signals.end();
-        let mut program = Program::expected(surroundings);
-        match seen {
-            Some(seen) => program.take(seen),
+        signals.release();
+        let mut program = Program::expected(run_environment);
+        match watched {
+            Some(watched) => program.merge(watched),
             None => {
-                program.has_library = text.contains("LLVM in ");
+                program.has_library = log_text.contains("LLVM in ");
                 program.findings.push(Finding::no(
                     "program",
                     "no process with the library was seen",
@@ -168,24 +168,24 @@ impl Program {
                 ));
             }
         }
-        program.take_log(&text);
+        program.add_log_findings(&log_text);
         Ok(program)
     }
 
-    fn take(&mut self, seen: Seen) {
-        self.python_keeps_frame_pointers = seen.program.python_keeps_frame_pointers;
-        self.lines &= seen.program.lines;
-        self.lacks_lines = seen.program.lacks_lines;
-        self.images_have_padding = seen.program.images_have_padding;
-        self.shown = seen.program.shown;
-        self.has_numba = seen.program.has_numba;
-        let without_library = seen.program.findings.into_iter().filter(|finding| finding.about != "library");
-        self.findings.extend(without_library);
-        self.findings.push(Finding::ok("command", seen.status));
+    fn merge(&mut self, watched: Watched) {
+        self.python_keeps_frame_pointers = watched.program.python_keeps_frame_pointers;
+        self.lines &= watched.program.lines;
+        self.lacks_lines = watched.program.lacks_lines;
+        self.images_have_padding = watched.program.images_have_padding;
+        self.known_llvms = watched.program.known_llvms;
+        self.has_numba = watched.program.has_numba;
+        let other_findings = watched.program.findings.into_iter().filter(|finding| finding.about != "library");
+        self.findings.extend(other_findings);
+        self.findings.push(Finding::ok("command", watched.status));
     }
 
-    /// What the library has said: see the log lines of `shim` and of the session.
-    fn take_log(&mut self, text: &str) {
+    /// Adds findings from the library's log: see the log messages of `shim` and of the session.
+    fn add_log_findings(&mut self, text: &str) {
         for line in text.lines().filter(|line| line.contains(" sink stops: ")) {
             let sinks = [
                 ("perfmap", &mut self.perf_map),
@@ -193,21 +193,21 @@ impl Program {
                 ("unwind", &mut self.unwind),
                 ("modules", &mut self.modules),
             ];
-            for (name, works) in sinks {
-                *works &= !line.contains(&format!("the {name} sink stops"));
+            for (name, is_working) in sinks {
+                *is_working &= !line.contains(&format!("the {name} sink stops"));
             }
-            self.findings.push(Finding::no("sink", after(line, "the "), "fix what the system has refused"));
+            self.findings.push(Finding::no("sink", text_from(line, "the "), "fix what the system has refused"));
         }
         if let Some(line) = text.lines().find(|line| line.contains("code without frame pointers was loaded")) {
             self.code_keeps_frame_pointers = false;
-            // The log also names the library and the first function; the process, if it still lives, only has counts.
-            self.findings.retain(|finding| !finding.found.contains(HAVE_NONE));
+            // The log also names the library and the first function. The process, if it still runs, only has counts.
+            self.findings.retain(|finding| !finding.found.contains(NO_FRAME_POINTERS));
             self.findings.push(Finding::note(
                 "frame pointers",
-                // With the library in front, if the log names it.
-                after(line, " warn: ").trim_start_matches(" warn: "),
+                // The library comes first, if the log names it.
+                text_from(line, " warn: ").trim_start_matches(" warn: "),
                 if self.has_numba {
-                    format!("perf record --call-graph dwarf; {CACHED}")
+                    format!("perf record --call-graph dwarf; {CACHE_ADVICE}")
                 } else {
                     "perf record --call-graph dwarf".to_owned()
                 },
@@ -215,26 +215,30 @@ impl Program {
         }
         if let Some(line) = text.lines().find(|line| line.contains("code gets no frame pointers")) {
             self.code_keeps_frame_pointers = false;
-            self.findings.push(Finding::no("frame pointers", after(line, "LLVM "), "images and --call-graph dwarf"));
+            self.findings.push(Finding::no(
+                "frame pointers",
+                text_from(line, "LLVM "),
+                "images and --call-graph dwarf",
+            ));
         }
         for line in text.lines().filter(|line| line.contains(": frame pointers ") && line.ends_with(" enabled")) {
-            self.findings.push(Finding::ok("frame pointers", after(line, "LLVM ")));
+            self.findings.push(Finding::ok("frame pointers", text_from(line, "LLVM ")));
         }
         for line in text.lines().filter(|line| line.contains("could not hook __jit_debug_register_code")) {
-            self.findings.push(Finding::ok("LLVM", after(line, "/")));
+            self.findings.push(Finding::ok("LLVM", text_from(line, "/")));
         }
-        let heard = super::heard::findings(text, &self.shown);
-        if !heard.is_empty() {
+        let llvm_findings = super::heard::findings(text, &self.known_llvms);
+        if !llvm_findings.is_empty() {
             self.findings.retain(|finding| finding.found != NO_LLVM && finding.found != NONE_YET);
         }
-        self.findings.extend(heard);
-        self.findings.dedup_by(|one, other| one.about == other.about && one.found == other.found);
+        self.findings.extend(llvm_findings);
+        self.findings.dedup_by(|finding, other| finding.about == other.about && finding.found == other.found);
     }
 
     fn examine_python(&mut self, process: &Process, environment: &Environment) {
         let Some((major, minor)) = process.python() else { return };
         self.is_python = true;
-        let flags = PythonFlags::of(process.pid);
+        let flags = PythonFlags::read(process.pid);
         self.findings.push(Finding::ok("Python", format!("{major}.{minor}, process {}", process.pid)));
         if flags.is_isolated && environment.get("JITLISTEN_RUN").is_some() {
             self.lines = false;
@@ -263,23 +267,23 @@ impl Program {
     }
 
     fn examine_llvms(&mut self, process: &Process) {
-        let facts = library(process).and_then(|library| Facts::of(process, library));
+        let facts = our_library(process).and_then(|our_library| Facts::read_from(process, our_library));
         let (is_known, totals) = facts.as_ref().map_or((false, Totals::default()), |facts| (true, facts.totals));
-        if let Some(left_out) = facts.as_ref().map(|facts| facts.left_out).filter(|left_out| *left_out > 0) {
-            self.findings.push(Finding::note("LLVM", format!("{left_out} more than the library shows"), "see its log"));
+        if let Some(omitted) = facts.as_ref().map(|facts| facts.left_out).filter(|omitted| *omitted > 0) {
+            self.findings.push(Finding::note("LLVM", format!("{omitted} more than the library shows"), "see its log"));
         }
-        let llvms = Llvm::all(process, facts);
-        let mut listed = Compiled::default();
+        let llvms = Llvm::find_all(process, facts);
+        let mut list_counts = Compiled::default();
         for llvm in &llvms {
             if let Some(compiled) = llvm.compiled() {
-                listed.objects += compiled.objects;
-                listed.functions += compiled.functions;
-                listed.without_frame_pointer += compiled.without_frame_pointer;
-                listed.objects_with_lines += compiled.objects_with_lines;
-                listed.without_lines += compiled.without_lines;
-                listed.of_program += compiled.of_program;
+                list_counts.objects += compiled.objects;
+                list_counts.functions += compiled.functions;
+                list_counts.without_frame_pointer += compiled.without_frame_pointer;
+                list_counts.objects_with_lines += compiled.objects_with_lines;
+                list_counts.without_lines += compiled.without_lines;
+                list_counts.of_program += compiled.of_program;
             }
-            self.shown.extend(llvm.name_in_log().map(str::to_owned));
+            self.known_llvms.extend(llvm.name_in_log().map(str::to_owned));
             self.has_numba |= llvm.is_llvmlite();
             self.without_frame_pointers.extend(llvm.without_frame_pointers());
             self.findings.push(llvm.finding(self.has_library));
@@ -288,16 +292,16 @@ impl Program {
             let advice = "try again after Numba, or another compiler, was imported";
             self.findings.push(Finding::note("LLVM", if is_known { NONE_YET } else { NO_LLVM }, advice));
         }
-        // Objects need not be in a list: images are of what is final.
+        // Lists may be incomplete, but every image shows finalized code.
         let has_image = process.mappings.iter().any(|mapping| is_image(&mapping.path));
-        self.has_compiled = listed.functions > 0 || totals.functions > 0 || has_image;
-        // What has been freed has none.
+        self.has_compiled = list_counts.functions > 0 || totals.functions > 0 || has_image;
+        // Freed code has no image any longer.
         self.had_images = has_image || totals.images > 0;
-        self.lines |= self.has_library && (listed.objects_with_lines > 0 || totals.objects_with_lines > 0);
+        self.lines |= self.has_library && (list_counts.objects_with_lines > 0 || totals.objects_with_lines > 0);
         self.images_have_padding = totals.images_without_padding == 0;
-        self.examine_lines(&listed);
+        self.examine_lines(&list_counts);
         self.examine_remarks(&totals);
-        self.examine_frame_pointers(&listed, &totals);
+        self.examine_frame_pointers(&list_counts, &totals);
         if !self.images_have_padding {
             let Totals { images, images_without_padding, .. } = totals;
             self.findings.push(Finding::note(
@@ -311,9 +315,9 @@ impl Program {
         }
     }
 
-    /// Only the list says which functions have lines.
-    fn examine_lines(&mut self, listed: &Compiled) {
-        let Compiled { without_lines, of_program, .. } = *listed;
+    /// Reports functions without lines. Only the GDB JIT lists tell which functions have lines.
+    fn examine_lines(&mut self, list_counts: &Compiled) {
+        let Compiled { without_lines, of_program, .. } = *list_counts;
         self.lacks_lines = self.lines && without_lines > 0;
         if self.lacks_lines {
             self.findings.push(Finding::note(
@@ -327,7 +331,7 @@ impl Program {
         }
     }
 
-    /// Whether LLVM's reasons for slow loops are recorded. Images carry them.
+    /// Reports if LLVM's vectoriser remarks are recorded. Images carry them.
     fn examine_remarks(&mut self, totals: &Totals) {
         if !self.has_numba || totals.images == 0 || cfg!(not(target_arch = "x86_64")) {
             return;
@@ -345,13 +349,14 @@ impl Program {
         });
     }
 
-    /// The library counts all that was reported to it, also what is in no list; the list is known without it, too.
-    fn examine_frame_pointers(&mut self, listed: &Compiled, totals: &Totals) {
-        let of_list = (listed.without_frame_pointer as u64, listed.functions as u64);
-        let of_session = (totals.without_frame_pointer, totals.functions);
-        let (without, all) = if of_session.1 >= of_list.1 { of_session } else { of_list };
-        self.code_keeps_frame_pointers &= without == 0;
-        if self.has_library && without > 0 {
+    /// Reports code without frame pointers. The library counts all reported functions, including those in no list;
+    /// lists work without the library.
+    fn examine_frame_pointers(&mut self, list_counts: &Compiled, totals: &Totals) {
+        let by_list = (list_counts.without_frame_pointer as u64, list_counts.functions as u64);
+        let by_session = (totals.without_frame_pointer, totals.functions);
+        let (without_frame_pointer, functions) = if by_session.1 >= by_list.1 { by_session } else { by_list };
+        self.code_keeps_frame_pointers &= without_frame_pointer == 0;
+        if self.has_library && without_frame_pointer > 0 {
             let tool = if self.images_have_padding { "perf record --call-graph dwarf" } else { "jitlisten record" };
             let mut causes = self.without_frame_pointers.clone();
             causes.extend(
@@ -360,13 +365,13 @@ impl Program {
             let causes = if causes.is_empty() { "their LLVM did not add them".to_owned() } else { causes.join("; ") };
             self.findings.push(Finding::note(
                 "frame pointers",
-                format!("{without} of {all} {HAVE_NONE}{causes}"),
-                if self.has_numba { format!("{tool}; {CACHED}") } else { tool.to_owned() },
+                format!("{without_frame_pointer} of {functions} {NO_FRAME_POINTERS}{causes}"),
+                if self.has_numba { format!("{tool}; {CACHE_ADVICE}") } else { tool.to_owned() },
             ));
         }
     }
 
-    /// Sinks that were asked for and of which there is nothing, although there is code for them.
+    /// Reports enabled sinks that produced nothing, although there is code for them.
     fn examine_sinks(&mut self, process: &Process) {
         if !self.has_library || !self.has_compiled {
             return;
@@ -374,41 +379,41 @@ impl Program {
         let map = format!("/tmp/perf-{}.map", process.inner_pid());
         let problem = match process.open_file(Path::new(&map)) {
             Err(_) => Some(format!("perfmap: {map} does not exist")),
-            Ok(file) if process.is_younger_than(&file) => Some(format!("perfmap: {map} belongs to an earlier process")),
+            Ok(file) if process.started_after(&file) => Some(format!("perfmap: {map} belongs to an earlier process")),
             Ok(_) => None,
         };
         if let Some(problem) = problem.filter(|_| self.perf_map) {
             self.perf_map = false;
-            self.findings.push(Finding::no("sink", problem, SINK));
+            self.findings.push(Finding::no("sink", problem, SINK_ADVICE));
         }
         if self.images && !self.had_images {
             self.images = false;
-            self.findings.push(Finding::no("sink", "image: nothing was compiled yet, or images failed", SINK));
+            self.findings.push(Finding::no("sink", "image: nothing was compiled yet, or images failed", SINK_ADVICE));
         }
     }
 }
 
-/// Of functions without frame pointers, in front of the causes.
-const HAVE_NONE: &str = "compiled functions keep no frame pointer: ";
+/// Text between the count of functions without frame pointers and the causes.
+const NO_FRAME_POINTERS: &str = "compiled functions keep no frame pointer: ";
 
-const CACHED: &str = "start it with jitlisten run and omit --no-lines: Numba then compiles once more what it has \
+const CACHE_ADVICE: &str = "start it with jitlisten run and omit --no-lines: Numba then compiles once more what it has \
     cached without jitlisten";
 
 const NO_LLVM: &str = "no known LLVM in the process";
-/// What the library says, which looks into every library.
+/// Wording of the library, which examines every loaded library.
 const NONE_YET: &str = "no LLVM in the process";
 
-/// For so long after its start a process may not have loaded what compiles.
-const START_UP: Duration = Duration::from_secs(3);
+/// Time after the start of a process until its compiler is assumed to be loaded.
+const START_UP_TIME: Duration = Duration::from_secs(3);
 
-/// How long to wait before a second look at a process of this age, which has compiled already or not.
+/// Time to wait before a second examination of a process of this age; `None` if one is enough.
 fn wait_in_start_up(age: Duration, has_compiled: bool) -> Option<Duration> {
-    START_UP.checked_sub(age).filter(|wait| !has_compiled && !wait.is_zero())
+    START_UP_TIME.checked_sub(age).filter(|wait| !has_compiled && !wait.is_zero())
 }
 
-const SINK: &str = "start it with JITLISTEN_LOG=FILE; the log shows the error";
+const SINK_ADVICE: &str = "start it with JITLISTEN_LOG=FILE; the log shows the error";
 
-/// The log, in which the program may have written anything, or which it may have replaced.
+/// Reads the log. The program may have written anything into it, or replaced it.
 fn read_log(log: &Path) -> String {
     const MAX_LOG_BYTES: u64 = 64 << 20;
     let mut text = Vec::new();
@@ -416,14 +421,14 @@ fn read_log(log: &Path) -> String {
     String::from_utf8_lossy(&text).into_owned()
 }
 
-fn prefixed(log: &Path) -> OsString {
+fn log_destination(log: &Path) -> OsString {
     let mut value = OsString::from("info:");
     value.push(log);
     value
 }
 
-fn after(line: &str, word: &str) -> String {
-    line.find(word).map_or(line, |at| &line[at..]).to_owned()
+fn text_from(line: &str, marker: &str) -> String {
+    line.find(marker).map_or(line, |start| &line[start..]).to_owned()
 }
 
 fn is_image(path: &Path) -> bool {
@@ -432,22 +437,22 @@ fn is_image(path: &Path) -> bool {
     is_object && directory.is_some_and(|name| name.starts_with("image-"))
 }
 
-/// Our library: the one that `make install` makes has its version behind its name.
-fn library(process: &Process) -> Option<&Path> {
-    process.library_named(LIBRARY).or_else(|| process.library_beginning(&format!("{LIBRARY}.")))
+/// Our library. A copy from `make install` has a version suffix.
+fn our_library(process: &Process) -> Option<&Path> {
+    process.library_named(LIBRARY).or_else(|| process.library_with_prefix(&format!("{LIBRARY}.")))
 }
 
 fn is_static(process: &Process) -> bool {
     !process.mappings.iter().any(|mapping| is_loader(&mapping.path))
 }
 
-fn library_of(process: &Process) -> Finding {
-    match library(process) {
+fn library_finding(process: &Process) -> Finding {
+    match our_library(process) {
         Some(path) => Finding::ok("library", format!("{} is in process {}", path.display(), process.pid)),
         None if is_static(process) => Finding::no(
             "library",
             format!("process {} is statically linked: nothing can be preloaded or attached", process.pid),
-            command::STATIC,
+            command::STATIC_ADVICE,
         ),
         None => Finding::no(
             "library",
@@ -457,62 +462,62 @@ fn library_of(process: &Process) -> Finding {
     }
 }
 
-/// `ld-linux-x86-64.so.2`, `ld-2.28.so`, `ld-musl-x86_64.so.1`
+/// Returns true for a loader such as `ld-linux-x86-64.so.2`, `ld-2.28.so` or `ld-musl-x86_64.so.1`.
 fn is_loader(path: &Path) -> bool {
     path.file_name().is_some_and(|name| name.as_bytes().starts_with(b"ld-") || name.as_bytes().starts_with(b"ld.so"))
 }
 
-/// What was seen of a command.
-struct Seen {
+/// Result of watching a command.
+struct Watched {
     program: Program,
     status: String,
 }
 
-/// How long a command runs on after it was seen to compile.
-const ENOUGH: Duration = Duration::from_secs(2);
-/// How often to look: an interpreter is asked how it was built, which takes time.
-const PAUSE: Duration = Duration::from_millis(300);
+/// Time for which a command continues after it has compiled code.
+const RUN_ON_TIME: Duration = Duration::from_secs(2);
+/// Interval between two examinations, which take time: they read the interpreter's code.
+const POLL_INTERVAL: Duration = Duration::from_millis(300);
 
-/// Looks at the process that has the library until it has compiled something, has ended, the time is over, or someone
-/// ends this process.
-fn watch(mut child: Child, time: Duration, signals: &Blocked) -> Option<Seen> {
-    let began = Instant::now();
-    let mut end = began + time;
+/// Examines the processes of a command until one has compiled code, the command exits, the time is over, or a signal
+/// arrives. Then kills the command.
+fn watch(mut child: Child, time: Duration, signals: &BlockedSignals) -> Option<Watched> {
+    let started = Instant::now();
+    let mut deadline = started + time;
     let mut best: Option<Program> = None;
     let status = loop {
-        if !best.as_ref().is_some_and(|seen| seen.has_compiled) {
-            best = look(child.id()).or(best);
-            if best.as_ref().is_some_and(|seen| seen.has_compiled) {
-                end = end.min(Instant::now() + ENOUGH);
+        if !best.as_ref().is_some_and(|program| program.has_compiled) {
+            best = examine_descendants(child.id()).or(best);
+            if best.as_ref().is_some_and(|program| program.has_compiled) {
+                deadline = deadline.min(Instant::now() + RUN_ON_TIME);
             }
         }
         match child.try_wait() {
-            Ok(Some(status)) => break format!("ended ({status}) after {:.1} s", began.elapsed().as_secs_f32()),
-            Ok(None) if Instant::now() < end && signals.arrived(PAUSE).is_none() => {}
-            _ => break format!("was stopped after {:.1} s", began.elapsed().as_secs_f32()),
+            Ok(Some(status)) => break format!("ended ({status}) after {:.1} s", started.elapsed().as_secs_f32()),
+            Ok(None) if Instant::now() < deadline && signals.wait_signal(POLL_INTERVAL).is_none() => {}
+            _ => break format!("was stopped after {:.1} s", started.elapsed().as_secs_f32()),
         }
     };
     kill_group(child.id());
     let _ = child.wait();
-    best.map(|program| Seen { program, status })
+    best.map(|program| Watched { program, status })
 }
 
-/// Of the processes with the library, one that compiles, else one with a Python.
-fn look(pid: u32) -> Option<Program> {
-    let with_library = |pid: &u32| Process::open(*pid).is_ok_and(|process| library(&process).is_some());
-    let programs = descendants(pid).into_iter().filter(with_library).filter_map(|pid| Program::look(pid).ok());
+/// Examines the processes that have the library; prefers one that has compiled code, then one with a Python.
+fn examine_descendants(pid: u32) -> Option<Program> {
+    let has_library = |pid: &u32| Process::open(*pid).is_ok_and(|process| our_library(&process).is_some());
+    let programs = descendants(pid).into_iter().filter(has_library).filter_map(|pid| Program::examine(pid).ok());
     programs.max_by_key(|program| (program.has_compiled, program.is_python))
 }
 
 fn descendants(pid: u32) -> Vec<u32> {
-    let mut found = vec![pid];
-    let mut at = 0;
-    while let Some(&pid) = found.get(at) {
+    let mut processes = vec![pid];
+    let mut index = 0;
+    while let Some(&pid) = processes.get(index) {
         let children = fs::read_to_string(format!("/proc/{pid}/task/{pid}/children")).unwrap_or_default();
-        found.extend(children.split_whitespace().filter_map(|child| child.parse::<u32>().ok()));
-        at += 1;
+        processes.extend(children.split_whitespace().filter_map(|child| child.parse::<u32>().ok()));
+        index += 1;
     }
-    found
+    processes
 }
 
 #[cfg(test)]
@@ -523,7 +528,7 @@ mod tests {
     fn only_a_process_in_start_up_is_looked_at_twice() {
         assert_eq!(wait_in_start_up(Duration::from_secs(1), false), Some(Duration::from_secs(2)));
         assert_eq!(wait_in_start_up(Duration::from_secs(1), true), None);
-        assert_eq!(wait_in_start_up(START_UP, false), None);
+        assert_eq!(wait_in_start_up(START_UP_TIME, false), None);
         assert_eq!(wait_in_start_up(Duration::from_secs(60), false), None);
     }
 }

@@ -11,11 +11,11 @@ use jitlisten::{Machine, cfi};
 use crate::process::Process;
 use crate::symbols::Symbols;
 
-/// The environment a process was started with.
+/// Environment with which a process was started.
 pub(super) struct Environment(Vec<(String, String)>);
 
 impl Environment {
-    pub(super) fn of(pid: u32) -> Environment {
+    pub(super) fn read(pid: u32) -> Environment {
         let bytes = fs::read(format!("/proc/{pid}/environ")).unwrap_or_default();
         let text = String::from_utf8_lossy(&bytes);
         let pairs = text.split('\0').filter_map(|pair| pair.split_once('='));
@@ -23,16 +23,17 @@ impl Environment {
     }
 
     pub(super) fn get(&self, name: &str) -> Option<&str> {
-        self.0.iter().find(|(known, value)| known == name && !value.is_empty()).map(|(_, value)| value.as_str())
+        self.0.iter().find(|(variable, value)| variable == name && !value.is_empty()).map(|(_, value)| value.as_str())
     }
 
-    pub(super) fn says_lines(&self) -> bool {
-        let ours = self.get("JITLISTEN_RUN").is_some_and(|run| run.split(':').next().unwrap_or(run).contains("lines"));
-        ours || self.get("NUMBA_DEBUGINFO").is_some_and(|value| value != "0")
+    pub(super) fn enables_lines(&self) -> bool {
+        let by_jitlisten =
+            self.get("JITLISTEN_RUN").is_some_and(|run| run.split(':').next().unwrap_or(run).contains("lines"));
+        by_jitlisten || self.get("NUMBA_DEBUGINFO").is_some_and(|value| value != "0")
     }
 }
 
-/// What its command line says.
+/// Flags on the command line of a Python interpreter.
 #[derive(Default)]
 pub(super) struct PythonFlags {
     pub(super) is_isolated: bool,
@@ -40,10 +41,10 @@ pub(super) struct PythonFlags {
 }
 
 impl PythonFlags {
-    pub(super) fn of(pid: u32) -> PythonFlags {
+    pub(super) fn read(pid: u32) -> PythonFlags {
         let bytes = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
         let words: Vec<String> =
-            bytes.split(|byte| *byte == 0).map(|w| String::from_utf8_lossy(w).into_owned()).collect();
+            bytes.split(|byte| *byte == 0).map(|word| String::from_utf8_lossy(word).into_owned()).collect();
         PythonFlags::parse(&words)
     }
 
@@ -70,18 +71,21 @@ impl PythonFlags {
     }
 }
 
-/// Whether the interpreter was built with frame pointers: from the beginnings of functions that call others.
+/// Returns true if the interpreter was built with frame pointers, judged by the prologues of functions that call
+/// others.
 pub(super) fn keeps_frame_pointers(process: &Process) -> Option<bool> {
     const FUNCTIONS: [&str; 5] =
         ["PyEval_EvalCode", "PyRun_StringFlags", "PyImport_ImportModule", "PyObject_Repr", "PyModule_AddObject"];
-    const ENOUGH: usize = 64;
+    const PROLOGUE_BYTES: usize = 64;
     let is_python = |path: &&Path| path.file_name().is_some_and(|name| name.to_string_lossy().contains("python"));
-    let all = process.libraries().into_iter().filter(|path| is_python(path) || Some(*path) == process.executable());
-    let symbols =
-        all.filter_map(|path| Symbols::of(process, path)).find(|symbols| symbols.defined(&FUNCTIONS[..1]) == [true])?;
-    let code = FUNCTIONS.iter().filter_map(|name| symbols.code(name, ENOUGH));
-    let kept: Vec<bool> = code.map(|(_, code)| cfi::sets_up_frame_pointer(&code, Machine::HERE)).collect();
-    (!kept.is_empty()).then(|| kept.iter().filter(|keeps| **keeps).count() * 2 > kept.len())
+    let interpreters =
+        process.libraries().into_iter().filter(|path| is_python(path) || Some(*path) == process.executable());
+    let symbols = interpreters
+        .filter_map(|path| Symbols::open(process, path))
+        .find(|symbols| symbols.defined(&FUNCTIONS[..1]) == [true])?;
+    let code = FUNCTIONS.iter().filter_map(|name| symbols.code(name, PROLOGUE_BYTES));
+    let keeps: Vec<bool> = code.map(|(_, code)| cfi::sets_up_frame_pointer(&code, Machine::HERE)).collect();
+    (!keeps.is_empty()).then(|| keeps.iter().filter(|keeps| **keeps).count() * 2 > keeps.len())
 }
 
 #[cfg(test)]

@@ -1,4 +1,4 @@
-//! For each tool: will it see names, whole stacks, and lines?
+//! Conclusions for each tool: names, whole stacks, and lines that it will show.
 
 #![forbid(unsafe_code)]
 
@@ -7,74 +7,108 @@ use serde::Serialize;
 use super::machine::Machine;
 use super::program::Program;
 
-/// What one tool shows of compiled code.
+/// Abilities of one tool with compiled code.
 #[derive(Debug, Serialize)]
 pub(super) struct Tool {
     pub(super) tool: &'static str,
     pub(super) names: bool,
     pub(super) stacks: bool,
     pub(super) lines: bool,
-    /// Some code has them.
+    /// True if some code has lines.
     #[serde(skip)]
     pub(super) some_lines: bool,
-    /// The one thing to do for the first "no".
+    /// Advice for the first missing ability.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) todo: Option<String>,
 }
 
-/// One reason why something is not seen, and what to do.
-type Lack = (bool, &'static str);
+/// Condition for an ability, and the advice if it is not met.
+type Requirement = (bool, &'static str);
 
-const PERF: &str = "let this user use perf, see above";
-const LIBRARY: &str = "jitlisten run -- in front of the command, or jitlisten attach";
-const STATIC: &str = "build it without -static";
-const NAMES: &str = "--sinks perfmap,image,unwind";
-const IMAGES: &str = "--sinks perfmap,image,unwind, and a place for images, see above";
-const LINES: &str = "lines: jitlisten run without --no-lines (Numba), or compile with debug information";
-const SOME: &str = "some code has no lines, see above";
-const MODULES: &str = "needs the `modules` sink: --sinks perfmap,image,unwind,modules";
-const KEPT: &str = "some code has no frame pointers, see above: --call-graph dwarf";
-const UNPADDED: &str = "some code has no frame pointers, see above: jitlisten record";
-const PADDING: &str = "perf cannot use the unwind tables of all images here, see above: jitlisten record";
-const PYTHON: &str = "this Python has no frame pointers, so the stack ends where it begins: --call-graph dwarf";
-const TRACE: &str = "start the program with the tool, or allow ptrace, see above";
-const GDB: &str = "gdb 14, or 16 and newer, or its images: docs/gdb.md";
+const PERF_ADVICE: &str = "let this user use perf, see above";
+const LIBRARY_ADVICE: &str = "jitlisten run -- in front of the command, or jitlisten attach";
+const STATIC_ADVICE: &str = "build it without -static";
+const NAMES_ADVICE: &str = "--sinks perfmap,image,unwind";
+const IMAGES_ADVICE: &str = "--sinks perfmap,image,unwind, and a place for images, see above";
+const LINES_ADVICE: &str = "lines: jitlisten run without --no-lines (Numba), or compile with debug information";
+const SOME_LINES_ADVICE: &str = "some code has no lines, see above";
+const MODULES_ADVICE: &str = "needs the `modules` sink: --sinks perfmap,image,unwind,modules";
+const DWARF_ADVICE: &str = "some code has no frame pointers, see above: --call-graph dwarf";
+const RECORD_ADVICE: &str = "some code has no frame pointers, see above: jitlisten record";
+const PADDING_ADVICE: &str = "perf cannot use the unwind tables of all images here, see above: jitlisten record";
+const PYTHON_ADVICE: &str = "this Python has no frame pointers, so the stack ends where it begins: --call-graph dwarf";
+const TRACE_ADVICE: &str = "start the program with the tool, or allow ptrace, see above";
+const GDB_ADVICE: &str = "gdb 14, or 16 and newer, or its images: docs/gdb.md";
 
 pub(super) fn conclude(machine: &Machine, program: &Program) -> Vec<Tool> {
-    let perf: Lack = (machine.perf_may, PERF);
-    let here: Lack = (program.has_library, if program.is_static { STATIC } else { LIBRARY });
-    let image: Lack = (program.images && machine.images, IMAGES);
-    let modules: Lack = (program.modules, MODULES);
-    let named: Lack = (image.0 || (program.perf_map && machine.perf_maps), NAMES);
-    let lines: Lack = (program.lines, LINES);
-    let every: Lack = (!program.lacks_lines, SOME);
-    let kept: Lack = (program.code_keeps_frame_pointers, if program.images_have_padding { KEPT } else { UNPADDED });
-    let padded: Lack = (program.images_have_padding, PADDING);
-    let python: Lack = (program.python_keeps_frame_pointers, PYTHON);
-    let trace: Lack = (machine.may_trace || program.is_started_by_tool, TRACE);
-    let gdb: Lack = (machine.gdb.is_some_and(|version| version != 15), GDB);
-    let recordable: Lack = (program.has_library || program.is_started_by_tool || machine.may_trace, TRACE);
+    let perf: Requirement = (machine.can_use_perf, PERF_ADVICE);
+    let loaded: Requirement = (program.has_library, if program.is_static { STATIC_ADVICE } else { LIBRARY_ADVICE });
+    let image: Requirement = (program.images && machine.images, IMAGES_ADVICE);
+    let modules: Requirement = (program.modules, MODULES_ADVICE);
+    let names_available: Requirement = (image.0 || (program.perf_map && machine.perf_maps), NAMES_ADVICE);
+    let lines: Requirement = (program.lines, LINES_ADVICE);
+    let complete_lines: Requirement = (!program.lacks_lines, SOME_LINES_ADVICE);
+    let code_frame_pointers: Requirement =
+        (program.code_keeps_frame_pointers, if program.images_have_padding { DWARF_ADVICE } else { RECORD_ADVICE });
+    let image_padding: Requirement = (program.images_have_padding, PADDING_ADVICE);
+    let python_frame_pointers: Requirement = (program.python_keeps_frame_pointers, PYTHON_ADVICE);
+    let tracing: Requirement = (machine.can_trace || program.is_started_by_tool, TRACE_ADVICE);
+    let gdb: Requirement = (machine.gdb.is_some_and(|version| version != 15), GDB_ADVICE);
+    let can_record: Requirement =
+        (program.has_library || program.is_started_by_tool || machine.can_trace, TRACE_ADVICE);
     vec![
-        tool("jitlisten record", &[recordable, here], &[], &[lines, every]),
-        tool("perf record -g", &[perf, here, named], &[kept, python], &[image, lines, every]),
-        tool("perf record --call-graph dwarf", &[perf, here, named], &[image, padded], &[image, lines, every]),
-        tool("py-spy --native, pystack", &[trace, here, image], &[], &[lines, every]),
-        tool("gdb", &[trace, gdb, here], &[(program.unwind, NAMES)], &[lines, every]),
-        tool("bpftrace, other eBPF profilers", &[here, image], &[kept, python], &[lines, every]),
-        tool("valgrind --tool=callgrind", &[here, image], &[], &[lines, every]),
-        tool("libunwind, backtrace(3)", &[here, image], &[(program.unwind, NAMES)], &[lines, every]),
-        tool("memray run --native", &[here, image, modules], &[(program.unwind, NAMES)], &[lines, every]),
-        tool("heaptrack", &[here, image, modules], &[(program.unwind, NAMES)], &[lines, every]),
+        tool("jitlisten record", &[can_record, loaded], &[], &[lines, complete_lines]),
+        tool(
+            "perf record -g",
+            &[perf, loaded, names_available],
+            &[code_frame_pointers, python_frame_pointers],
+            &[image, lines, complete_lines],
+        ),
+        tool(
+            "perf record --call-graph dwarf",
+            &[perf, loaded, names_available],
+            &[image, image_padding],
+            &[image, lines, complete_lines],
+        ),
+        tool("py-spy --native, pystack", &[tracing, loaded, image], &[], &[lines, complete_lines]),
+        tool("gdb", &[tracing, gdb, loaded], &[(program.unwind, NAMES_ADVICE)], &[lines, complete_lines]),
+        tool(
+            "bpftrace, other eBPF profilers",
+            &[loaded, image],
+            &[code_frame_pointers, python_frame_pointers],
+            &[lines, complete_lines],
+        ),
+        tool("valgrind --tool=callgrind", &[loaded, image], &[], &[lines, complete_lines]),
+        tool("libunwind, backtrace(3)", &[loaded, image], &[(program.unwind, NAMES_ADVICE)], &[lines, complete_lines]),
+        tool(
+            "memray run --native",
+            &[loaded, image, modules],
+            &[(program.unwind, NAMES_ADVICE)],
+            &[lines, complete_lines],
+        ),
+        tool("heaptrack", &[loaded, image, modules], &[(program.unwind, NAMES_ADVICE)], &[lines, complete_lines]),
     ]
 }
 
-/// Stacks and lines need names first.
-fn tool(tool: &'static str, names: &[Lack], stacks: &[Lack], lines: &[Lack]) -> Tool {
-    let all = |lacks: &[Lack]| lacks.iter().all(|lack| lack.0);
-    let todo = names.iter().chain(stacks).chain(lines).find(|lack| !lack.0).map(|lack| lack.1.to_owned());
-    let named = all(names);
-    let some_lines = named && lines.iter().all(|lack| lack.0 || lack.1 == SOME);
-    Tool { tool, names: named, stacks: named && all(stacks), lines: named && all(lines), some_lines, todo }
+/// Evaluates the conditions of a tool. Stacks and lines require names.
+fn tool(tool: &'static str, names: &[Requirement], stacks: &[Requirement], lines: &[Requirement]) -> Tool {
+    let all_met = |requirements: &[Requirement]| requirements.iter().all(|requirement| requirement.0);
+    let todo = names
+        .iter()
+        .chain(stacks)
+        .chain(lines)
+        .find(|requirement| !requirement.0)
+        .map(|requirement| requirement.1.to_owned());
+    let has_names = all_met(names);
+    let some_lines = has_names && lines.iter().all(|requirement| requirement.0 || requirement.1 == SOME_LINES_ADVICE);
+    Tool {
+        tool,
+        names: has_names,
+        stacks: has_names && all_met(stacks),
+        lines: has_names && all_met(lines),
+        some_lines,
+        todo,
+    }
 }
 
 #[cfg(test)]
@@ -83,12 +117,15 @@ mod tests {
 
     #[test]
     fn the_first_no_has_the_advice() {
-        let shown = tool("t", &[(true, "a"), (false, "b")], &[(false, "c")], &[(true, "d")]);
-        assert_eq!((shown.names, shown.stacks, shown.lines, shown.todo.as_deref()), (false, false, false, Some("b")));
-        let shown = tool("t", &[(true, "a")], &[(false, "c")], &[(true, "d")]);
-        assert_eq!((shown.names, shown.stacks, shown.lines, shown.todo.as_deref()), (true, false, true, Some("c")));
+        let result = tool("t", &[(true, "a"), (false, "b")], &[(false, "c")], &[(true, "d")]);
+        assert_eq!(
+            (result.names, result.stacks, result.lines, result.todo.as_deref()),
+            (false, false, false, Some("b"))
+        );
+        let result = tool("t", &[(true, "a")], &[(false, "c")], &[(true, "d")]);
+        assert_eq!((result.names, result.stacks, result.lines, result.todo.as_deref()), (true, false, true, Some("c")));
         assert_eq!(tool("t", &[(true, "a")], &[], &[]).todo, None);
-        let shown = tool("t", &[(true, "a")], &[], &[(true, "b"), (false, SOME)]);
-        assert_eq!((shown.lines, shown.some_lines, shown.todo.as_deref()), (false, true, Some(SOME)));
+        let result = tool("t", &[(true, "a")], &[], &[(true, "b"), (false, SOME_LINES_ADVICE)]);
+        assert_eq!((result.lines, result.some_lines, result.todo.as_deref()), (false, true, Some(SOME_LINES_ADVICE)));
     }
 }

@@ -1,13 +1,13 @@
 //! `jitlisten top`: a live view of functions and their hottest lines.
 //!
 //! ```text
-//!  target.rs    starts `jitlisten record` into a private file
-//!  table.rs     adds up samples and selects rows                            pure
-//!  screen.rs    the rows as lines of a terminal                             pure
-//!  terminal.rs  the alternate screen and keys; always restores the terminal
+//! target.rs    starts `jitlisten record` into a private file
+//! table.rs     accumulates samples and selects rows                      pure
+//! screen.rs    renders the rows as lines of a terminal                   pure
+//! terminal.rs  the alternate screen and keys; always restores the terminal
 //! ```
 //! The recording is read while it is written (`jitlisten_report::Follower`). Parts that were read are freed in the file
-//! system, hence a day takes no more space than a second.
+//! system, so a day takes no more disk space than a second.
 
 #![forbid(unsafe_code)]
 
@@ -32,7 +32,7 @@ use table::Table;
 use target::Target;
 use terminal::{Input, Terminal};
 
-/// Between two looks at the recording.
+/// Interval between two reads of the recording.
 const TICK: Duration = Duration::from_secs(1);
 
 const EXAMPLES: &str = "Examples:
@@ -52,7 +52,7 @@ pub(crate) struct Top {
     /// Keep the recording in this file
     #[arg(short, long, value_name = "FILE")]
     output: Option<PathBuf>,
-    /// A process that runs, instead of a command
+    /// Running process to watch, instead of a command
     #[arg(short, long, value_name = "PID", conflicts_with = "command")]
     pid: Option<u32>,
     #[command(flatten)]
@@ -68,12 +68,12 @@ impl Top {
             return Err(Problem::new("top needs a terminal for input and output")
                 .help("`jitlisten lines -- CMD` prints a table anywhere"));
         }
-        if self.recorder.surroundings.subprocesses {
+        if self.recorder.run_environment.subprocesses {
             return Err(Problem::new("top shows one process, without its children").help("omit -s"));
         }
         let mut target = Target::start(&self)?;
         let table = self.watch(&mut target);
-        // The terminal is as it was by now.
+        // The terminal is restored by now.
         let status = target.finish();
         let _ = std::io::stdout().lock().write_all(table?.as_bytes());
         if let Some(path) = &self.output {
@@ -83,30 +83,30 @@ impl Top {
         Ok(status)
     }
 
-    /// Until it is over; returns the table of everything.
+    /// Runs the screen until the user ends it; returns the final table as text.
     fn watch(&self, target: &mut Target) -> Result<String, Problem> {
         let mut terminal = Terminal::enter()?;
         let mut live = Live::new(&self.root, self.output.is_some());
         let mut screen = Screen::new(target.title(), self.recorder.rate);
-        let mut next = Instant::now();
+        let mut next_refresh = Instant::now();
         loop {
-            if Instant::now() >= next {
-                next = Instant::now() + TICK;
+            if Instant::now() >= next_refresh {
+                next_refresh = Instant::now() + TICK;
                 if !live.is_over {
                     screen.state = target.state();
-                    live.look(target, &mut screen)?;
+                    live.refresh(target, &mut screen)?;
                 }
                 terminal.draw(&screen.lines(&live.table, terminal.size()))?;
             }
             if screen.state.has_failed() {
                 return Err(Problem::new(target.reason()));
             }
-            match terminal.input(next.saturating_duration_since(Instant::now()))? {
+            match terminal.input(next_refresh.saturating_duration_since(Instant::now()))? {
                 Input::Quit => break,
                 Input::None => {}
                 Input::Resized => terminal.draw(&screen.lines(&live.table, terminal.size()))?,
                 Input::Key(key) => {
-                    if screen.key(key, &mut live.table, terminal.size()) {
+                    if screen.handle_key(key, &mut live.table, terminal.size()) {
                         break;
                     }
                     terminal.draw(&screen.lines(&live.table, terminal.size()))?;
@@ -117,15 +117,15 @@ impl Top {
     }
 }
 
-/// The recording, and what came of it so far.
+/// A growing recording, and the table made from it so far.
 struct Live {
     follower: Option<Follower>,
     cache: SymbolCache,
     options: Options,
     table: Table,
-    /// The recording is kept, not punched out.
+    /// True if the recording is kept on disk rather than freed after reading.
     is_kept: bool,
-    /// The program has ended, and all of it was read.
+    /// True if the program has ended and its whole recording was read.
     is_over: bool,
 }
 
@@ -142,26 +142,26 @@ impl Live {
         }
     }
 
-    /// Reads what came since the last time.
-    fn look(&mut self, target: &mut Target, screen: &mut Screen) -> Result<(), Problem> {
+    /// Reads the new part of the recording and updates the table.
+    fn refresh(&mut self, target: &mut Target, screen: &mut Screen) -> Result<(), Problem> {
         if self.follower.is_none() {
             self.follower = target.recording().map_err(Problem::new)?;
         }
         let Some(follower) = &mut self.follower else { return Ok(()) };
         let mut recording = follower.next_part(&Selection::default()).map_err(Problem::new)?;
-        let (file, read) = follower.progress();
+        let (file, read_bytes) = follower.progress();
         if !self.is_kept {
-            target::give_back(file, read);
+            target::free_read_part(file, read_bytes);
         }
         if screen.is_paused() {
             return Ok(());
         }
-        self.table.threads(&recording);
+        self.table.add_threads(&recording);
         let threads: Vec<u32> = self.table.thread_rows().iter().map(|(tid, _)| *tid).collect();
         target.compilations(&mut self.table.compilations, |pid| threads.contains(&pid));
-        if let Some(wanted) = screen.thread() {
+        if let Some(tid) = screen.thread() {
             let threads = &recording.threads;
-            recording.samples.retain(|sample| threads[sample.thread as usize].tid == wanted);
+            recording.samples.retain(|sample| threads[sample.thread as usize].tid == tid);
         }
         let report = Report::with(&mut self.cache, recording, None, &self.options);
         self.table.add(&report, matches!(screen.view(), View::Source(_)));

@@ -1,89 +1,89 @@
-//! Samples so far, by function and line.
+//! Accumulated samples, by function and line.
 
 use std::collections::BTreeMap;
 
 use jitlisten_report::{GrowingCompilations, Kind, Recording, Report};
 
-/// How much: in the last second, and since the beginning.
+/// Weight of samples, in ns.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Amount {
-    /// Of the last look.
-    pub(crate) now: u64,
-    /// Since the beginning, or since it was set to zero.
-    pub(crate) ever: u64,
+    /// Since the last refresh.
+    pub(crate) recent: u64,
+    /// Since the start or the last reset.
+    pub(crate) overall: u64,
 }
 
 impl Amount {
     fn add(&mut self, weight: u64) {
-        self.now = self.now.saturating_add(weight);
-        self.ever = self.ever.saturating_add(weight);
+        self.recent = self.recent.saturating_add(weight);
+        self.overall = self.overall.saturating_add(weight);
     }
 }
 
-/// Self and total.
+/// Self and total weight.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Shares {
-    pub(crate) own: Amount,
+    pub(crate) self_time: Amount,
     pub(crate) total: Amount,
 }
 
 impl Shares {
-    fn next(&mut self) {
-        self.own.now = 0;
-        self.total.now = 0;
+    fn clear_recent(&mut self) {
+        self.self_time.recent = 0;
+        self.total.recent = 0;
     }
 }
 
-/// A line of a function.
+/// One line of a function.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct LineRow {
     pub(crate) shares: Shares,
     pub(crate) text: String,
 }
 
-/// A function with its lines.
+/// One function and its lines.
 #[derive(Clone, Debug)]
 pub(crate) struct FunctionRow {
     pub(crate) kind: Kind,
     pub(crate) shares: Shares,
-    /// By file and line.
+    /// Lines by path and number.
     pub(crate) lines: BTreeMap<(String, u32), LineRow>,
 }
 
-/// A thread.
+/// One thread.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct ThreadRow {
     pub(crate) name: String,
     pub(crate) amount: Amount,
 }
 
-/// What the rows are ordered by: the columns of the table, from the left.
+/// Sort key of the rows: the columns of the table from left to right.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum Order {
     #[default]
-    OwnNow,
-    TotalNow,
-    OwnEver,
-    TotalEver,
+    SelfRecent,
+    TotalRecent,
+    SelfOverall,
+    TotalOverall,
 }
 
 impl Order {
     pub(crate) fn key(self, shares: &Shares) -> (u64, u64, u64) {
-        let Shares { own, total } = shares;
+        let Shares { self_time, total } = shares;
         match self {
-            Order::OwnNow => (own.now, own.ever, total.ever),
-            Order::TotalNow => (total.now, total.ever, own.ever),
-            Order::OwnEver => (own.ever, own.now, total.ever),
-            Order::TotalEver => (total.ever, total.now, own.ever),
+            Order::SelfRecent => (self_time.recent, self_time.overall, total.overall),
+            Order::TotalRecent => (total.recent, total.overall, self_time.overall),
+            Order::SelfOverall => (self_time.overall, self_time.recent, total.overall),
+            Order::TotalOverall => (total.overall, total.recent, self_time.overall),
         }
     }
 }
 
-/// A function of Python with its file: each module has a `<module>`.
-fn named(report: &Report, function: &jitlisten_report::FunctionRow) -> String {
+/// Display name of a function. Python functions get their file name, because every module has a `<module>`.
+fn display_name(report: &Report, function: &jitlisten_report::FunctionRow) -> String {
     match (function.kind, function.lines) {
-        (Kind::Python, Some(at)) => {
-            let path = &report.profile.files[at.file as usize].path;
+        (Kind::Python, Some(location)) => {
+            let path = &report.profile.files[location.file as usize].path;
             let name = path.rsplit('/').next().unwrap_or(path);
             let folder = path.strip_suffix("/__init__.py").and_then(|folder| folder.rsplit('/').next());
             match folder {
@@ -95,32 +95,32 @@ fn named(report: &Report, function: &jitlisten_report::FunctionRow) -> String {
     }
 }
 
-/// The rows.
+/// Rows of the screen.
 #[derive(Debug, Default)]
 pub(crate) struct Table {
     functions: BTreeMap<String, FunctionRow>,
     threads: BTreeMap<u32, ThreadRow>,
-    /// Text of the sources of the function that is looked at.
+    /// Lines of each source file, read when a function's source is shown.
     sources: BTreeMap<String, Vec<String>>,
     pub(crate) all: Amount,
     pub(crate) compiled: Amount,
     pub(crate) without_line: Amount,
     pub(crate) line_zero: Amount,
-    /// Libraries in the last second, and since the beginning.
+    /// Weight by library since the last refresh.
     pub(crate) outside: Vec<(String, u64)>,
-    outside_ever: BTreeMap<String, u64>,
-    /// What Numba has compiled.
+    outside_overall: BTreeMap<String, u64>,
+    /// Compilations of Numba.
     pub(crate) compilations: GrowingCompilations,
     pub(crate) samples: u64,
     pub(crate) lost: u64,
-    pub(crate) looks: u64,
+    pub(crate) refreshes: u64,
 }
 
 impl Table {
-    /// The threads of all samples.
-    pub(crate) fn threads(&mut self, recording: &Recording) {
+    /// Adds a recording's samples to the threads.
+    pub(crate) fn add_threads(&mut self, recording: &Recording) {
         for row in self.threads.values_mut() {
-            row.amount.now = 0;
+            row.amount.recent = 0;
         }
         for sample in &recording.samples {
             let Some(thread) = recording.threads.get(sample.thread as usize) else { continue };
@@ -130,17 +130,17 @@ impl Table {
         }
     }
 
-    /// A second's samples.
+    /// Adds the samples since the last refresh.
     pub(crate) fn add(&mut self, report: &Report, with_sources: bool) {
         let profile = &report.profile;
         for amount in [&mut self.all, &mut self.compiled, &mut self.without_line, &mut self.line_zero] {
-            amount.now = 0;
+            amount.recent = 0;
         }
         for row in self.functions.values_mut() {
-            row.shares.next();
-            row.lines.values_mut().for_each(|line| line.shares.next());
+            row.shares.clear_recent();
+            row.lines.values_mut().for_each(|line| line.shares.clear_recent());
         }
-        self.looks += 1;
+        self.refreshes += 1;
         self.samples += profile.all.samples;
         self.lost += profile.lost;
         self.all.add(profile.all.weight);
@@ -149,18 +149,18 @@ impl Table {
         self.line_zero.add(profile.line_zero.weight);
         self.outside = profile.outside.iter().map(|(name, count)| (name.clone(), count.weight)).collect();
         for (name, weight) in &self.outside {
-            let sum = self.outside_ever.entry(name.clone()).or_default();
+            let sum = self.outside_overall.entry(name.clone()).or_default();
             *sum = sum.saturating_add(*weight);
         }
         for function in &profile.functions {
-            let row = self.function(&named(report, function), function.kind);
-            row.shares.own.add(function.shares.own.weight);
+            let row = self.function_row_mut(&display_name(report, function), function.kind);
+            row.shares.self_time.add(function.shares.own.weight);
             row.shares.total.add(function.shares.total.weight);
         }
         self.add_lines(report, with_sources);
     }
 
-    /// The program has ended: everything counts, not only the last second.
+    /// Makes the recent amounts those of the whole run, once the program has ended.
     pub(crate) fn end(&mut self) {
         let amounts = [&mut self.all, &mut self.compiled, &mut self.without_line, &mut self.line_zero].into_iter();
         let amounts = amounts.chain(self.threads.values_mut().map(|row| &mut row.amount));
@@ -169,14 +169,14 @@ impl Table {
             let lines = row.lines.values_mut().map(|line| &mut line.shares);
             std::iter::once(&mut row.shares).chain(lines)
         });
-        for amount in amounts.chain(shares.flat_map(|shares| [&mut shares.own, &mut shares.total])) {
-            amount.now = amount.ever;
+        for amount in amounts.chain(shares.flat_map(|shares| [&mut shares.self_time, &mut shares.total])) {
+            amount.recent = amount.overall;
         }
-        self.outside = self.outside_ever.iter().map(|(name, weight)| (name.clone(), *weight)).collect();
+        self.outside = self.outside_overall.iter().map(|(name, weight)| (name.clone(), *weight)).collect();
         self.outside.sort_by(|a, b| b.1.cmp(&a.1).then_with(|| a.0.cmp(&b.0)));
     }
 
-    fn function(&mut self, name: &str, kind: Kind) -> &mut FunctionRow {
+    fn function_row_mut(&mut self, name: &str, kind: Kind) -> &mut FunctionRow {
         self.functions.entry(name.to_owned()).or_insert_with(|| FunctionRow {
             kind,
             shares: Shares::default(),
@@ -194,9 +194,9 @@ impl Table {
             for (number, line) in &file.lines {
                 let text = source.line(*number).unwrap_or_default().trim();
                 for function in line.functions.iter().filter_map(|function| profile.functions.get(*function as usize)) {
-                    let row = self.function(&named(report, function), function.kind);
+                    let row = self.function_row_mut(&display_name(report, function), function.kind);
                     let row = row.lines.entry((file.path.clone(), *number)).or_default();
-                    row.shares.own.add(line.shares.own.weight);
+                    row.shares.self_time.add(line.shares.own.weight);
                     row.shares.total.add(line.shares.total.weight);
                     if row.text != text {
                         text.clone_into(&mut row.text);
@@ -206,32 +206,32 @@ impl Table {
         }
     }
 
-    /// Functions in order, those of libraries only if they are wanted.
-    pub(crate) fn functions(&self, order: Order, libraries: bool) -> Vec<(&String, &FunctionRow)> {
-        let wanted =
+    /// Functions in order. Those of libraries are included only on request.
+    pub(crate) fn sorted_functions(&self, order: Order, libraries: bool) -> Vec<(&String, &FunctionRow)> {
+        let is_visible =
             |row: &FunctionRow| libraries || matches!(row.kind, Kind::Compiled | Kind::Python) || !row.lines.is_empty();
-        let mut rows: Vec<_> = self.functions.iter().filter(|(_, row)| wanted(row)).collect();
+        let mut rows: Vec<_> = self.functions.iter().filter(|(_, row)| is_visible(row)).collect();
         rows.sort_by(|a, b| order.key(&b.1.shares).cmp(&order.key(&a.1.shares)).then_with(|| a.0.cmp(b.0)));
         rows
     }
 
-    pub(crate) fn function_of(&self, name: &str) -> Option<&FunctionRow> {
+    pub(crate) fn find_function(&self, name: &str) -> Option<&FunctionRow> {
         self.functions.get(name)
     }
 
     /// Threads, the busiest first.
     pub(crate) fn thread_rows(&self) -> Vec<(u32, &ThreadRow)> {
         let mut rows: Vec<_> = self.threads.iter().map(|(tid, row)| (*tid, row)).collect();
-        rows.sort_by(|a, b| (b.1.amount.ever, a.0).cmp(&(a.1.amount.ever, b.0)));
+        rows.sort_by(|a, b| (b.1.amount.overall, a.0).cmp(&(a.1.amount.overall, b.0)));
         rows
     }
 
-    /// The text of a source that has been read.
+    /// Lines of a source file, if it was read.
     pub(crate) fn source(&self, path: &str) -> Option<&[String]> {
         self.sources.get(path).map(Vec::as_slice)
     }
 
-    /// Begins anew.
+    /// Resets the samples; threads and compilations are kept.
     pub(crate) fn reset(&mut self) {
         let threads = std::mem::take(&mut self.threads);
         let compilations = std::mem::take(&mut self.compilations);
@@ -243,23 +243,26 @@ impl Table {
 }
 
 impl FunctionRow {
-    /// Its lines in order.
-    pub(crate) fn hottest(&self, order: Order) -> Vec<(&(String, u32), &LineRow)> {
+    /// Lines of the function in order.
+    pub(crate) fn sorted_lines(&self, order: Order) -> Vec<(&(String, u32), &LineRow)> {
         let mut rows: Vec<_> = self.lines.iter().collect();
         rows.sort_by(|a, b| order.key(&b.1.shares).cmp(&order.key(&a.1.shares)).then_with(|| a.0.cmp(b.0)));
         rows
     }
 
-    /// Those that have something in the column. Where none has, as in a function that only calls: the line that calls
-    /// most.
-    pub(crate) fn hottest_with_some(&self, order: Order) -> Vec<(&(String, u32), &LineRow)> {
-        let has = |order: Order, row: &LineRow| order.key(&row.shares).0 != 0;
-        let mut rows = self.hottest(order);
-        rows.retain(|(_, row)| has(order, row));
+    /// Lines with a nonzero amount in the column. Without any, as in a function that only calls others, the line with
+    /// the largest total.
+    pub(crate) fn nonzero_lines(&self, order: Order) -> Vec<(&(String, u32), &LineRow)> {
+        let has_amount = |order: Order, row: &LineRow| order.key(&row.shares).0 != 0;
+        let mut rows = self.sorted_lines(order);
+        rows.retain(|(_, row)| has_amount(order, row));
         if rows.is_empty() {
-            let order =
-                if matches!(order, Order::OwnNow | Order::TotalNow) { Order::TotalNow } else { Order::TotalEver };
-            rows = self.hottest(order).into_iter().filter(|(_, row)| has(order, row)).take(1).collect();
+            let order = if matches!(order, Order::SelfRecent | Order::TotalRecent) {
+                Order::TotalRecent
+            } else {
+                Order::TotalOverall
+            };
+            rows = self.sorted_lines(order).into_iter().filter(|(_, row)| has_amount(order, row)).take(1).collect();
         }
         rows
     }

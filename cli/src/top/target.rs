@@ -1,7 +1,7 @@
-//! The recorder behind `top`: `jitlisten record` into a file in a private directory.
+//! The recorder of `top`: `jitlisten record` into a file in a private directory.
 //!
-//! A process of another user can change the recording and the files that it names. Hence `top -p` creates and reads all
-//! files with the rights of that user; only the recorder keeps the rights of root.
+//! A process of another user can change the recording and the files that it references. Hence `top -p` creates and
+//! reads all files with the rights of that user; only the recorder keeps the rights of root.
 
 use std::fs::File;
 use std::io::Write as _;
@@ -18,27 +18,27 @@ use super::Top;
 use crate::command;
 use crate::problem::Problem;
 use crate::process::{ActingAs, Process};
-use crate::record::checked_output;
-use crate::recorder::no_recorder;
+use crate::record::resolve_output;
+use crate::recorder::recorder_problem;
 use crate::scratch::{Kind, Scratch};
-use crate::system::{Blocked, end_with_parent, punch_hole, send_signal};
+use crate::system::{BlockedSignals, end_with_parent, punch_hole, send_signal};
 
-/// Bytes of the program's output that are shown at the end.
+/// Limit on the program's output that is shown at the end; older output is omitted.
 const MAX_OUTPUT_BYTES: u64 = 256 << 10;
-/// How long a program that was asked to end may take, and the recorder of a process: that one completes its file.
+/// Time for a program to exit after SIGTERM, and for a recorder with `-p`, which completes its file first.
 const PROGRAM_TIMEOUT: Duration = Duration::from_secs(5);
 const RECORDER_TIMEOUT: Duration = Duration::from_secs(30);
-/// Parts that were read are freed in pieces of this size.
-const PAGE: u64 = 4096;
+/// Granularity for freeing parts that were read.
+const PAGE_BYTES: u64 = 4096;
 
-/// Whether it runs.
+/// State of the recorded program.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum State {
     Starting,
     Running,
-    /// The program has ended, in these words.
+    /// Ended; the text describes how.
     Ended(String),
-    /// It could not be recorded.
+    /// Recording failed.
     Failed,
 }
 
@@ -48,41 +48,41 @@ impl State {
     }
 }
 
-/// See the module's head.
+/// The recorder, its files, and the recorded process.
 pub(crate) struct Target {
     _directory: Scratch,
     output: Output,
     recorder: Child,
-    ended: Option<ExitStatus>,
-    recorded: bool,
-    /// The process of `-p`, which goes on when this ends.
+    exit_status: Option<ExitStatus>,
+    has_recording: bool,
+    /// The process given with `-p`, which continues when top ends.
     process: Option<Process>,
-    /// Where the recording goes: into the directory, unless it is kept.
+    /// Path of the recording: in the scratch directory unless it is kept.
     recording: PathBuf,
     title: String,
-    signals: Blocked,
-    /// After the directory, which is removed with these rights.
+    signals: BlockedSignals,
+    /// Declared after the directory, which must be removed with these rights.
     _rights: Option<ActingAs>,
 }
 
 impl Target {
     pub(crate) fn start(top: &Top) -> Result<Target, Problem> {
-        // From here on the directory is removed at the end, whoever asks for it.
-        let signals = Blocked::ends();
+        // From here on, signals end top only after the directory is removed.
+        let signals = BlockedSignals::termination();
         let process = top.pid.map(Process::open).transpose()?;
         let rights = || {
-            let acting = process.as_ref().map(Process::act_as_owner).transpose();
-            acting.map_err(|error| Problem::new(format!("cannot act as the user of the process: {error}")))
+            let guard = process.as_ref().map(Process::act_as_owner).transpose();
+            guard.map_err(|error| Problem::new(format!("cannot act as the user of the process: {error}")))
         };
-        let owner = rights()?;
+        let rights_guard = rights()?;
         let directory = Scratch::new(Kind::Top)?;
         let output = Output::new(&directory.path)?;
-        drop(owner);
+        drop(rights_guard);
         let pid = [("-p", top.pid.map(|pid| pid.to_string()))];
         let recording = match &top.output {
             Some(path) => {
                 let _owner = rights()?;
-                kept(path, top.pid)?
+                prepare_kept_file(path, top.pid)?
             }
             None => directory.path.join("top.perf.data"),
         };
@@ -92,7 +92,7 @@ impl Target {
         }
         command.stdin(Stdio::null()).stdout(output.stdio()?).stderr(output.stdio()?);
         end_with_parent(&mut command);
-        let recorder = command.spawn().map_err(no_recorder)?;
+        let recorder = command.spawn().map_err(recorder_problem)?;
         let title = match top.pid {
             Some(pid) => format!("process {pid}"),
             None => top.command.iter().map(|word| word.to_string_lossy()).collect::<Vec<_>>().join(" "),
@@ -102,8 +102,8 @@ impl Target {
             _directory: directory,
             output,
             recorder,
-            ended: None,
-            recorded: false,
+            exit_status: None,
+            has_recording: false,
             process,
             recording,
             title,
@@ -117,85 +117,85 @@ impl Target {
     }
 
     pub(crate) fn state(&mut self) -> State {
-        if self.ended.is_none() {
-            self.ended = self.recorder.try_wait().unwrap_or_default();
+        if self.exit_status.is_none() {
+            self.exit_status = self.recorder.try_wait().unwrap_or_default();
         }
-        match self.ended {
-            Some(_) if !self.recorded && !self.recording.exists() => State::Failed,
-            Some(status) if self.process.is_none() => State::Ended(command::ending(status)),
+        match self.exit_status {
+            Some(_) if !self.has_recording && !self.recording.exists() => State::Failed,
+            Some(status) if self.process.is_none() => State::Ended(command::describe_exit(status)),
             Some(_) => State::Ended("has ended".to_owned()),
-            None if self.recorded => State::Running,
+            None if self.has_recording => State::Running,
             None => State::Starting,
         }
     }
 
-    /// The recording, when there is one.
+    /// Opens the recording once it exists.
     pub(crate) fn recording(&mut self) -> Result<Option<Follower>, jitlisten_report::Error> {
         let follower = Follower::open(&self.recording)?;
-        self.recorded |= follower.is_some();
+        self.has_recording |= follower.is_some();
         Ok(follower)
     }
 
-    /// What Numba has compiled since the last look, of such a process.
+    /// Reads Numba's new compilations of processes for which `is_recorded` is true.
     pub(crate) fn compilations(&self, so_far: &mut GrowingCompilations, is_recorded: impl Fn(u32) -> bool) {
         so_far.look(&self.recording, is_recorded);
     }
 
-    /// Why there is nothing to see: the last line that was printed.
+    /// Reason for a missing recording: the last line that the recorder printed.
     pub(crate) fn reason(&self) -> String {
-        let said = self.output.text();
-        let last = said.lines().rfind(|line| !line.trim().is_empty()).unwrap_or("nothing was recorded");
-        last.strip_prefix("jitlisten: ").unwrap_or(last).to_owned()
+        let output = self.output.text();
+        let last_line = output.lines().rfind(|line| !line.trim().is_empty()).unwrap_or("nothing was recorded");
+        last_line.strip_prefix("jitlisten: ").unwrap_or(last_line).to_owned()
     }
 
-    /// Ends what was started, at once if a signal comes meanwhile, and shows what it has printed.
+    /// Ends the recorder and prints the program's output. A signal during the wait kills the recorder immediately.
     pub(crate) fn finish(&mut self) -> ExitCode {
-        let mut asked = false;
-        if self.ended.is_none() {
-            asked = true;
+        let mut was_terminated = false;
+        if self.exit_status.is_none() {
+            was_terminated = true;
             send_signal(self.recorder.id(), Signal::TERM);
             let timeout = if self.process.is_none() { PROGRAM_TIMEOUT } else { RECORDER_TIMEOUT };
             let deadline = Instant::now() + timeout;
-            while self.ended.is_none() {
-                self.ended = self.recorder.try_wait().unwrap_or_default();
-                let is_interrupted = self.signals.arrived(Duration::from_millis(10)).is_some();
-                if self.ended.is_none() && (is_interrupted || Instant::now() >= deadline) {
+            while self.exit_status.is_none() {
+                self.exit_status = self.recorder.try_wait().unwrap_or_default();
+                let is_interrupted = self.signals.wait_signal(Duration::from_millis(10)).is_some();
+                if self.exit_status.is_none() && (is_interrupted || Instant::now() >= deadline) {
                     let _ = self.recorder.kill();
-                    self.ended = self.recorder.wait().ok();
+                    self.exit_status = self.recorder.wait().ok();
                 }
             }
         }
         if self.process.is_some() {
             return ExitCode::SUCCESS;
         }
-        if self.recorded {
+        if self.has_recording {
             let _ = std::io::stdout().lock().write_all(self.output.text().as_bytes());
         }
-        match self.ended {
-            Some(status) if !asked => ExitCode::from(command::exit_code(status)),
+        match self.exit_status {
+            Some(status) if !was_terminated => ExitCode::from(command::exit_code(status)),
             _ => ExitCode::SUCCESS,
         }
     }
 }
 
-/// The file that is to be kept; an earlier recording there gets another name, as it could be taken for this one.
-fn kept(path: &Path, pid: Option<u32>) -> Result<PathBuf, Problem> {
-    let path = checked_output(path, false, pid)?;
-    let set_aside = jitlisten_sampler::set_aside(&path);
-    set_aside.map_err(|error| Problem::new(format!("cannot write {}: {error}", path.display())))?;
+/// Path of a recording to keep. An earlier recording there is renamed, because it could be mistaken for the new one.
+fn prepare_kept_file(path: &Path, pid: Option<u32>) -> Result<PathBuf, Problem> {
+    let path = resolve_output(path, false, pid)?;
+    let result = jitlisten_sampler::set_aside(&path);
+    result.map_err(|error| Problem::new(format!("cannot write {}: {error}", path.display())))?;
     Ok(path)
 }
 
-/// Gives what has been read back to the file system. Where that cannot be done, the file grows.
-pub(crate) fn give_back(file: &File, read: u64) {
-    // The header stays: it is read at every look.
-    if read > PAGE {
-        punch_hole(file, PAGE, read / PAGE * PAGE - PAGE);
+/// Frees the part of the file that was read. If the file system does not support that, the file grows.
+pub(crate) fn free_read_part(file: &File, read_bytes: u64) {
+    // The header is kept, because every refresh reads it.
+    if read_bytes > PAGE_BYTES {
+        punch_hole(file, PAGE_BYTES, read_bytes / PAGE_BYTES * PAGE_BYTES - PAGE_BYTES);
     }
 }
 
-/// Output of the program. The file is read through the descriptor that has made it: the user of the process may put
-/// another one in its place.
+/// Output of the program. It is read through the original descriptor, because the user of the process could replace the
+/// file.
 struct Output(File);
 
 impl Output {
@@ -206,13 +206,13 @@ impl Output {
     }
 
     fn stdio(&self) -> Result<Stdio, Problem> {
-        let same = self.0.try_clone().map(Stdio::from);
-        same.map_err(|error| Problem::new(format!("cannot duplicate a descriptor: {error}")))
+        let stdio = self.0.try_clone().map(Stdio::from);
+        stdio.map_err(|error| Problem::new(format!("cannot duplicate a descriptor: {error}")))
     }
 
-    /// The end of the text.
+    /// The end of the output.
     fn text(&self) -> String {
-        let length = self.0.metadata().map_or(0, |data| data.len());
+        let length = self.0.metadata().map_or(0, |metadata| metadata.len());
         let mut text = vec![0; length.min(MAX_OUTPUT_BYTES) as usize];
         let read = self.0.read_at(&mut text, length.saturating_sub(MAX_OUTPUT_BYTES)).unwrap_or(0);
         String::from_utf8_lossy(&text[..read]).into_owned()

@@ -11,12 +11,12 @@ use crossterm::{cursor, execute, queue};
 
 use super::screen::{Ink, Row};
 use crate::problem::Problem;
-use crate::system::Blocked;
+use crate::system::BlockedSignals;
 
-/// Signals are looked for so often.
-const SLICE: Duration = Duration::from_millis(100);
+/// Interval between two checks for signals.
+const SIGNAL_CHECK_INTERVAL: Duration = Duration::from_millis(100);
 
-/// What a person does.
+/// User action.
 pub(crate) enum Input {
     None,
     Quit,
@@ -24,51 +24,51 @@ pub(crate) enum Input {
     Key(KeyCode),
 }
 
-/// See the module's head.
+/// The terminal in raw mode, on its alternate screen.
 pub(crate) struct Terminal {
-    signals: Blocked,
-    shown: Vec<Row>,
+    signals: BlockedSignals,
+    drawn_rows: Vec<Row>,
     colour: bool,
 }
 
 impl Terminal {
     pub(crate) fn enter() -> Result<Terminal, Problem> {
-        let signals = Blocked::ends();
-        let before = std::panic::take_hook();
+        let signals = BlockedSignals::termination();
+        let previous_hook = std::panic::take_hook();
         std::panic::set_hook(Box::new(move |panic| {
-            give_back();
-            before(panic);
+            restore_terminal();
+            previous_hook(panic);
         }));
         let terminal = Terminal {
             signals,
-            shown: Vec::new(),
-            colour: std::env::var_os("NO_COLOR").is_none_or(|no| no.is_empty()),
+            drawn_rows: Vec::new(),
+            colour: std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty()),
         };
         terminal::enable_raw_mode().map_err(problem)?;
         execute!(io::stdout(), EnterAlternateScreen, cursor::Hide, Clear(ClearType::All)).map_err(problem)?;
         Ok(terminal)
     }
 
-    /// Columns and rows.
+    /// Width and height in columns and rows.
     pub(crate) fn size(&self) -> (usize, usize) {
         let (columns, rows) = terminal::size().unwrap_or((80, 24));
         (usize::from(columns.max(20)), usize::from(rows.max(5)))
     }
 
-    /// Shows these rows; what is there already is not sent again.
+    /// Draws the rows that differ from those on the screen.
     pub(crate) fn draw(&mut self, rows: &[Row]) -> Result<(), Problem> {
         let mut out = io::stdout().lock();
         for (number, row) in rows.iter().enumerate() {
-            if self.shown.get(number) != Some(row) {
+            if self.drawn_rows.get(number) != Some(row) {
                 queue!(out, cursor::MoveTo(0, u16::try_from(number).unwrap_or(u16::MAX))).map_err(problem)?;
-                self.row(&mut out, row).map_err(problem)?;
+                self.draw_row(&mut out, row).map_err(problem)?;
             }
         }
-        self.shown = rows.to_vec();
+        self.drawn_rows = rows.to_vec();
         out.flush().map_err(problem)
     }
 
-    fn row(&self, out: &mut impl io::Write, row: &Row) -> io::Result<()> {
+    fn draw_row(&self, out: &mut impl io::Write, row: &Row) -> io::Result<()> {
         match row.ink {
             Ink::Plain => {}
             Ink::Bold => queue!(out, SetAttribute(Attribute::Bold))?,
@@ -81,18 +81,18 @@ impl Terminal {
         queue!(out, Print(&row.text), SetAttribute(Attribute::Reset), ResetColor, Clear(ClearType::UntilNewLine))
     }
 
-    /// Waits for a key, a signal or the end of this time.
-    pub(crate) fn input(&mut self, within: Duration) -> Result<Input, Problem> {
-        let end = Instant::now() + within;
+    /// Waits for a key, a signal, or the timeout.
+    pub(crate) fn input(&mut self, timeout: Duration) -> Result<Input, Problem> {
+        let deadline = Instant::now() + timeout;
         loop {
-            if self.signals.arrived(Duration::ZERO).is_some() {
+            if self.signals.wait_signal(Duration::ZERO).is_some() {
                 return Ok(Input::Quit);
             }
-            let left = end.saturating_duration_since(Instant::now());
-            if event::poll(left.min(SLICE)).map_err(problem)? {
+            let remaining = deadline.saturating_duration_since(Instant::now());
+            if event::poll(remaining.min(SIGNAL_CHECK_INTERVAL)).map_err(problem)? {
                 return Ok(self.event(&event::read().map_err(problem)?));
             }
-            if left.is_zero() {
+            if remaining.is_zero() {
                 return Ok(Input::None);
             }
         }
@@ -101,14 +101,14 @@ impl Terminal {
     fn event(&mut self, event: &Event) -> Input {
         match event {
             Event::Resize(..) => {
-                self.shown.clear();
+                self.drawn_rows.clear();
                 let _ = execute!(io::stdout(), Clear(ClearType::All));
                 Input::Resized
             }
             Event::Key(key) if key.kind != KeyEventKind::Release => match key.code {
                 KeyCode::Char('c' | 'd' | '\\') if key.modifiers.contains(KeyModifiers::CONTROL) => Input::Quit,
                 KeyCode::Char('l') if key.modifiers.contains(KeyModifiers::CONTROL) => {
-                    self.shown.clear();
+                    self.drawn_rows.clear();
                     let _ = execute!(io::stdout(), Clear(ClearType::All));
                     Input::Resized
                 }
@@ -121,11 +121,11 @@ impl Terminal {
 
 impl Drop for Terminal {
     fn drop(&mut self) {
-        give_back();
+        restore_terminal();
     }
 }
 
-fn give_back() {
+fn restore_terminal() {
     let _ = execute!(io::stdout(), ResetColor, SetAttribute(Attribute::Reset), cursor::Show, LeaveAlternateScreen);
     let _ = terminal::disable_raw_mode();
 }
@@ -138,7 +138,7 @@ fn problem(error: io::Error) -> Problem {
 mod tests {
     use super::*;
 
-    /// What the test below runs in a terminal of its own.
+    /// Runs in a terminal of its own, started by the next test.
     #[test]
     #[ignore = "needs a terminal: run by the test below"]
     fn enter_and_panic() {
@@ -146,14 +146,15 @@ mod tests {
         panic!("on purpose");
     }
 
-    /// `script` (util-linux) makes a terminal; its settings before and after are compared, and the panic's message has
-    /// to be on the first screen.
+    /// `script` (util-linux) creates a terminal. The test compares its settings before and after; the panic message
+    /// must be on the primary screen.
     #[test]
     fn a_panic_gives_the_terminal_back() {
-        let itself = std::env::current_exe().expect("this program");
+        let test_program = std::env::current_exe().expect("this program");
         let name = "top::terminal::tests::enter_and_panic";
-        let panics = format!("'{}' --ignored --exact {name} --nocapture --test-threads 1", itself.display());
-        let command = format!("stty -a; echo BEGIN; {panics}; echo END; stty -a");
+        let panicking_command =
+            format!("'{}' --ignored --exact {name} --nocapture --test-threads 1", test_program.display());
+        let command = format!("stty -a; echo BEGIN; {panicking_command}; echo END; stty -a");
         let output = std::process::Command::new("script")
             .args(["-qec", &command, "/dev/null"])
             .stdin(std::process::Stdio::null())
@@ -164,7 +165,7 @@ mod tests {
         let (shown, after) = rest.rsplit_once("END").expect("END");
         assert_eq!(before.trim(), after.trim(), "{text:?}");
         assert!(before.contains(" echo ") && before.contains(" icanon "), "{before:?}");
-        let position = |what: &str| shown.find(what).unwrap_or_else(|| panic!("no {what:?} in {shown:?}"));
+        let position = |text: &str| shown.find(text).unwrap_or_else(|| panic!("no {text:?} in {shown:?}"));
         assert!(position("\x1b[?1049h") < position("\x1b[?1049l"), "the other screen, and back");
         assert!(position("\x1b[?1049l") < position("on purpose"), "the message stays: {shown:?}");
         assert!(shown.rfind("\x1b[?25h") > shown.rfind("\x1b[?25l"), "the cursor is shown: {shown:?}");

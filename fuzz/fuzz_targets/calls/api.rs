@@ -1,9 +1,9 @@
-//! `include/jitlisten.h`, written down a second time, and what it promises of every call.
+//! Declarations of `include/jitlisten.h`, written independently, and the contract of every call.
 
 use std::ffi::{CStr, c_char, c_int, c_void};
 use std::sync::atomic::{AtomicI32, Ordering};
 
-// The library has nothing that Rust could name.
+// The library exports no Rust items, only C functions.
 use jitlisten_capi as _;
 
 pub(crate) const OK: i32 = 0;
@@ -125,10 +125,10 @@ unsafe extern "C" {
     pub(crate) fn jitlisten_get_statistics(statistics: *mut Statistics) -> i32;
 }
 
-/// Texts that the library returns end, and are UTF-8.
+/// Copies a string of the library, which must be UTF-8.
 fn text(start: *const c_char) -> String {
     assert!(!start.is_null());
-    // SAFETY: the header says that these are never NULL.
+    // SAFETY: the header guarantees a NUL-terminated string; not null.
     unsafe { CStr::from_ptr(start) }.to_str().expect("UTF-8").to_owned()
 }
 
@@ -137,18 +137,19 @@ fn last_error() -> String {
     text(unsafe { jitlisten_last_error() })
 }
 
-/// Whatever is called: the status is known, `errno` stays, a failure is explained in words and success changes none.
-pub(crate) fn call(what: impl FnOnce() -> i32) -> i32 {
+/// Checks the contract of a call: a documented status, `errno` unchanged, an error message on failure, and an unchanged
+/// one on success.
+pub(crate) fn call(function: impl FnOnce() -> i32) -> i32 {
     const ERRNO: c_int = 77;
-    let before = last_error();
+    let old_message = last_error();
     set_errno(ERRNO);
-    let status = what();
+    let status = function();
     assert_eq!(errno(), ERRNO, "errno stays");
-    let after = last_error();
-    assert!((OK..=NOT_UNDERSTOOD).contains(&status) && status != INTERNAL, "{status}: {after}");
+    let new_message = last_error();
+    assert!((OK..=NOT_UNDERSTOOD).contains(&status) && status != INTERNAL, "{status}: {new_message}");
     match status {
-        OK => assert_eq!(before, after, "success has no words"),
-        _ => assert!(!after.is_empty(), "a failure has words"),
+        OK => assert_eq!(old_message, new_message, "success has no words"),
+        _ => assert!(!new_message.is_empty(), "a failure has words"),
     }
     // SAFETY: no precondition.
     assert_ne!(text(unsafe { jitlisten_status_text(status) }), "");
@@ -161,51 +162,51 @@ pub(crate) fn version() -> String {
 }
 
 fn errno() -> c_int {
-    // SAFETY: errno is a thread-local of libc's.
+    // SAFETY: errno is a thread-local variable of libc.
     unsafe { *libc::__errno_location() }
 }
 
 fn set_errno(value: c_int) {
-    // SAFETY: errno is a thread-local of libc's.
+    // SAFETY: errno is a thread-local variable of libc.
     unsafe { *libc::__errno_location() = value };
 }
 
 pub(crate) fn statistics() -> Statistics {
     let mut statistics = Statistics { size: size_of::<Statistics>(), ..Statistics::default() };
-    // SAFETY: as many writable bytes as its size says.
+    // SAFETY: the structure has as many writable bytes as its size says.
     assert_eq!(call(|| unsafe { jitlisten_get_statistics(&raw mut statistics) }), OK);
     assert_eq!(statistics.size, size_of::<Statistics>());
     statistics
 }
 
-/// The level asked for; 0 without a callback.
+/// Level of the log callback; 0 without one.
 static LEVEL: AtomicI32 = AtomicI32::new(0);
 
-/// Sets a callback for messages up to `level`, or takes it away (0).
+/// Sets a callback for messages up to `level`, or removes it (0).
 pub(crate) fn receive(level: i32) {
-    // Before the call, which hands messages over already.
+    // Raised before the call, which may already deliver messages.
     LEVEL.store(level.max(LEVEL.load(Ordering::Relaxed)), Ordering::Relaxed);
     let callback = (level != 0).then_some(on_message as Callback);
-    // SAFETY: the callback looks at nothing but its arguments.
-    assert_eq!(call(|| unsafe { jitlisten_set_log(callback, MARK as *mut c_void, level) }), OK);
+    // SAFETY: the callback only reads its arguments.
+    assert_eq!(call(|| unsafe { jitlisten_set_log(callback, USER_DATA as *mut c_void, level) }), OK);
     LEVEL.store(level, Ordering::Relaxed);
 }
 
-/// Levels that there are not.
+/// Sets the callback with levels that may not exist.
 pub(crate) fn receive_nonsense(level: i32) {
-    // SAFETY: as above.
-    let status = call(|| unsafe { jitlisten_set_log(Some(on_message), MARK as *mut c_void, level) });
+    // SAFETY: the callback only reads its arguments.
+    let status = call(|| unsafe { jitlisten_set_log(Some(on_message), USER_DATA as *mut c_void, level) });
     assert_eq!(status == OK, (1..=4).contains(&level));
     receive(LEVEL.load(Ordering::Relaxed));
 }
 
-const MARK: usize = 0x1234;
+const USER_DATA: usize = 0x1234;
 
 unsafe extern "C" fn on_message(user: *mut c_void, level: i32, message: *const c_char) {
-    assert_eq!(user as usize, MARK);
+    assert_eq!(user as usize, USER_DATA);
     assert!(level >= 1 && level <= LEVEL.load(Ordering::Relaxed), "level {level}");
     let message = text(message);
     assert!(!message.is_empty() && !message.chars().any(char::is_control), "{message:?}");
-    // No lock is held.
+    // The library must not hold a lock here.
     statistics();
 }

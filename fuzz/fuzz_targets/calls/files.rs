@@ -1,4 +1,4 @@
-//! What the library has written, by strict readers, and away with it.
+//! Strict readers for the files that the library has written; the files are removed afterwards.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -11,50 +11,50 @@ use object::elf;
 use object::read::elf::{ElfFile64, FileHeader as _, ProgramHeader as _, SectionHeader as _};
 use object::{Object as _, ObjectSymbol as _};
 
-pub(crate) fn map() -> PathBuf {
+pub(crate) fn map_path() -> PathBuf {
     PathBuf::from(format!("/tmp/perf-{}.map", std::process::id()))
 }
 
-/// The perf map: every line whole, no two over one byte. With `code`: all of it is there.
+/// Checks that the lines of the perf map are complete and do not overlap, and that it contains `code`.
 pub(crate) fn check_map<'a>(code: Option<impl Iterator<Item = &'a LoadedObject>>) {
-    let bytes = fs::read(map());
+    let bytes = fs::read(map_path());
     let text = String::from_utf8(bytes.unwrap_or_default()).expect("UTF-8");
     assert!(text.is_empty() || text.ends_with('\n'), "the last line is torn");
-    let mut found = BTreeMap::new();
+    let mut sizes = BTreeMap::new();
     for line in text.split_terminator('\n') {
-        let (start, size) = entry(line).unwrap_or_else(|| panic!("not a line of a perf map: {line:?}"));
+        let (start, size) = parse_line(line).unwrap_or_else(|| panic!("not a line of a perf map: {line:?}"));
         if (start, size) != (0, 0) {
             assert!(start.checked_add(size).is_some() && size > 0, "{line:?}");
-            assert_eq!(found.insert(start, size), None, "two lines about one address: {line:?}");
+            assert_eq!(sizes.insert(start, size), None, "two lines about one address: {line:?}");
         }
     }
-    let all: Vec<_> = found.iter().collect();
-    assert!(all.windows(2).all(|pair| pair[0].0 + pair[0].1 <= *pair[1].0), "lines over one byte: {text}");
+    let entries: Vec<_> = sizes.iter().collect();
+    assert!(entries.windows(2).all(|pair| pair[0].0 + pair[0].1 <= *pair[1].0), "lines over one byte: {text}");
     for object in code.into_iter().flatten() {
         for function in object.functions() {
-            assert_eq!(found.get(&function.range.start().0), Some(&function.range.size()), "{}", function.linkage_name);
+            assert_eq!(sizes.get(&function.range.start().0), Some(&function.range.size()), "{}", function.linkage_name);
         }
     }
 }
 
-/// `START SIZE name`
-fn entry(line: &str) -> Option<(u64, u64)> {
+/// Parses a line `START SIZE name`.
+fn parse_line(line: &str) -> Option<(u64, u64)> {
     let (start, rest) = line.split_once(' ')?;
     let (size, name) = rest.split_once(' ')?;
     let number = |text: &str| {
-        let digits = text.bytes().all(|digit| matches!(digit, b'0'..=b'9' | b'a'..=b'f'));
-        u64::from_str_radix(text, 16).ok().filter(|_| digits)
+        let is_hexadecimal = text.bytes().all(|digit| matches!(digit, b'0'..=b'9' | b'a'..=b'f'));
+        u64::from_str_radix(text, 16).ok().filter(|_| is_hexadecimal)
     };
-    let tidy = name.trim() == name && name.chars().count() >= 3 && !name.chars().any(char::is_control);
-    Some((number(start)?, number(size)?)).filter(|_| tidy)
+    let is_valid_name = name.trim() == name && name.chars().count() >= 3 && !name.chars().any(char::is_control);
+    Some((number(start)?, number(size)?)).filter(|_| is_valid_name)
 }
 
-/// Jitdumps and images in `directory`, and then none.
+/// Checks and removes all jitdumps and images in a directory.
 pub(crate) fn check_directory(directory: &Path) {
     for path in jitdump_reader::find(directory) {
         let bytes = fs::read(&path).expect("readable");
         match Jitdump::parse(&bytes) {
-            // Code that came or went later has found a place in the space behind a function, where its tables were.
+            // Code that was loaded or freed later may occupy the padding after a function, where its tables were.
             Err(fault) if fault.what.contains(": tables over ") => {}
             dump => drop(dump.unwrap_or_else(|fault| panic!("{fault}"))),
         }
@@ -63,7 +63,7 @@ pub(crate) fn check_directory(directory: &Path) {
     check_images(directory);
 }
 
-/// The one jitdump, which was begun and ended while nothing else happened: all of `code` is there.
+/// Checks that the only jitdump contains all of `code`. Nothing else happened while it was written.
 pub(crate) fn check_new_dump<'a>(directory: &Path, code: impl Iterator<Item = &'a LoadedObject>) {
     let mut functions = BTreeSet::new();
     for path in jitdump_reader::find(directory) {
@@ -73,7 +73,7 @@ pub(crate) fn check_new_dump<'a>(directory: &Path, code: impl Iterator<Item = &'
     }
     for function in code.flat_map(LoadedObject::functions) {
         let (start, size) = (function.range.start().0, function.range.size());
-        // Of more bytes than any function has, those that cannot be read are left out.
+        // Unreadable functions are omitted; only sizes that no real function has can be unreadable.
         assert!(size > 1 << 24 || functions.contains(&(start, size)), "no jitdump has {}", function.linkage_name);
     }
 }
@@ -89,7 +89,7 @@ fn check_images(directory: &Path) {
     }
 }
 
-/// The target `image` checks the file more closely; this checks the mapping.
+/// Checks the segment, sections and symbols of an image. The fuzz target `image` checks more.
 fn check_image(file: &[u8]) {
     let elf = ElfFile64::<LE>::parse(file).expect("an ELF file");
     let programs = elf.elf_header().program_headers(LE, file).expect("program headers");

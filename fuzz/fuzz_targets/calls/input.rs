@@ -1,6 +1,6 @@
-//! Bytes read from the front, zeros when there are no more.
+//! Input bytes, read from the front; zeros after the end.
 
-/// The rest of an input.
+/// Unread rest of an input.
 pub(crate) struct Input<'a>(&'a [u8]);
 
 impl<'a> Input<'a> {
@@ -13,36 +13,36 @@ impl<'a> Input<'a> {
     }
 
     pub(crate) fn bytes(&mut self, count: usize) -> &'a [u8] {
-        let (taken, rest) = self.0.split_at(count.min(self.0.len()));
+        let (head, rest) = self.0.split_at(count.min(self.0.len()));
         self.0 = rest;
-        taken
+        head
     }
 
-    fn number<const N: usize>(&mut self) -> [u8; N] {
-        let mut number = [0; N];
-        let taken = self.bytes(N);
-        number[..taken.len()].copy_from_slice(taken);
-        number
+    fn read_array<const N: usize>(&mut self) -> [u8; N] {
+        let mut array = [0; N];
+        let bytes = self.bytes(N);
+        array[..bytes.len()].copy_from_slice(bytes);
+        array
     }
 
     pub(crate) fn u8(&mut self) -> u8 {
-        u8::from_le_bytes(self.number())
+        u8::from_le_bytes(self.read_array())
     }
 
     pub(crate) fn u16(&mut self) -> u16 {
-        u16::from_le_bytes(self.number())
+        u16::from_le_bytes(self.read_array())
     }
 
     pub(crate) fn u32(&mut self) -> u32 {
-        u32::from_le_bytes(self.number())
+        u32::from_le_bytes(self.read_array())
     }
 
     pub(crate) fn u64(&mut self) -> u64 {
-        u64::from_le_bytes(self.number())
+        u64::from_le_bytes(self.read_array())
     }
 
-    /// One of them.
-    pub(crate) fn choose<T: Copy>(&mut self, of: &[T]) -> T {
-        of[usize::from(self.u8()) % of.len()]
+    /// Chooses one of the values.
+    pub(crate) fn choose<T: Copy>(&mut self, values: &[T]) -> T {
+        values[usize::from(self.u8()) % values.len()]
     }
 }

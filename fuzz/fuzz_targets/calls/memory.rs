@@ -1,18 +1,18 @@
-//! Memory that calls can speak of: some pages of code at a fixed address, and all kinds of other pages behind them.
+//! Memory that calls refer to: pages of code at a fixed address, followed by pages with other permissions.
 
 use std::io;
 use std::ptr;
 
 use crate::input::Input;
 
-/// Far from everything, also under a sanitizer.
+/// Far from all other mappings, even under a sanitizer.
 pub(crate) const BASE: u64 = 0x2000_0000_0000;
 pub(crate) const PAGE: u64 = 0x1000;
-/// Pages that may run.
+/// Executable pages.
 pub(crate) const CODE_PAGES: u64 = 8;
-/// One that may not be touched, one that may be written, one that may be read, one more that may run.
+/// Further pages: inaccessible, writable, readable, and executable.
 const PAGES: u64 = CODE_PAGES + 4;
-/// No memory at all.
+/// Address that is never mapped.
 pub(crate) const UNMAPPED: u64 = 0x1000_0000;
 
 /// push %rbp; mov %rsp,%rbp; xor %eax,%eax; pop %rbp; ret
@@ -20,23 +20,23 @@ const FRAMED: [u8; 8] = [0x55, 0x48, 0x89, 0xe5, 0x31, 0xc0, 0x5d, 0xc3];
 /// sub $24,%rsp; test %edi,%edi; je +2; xor %eax,%eax; add $24,%rsp; ret
 const FRAMELESS: [u8; 15] = [0x48, 0x83, 0xec, 24, 0x85, 0xff, 0x74, 2, 0x31, 0xc0, 0x48, 0x83, 0xc4, 24, 0xc3];
 
-/// Anonymous memory again, with code in it. Whatever was there is gone, images too.
-pub(crate) fn renew(input: &mut Input<'_>) {
+/// Maps fresh anonymous memory and fills it with code. This replaces images, too.
+pub(crate) fn reset(input: &mut Input<'_>) {
     let kind = input.u8();
-    let own = input.bytes(if kind & 3 == 3 { 128 } else { 0 });
+    let own_code = input.bytes(if kind & 3 == 3 { 128 } else { 0 });
     let code = map(0, PAGES);
-    for (index, place) in code.chunks_mut(64).take((CODE_PAGES * PAGE / 64) as usize).enumerate() {
+    for (index, slot) in code.chunks_mut(64).take((CODE_PAGES * PAGE / 64) as usize).enumerate() {
         let function: &[u8] = match kind & 3 {
             0 => &FRAMED,
             1 => &FRAMELESS,
             2 if index % 2 == 0 => &FRAMED,
             2 => &FRAMELESS,
-            _ => own.get(index % 2 * 64..).unwrap_or_default(),
+            _ => own_code.get(index % 2 * 64..).unwrap_or_default(),
         };
         let size = function.len().min(64);
-        place[..size].copy_from_slice(&function[..size]);
+        slot[..size].copy_from_slice(&function[..size]);
     }
-    // The last page ends in something that is not zero, so that no image has space there.
+    // The last page ends in a nonzero byte, so that an image has no padding there.
     code[(CODE_PAGES * PAGE - 1) as usize] = b'x';
     protect(0, CODE_PAGES, libc::PROT_READ | libc::PROT_EXEC);
     protect(CODE_PAGES, 1, libc::PROT_NONE);
@@ -44,12 +44,12 @@ pub(crate) fn renew(input: &mut Input<'_>) {
     protect(CODE_PAGES + 3, 1, libc::PROT_READ | libc::PROT_EXEC);
 }
 
-/// Some pages of code change, as they do when a JIT gives memory back and uses it again.
+/// Changes some pages of code, as a JIT does when it frees memory and reuses it.
 pub(crate) fn change(input: &mut Input<'_>) {
     let first = u64::from(input.u8()) % CODE_PAGES;
     let count = (1 + u64::from(input.u8() & 3)).min(CODE_PAGES - first);
-    let (none, read, write, run) = (libc::PROT_NONE, libc::PROT_READ, libc::PROT_WRITE, libc::PROT_EXEC);
-    let protection = input.choose(&[read | run, read, read | write, none, read | write | run, read | run]);
+    let (none, read, write, exec) = (libc::PROT_NONE, libc::PROT_READ, libc::PROT_WRITE, libc::PROT_EXEC);
+    let protection = input.choose(&[read | exec, read, read | write, none, read | write | exec, read | exec]);
     if input.u8() & 1 == 1 {
         map(first, count).fill(0x90);
     }
@@ -59,20 +59,20 @@ pub(crate) fn change(input: &mut Input<'_>) {
 fn map(first: u64, count: u64) -> &'static mut [u8] {
     let (start, size) = ((BASE + first * PAGE) as *mut libc::c_void, (count * PAGE) as usize);
     let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_FIXED;
-    // SAFETY: these pages are for this, and there is no reference into them.
+    // SAFETY: these pages are reserved for this purpose, and there are no references into them.
     let mapped = unsafe { libc::mmap(start, size, libc::PROT_READ | libc::PROT_WRITE, flags, -1, 0) };
     assert_eq!(mapped, start, "{}", io::Error::last_os_error());
-    // SAFETY: mapped and writable.
+    // SAFETY: the pages are mapped and writable.
     unsafe { &mut *ptr::slice_from_raw_parts_mut(mapped.cast(), size) }
 }
 
 fn protect(first: u64, count: u64, protection: i32) {
-    // SAFETY: as above.
-    let done = unsafe { libc::mprotect((BASE + first * PAGE) as *mut _, (count * PAGE) as usize, protection) };
-    assert_eq!(done, 0, "{}", io::Error::last_os_error());
+    // SAFETY: these pages are reserved for this purpose, and there are no references into them.
+    let result = unsafe { libc::mprotect((BASE + first * PAGE) as *mut _, (count * PAGE) as usize, protection) };
+    assert_eq!(result, 0, "{}", io::Error::last_os_error());
 }
 
-/// An address, mostly one where code is.
+/// Chooses an address, mostly one of code.
 pub(crate) fn address(input: &mut Input<'_>) -> u64 {
     match input.u8() & 15 {
         0..=7 => BASE + u64::from(input.u16()) % (CODE_PAGES * PAGE) / 16 * 16,
@@ -84,7 +84,7 @@ pub(crate) fn address(input: &mut Input<'_>) -> u64 {
     }
 }
 
-/// How much code there is.
+/// Chooses a size of code.
 pub(crate) fn size(input: &mut Input<'_>) -> u64 {
     match input.u8() {
         small @ 0..=200 => u64::from(small),

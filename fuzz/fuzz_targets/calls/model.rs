@@ -1,4 +1,4 @@
-//! What the library has to know: which objects are alive, and what that makes of its counters.
+//! Model of the library: the live objects, and the expected counters.
 
 use std::collections::BTreeSet;
 
@@ -7,32 +7,34 @@ use jitlisten::LoadedObject;
 use crate::api::{self, Statistics};
 use crate::reported::{Expected, Reported};
 
-/// An object that was reported, until the caller frees it.
-pub(crate) struct Known {
+/// A reported object that the caller has not freed.
+pub(crate) struct ReportedObject {
     pub(crate) id: u64,
     pub(crate) object: LoadedObject,
     pub(crate) finalized: bool,
-    /// Not, when another one was finalized at its addresses.
+    /// False once another object was finalized at its addresses.
     pub(crate) alive: bool,
 }
 
-impl Known {
+impl ReportedObject {
     fn overlaps(&self, other: &LoadedObject) -> bool {
-        let mine = self.object.text().iter();
-        mine.flat_map(|text| other.text().iter().map(move |other| text.range.overlaps(other.range))).any(|both| both)
+        let texts = self.object.text().iter();
+        texts
+            .flat_map(|text| other.text().iter().map(move |other| text.range.overlaps(other.range)))
+            .any(|overlap| overlap)
     }
 }
 
-/// Everything since the session was opened.
+/// Expected state since the session was opened.
 #[derive(Default)]
 pub(crate) struct Model {
-    pub(crate) known: Vec<Known>,
+    pub(crate) objects: Vec<ReportedObject>,
     pub(crate) registrations: BTreeSet<u64>,
-    /// Where text of this input's objects begins, and whose.
-    pub(crate) places: Vec<(u64, u64)>,
+    /// Start addresses of text, and the objects that were reported there by this input.
+    pub(crate) text_owners: Vec<(u64, u64)>,
     largest_id: u64,
     largest_registration: u64,
-    counted: Statistics,
+    expected: Statistics,
 }
 
 impl Model {
@@ -41,64 +43,65 @@ impl Model {
             (Expected::InvalidArgument, status) => assert_eq!((status, reported.id), (api::INVALID_ARGUMENT, 0)),
             (Expected::NotUnderstood, status) => {
                 assert_eq!((status, reported.id), (api::NOT_UNDERSTOOD, 0));
-                self.counted.objects_refused += 1;
+                self.expected.objects_refused += 1;
             }
             (Expected::Object(object), status) => {
                 assert_eq!(status, api::OK);
-                self.reported(reported.id, object);
+                self.record_object(reported.id, object);
             }
         }
     }
 
-    fn reported(&mut self, id: u64, object: LoadedObject) {
+    fn record_object(&mut self, id: u64, object: LoadedObject) {
         assert_ne!(id, 0);
-        if let Some(known) = self.known.iter().find(|known| known.id == id) {
-            assert!(known.alive && known.object == object, "another object has this number");
+        if let Some(reported) = self.objects.iter().find(|object| object.id == id) {
+            assert!(reported.alive && reported.object == object, "another object has this number");
             return;
         }
         assert!(id > self.largest_id, "a number is used again");
         let starts = || object.text().iter().map(|text| text.range.start().0);
         if let Some(first) = starts().next() {
-            // Where several objects have been at one address, the latest of them counts.
-            let mut here = self.places.iter().filter(|place| place.0 == first).map(|place| place.1);
-            let only = here.next().filter(|only| here.all(|other| other == *only));
-            let only = self.known.iter().find(|known| known.alive && Some(known.id) == only);
-            assert!(only.is_none_or(|only| only.object != object), "reported twice, and two objects");
+            // With several objects at one address, only the latest counts.
+            let mut owners = self.text_owners.iter().filter(|owner| owner.0 == first).map(|owner| owner.1);
+            let sole_owner = owners.next().filter(|sole_owner| owners.all(|other| other == *sole_owner));
+            let sole_owner = self.objects.iter().find(|reported| reported.alive && Some(reported.id) == sole_owner);
+            assert!(sole_owner.is_none_or(|sole_owner| sole_owner.object != object), "reported twice, and two objects");
         }
-        self.places.extend(starts().map(|start| (start, id)));
+        self.text_owners.extend(starts().map(|start| (start, id)));
         self.largest_id = id;
-        self.counted.objects_loaded += 1;
-        self.known.push(Known { id, object, finalized: false, alive: true });
+        self.expected.objects_loaded += 1;
+        self.objects.push(ReportedObject { id, object, finalized: false, alive: true });
     }
 
     pub(crate) fn finalized(&mut self, id: u64, status: i32) {
-        let Some(index) = self.known.iter().position(|known| known.id == id) else {
+        let Some(index) = self.objects.iter().position(|object| object.id == id) else {
             return assert_eq!(status, if id == 0 { api::INVALID_ARGUMENT } else { api::UNKNOWN_OBJECT });
         };
-        if self.known[index].finalized {
+        if self.objects[index].finalized {
             return assert_eq!(status, api::WRONG_ORDER);
         }
         assert_eq!(status, api::OK);
-        self.known[index].finalized = true;
-        if !self.known[index].alive {
+        self.objects[index].finalized = true;
+        if !self.objects[index].alive {
             return;
         }
-        let object = self.known[index].object.clone();
-        self.counted.objects_finalized += 1;
-        self.counted.functions += object.functions().len() as u64;
-        let others = self.known.iter_mut().filter(|known| known.id != id && known.alive && known.finalized);
-        for gone in others.filter(|known| known.overlaps(&object)) {
-            gone.alive = false;
-            self.counted.objects_freed += 1;
+        let object = self.objects[index].object.clone();
+        self.expected.objects_finalized += 1;
+        self.expected.functions += object.functions().len() as u64;
+        let other_objects =
+            self.objects.iter_mut().filter(|reported| reported.id != id && reported.alive && reported.finalized);
+        for replaced in other_objects.filter(|reported| reported.overlaps(&object)) {
+            replaced.alive = false;
+            self.expected.objects_freed += 1;
         }
     }
 
     pub(crate) fn freeing(&mut self, id: u64, status: i32) {
-        let Some(index) = self.known.iter().position(|known| known.id == id) else {
+        let Some(index) = self.objects.iter().position(|object| object.id == id) else {
             return assert_eq!(status, if id == 0 { api::INVALID_ARGUMENT } else { api::UNKNOWN_OBJECT });
         };
         assert_eq!(status, api::OK);
-        self.counted.objects_freed += u64::from(self.known.remove(index).alive);
+        self.expected.objects_freed += u64::from(self.objects.remove(index).alive);
     }
 
     pub(crate) fn registered(&mut self, (status, out, invalid): (i32, u64, bool)) {
@@ -113,28 +116,28 @@ impl Model {
     }
 
     pub(crate) fn deregistered(&mut self, registration: u64, status: i32) {
-        let known = self.registrations.remove(&registration);
-        assert_eq!(status, if known { api::OK } else { api::UNKNOWN_OBJECT });
+        let was_registered = self.registrations.remove(&registration);
+        assert_eq!(status, if was_registered { api::OK } else { api::UNKNOWN_OBJECT });
     }
 
-    pub(crate) fn check(&self, found: &Statistics) {
-        let counted = &self.counted;
-        let alive = self.known.iter().filter(|known| known.alive).count() as u64;
-        assert_eq!(found.objects_loaded - found.objects_freed, alive, "what came and did not go is alive");
+    pub(crate) fn check(&self, actual: &Statistics) {
+        let expected = &self.expected;
+        let alive = self.objects.iter().filter(|object| object.alive).count() as u64;
+        assert_eq!(actual.objects_loaded - actual.objects_freed, alive, "what came and did not go is alive");
         assert_eq!(
-            (found.objects_loaded, found.objects_finalized, found.objects_freed, found.objects_refused),
-            (counted.objects_loaded, counted.objects_finalized, counted.objects_freed, counted.objects_refused)
+            (actual.objects_loaded, actual.objects_finalized, actual.objects_freed, actual.objects_refused),
+            (expected.objects_loaded, expected.objects_finalized, expected.objects_freed, expected.objects_refused)
         );
-        assert_eq!(found.functions, counted.functions);
-        assert!(found.functions_without_frame_pointer <= found.functions);
-        assert!(found.functions_without_unwind_table <= found.functions);
-        assert!(found.objects_without_frame_pointers <= found.objects_finalized);
-        assert!(found.images_without_padding <= found.images_written);
-        assert_eq!((found.images_withdrawn, found.images_put_back), (0, 0), "no change of memory was reported");
+        assert_eq!(actual.functions, expected.functions);
+        assert!(actual.functions_without_frame_pointer <= actual.functions);
+        assert!(actual.functions_without_unwind_table <= actual.functions);
+        assert!(actual.objects_without_frame_pointers <= actual.objects_finalized);
+        assert!(actual.images_without_padding <= actual.images_written);
+        assert_eq!((actual.images_withdrawn, actual.images_put_back), (0, 0), "no change of memory was reported");
     }
 
-    /// Finalized code that is alive.
+    /// Live finalized code.
     pub(crate) fn code(&self) -> impl Iterator<Item = &LoadedObject> {
-        self.known.iter().filter(|known| known.alive && known.finalized).map(|known| &known.object)
+        self.objects.iter().filter(|object| object.alive && object.finalized).map(|object| &object.object)
     }
 }

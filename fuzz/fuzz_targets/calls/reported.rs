@@ -1,8 +1,8 @@
-//! The two calls for *loaded*, and what has to come of them.
+//! The two calls for *loaded*, and their expected effects.
 
 use std::ptr;
 
-use jitlisten::producer::{Placed, set_section_addresses, raw};
+use jitlisten::producer::{Placed, raw, set_section_addresses};
 use jitlisten::{Address, AddressRange, LoadedObject, Machine};
 
 use crate::api::{self, call};
@@ -10,7 +10,7 @@ use crate::input::Input;
 use crate::memory;
 use crate::text::Text;
 
-/// What the library has to return.
+/// Expected effect of a call.
 pub(crate) enum Expected {
     InvalidArgument,
     NotUnderstood,
@@ -18,57 +18,57 @@ pub(crate) enum Expected {
 }
 
 impl Expected {
-    fn of(parsed: Result<LoadedObject, jitlisten::Error>) -> Expected {
+    fn from_parsed(parsed: Result<LoadedObject, jitlisten::Error>) -> Expected {
         parsed.map_or(Expected::NotUnderstood, Expected::Object)
     }
 }
 
-/// A call that was made.
+/// A finished call.
 pub(crate) struct Reported {
     pub(crate) status: i32,
-    /// The output: 0 where nothing was written.
+    /// Output of the call; 0 if nothing was written.
     pub(crate) id: u64,
     pub(crate) expected: Expected,
 }
 
-/// A mistake of the caller's.
+/// Mistake of the caller.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Mistake {
     None,
     NullStructure,
-    StructureAskew,
+    MisalignedStructure,
     NoOutput,
     MisalignedOutput,
     SmallSize,
     NoArray,
-    ArrayAskew,
+    MisalignedArray,
     HugeCount,
-    SecondArrayAskew,
+    MisalignedSecondArray,
     EhFrameNull,
     EhFrameWraps,
 }
 
 impl Mistake {
-    /// Mostly none.
+    /// Chooses a mistake, mostly none.
     fn read(input: &mut Input<'_>) -> Mistake {
-        let all = [
+        let mistakes = [
             Mistake::None,
             Mistake::NullStructure,
-            Mistake::StructureAskew,
+            Mistake::MisalignedStructure,
             Mistake::NoOutput,
             Mistake::MisalignedOutput,
             Mistake::SmallSize,
             Mistake::NoArray,
-            Mistake::ArrayAskew,
+            Mistake::MisalignedArray,
             Mistake::HugeCount,
-            Mistake::SecondArrayAskew,
+            Mistake::MisalignedSecondArray,
             Mistake::EhFrameNull,
             Mistake::EhFrameWraps,
         ];
-        all.get(usize::from(input.u8())).copied().unwrap_or(Mistake::None)
+        mistakes.get(usize::from(input.u8())).copied().unwrap_or(Mistake::None)
     }
 
-    /// Where the output goes.
+    /// Pointer for the output.
     fn output(self, id: &mut u64) -> *mut u64 {
         match self {
             Mistake::NoOutput => ptr::null_mut(),
@@ -78,29 +78,29 @@ impl Mistake {
     }
 }
 
-/// What no structure can be at. Other pointers that lead nowhere end the program.
-fn askew<T>() -> *const T {
+/// A misaligned pointer. Other invalid pointers would crash the program.
+fn misaligned<T>() -> *const T {
     1 as *const T
 }
 
-/// Bytes that must be there for as long as an object is alive.
+/// Buffers that must stay valid while their object is live.
 #[derive(Default)]
-pub(crate) struct Kept(Vec<Box<[u8]>>);
+pub(crate) struct Buffers(Vec<Box<[u8]>>);
 
-impl Kept {
+impl Buffers {
     fn keep(&mut self, bytes: Vec<u8>) -> (*const u8, usize) {
         self.0.push(bytes.into_boxed_slice());
-        self.0.last().map_or((ptr::null(), 0), |kept| (kept.as_ptr(), kept.len()))
+        self.0.last().map_or((ptr::null(), 0), |buffer| (buffer.as_ptr(), buffer.len()))
     }
 }
 
-/// jitlisten_code_loaded
-pub(crate) fn code(input: &mut Input<'_>, kept: &mut Kept) -> Reported {
+/// Calls `jitlisten_code_loaded`.
+pub(crate) fn report_code(input: &mut Input<'_>, buffers: &mut Buffers) -> Reported {
     let mistake = Mistake::read(input);
-    let (names, mut functions) = functions(input);
-    let (files, lines) = lines(input, &functions);
-    let eh_frame = eh_frame(input, &functions);
-    let (eh_frame, eh_frame_size) = eh_frame.map_or((ptr::null(), 0), |bytes| kept.keep(bytes));
+    let (names, mut functions) = read_functions(input);
+    let (files, lines) = read_lines(input, &functions);
+    let eh_frame = read_eh_frame(input, &functions);
+    let (eh_frame, eh_frame_size) = eh_frame.map_or((ptr::null(), 0), |bytes| buffers.keep(bytes));
     let expected = expected_of_code(&names, &functions, &files, &lines, (eh_frame, eh_frame_size));
 
     let mut code = api::Code {
@@ -115,42 +115,42 @@ pub(crate) fn code(input: &mut Input<'_>, kept: &mut Kept) -> Reported {
     match mistake {
         Mistake::SmallSize => code.size = usize::from(input.u8()) % 24,
         Mistake::NoArray => (code.functions, code.function_count) = (ptr::null(), 1),
-        Mistake::ArrayAskew => (code.functions, code.function_count) = (askew(), 1),
+        Mistake::MisalignedArray => (code.functions, code.function_count) = (misaligned(), 1),
         Mistake::HugeCount => code.function_count = usize::MAX / input.choose(&[1, 2, 24, 25]),
-        Mistake::SecondArrayAskew => (code.lines, code.line_count) = (askew(), 1),
+        Mistake::MisalignedSecondArray => (code.lines, code.line_count) = (misaligned(), 1),
         Mistake::EhFrameNull => (code.eh_frame, code.eh_frame_size) = (ptr::null(), 1),
         Mistake::EhFrameWraps => (code.eh_frame, code.eh_frame_size) = (8 as *const u8, usize::MAX),
         _ => {}
     }
     let structure = match mistake {
         Mistake::NullStructure => ptr::null(),
-        Mistake::StructureAskew => askew(),
+        Mistake::MisalignedStructure => misaligned(),
         _ => &raw const code,
     };
     let mut id = 0;
     let output = mistake.output(&mut id);
-    // SAFETY: the output is null, misaligned or writable; the header allows all else.
+    // SAFETY: the output is null, misaligned or writable; the header allows any other argument.
     let status = call(|| unsafe { api::jitlisten_code_loaded(structure, output) });
     let expected = if mistake == Mistake::None { expected } else { Expected::InvalidArgument };
     Reported { status, id, expected }
 }
 
-fn functions(input: &mut Input<'_>) -> (Vec<Text>, Vec<api::Function>) {
+fn read_functions(input: &mut Input<'_>) -> (Vec<Text>, Vec<api::Function>) {
     let count = match input.u8() {
         255 => 300,
-        few => u64::from(few % 9),
+        small => u64::from(small % 9),
     };
     let mut names = Vec::new();
     let mut functions: Vec<api::Function> = Vec::new();
     for index in 0..count {
-        // Many are side by side, and have one name.
+        // Many functions are adjacent and share one name.
         let name = if count > 9 && index > 0 { Text::null() } else { Text::name(input) };
         let (address, size) = match (count, functions.last()) {
             (300, Some(last)) => (last.address.wrapping_add(16), last.size),
             _ => (memory::address(input), memory::size(input)),
         };
-        let start = functions.first().filter(|_| count > 9).map_or(name.start, |first| first.name);
-        functions.push(api::Function { address, size, name: start });
+        let name_pointer = functions.first().filter(|_| count > 9).map_or(name.start, |first| first.name);
+        functions.push(api::Function { address, size, name: name_pointer });
         names.push(name);
     }
     if count > 9 {
@@ -159,14 +159,14 @@ fn functions(input: &mut Input<'_>) -> (Vec<Text>, Vec<api::Function>) {
     (names, functions)
 }
 
-fn lines(input: &mut Input<'_>, functions: &[api::Function]) -> (Vec<Text>, Vec<api::Line>) {
+fn read_lines(input: &mut Input<'_>, functions: &[api::Function]) -> (Vec<Text>, Vec<api::Line>) {
     let count = input.u8() % 12;
     let mut files = Vec::new();
     let mut lines = Vec::new();
     for _ in 0..count {
         let file = Text::name(input);
-        let near = functions.get(usize::from(input.u8()) % 9).map(|function| function.address);
-        let address = match near {
+        let function_address = functions.get(usize::from(input.u8()) % 9).map(|function| function.address);
+        let address = match function_address {
             Some(address) => address.wrapping_add(u64::from(input.u8())),
             None => memory::address(input),
         };
@@ -181,17 +181,17 @@ fn lines(input: &mut Input<'_>, functions: &[api::Function]) -> (Vec<Text>, Vec<
     (files, lines)
 }
 
-/// An `.eh_frame`, true or not.
-fn eh_frame(input: &mut Input<'_>, functions: &[api::Function]) -> Option<Vec<u8>> {
+/// Builds an `.eh_frame`, valid or not.
+fn read_eh_frame(input: &mut Input<'_>, functions: &[api::Function]) -> Option<Vec<u8>> {
     match input.u8() {
         0..=119 => None,
         kind @ 120..=219 => {
-            // Entries with absolute addresses, so that it does not matter where they are.
+            // Absolute addresses make the entries independent of their position.
             let rules = |function: &api::Function| tables::Function { start: function.address, size: function.size };
             let mut bytes = tables::encode(functions.iter().map(rules), kind & 1 == 0);
             if kind >= 200 && !bytes.is_empty() {
-                let at = usize::from(input.u16()) % bytes.len();
-                bytes[at] = input.u8();
+                let offset = usize::from(input.u16()) % bytes.len();
+                bytes[offset] = input.u8();
             }
             Some(bytes)
         }
@@ -202,7 +202,7 @@ fn eh_frame(input: &mut Input<'_>, functions: &[api::Function]) -> Option<Vec<u8
     }
 }
 
-/// The library reads what it is given; here it is known.
+/// Computes the expected effect from the input, which the library must parse.
 fn expected_of_code(
     names: &[Text],
     functions: &[api::Function],
@@ -214,18 +214,19 @@ fn expected_of_code(
     let ranges: Option<Vec<AddressRange>> = functions.iter().map(range).collect();
     let Some(ranges) = ranges else { return Expected::InvalidArgument };
     let names = names.iter().map(|text| &*text.bytes).cycle();
-    let reported: Vec<_> = ranges.iter().zip(names).map(|(&range, name)| raw::Function::new(range, name)).collect();
+    let raw_functions: Vec<_> =
+        ranges.iter().zip(names).map(|(&range, name)| raw::Function::new(range, name)).collect();
     let row = |line: &api::Line, file| raw::Line::new(Address(line.address), file, line.line).column(line.column);
     let rows = lines.iter().zip(files).map(|(line, file)| row(line, &*file.bytes));
     let rows: Vec<raw::Line<'_>> = rows.collect();
     let eh_frame = AddressRange::new(Address(eh_frame.0 as u64), eh_frame.1 as u64).filter(|range| !range.is_empty());
-    let mut code = raw::Code::new(Machine::HERE, &reported).lines(&rows);
+    let mut code = raw::Code::new(Machine::HERE, &raw_functions).lines(&rows);
     code.eh_frame = eh_frame;
-    let impossible = |function: &raw::Function<'_>| {
+    let is_invalid = |function: &raw::Function<'_>| {
         let size = function.range.size();
         size == 0 || size > u64::from(u32::MAX) || function.name.is_empty() || function.range.start() == Address(0)
     };
-    if reported.is_empty() || reported.iter().any(impossible) {
+    if raw_functions.is_empty() || raw_functions.iter().any(is_invalid) {
         return Expected::NotUnderstood;
     }
     match raw::encode(&code).and_then(|object| LoadedObject::parse(&object)) {
@@ -235,7 +236,7 @@ fn expected_of_code(
     }
 }
 
-/// What is reported: real objects, some of them changed.
+/// Real objects to report, some of them modified.
 const OBJECTS: [&[u8]; 7] = [
     include_bytes!("../../../jitlisten/testdata/lli-14-mcjit-plain.o"),
     include_bytes!("../../../jitlisten/testdata/lli-14-mcjit-dwarf4.o"),
@@ -246,10 +247,10 @@ const OBJECTS: [&[u8]; 7] = [
     include_bytes!("../../../jitlisten/testdata/clang-22-aarch64-dwarf5.o"),
 ];
 
-/// jitlisten_object_loaded
-pub(crate) fn object(input: &mut Input<'_>) -> Reported {
+/// Calls `jitlisten_object_loaded`.
+pub(crate) fn report_object(input: &mut Input<'_>) -> Reported {
     let mistake = Mistake::read(input);
-    let elf = elf(input);
+    let elf = read_elf(input);
     let count = input.u8() % 6;
     let mut names = Vec::new();
     let mut sections = Vec::new();
@@ -267,7 +268,7 @@ pub(crate) fn object(input: &mut Input<'_>) -> Reported {
             start = ptr::null();
             mistake
         }
-        Mistake::StructureAskew => {
+        Mistake::MisalignedStructure => {
             (start, size) = (ptr::null(), size.max(1));
             mistake
         }
@@ -279,8 +280,8 @@ pub(crate) fn object(input: &mut Input<'_>) -> Reported {
             (array, count) = (ptr::null(), 1);
             mistake
         }
-        Mistake::ArrayAskew => {
-            (array, count) = (askew(), 1);
+        Mistake::MisalignedArray => {
+            (array, count) = (misaligned(), 1);
             mistake
         }
         Mistake::HugeCount => {
@@ -292,13 +293,13 @@ pub(crate) fn object(input: &mut Input<'_>) -> Reported {
     };
     let mut id = 0;
     let output = mistake.output(&mut id);
-    // SAFETY: the output is null, misaligned or writable; the header allows all else.
+    // SAFETY: the output is null, misaligned or writable; the header allows any other argument.
     let status = call(|| unsafe { api::jitlisten_object_loaded(start, size, array, count, output) });
     let expected = if mistake == Mistake::None { expected } else { Expected::InvalidArgument };
     Reported { status, id, expected }
 }
 
-fn elf(input: &mut Input<'_>) -> Vec<u8> {
+fn read_elf(input: &mut Input<'_>) -> Vec<u8> {
     let kind = usize::from(input.u8());
     let Some(object) = OBJECTS.get(kind % 8) else {
         let size = usize::from(input.u16());
@@ -306,8 +307,8 @@ fn elf(input: &mut Input<'_>) -> Vec<u8> {
     };
     let mut object = object.to_vec();
     for _ in 0..input.u8() % 8 {
-        let at = usize::from(input.u16()) % object.len();
-        object[at] = input.u8();
+        let offset = usize::from(input.u16()) % object.len();
+        object[offset] = input.u8();
     }
     if kind >= 248 {
         object.truncate(usize::from(input.u16()));
@@ -323,14 +324,14 @@ fn expected_of_object(elf: &[u8], names: &[Text], sections: &[api::Section]) -> 
     if !placed.is_empty() && set_section_addresses(&mut elf, &placed).is_err() {
         return Expected::NotUnderstood;
     }
-    Expected::of(LoadedObject::parse(&elf))
+    Expected::from_parsed(LoadedObject::parse(&elf))
 }
 
-/// jitlisten_unwind_register: the status, and the registration.
-pub(crate) fn unwind(input: &mut Input<'_>) -> (i32, u64, bool) {
+/// Calls `jitlisten_unwind_register`. Returns the status, the registration, and true if an argument was invalid.
+pub(crate) fn register_unwind(input: &mut Input<'_>) -> (i32, u64, bool) {
     let mistake = Mistake::read(input);
-    let (_, functions) = functions(input);
-    let bytes = eh_frame(input, &functions).unwrap_or_default();
+    let (_, functions) = read_functions(input);
+    let bytes = read_eh_frame(input, &functions).unwrap_or_default();
     let (mut start, mut size) = (bytes.as_ptr(), bytes.len());
     let mut text = memory::address(input);
     let mut text_size = memory::size(input) as usize;
@@ -339,7 +340,7 @@ pub(crate) fn unwind(input: &mut Input<'_>) -> (i32, u64, bool) {
             start = ptr::null();
             true
         }
-        Mistake::StructureAskew => {
+        Mistake::MisalignedStructure => {
             (start, size) = (ptr::null(), size.max(1));
             true
         }
@@ -354,24 +355,25 @@ pub(crate) fn unwind(input: &mut Input<'_>) -> (i32, u64, bool) {
         Mistake::NoOutput | Mistake::MisalignedOutput => true,
         _ => text.checked_add(text_size as u64).is_none(),
     };
-    let mut out = 0;
-    let output = if invalid { mistake.output(&mut out) } else { &raw mut out };
+    let mut registration = 0;
+    let output = if invalid { mistake.output(&mut registration) } else { &raw mut registration };
     // SAFETY: the output is null, misaligned or writable. The code that the tables describe never runs.
     let status = call(|| unsafe { api::jitlisten_unwind_register(start, size, text, text_size, output) });
-    (status, out, invalid)
+    (status, registration, invalid)
 }
 
-/// Unwind tables that are true of functions like those in [`crate::memory`].
+/// Unwind tables that are correct for functions like those in [`crate::memory`].
 mod tables {
     pub(super) struct Function {
         pub(super) start: u64,
         pub(super) size: u64,
     }
 
-    /// Version 1, `zR`, factors 1 and -8, return address 16, pointers absolute; the CFA is `%rsp` + 8.
+    /// Version 1, augmentation `zR`, alignment factors 1 and -8, return address register 16, absolute pointers; the CFA
+    /// is `%rsp` + 8.
     const CIE: [u8; 24] = [20, 0, 0, 0, 0, 0, 0, 0, 1, b'z', b'R', 0, 1, 0x78, 16, 1, 0, 0x0c, 7, 8, 0x90, 1, 0, 0];
 
-    pub(super) fn encode(functions: impl Iterator<Item = Function>, ended: bool) -> Vec<u8> {
+    pub(super) fn encode(functions: impl Iterator<Item = Function>, with_terminator: bool) -> Vec<u8> {
         let mut bytes = CIE.to_vec();
         for function in functions {
             let mut entry = Vec::new();
@@ -382,7 +384,7 @@ mod tables {
             entry.extend([0, 0x41, 0x0e, 16, 0x86, 2, 0, 0]);
             bytes.extend(entry);
         }
-        if ended {
+        if with_terminator {
             bytes.extend([0; 4]);
         }
         bytes

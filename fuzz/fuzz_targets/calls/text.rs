@@ -1,19 +1,19 @@
-//! Names, of functions, files and sections: all that there should be, and what there should not.
+//! Names of functions, files and sections, valid and invalid.
 
 use std::ffi::{CString, c_char};
 use std::ptr;
 
 use crate::input::Input;
 
-/// Where a text is, and what the library should find there.
+/// A C string for the library, and the bytes that the library should read.
 pub(crate) struct Text {
     pub(crate) start: *const c_char,
-    /// A null pointer is an empty text.
+    /// Empty for a null pointer.
     pub(crate) bytes: Vec<u8>,
     _owner: Option<CString>,
 }
 
-const USUAL: &[&[u8]] = &[
+const VALID_NAMES: &[&[u8]] = &[
     b"alpha",
     b"beta",
     b"gamma",
@@ -24,7 +24,7 @@ const USUAL: &[&[u8]] = &[
     b"/source/another file.raw",
 ];
 
-const UNUSUAL: &[&[u8]] = &[
+const UNUSUAL_NAMES: &[&[u8]] = &[
     b"f",
     b"  two  spaces  ",
     b"a\nb 0 0 c",
@@ -41,7 +41,7 @@ const SECTIONS: &[&[u8]] =
     &[b".text", b".ltext", b".eh_frame", b".text.hot", b".debug_line", b".rodata", b".text", b".symtab"];
 
 impl Text {
-    fn of(bytes: &[u8]) -> Text {
+    fn from_bytes(bytes: &[u8]) -> Text {
         let bytes: Vec<u8> = bytes.iter().copied().take_while(|&byte| byte != 0).collect();
         let owner = CString::new(bytes.clone()).expect("without zeros");
         Text { start: owner.as_ptr(), bytes, _owner: Some(owner) }
@@ -52,23 +52,23 @@ impl Text {
     }
 
     pub(crate) fn name(input: &mut Input<'_>) -> Text {
-        Text::mostly(input, USUAL)
+        Text::choose(input, VALID_NAMES)
     }
 
     pub(crate) fn section(input: &mut Input<'_>) -> Text {
-        Text::mostly(input, SECTIONS)
+        Text::choose(input, SECTIONS)
     }
 
-    fn mostly(input: &mut Input<'_>, usual: &[&[u8]]) -> Text {
+    fn choose(input: &mut Input<'_>, common: &[&[u8]]) -> Text {
         match input.u8() {
-            0..=159 => Text::of(input.choose(usual)),
-            160..=191 => Text::of(input.choose(UNUSUAL)),
+            0..=159 => Text::from_bytes(input.choose(common)),
+            160..=191 => Text::from_bytes(input.choose(UNUSUAL_NAMES)),
             192..=239 => {
                 let size = usize::from(input.u8() & 63);
-                Text::of(input.bytes(size))
+                Text::from_bytes(input.bytes(size))
             }
-            240..=243 => Text::of(&[b'x'].repeat(usize::from(input.u16()) % 6000)),
-            244..=246 => Text::of(b""),
+            240..=243 => Text::from_bytes(&[b'x'].repeat(usize::from(input.u16()) % 6000)),
+            244..=246 => Text::from_bytes(b""),
             _ => Text::null(),
         }
     }

@@ -1,4 +1,4 @@
-//! AArch64: only functions with a frame pointer, read word by word; `unwind-register` knows the words and the prologue.
+//! AArch64: supports only functions with a frame pointer. Decoding and prologue analysis are in `unwind-register`.
 //!
 //! ```text
 //!   stp x29, x30, [sp, #-48]!      CFA = sp+0       | sub sp, sp, #48; stp x29, x30, [sp, #32]
@@ -7,17 +7,17 @@
 //!   ldp x29, x30, [sp], #48        CFA = x29+48     | ldp x29, x30, [sp, #32]; add sp, sp, #48
 //!   ret                            CFA = sp+0
 //! ```
-//! Only `x29` and `x30` get rules: for the other registers the compiler's own entries are needed.
+//! Only `x29` and `x30` get rules; the other registers would need the compiler's own entries.
 //!
 //! A compiler that keeps a frame pointer uses `x29` for nothing else between prologue and epilogue, so the body need
-//! not be followed. Source: Arm Architecture Reference Manual, C6.2 (encodings); AAPCS64, 6.4.6.
+//! not be analysed. Sources: Arm Architecture Reference Manual, C6.2 (encodings); AAPCS64, 6.4.6.
 
 use unwind_register::aarch64::{Prologue, Word, prologue, words};
 
 use super::rows::{self, Cfa, SavedRegister, UnwindRow};
 use crate::Offset;
 
-/// DWARF numbers (AADWARF64, 4.1).
+/// DWARF register numbers (AADWARF64, 4.1).
 pub(super) const SP: u16 = 31;
 pub(super) const X29: u16 = 29;
 pub(super) const X30: u16 = 30;
@@ -26,46 +26,46 @@ pub(super) fn keeps_frame_pointer(code: &[u8]) -> bool {
     prologue(code).is_some()
 }
 
-/// The state before an instruction: the CFA, and where `x29` and `x30` are (`CFA - address`).
+/// Unwind state before an instruction: the CFA, and `CFA - address` of the saved `x29` and `x30`.
 #[derive(Clone, Copy)]
-struct Known {
+struct State {
     cfa: Cfa,
     slot: Option<i64>,
 }
 
-/// See [`synthesise`](super::synthesise).
+/// Derives the unwind rows; see [`synthesise`](super::synthesise).
 pub(super) fn synthesise(code: &[u8]) -> Option<Vec<UnwindRow>> {
-    let Prologue { end: body_at, frame } = prologue(code)?;
+    let Prologue { end: body_start, frame } = prologue(code)?;
     if words(code).any(|(_, word)| word == Word::Sign) {
         return None;
     }
-    let body = Known { cfa: Cfa { register: X29, offset: frame }, slot: Some(frame) };
-    let mut known = Known { cfa: Cfa { register: SP, offset: 0 }, slot: None };
+    let body = State { cfa: Cfa { register: X29, offset: frame }, slot: Some(frame) };
+    let mut state = State { cfa: Cfa { register: SP, offset: 0 }, slot: None };
     let mut rows = Vec::new();
     for (offset, word) in words(code) {
-        rows::push(&mut rows, known.row(offset));
-        known = match word {
-            _ if offset + 4 == body_at => body,
+        rows::push(&mut rows, state.row(offset));
+        state = match word {
+            _ if offset + 4 == body_start => body,
             Word::Leave => body,
             Word::RestoreFrame { at, moved } => {
-                // The pair lay at sp + at, which is CFA - slot.
-                let offset = at.checked_add(known.slot?)?.checked_sub(moved)?;
-                Known { cfa: Cfa { register: SP, offset }, slot: None }
+                // The register pair is at sp + at, which is CFA - slot.
+                let offset = at.checked_add(state.slot?)?.checked_sub(moved)?;
+                State { cfa: Cfa { register: SP, offset }, slot: None }
             }
-            Word::UnknownSp | Word::SpFromFrame(_) if known.cfa.register == SP => return None,
-            _ => known.after(word),
+            Word::UnknownSp | Word::SpFromFrame(_) if state.cfa.register == SP => return None,
+            _ => state.advance(word),
         };
     }
     Some(rows)
 }
 
-impl Known {
-    fn after(mut self, word: Word) -> Self {
+impl State {
+    fn advance(mut self, word: Word) -> Self {
         if self.cfa.register != SP {
             return self;
         }
         match word {
-            Word::MoveSp(by) => self.cfa.offset -= by,
+            Word::MoveSp(amount) => self.cfa.offset -= amount,
             Word::SaveFrame { at, moved } => {
                 self.cfa.offset -= moved;
                 self.slot = Some(self.cfa.offset - at);

@@ -1,11 +1,11 @@
-//! Encodes rows as an `.eh_frame` section.
+//! Encoder for unwind rows as an `.eh_frame` section.
 //!
 //! ```text
 //!   CIE   "zR", pointers DW_EH_PE_pcrel | DW_EH_PE_sdata8     one
 //!   FDE   start, length, DW_CFA_*                             one for each function
 //!   0000                                                      terminator
 //! ```
-//! 64-bit pointers, as LLVM writes in the large code model: the section may lie anywhere.
+//! Pointers have 64 bits, as LLVM writes in the large code model, so the section may be mapped anywhere.
 //!
 //! Format: Linux Standard Base Core 5.0, 10.6; DWARF 5, 6.4.2.
 
@@ -18,35 +18,35 @@ use gimli::{DW_EH_PE_pcrel, DW_EH_PE_sdata8, DwEhPe, Encoding, Format, LittleEnd
 use super::rows::{SavedRegister, UnwindRow};
 use crate::{Address, AddressRange, Error, Machine};
 
-/// A function and its rules.
+/// Unwind rules of a function.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FunctionRules {
-    /// All of its code.
+    /// Code range of the whole function.
     pub range: AddressRange,
-    /// As [`synthesise`](super::synthesise) gives them.
+    /// Unwind rows, as returned by [`synthesise`](super::synthesise).
     pub rows: Vec<UnwindRow>,
 }
 
-/// A place for the section of `functions`, sorted by address, that is copied at once and mapped nowhere: behind the
-/// last of them.
+/// Returns an address at which the section of `functions` (sorted by address) can be encoded, if it is only copied and
+/// never mapped: the first aligned address after the last function.
 ///
-/// It must not overlap them. A pointer relative to its own place that happens to be 0 is null to readers that read it
-/// as libgcc does, and the function is left out.
+/// The section must not overlap the functions. A pc-relative pointer that happens to be 0 would be read as null by
+/// libgcc and similar readers, which then skip the function.
 pub fn place_behind(functions: &[FunctionRules]) -> Address {
     let end = functions.last().map_or(0, |function| function.range.end().0);
     Address(end.next_multiple_of(8))
 }
 
-/// An `.eh_frame` section for `functions` that will be mapped at `section`, which overlaps none of them: see
+/// Encodes an `.eh_frame` section for `functions`, to be mapped at `section`, which must not overlap any of them; see
 /// [`place_behind`].
 ///
 /// # Errors
-/// When an offset does not fit the encoding, which no function smaller than 4 GiB has.
+/// If an offset does not fit the encoding; impossible for functions smaller than 4 GiB.
 pub fn encode(functions: &[FunctionRules], machine: Machine, section: Address) -> Result<Vec<u8>, Error> {
     let mut table = FrameTable::default();
     let cie = table.add_cie(cie(machine));
     for function in functions {
-        // The writer believes that the section is at 0, so everything is relative to where it will be.
+        // The writer assumes that the section is mapped at 0, so make addresses relative to its actual address.
         let start = function.range.start().0.wrapping_sub(section.0);
         let length = u32::try_from(function.range.size()).map_err(|_| gimli::write::Error::ValueTooLarge)?;
         let mut fde = FrameDescriptionEntry::new(WriteAddress::Constant(start), length);
@@ -85,18 +85,18 @@ fn instructions(fde: &mut FrameDescriptionEntry, rows: &[UnwindRow], machine: Ma
     };
     let (mut cfa, mut saved): (_, &[SavedRegister]) = (initial, &[]);
     for row in rows {
-        let at = u32::try_from(row.offset.0).map_err(|_| gimli::write::Error::ValueTooLarge)?;
+        let offset_in_function = u32::try_from(row.offset.0).map_err(|_| gimli::write::Error::ValueTooLarge)?;
         let offset = i32::try_from(row.cfa.offset).map_err(|_| gimli::write::Error::ValueTooLarge)?;
         if cfa != (row.cfa.register, offset) {
             cfa = (row.cfa.register, offset);
-            fde.add_instruction(at, CallFrameInstruction::Cfa(Register(cfa.0), cfa.1));
+            fde.add_instruction(offset_in_function, CallFrameInstruction::Cfa(Register(cfa.0), cfa.1));
         }
-        for gone in saved.iter().filter(|old| row.saved.iter().all(|new| new.register != old.register)) {
-            fde.add_instruction(at, CallFrameInstruction::Restore(Register(gone.register)));
+        for dropped in saved.iter().filter(|old| row.saved.iter().all(|new| new.register != old.register)) {
+            fde.add_instruction(offset_in_function, CallFrameInstruction::Restore(Register(dropped.register)));
         }
         for new in row.saved.iter().filter(|new| !saved.contains(new)) {
             let offset = i32::try_from(new.offset).map_err(|_| gimli::write::Error::ValueTooLarge)?;
-            fde.add_instruction(at, CallFrameInstruction::Offset(Register(new.register), offset));
+            fde.add_instruction(offset_in_function, CallFrameInstruction::Offset(Register(new.register), offset));
         }
         saved = &row.saved;
     }

@@ -1,4 +1,4 @@
-//! Derived rules agree with those of compilers.
+//! Comparison of derived unwind rules with those of compilers.
 
 use gimli::{BaseAddresses, CfaRule, CieOrFde, EhFrame, LittleEndian, UnwindContext, UnwindSection};
 use object::{Object, ObjectSection};
@@ -7,10 +7,10 @@ use super::*;
 use crate::loaded_object::relocate::relocated_where;
 use crate::{AddressRange, LoadedObject, Offset};
 
-/// From which address on which CFA holds; `None` for an expression.
+/// CFA rule from each address on; `None` for an expression.
 type Rows = Vec<(u64, Option<Cfa>)>;
 
-/// Bytes and where they are.
+/// Text sections and `.eh_frame` of a file, with their addresses.
 struct Image {
     text: Vec<(Address, Vec<u8>)>,
     eh_frame: (Address, Vec<u8>),
@@ -21,44 +21,44 @@ impl Image {
         let (start, bytes) = self.text.iter().find(|(start, bytes)| {
             AddressRange::new(*start, bytes.len() as u64).is_some_and(|text| text.covers(range))
         })?;
-        let at = (range.start().0 - start.0) as usize;
-        bytes.get(at..at + range.size() as usize)
+        let offset = (range.start().0 - start.0) as usize;
+        bytes.get(offset..offset + range.size() as usize)
     }
 
     fn covered(&self) -> Vec<AddressRange> {
         covered(&self.eh_frame.1, self.eh_frame.0).expect("a compiler's .eh_frame")
     }
 
-    /// What the compiler says: the functions and their rows.
+    /// Rows of the compiler, by function.
     fn rows(&self) -> Vec<(AddressRange, Rows)> {
         rows(&self.eh_frame.1, self.eh_frame.0)
     }
 }
 
-fn rows(eh_frame: &[u8], at: Address) -> Vec<(AddressRange, Rows)> {
+fn rows(eh_frame: &[u8], address: Address) -> Vec<(AddressRange, Rows)> {
     let mut section = EhFrame::new(eh_frame, LittleEndian);
     section.set_address_size(8);
     section.set_vendor(gimli::Vendor::AArch64);
-    let bases = BaseAddresses::default().set_eh_frame(at.0);
-    let (mut context, mut found) = (UnwindContext::new(), Vec::new());
+    let bases = BaseAddresses::default().set_eh_frame(address.0);
+    let (mut context, mut functions) = (UnwindContext::new(), Vec::new());
     let mut entries = section.entries(&bases);
     while let Some(entry) = entries.next().expect("an entry") {
         let CieOrFde::Fde(partial) = entry else { continue };
         let fde = partial.parse(EhFrame::cie_from_offset).expect("an FDE");
-        let (mut table, mut here) = (fde.rows(&section, &bases, &mut context).expect("rows"), Vec::new());
+        let (mut table, mut function_rows) = (fde.rows(&section, &bases, &mut context).expect("rows"), Vec::new());
         while let Some(row) = table.next_row().expect("a row") {
             let cfa = match row.cfa() {
                 CfaRule::RegisterAndOffset { register, offset } => Some(Cfa { register: register.0, offset: *offset }),
                 CfaRule::Expression(_) => None,
             };
-            here.push((row.start_address(), cfa));
+            function_rows.push((row.start_address(), cfa));
         }
-        found.push((AddressRange::new(Address(fde.initial_address()), fde.len()).expect("a range"), here));
+        functions.push((AddressRange::new(Address(fde.initial_address()), fde.len()).expect("a range"), function_rows));
     }
-    found
+    functions
 }
 
-fn says(rows: &[(u64, Option<Cfa>)], address: u64) -> Option<Cfa> {
+fn cfa_at(rows: &[(u64, Option<Cfa>)], address: u64) -> Option<Cfa> {
     rows.iter().rfind(|(start, _)| *start <= address)?.1
 }
 
@@ -66,20 +66,20 @@ fn fixture(name: &str) -> Image {
     let path = format!("{}/testdata/{name}", env!("CARGO_MANIFEST_DIR"));
     let bytes = std::fs::read(path).expect("the object is in the repository");
     let object = LoadedObject::parse(&bytes).expect("an object");
-    // Calls on AArch64 are not relocated here; their targets do not matter.
-    let wanted: fn(&[u8]) -> bool = match object.machine() {
+    // AArch64 calls are not relocated here; their targets do not matter.
+    let is_wanted: fn(&[u8]) -> bool = match object.machine() {
         Machine::X86_64 => |name| name == b".eh_frame" || name.contains(&b't') && name.ends_with(b"text"),
         Machine::Aarch64 => |name| name == b".eh_frame",
     };
-    let mut sections = relocated_where(&bytes, wanted).expect("relocations");
-    let plain = object::File::parse(&*bytes).expect("an object");
+    let mut sections = relocated_where(&bytes, is_wanted).expect("relocations");
+    let file = object::File::parse(&*bytes).expect("an object");
     sections.extend(
-        plain
-            .sections()
+        file.sections()
             .filter(|s| s.kind() == object::SectionKind::Text)
             .map(|section| (section.name().expect("a name").into(), section.data().expect("bytes").into())),
     );
-    let bytes_of = |name: &str| sections.iter().find(|(known, _)| **known == *name).map(|(_, b)| b.to_vec());
+    let bytes_of =
+        |name: &str| sections.iter().find(|(section_name, _)| **section_name == *name).map(|(_, b)| b.to_vec());
     let text = object.text().iter();
     Image {
         text: text.map(|t| (t.range.start(), bytes_of(&t.section).expect("bytes"))).collect(),
@@ -101,109 +101,112 @@ fn linked(file: &[u8]) -> Image {
     Image { text: vec![section(".text")], eh_frame: section(".eh_frame") }
 }
 
-/// What a comparison of every instruction that can be reached has found.
+/// Result of a comparison at every reachable instruction.
 #[derive(Debug)]
 struct Comparison {
-    understood: usize,
+    analysed: usize,
     functions: usize,
     instructions: usize,
-    differ: Vec<String>,
+    differences: Vec<String>,
 }
 
-/// Pieces of functions (GCC's `.cold`), which are not entered by a call, are left out.
+/// Compares the derived CFA with the compiler's. Parts of functions (GCC's `.cold`), which are not entered by a call,
+/// are omitted.
 fn compare(image: &Image) -> Comparison {
-    let (mut understood, mut instructions) = (0, 0);
+    let (mut analysed, mut instructions) = (0, 0);
     let mut functions = image.rows();
     let at_entry = Some(Cfa { register: x86_64::RSP, offset: 8 });
     functions.retain(|(_, rows)| rows.first().is_some_and(|(_, cfa)| *cfa == at_entry));
-    let mut differ = Vec::new();
+    let mut differences = Vec::new();
     for (range, rows) in &functions {
         let Some(code) = image.code(*range) else { continue };
         let Some(states) = x86_64::states(code, range.start()) else { continue };
-        understood += 1;
+        analysed += 1;
         for (offset, state) in states {
             let address = range.start().0 + offset;
-            let Some(says) = says(rows, address) else { continue };
+            let Some(expected) = cfa_at(rows, address) else { continue };
             instructions += 1;
-            if !state.agrees(says) {
-                differ.push(format!("{range} at {address:#x}: compiler {says:?}, here {state:?}"));
+            if !state.agrees(expected) {
+                differences.push(format!("{range} at {address:#x}: compiler {expected:?}, here {state:?}"));
             }
         }
     }
-    Comparison { understood, functions: functions.len(), instructions, differ }
+    Comparison { analysed, functions: functions.len(), instructions, differences }
 }
 
-/// LLVM's tables are not exact around a `push` or `add rsp`: a row may come an instruction late. In libLLVM-14 that is
-/// so for 255 of 11.9 million instructions, in 137 places, and in each of them the code is right.
+/// LLVM's tables are inaccurate around `push` and `add rsp`: a row may start an instruction late. In libLLVM-14 this
+/// affects 255 of 11.9 million instructions, in 137 places; in each of them the derived rule is right.
 #[test]
 fn agrees_with_rustc_about_this_program() {
     let compare: fn(&Image) -> Comparison = if cfg!(target_arch = "aarch64") { compare_aarch64 } else { compare };
-    let found = compare(&this_program());
-    assert!(found.understood > found.functions / 2 && found.instructions > 10_000, "{found:?}");
-    // On AArch64 rustc writes empty entries for functions that never return.
-    let share = if cfg!(target_arch = "aarch64") { 1_000 } else { 10_000 };
-    assert!(found.differ.len() * share <= found.instructions, "{found:#?}");
+    let comparison = compare(&this_program());
+    assert!(comparison.analysed > comparison.functions / 2 && comparison.instructions > 10_000, "{comparison:?}");
+    // On AArch64, rustc writes empty entries for functions that never return.
+    let max_difference_ratio = if cfg!(target_arch = "aarch64") { 1_000 } else { 10_000 };
+    assert!(comparison.differences.len() * max_difference_ratio <= comparison.instructions, "{comparison:#?}");
 }
 
-/// The same for AArch64, where only functions with a frame pointer are understood, and compilers may count from `sp`
-/// all the same: then both have to agree about where the caller's `x29` is, which is where `x29` points.
+/// Compares the derived rules for AArch64, where only functions with a frame pointer are supported. Compilers may still
+/// use `sp` as the base; then both must agree on the slot of the caller's `x29`, which is where `x29` points.
 fn compare_aarch64(image: &Image) -> Comparison {
     let mut section = EhFrame::new(&image.eh_frame.1, LittleEndian);
     section.set_address_size(8);
     section.set_vendor(gimli::Vendor::AArch64);
     let bases = BaseAddresses::default().set_eh_frame(image.eh_frame.0.0);
     let (mut context, mut entries) = (UnwindContext::new(), section.entries(&bases));
-    let mut found = Comparison { understood: 0, functions: 0, instructions: 0, differ: Vec::new() };
+    let mut comparison = Comparison { analysed: 0, functions: 0, instructions: 0, differences: Vec::new() };
     while let Some(entry) = entries.next().expect("an entry") {
         let CieOrFde::Fde(partial) = entry else { continue };
         let fde = partial.parse(EhFrame::cie_from_offset).expect("an FDE");
         let range = AddressRange::new(Address(fde.initial_address()), fde.len()).expect("a range");
         let Some(code) = image.code(range) else { continue };
-        found.functions += 1;
-        let Some(ours) = synthesise(code, range.start(), Machine::Aarch64) else { continue };
+        comparison.functions += 1;
+        let Some(derived) = synthesise(code, range.start(), Machine::Aarch64) else { continue };
         let mut table = fde.rows(&section, &bases, &mut context).expect("rows");
-        let mut first = true;
-        while let Some(row) = table.next_row().expect("a row") {
-            let CfaRule::RegisterAndOffset { register, offset } = *row.cfa() else { continue };
-            let says = Cfa { register: register.0, offset };
-            // A piece of a function is not entered by a call.
-            if std::mem::take(&mut first) {
-                if says != (Cfa { register: aarch64::SP, offset: 0 }) {
+        let mut is_first = true;
+        while let Some(expected_row) = table.next_row().expect("a row") {
+            let CfaRule::RegisterAndOffset { register, offset } = *expected_row.cfa() else { continue };
+            let expected = Cfa { register: register.0, offset };
+            // Skip parts of functions, which are not entered by a call.
+            if std::mem::take(&mut is_first) {
+                if expected != (Cfa { register: aarch64::SP, offset: 0 }) {
                     break;
                 }
-                found.understood += 1;
+                comparison.analysed += 1;
             }
-            let saved = match row.register(gimli::Register(aarch64::X29)) {
-                Some(gimli::RegisterRule::Offset(at)) => Some(at),
+            let saved = match expected_row.register(gimli::Register(aarch64::X29)) {
+                Some(gimli::RegisterRule::Offset(offset)) => Some(offset),
                 _ => None,
             };
-            for address in (row.start_address()..row.end_address()).step_by(4) {
-                let at = address - range.start().0;
-                let here = ours.iter().rfind(|row| row.offset.0 <= at).expect("a first row");
-                let frame = here.saved.iter().find(|saved| saved.register == aarch64::X29).map(|saved| saved.offset);
-                let from_frame = here.cfa.register == aarch64::X29 && says.register == aarch64::SP && saved == frame;
-                found.instructions += 1;
-                if here.cfa != says && !from_frame {
-                    found.differ.push(format!("{range} at {address:#x}: compiler {says:?}, {saved:?}, here {here:?}"));
+            for address in (expected_row.start_address()..expected_row.end_address()).step_by(4) {
+                let offset = address - range.start().0;
+                let row = derived.iter().rfind(|row| row.offset.0 <= offset).expect("a first row");
+                let frame = row.saved.iter().find(|saved| saved.register == aarch64::X29).map(|saved| saved.offset);
+                let from_frame = row.cfa.register == aarch64::X29 && expected.register == aarch64::SP && saved == frame;
+                comparison.instructions += 1;
+                if row.cfa != expected && !from_frame {
+                    comparison
+                        .differences
+                        .push(format!("{range} at {address:#x}: compiler {expected:?}, {saved:?}, here {row:?}"));
                 }
             }
         }
     }
-    found
+    comparison
 }
 
-/// Of either machine. `JITLISTEN_COMPARE=/lib/x86_64-linux-gnu/libm.so.6 cargo test -p jitlisten compare_file --
-/// --nocapture --ignored`
+/// Compares the rules of any file, of either machine: `JITLISTEN_COMPARE=/lib/x86_64-linux-gnu/libm.so.6 cargo test -p
+/// jitlisten compare_file -- --nocapture --ignored`
 #[test]
 #[ignore = "needs JITLISTEN_COMPARE, a file to compare with"]
 fn compare_file() {
     let path = std::env::var_os("JITLISTEN_COMPARE").expect("JITLISTEN_COMPARE");
     let file = std::fs::read(path).expect("a file");
     let compare: fn(&Image) -> Comparison = if file[18] == 183 { compare_aarch64 } else { compare };
-    let mut found = compare(&linked(&file));
-    let differ = found.differ.len();
-    found.differ.truncate(10);
-    panic!("{differ} differ: {found:#?}");
+    let mut comparison = compare(&linked(&file));
+    let difference_count = comparison.differences.len();
+    comparison.differences.truncate(10);
+    panic!("{difference_count} differ: {comparison:#?}");
 }
 
 #[test]
@@ -218,25 +221,25 @@ fn agrees_with_llvm_about_jit_code() {
         ("numba-0.68-llvm22-parallel-plain.o", 5),
         ("numba-0.68-llvm22-kernel-plain.o", 4),
     ] {
-        let found = compare(&fixture(name));
-        assert_eq!((found.understood, found.functions), (functions, functions), "{name}: {found:?}");
-        assert!(found.differ.is_empty(), "{name}: {found:#?}");
+        let comparison = compare(&fixture(name));
+        assert_eq!((comparison.analysed, comparison.functions), (functions, functions), "{name}: {comparison:?}");
+        assert!(comparison.differences.is_empty(), "{name}: {comparison:#?}");
     }
 }
 
-/// Rows made here, encoded and read again, say the same at every byte.
+/// Derived rows that are encoded and parsed again are equal at every byte.
 #[test]
 fn encoded_rows_read_back() {
     let image = fixture("numba-0.68-llvm22-plain.o");
-    let at = Address(image.eh_frame.0.0 + 0x10_0000_0000);
+    let section = Address(image.eh_frame.0.0 + 0x10_0000_0000);
     let rules: Vec<FunctionRules> = image.covered().into_iter().filter_map(|range| rules(&image, range)).collect();
     assert!(!rules.is_empty());
-    let bytes = encode(&rules, Machine::X86_64, at).expect("encoded");
-    assert_eq!(covered(&bytes, at).expect("readable"), rules.iter().map(|rule| rule.range).collect::<Vec<_>>());
-    for (rule, (_, read)) in rules.iter().zip(rows(&bytes, at)) {
+    let bytes = encode(&rules, Machine::X86_64, section).expect("encoded");
+    assert_eq!(covered(&bytes, section).expect("readable"), rules.iter().map(|rule| rule.range).collect::<Vec<_>>());
+    for (rule, (_, parsed)) in rules.iter().zip(rows(&bytes, section)) {
         for offset in 0..rule.range.size() {
             let row = rule.rows.iter().rfind(|row| row.offset.0 <= offset).expect("a first row");
-            assert_eq!(says(&read, rule.range.start().0 + offset), Some(row.cfa));
+            assert_eq!(cfa_at(&parsed, rule.range.start().0 + offset), Some(row.cfa));
         }
     }
 }
@@ -249,27 +252,28 @@ fn rules(image: &Image, range: AddressRange) -> Option<FunctionRules> {
 #[test]
 fn agrees_with_llvm_about_aarch64() {
     let image = fixture("clang-22-aarch64-dwarf5.o");
-    let mut understood = 0;
-    for (range, read) in image.rows() {
+    let mut analysed = 0;
+    for (range, expected_rows) in image.rows() {
         let code = image.code(range).expect("code");
         let rows = synthesise(code, range.start(), Machine::Aarch64);
         assert_eq!(rows.is_some(), super::aarch64::keeps_frame_pointer(code));
         let Some(rows) = rows else { continue };
-        understood += 1;
-        // LLVM counts from sp again when the epilogue begins, an instruction before it must.
-        let in_sp = read.iter().filter_map(|(_, cfa)| *cfa).take_while(|cfa| cfa.register == aarch64::SP).last();
+        analysed += 1;
+        // LLVM switches back to sp when the epilogue begins, an instruction earlier than necessary.
+        let last_sp_rule =
+            expected_rows.iter().filter_map(|(_, cfa)| *cfa).take_while(|cfa| cfa.register == aarch64::SP).last();
         for offset in (0..range.size()).step_by(4) {
             let row = rows.iter().rfind(|row| row.offset.0 <= offset).expect("a first row");
-            let says = says(&read, range.start().0 + offset);
-            let the_same = says == Some(row.cfa) || row.cfa.register == aarch64::X29 && says == in_sp;
-            assert!(the_same, "{range} at +{offset:#x}: {says:?}, here {row:?}");
+            let expected = cfa_at(&expected_rows, range.start().0 + offset);
+            let agrees = expected == Some(row.cfa) || row.cfa.register == aarch64::X29 && expected == last_sp_rule;
+            assert!(agrees, "{range} at +{offset:#x}: {expected:?}, here {row:?}");
         }
     }
-    assert_eq!(understood, 3);
+    assert_eq!(analysed, 3);
 }
 
-/// What LLVM 22 makes of three functions with frame pointers on AArch64: a register is pushed first, there is space
-/// below the frame record, or neither. Rules for all of them, encoded and read again, say the same.
+/// Three functions with frame pointers as compiled by LLVM 22 for AArch64: one pushes a register first, one has space
+/// below the frame record, one has neither. All rules, encoded and parsed again, are equal.
 #[test]
 fn encoded_rows_read_back_on_aarch64() {
     const GAMMA: &[u32] = &[0xfc1d_0fe8, 0xd280_0008, 0xa901_7bfd, 0x9100_43fd, 0xa941_7bfd, 0xfc43_07e8, 0xd65f_03c0];
@@ -286,27 +290,27 @@ fn encoded_rows_read_back_on_aarch64() {
         0xd65f_03c0,
     ];
     const ALPHA: &[u32] = &[0xa9bf_7bfd, 0x9100_03fd, 0x97ff_fff2, 0xa8c1_7bfd, 0xd65f_03c0];
-    let mut at = Address(0x10_0000);
+    let mut address = Address(0x10_0000);
     let mut rules = Vec::new();
     for words in [GAMMA, BETA, ALPHA] {
         let code: Vec<u8> = words.iter().flat_map(|word| word.to_le_bytes()).collect();
-        let range = AddressRange::new(at, code.len() as u64).expect("a range");
-        rules.push(FunctionRules { range, rows: synthesise(&code, at, Machine::Aarch64).expect("rows") });
-        at = range.end();
+        let range = AddressRange::new(address, code.len() as u64).expect("a range");
+        rules.push(FunctionRules { range, rows: synthesise(&code, address, Machine::Aarch64).expect("rows") });
+        address = range.end();
     }
     let bytes = encode(&rules, Machine::Aarch64, Address(0x20_0000)).expect("encoded");
-    let read = rows(&bytes, Address(0x20_0000));
-    assert_eq!(read.len(), rules.len());
-    for (rule, (range, read)) in rules.iter().zip(read) {
+    let parsed = rows(&bytes, Address(0x20_0000));
+    assert_eq!(parsed.len(), rules.len());
+    for (rule, (range, parsed)) in rules.iter().zip(parsed) {
         assert_eq!(rule.range, range);
         for offset in (0..range.size()).step_by(4) {
             let row = rule.rows.iter().rfind(|row| row.offset.0 <= offset).expect("a first row");
-            assert_eq!(says(&read, range.start().0 + offset), Some(row.cfa), "{range} at +{offset:#x}");
+            assert_eq!(cfa_at(&parsed, range.start().0 + offset), Some(row.cfa), "{range} at +{offset:#x}");
         }
     }
 }
 
-/// Registers of every kind, pushed in front of the frame record: each moves `sp`.
+/// Registers of every kind, pushed before the frame record; each push moves `sp`.
 #[test]
 fn what_is_pushed_first_on_aarch64_counts() {
     // str d8 / str q8 / str w19 / stp s8, s9 / stp w19, w20: [sp, #-N]!; stp x29, x30, [sp, #16]; add x29, sp, #16; ret
@@ -329,20 +333,22 @@ fn x86(code: &[u8]) -> Option<Vec<(u64, u16, i64)>> {
     Some(rows.into_iter().map(|row| (row.offset.0, row.cfa.register, row.cfa.offset)).collect())
 }
 
-/// LLVM schedules instructions between the two of the set-up; another push, a call or a branch ends it.
+/// LLVM schedules instructions between `push rbp` and `mov rbp, rsp`. Another push, a call or a branch in between means
+/// that there is no setup.
 #[test]
 fn a_frame_pointer_is_set_up_before_the_first_call_or_branch() {
-    let keeps = |between: &[u8]| {
-        let code = [&[0x55][..], between, &[0x48, 0x89, 0xe5, 0x5d, 0xc3]].concat();
+    let is_recognised = |instructions: &[u8]| {
+        let code = [&[0x55][..], instructions, &[0x48, 0x89, 0xe5, 0x5d, 0xc3]].concat();
         sets_up_frame_pointer(&code, Machine::X86_64)
     };
     // mov rax, [rdi]; vmovups ymm0, [rsi]; movabs rcx, 1
     let scheduled = [0x48, 0x8b, 0x07, 0xc5, 0xfc, 0x10, 0x06, 0x48, 0xb9, 1, 0, 0, 0, 0, 0, 0, 0];
-    assert!(keeps(&[]) && keeps(&scheduled));
+    assert!(is_recognised(&[]) && is_recognised(&scheduled));
     // push r15; sub rsp, 8; call rax; je; jmp; an invalid instruction
-    let ends: [&[u8]; 6] = [&[0x41, 0x57], &[0x48, 0x83, 0xec, 8], &[0xff, 0xd0], &[0x74, 0], &[0xeb, 0], &[0x06]];
-    for between in ends {
-        assert!(!keeps(between), "{between:02x?}");
+    let terminators: [&[u8]; 6] =
+        [&[0x41, 0x57], &[0x48, 0x83, 0xec, 8], &[0xff, 0xd0], &[0x74, 0], &[0xeb, 0], &[0x06]];
+    for instructions in terminators {
+        assert!(!is_recognised(instructions), "{instructions:02x?}");
     }
     // test edi, edi; je +1; ret; push rbp; mov rbp, rsp
     assert!(sets_up_frame_pointer(&[0x85, 0xff, 0x74, 1, 0xc3, 0x55, 0x48, 0x89, 0xe5], Machine::X86_64));
@@ -363,7 +369,7 @@ fn a_frame_pointer_gives_three_rules() {
 
 #[test]
 fn what_is_not_understood_has_no_rules() {
-    let none: [(&str, &[u8]); 9] = [
+    let unsupported: [(&str, &[u8]); 9] = [
         ("nothing at all", &[]),
         ("jmp rax; pop rcx; ret: a case that does not fit", &[0xff, 0xe0, 0x59, 0xc3]),
         ("mov rsp, rax; ret", &[0x48, 0x89, 0xc4, 0xc3]),
@@ -374,8 +380,8 @@ fn what_is_not_understood_has_no_rules() {
         ("call to itself + 5; pop rax; ret", &[0xe8, 0, 0, 0, 0, 0x58, 0xc3]),
         ("sub rsp, 8; jmp outside", &[0x48, 0x83, 0xec, 0x08, 0xe9, 0, 1, 0, 0]),
     ];
-    for (what, code) in none {
-        assert_eq!(x86(code), None, "{what}");
+    for (description, code) in unsupported {
+        assert_eq!(x86(code), None, "{description}");
     }
 }
 
@@ -394,7 +400,7 @@ fn the_cases_of_a_switch_are_entered_as_it_is_left() {
     assert_eq!(x86(&code).expect("rows"), [(0, 7, 8), (1, 7, 16), (4, 7, 8), (6, 7, 16), (7, 7, 8)]);
 }
 
-/// Bytes at random are no function, and no panic either.
+/// Random bytes are not a function, and must not cause a panic.
 #[test]
 fn any_bytes_at_all() {
     let mut state = 0x9e37_79b9_7f4a_7c15_u64;

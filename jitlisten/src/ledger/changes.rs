@@ -1,8 +1,8 @@
 //! System calls of the host that change its memory and have not returned.
 //!
-//! The hooks cannot hold the session's lock across the host's call. So they list it before, under the lock, and take it
-//! off the list after: memory that is not listed does not change while the lock is held. Images rely on it
-//! (`sink/image/pages.rs`).
+//! The hooks cannot hold the session's lock across the host's system call. Instead, a hook adds the call to this list
+//! before, and removes it after, each time under the lock. While the lock is held, memory that no listed call covers
+//! therefore does not change. Images rely on this (`sink/image/pages.rs`).
 
 #![forbid(unsafe_code)]
 
@@ -10,37 +10,37 @@ use std::collections::BTreeMap;
 
 use crate::AddressRange;
 
-/// A system call under way.
+/// Handle of a system call in progress.
 #[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
 #[cfg_attr(test, derive(Clone))]
 #[must_use = "no image is made there until it ends"]
 pub struct MemoryChange(u64);
 
-/// All of them. A thread that never returns from one (`siglongjmp`) leaves it here: then there are no images, and no
-/// harm.
+/// System calls in progress. A call whose thread leaves by `siglongjmp` stays in the list forever; this is harmless,
+/// its memory just gets no images.
 #[derive(Default)]
 #[cfg_attr(test, derive(Clone, PartialEq, Eq, PartialOrd, Ord))]
 pub(crate) struct MemoryChanges {
-    last: u64,
-    under_way: BTreeMap<MemoryChange, AddressRange>,
+    last_id: u64,
+    in_progress: BTreeMap<MemoryChange, AddressRange>,
 }
 
 impl MemoryChanges {
-    /// The memory in `range` is about to get another protection, or to be unmapped or replaced.
+    /// Records that a system call is about to unmap, replace or reprotect `range`.
     pub(crate) fn begin(&mut self, range: AddressRange) -> MemoryChange {
-        self.last += 1;
-        self.under_way.insert(MemoryChange(self.last), range);
-        MemoryChange(self.last)
+        self.last_id += 1;
+        self.in_progress.insert(MemoryChange(self.last_id), range);
+        MemoryChange(self.last_id)
     }
 
-    /// The system call has returned.
+    /// Records that the system call has returned.
     pub(crate) fn end(&mut self, change: &MemoryChange) {
-        self.under_way.remove(change);
+        self.in_progress.remove(change);
     }
 
-    /// Returns whether one concerns a byte of `range`.
+    /// Returns true if a call in progress covers a byte of `range`.
     pub(crate) fn overlap(&self, range: AddressRange) -> bool {
-        self.under_way.values().any(|changing| changing.overlaps(range))
+        self.in_progress.values().any(|changed_range| changed_range.overlaps(range))
     }
 }
 
@@ -52,12 +52,12 @@ mod tests {
     #[test]
     fn each_is_there_until_it_ends() {
         let mut changes = MemoryChanges::default();
-        let (one, two) = (changes.begin(range(0x1000, 0x3000)), changes.begin(range(0x2000, 0x4000)));
-        changes.end(&one);
+        let (first, second) = (changes.begin(range(0x1000, 0x3000)), changes.begin(range(0x2000, 0x4000)));
+        changes.end(&first);
         assert!(changes.overlap(range(0x2fff, 0x3000)), "two threads change the same page");
         assert!(!changes.overlap(range(0x1000, 0x2000)) && !changes.overlap(range(0x4000, 0x5000)));
-        changes.end(&two);
-        changes.end(&one);
+        changes.end(&second);
+        changes.end(&first);
         assert!(!changes.overlap(range(0, 0x5000)));
     }
 }

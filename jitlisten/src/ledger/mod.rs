@@ -1,5 +1,5 @@
-//! The code of the process: which memory may run, which objects are pending or final there, and what a change of it
-//! finalizes or frees. The one place that knows whether code is alive, and whose it is.
+//! Record of executable memory: which memory is executable, which objects in it are pending or final, and which of them
+//! a change finalizes or frees. The only module that decides whether code is live, and which object owns it.
 //!
 //! ```text
 //!   loaded, reported        executable, eh_frame_registered, overdue, moved, finalized
@@ -7,10 +7,10 @@
 //!               `--- unmapped, displaced, overdue ---> freed <--- not_executable, unmapped, replaced ---'
 //! ```
 //!
-//! Pure: the session holds it under its lock, and notifies the sinks of each [`Outcome`]. The shim reports system
-//! calls. Of objects that only their producer has reported, no memory is watched: the producer's word counts. What
-//! others read without that lock is made from it: `code_pages.rs` (hooks of `munmap`), `modules/` and the sampler's
-//! code map.
+//! The ledger performs no I/O. The session keeps it under its lock and notifies the sinks of each [`Outcome`]; the shim
+//! reports system calls. The memory of objects that only their producer reported is not watched: the producer's calls
+//! decide. Readers without the lock use data derived from the ledger: `code_pages.rs` (hooks of `munmap`), `modules/`
+//! and the sampler's code map.
 
 #![forbid(unsafe_code)]
 
@@ -28,100 +28,101 @@ pub(crate) use pending::LinkedCode;
 use pending::PendingObjects;
 pub use ranges::Ranges;
 
-/// What became of objects.
+/// Objects that one event finalized or freed.
 #[must_use = "objects whose end is not reported stay in every sink, and those that are final never come there"]
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Outcome {
-    /// Those whose code is final.
+    /// Objects whose code became final.
     pub finalized: Vec<ObjectId>,
-    /// Those whose code is gone.
+    /// Objects whose code was freed.
     pub freed: Vec<ObjectId>,
 }
 
 impl Outcome {
-    /// Adds what came next.
-    fn and(&mut self, next: Outcome) {
-        self.finalized.extend(next.finalized);
-        self.freed.extend(next.freed);
+    /// Appends the outcome of a later event.
+    fn append(&mut self, later: Outcome) {
+        self.finalized.extend(later.finalized);
+        self.freed.extend(later.freed);
     }
 
-    /// Whether nothing became of any object.
+    /// Returns true if no object was finalized or freed.
     pub fn is_empty(&self) -> bool {
         self.finalized.is_empty() && self.freed.is_empty()
     }
 }
 
-/// What may be done with executable memory.
+/// Access rights of executable memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Executable {
-    /// What is there is final.
+    /// Not writable: code there is final.
     Only,
-    /// It may still be relocated (`PROT_WRITE` too).
+    /// Also writable (`PROT_WRITE`): code there may still be relocated.
     Writable,
 }
 
-/// See the module's head.
+/// Record of executable memory and the objects in it; see the module documentation.
 #[derive(Default)]
 pub struct Ledger {
     executable: Ranges,
-    /// The part of `executable` that is writable too.
+    /// Part of `executable` that is also writable.
     writable: Ranges,
-    /// Loaded, not finalized.
+    /// Objects that are loaded but not yet final.
     pending: PendingObjects,
-    /// Those of them that may be ready when the next object is loaded, and that nothing else may announce.
+    /// Pending objects that may be final by the time the next object is loaded, and for which no other event may come.
     candidates: BTreeSet<ObjectId>,
-    /// Text of finalized objects: start to end and owner.
+    /// Text of finalized objects: start address to end address and owner.
     text: BTreeMap<u64, (u64, ObjectId)>,
-    /// The same by owner.
+    /// Finalized objects by id.
     finalized: BTreeMap<ObjectId, FinalCode>,
 }
 
 struct FinalCode {
     text: Vec<AddressRange>,
-    /// Whether a change of its memory frees it.
+    /// True if a change of its memory frees the object.
     is_watched: bool,
 }
 
 impl Ledger {
-    /// An object was discovered. It is finalized at once if its text already may run (ORC's JITLink registers late),
-    /// except where it may also be written: there the registration of its `.eh_frame`, if it has one, decides.
+    /// Adds a discovered object. If its text is already executable (ORC's JITLink registers late), the object is
+    /// finalized immediately. Exception: for text that is also writable, the registration of its `.eh_frame` decides,
+    /// if there is one.
     ///
-    /// One that is reported once more (by its linker and by the list, or by its producer) is what it was. From now on
-    /// its memory is watched.
+    /// If the object is already known, reported a second time by its linker, by the GDB list or by its producer, only
+    /// its memory is watched from now on.
     pub(crate) fn loaded(&mut self, code: LinkedCode) -> Outcome {
-        if let Some(known) = self.finalized.get_mut(&code.id) {
-            known.is_watched = true;
+        if let Some(final_code) = self.finalized.get_mut(&code.id) {
+            final_code.is_watched = true;
             return Outcome::default();
         }
         let id = code.id;
-        let unfinished = code.eh_frame.is_some() && code.text.iter().any(|&text| self.writable.overlaps(text));
-        let mut displaced = Outcome::default();
+        let may_be_relocated = code.eh_frame.is_some() && code.text.iter().any(|&text| self.writable.overlaps(text));
+        let mut outcome = Outcome::default();
         for &text in code.text.iter().filter(|text| text.size() > 0) {
-            displaced.and(self.displace(text, Some(id)));
+            outcome.append(self.displace(text, Some(id)));
         }
         self.candidates.remove(&id);
-        if unfinished {
+        if may_be_relocated {
             self.candidates.insert(id);
             self.pending.insert(code);
-            return displaced;
+            return outcome;
         }
         let candidates = std::mem::take(&mut self.candidates);
-        displaced.and(self.take_finalized(candidates));
+        outcome.append(self.take_finalized(candidates));
         if code.text.iter().all(|&text| self.executable.covers(text)) {
             self.pending.remove(id);
-            self.make_final(code, true, &mut displaced);
+            self.make_final(code, true, &mut outcome);
         } else {
             self.pending.insert(code);
         }
-        displaced
+        outcome
     }
 
-    /// An object was reported by its producer.
+    /// Adds an object that its producer reported. Its memory is not watched.
     pub(crate) fn reported(&mut self, code: LinkedCode) {
         self.pending.insert_unwatched(code);
     }
 
-    /// The producer of an object says that it is final.
+    /// Finalizes a pending object, as reported by its producer.
     pub(crate) fn finalized(&mut self, id: ObjectId) -> Outcome {
         let mut outcome = Outcome::default();
         if let Some(pending) = self.pending.remove(id) {
@@ -130,10 +131,10 @@ impl Ledger {
         outcome
     }
 
-    /// `range` may be executed from now on.
-    pub fn executable(&mut self, range: AddressRange, how: Executable) -> Outcome {
+    /// Records that `range` became executable.
+    pub fn executable(&mut self, range: AddressRange, rights: Executable) -> Outcome {
         self.executable.insert(range);
-        match how {
+        match rights {
             Executable::Only => {
                 self.writable.remove(range);
                 self.take_finalized(self.pending.within(range))
@@ -146,7 +147,7 @@ impl Ledger {
         }
     }
 
-    /// `range` may not be executed any more.
+    /// Records that `range` is no longer executable.
     pub(crate) fn not_executable(&mut self, range: AddressRange) -> Outcome {
         self.executable.remove(range);
         self.writable.remove(range);
@@ -155,51 +156,51 @@ impl Ledger {
         Outcome { freed, ..Outcome::default() }
     }
 
-    /// `range` is unmapped or replaced: pending objects there cannot become executable.
+    /// Records that `range` was unmapped or replaced: pending objects there cannot become executable.
     pub(crate) fn unmapped(&mut self, range: AddressRange) -> Outcome {
         let mut outcome = self.not_executable(range);
-        outcome.and(self.displace(range, None));
+        outcome.append(self.displace(range, None));
         outcome
     }
 
-    /// See [`PendingObjects::displace`].
+    /// Displaces pending objects; see [`PendingObjects::displace`].
     fn displace(&mut self, range: AddressRange, new: Option<ObjectId>) -> Outcome {
         let freed = self.pending.displace(range, new);
         freed.iter().for_each(|&id| self.freed(id));
         Outcome { freed, ..Outcome::default() }
     }
 
-    /// Whether a byte of `range` may be executed.
+    /// Returns true if a byte of `range` is executable.
     pub fn has_executable(&self, range: AddressRange) -> bool {
         self.executable.overlaps(range)
     }
 
-    /// Memory that may be executed and written.
+    /// Memory that is executable and writable.
     pub fn writable(&self) -> impl Iterator<Item = AddressRange> + '_ {
         self.writable.iter()
     }
 
-    /// Those that begin at `address` or behind it.
+    /// Executable and writable ranges that start at or after `address`.
     pub fn writable_from(&self, address: u64) -> impl Iterator<Item = AddressRange> + '_ {
         self.writable.iter_from(address)
     }
 
-    /// Whether a byte of `range` may be executed and written.
+    /// Returns true if a byte of `range` is executable and writable.
     pub fn is_writable(&self, range: AddressRange) -> bool {
         self.writable.overlaps(range)
     }
 
-    /// Where an object that is not finalized waits for the right to run.
+    /// Text ranges of a pending object whose memory is watched.
     pub fn pending(&self, id: ObjectId) -> Option<&[AddressRange]> {
         self.pending.text(id)
     }
 
-    /// Those with so much text, wherever it was linked for.
+    /// Pending objects with `size` bytes of text, at any address.
     pub fn pending_of_size(&self, size: u64) -> impl Iterator<Item = ObjectId> + '_ {
         self.pending.of_size(size)
     }
 
-    /// An object that waits is elsewhere, where it may run: it is finalized.
+    /// Finalizes a pending object that was found in executable memory at another address.
     pub(crate) fn moved(&mut self, code: LinkedCode) -> Outcome {
         let id = code.id;
         if self.pending.text(id).is_some() {
@@ -208,39 +209,39 @@ impl Ledger {
         self.take_finalized([id])
     }
 
-    /// Whether no object was discovered that has its code in `range`. One that its producer has reported there may be
-    /// discovered, too.
+    /// Returns true if no discovered object has code in `range`. Objects that were only reported by their producer do
+    /// not count: they may still be discovered.
     pub fn is_free(&self, range: AddressRange) -> bool {
         self.watched_owners(range).next().is_none() && self.pending.is_free(range)
     }
 
-    /// An object has had time enough: it is finalized if all of its text may run, whatever else may be done with it,
-    /// and freed if its memory was unmapped.
+    /// Handles a pending object whose timeout has expired. It is finalized if all of its text is executable, writable
+    /// or not, and freed if its memory was unmapped.
     pub(crate) fn overdue(&mut self, id: ObjectId) -> Outcome {
         let mut outcome = self.take_finalized([id]);
-        let given_up = self.pending.overdue(id);
-        given_up.into_iter().for_each(|id| self.freed(id));
-        outcome.freed.extend(given_up);
+        let dropped = self.pending.overdue(id);
+        dropped.into_iter().for_each(|id| self.freed(id));
+        outcome.freed.extend(dropped);
         outcome
     }
 
-    /// A few of those that have had time enough and are not final, in turn.
+    /// Returns the next `count` overdue pending objects, round-robin.
     pub(crate) fn next_overdue(&mut self, count: usize) -> Vec<ObjectId> {
         self.pending.next_overdue(count)
     }
 
-    /// LLVM has handed the `.eh_frame` at `address` to the unwinder: it is relocated. For memory that is writable and
-    /// executable all the time this is the only sign.
+    /// Finalizes the pending objects whose `.eh_frame` is at `address`: LLVM registers an `.eh_frame` with the unwinder
+    /// only after relocating it. In memory that is always writable and executable this is the only sign.
     pub(crate) fn eh_frame_registered(&mut self, address: Address) -> Outcome {
         self.take_finalized(self.pending.with_eh_frame(address))
     }
 
-    /// Whether an object that waits has its `.eh_frame` at `address`.
+    /// Returns true if a pending object has its `.eh_frame` at `address`.
     pub fn has_eh_frame(&self, address: Address) -> bool {
         !self.pending.with_eh_frame(address).is_empty()
     }
 
-    /// An object was freed by other news than a change of its memory.
+    /// Removes an object that was freed for a reason other than a change of its memory.
     pub(crate) fn freed(&mut self, id: ObjectId) {
         self.pending.remove(id);
         self.candidates.remove(&id);
@@ -251,45 +252,45 @@ impl Ledger {
         }
     }
 
-    /// The text of an object that is finalized.
+    /// Text ranges of a finalized object.
     pub fn text(&self, id: ObjectId) -> Option<&[AddressRange]> {
         self.finalized.get(&id).map(|code| code.text.as_slice())
     }
 
-    /// The object whose text begins at `address`: one that is pending there, or else the final one.
-    pub(crate) fn beginning_at(&self, address: Address) -> Option<ObjectId> {
-        let is_final = || self.text.get(&address.0).map(|&(_, owner)| owner);
-        self.pending.beginning_at(address).or_else(is_final)
+    /// The object whose text starts at `address`; a pending one takes precedence over a final one.
+    pub(crate) fn starting_at(&self, address: Address) -> Option<ObjectId> {
+        let find_final = || self.text.get(&address.0).map(|&(_, owner)| owner);
+        self.pending.starting_at(address).or_else(find_final)
     }
 
-    /// Where the first text begins at or behind `address`, of all objects.
+    /// Start address of the first text at or after `address`, of pending and final objects.
     pub(crate) fn next_text(&self, address: Address) -> Option<Address> {
-        let is_final = self.text.range(address.0..).next().map(|(&start, _)| Address(start));
-        is_final.into_iter().chain(self.pending.next_text(address)).min()
+        let next_final = self.text.range(address.0..).next().map(|(&start, _)| Address(start));
+        next_final.into_iter().chain(self.pending.next_text(address)).min()
     }
 
-    /// Whether an object is pending in `range`.
+    /// Returns true if a pending object has text in `range`.
     pub(crate) fn is_pending(&self, range: AddressRange) -> bool {
         self.pending.overlaps(range)
     }
 
-    /// The finalized objects with text in `range`, by number.
+    /// Finalized objects with text in `range`, ordered by id.
     pub(crate) fn owners(&self, range: AddressRange) -> BTreeSet<ObjectId> {
         let (start, end) = (range.start().0, range.end().0);
-        let below = self.text.range(..end).rev().take_while(|(_, (text_end, _))| *text_end > start);
-        below.map(|(_, &(_, owner))| owner).collect()
+        let overlapping = self.text.range(..end).rev().take_while(|(_, (text_end, _))| *text_end > start);
+        overlapping.map(|(_, &(_, owner))| owner).collect()
     }
 
-    /// Those of them whose memory is watched.
+    /// Finalized objects with text in `range` whose memory is watched.
     fn watched_owners(&self, range: AddressRange) -> impl Iterator<Item = ObjectId> {
         let is_watched = |id: &ObjectId| self.finalized.get(id).is_some_and(|code| code.is_watched);
         self.owners(range).into_iter().filter(is_watched)
     }
 
-    fn take_finalized(&mut self, concerned: impl IntoIterator<Item = ObjectId>) -> Outcome {
+    fn take_finalized(&mut self, ids: impl IntoIterator<Item = ObjectId>) -> Outcome {
         let mut outcome = Outcome::default();
-        for id in concerned {
-            if let Some(pending) = self.pending.take_if_runs(id, &self.executable) {
+        for id in ids {
+            if let Some(pending) = self.pending.take_if_executable(id, &self.executable) {
                 self.make_final(pending.code, pending.is_watched, &mut outcome);
             }
         }
@@ -298,10 +299,10 @@ impl Ledger {
 
     fn make_final(&mut self, LinkedCode { id, text, .. }: LinkedCode, is_watched: bool, outcome: &mut Outcome) {
         for &range in &text {
-            // Whatever had its code there is gone, seen or not.
-            for owner in self.owners(range) {
-                self.freed(owner);
-                outcome.freed.push(owner);
+            // Any object that still owns this memory was freed, even if its freeing was not observed.
+            for previous in self.owners(range) {
+                self.freed(previous);
+                outcome.freed.push(previous);
             }
             self.text.insert(range.start().0, (range.end().0, id));
         }
@@ -380,7 +381,7 @@ mod tests {
         assert_eq!(ledger.not_executable(range(0x3000, 0x4000)), freed(&[]));
     }
 
-    /// A failed link: its memory is freed, and the next code is in the same pages, at another offset.
+    /// After a failed link: the memory is unmapped, and the next code reuses the pages at another offset.
     #[test]
     fn what_waits_in_memory_that_is_given_back_is_never_final_there() {
         let mut ledger = Ledger::default();
@@ -389,10 +390,10 @@ mod tests {
         assert_eq!(ledger.unmapped(range(0x1000, 0x2000)), freed(&[]));
         assert_eq!(ledger.executable(range(0x1000, 0x2000), Executable::Only), finalized(&[]));
         assert_eq!(ledger.eh_frame_registered(Address(0x5000)), finalized(&[]));
-        // It may have been copied before: for a while it is looked for elsewhere.
+        // The host may have copied the object before, so it is searched for elsewhere until its timeout.
         assert!(ledger.pending(ObjectId(1)).is_some() && ledger.is_free(range(0x1000, 0x1100)));
         assert_eq!(ledger.overdue(ObjectId(1)), freed(&[1]));
-        // Making it writable once more is no end.
+        // Making memory writable again does not free pending objects.
         assert_eq!((ledger.overdue(ObjectId(2)), ledger.next_overdue(4)), (freed(&[]), vec![ObjectId(2)]));
         assert_eq!(ledger.not_executable(range(0x3000, 0x4000)), freed(&[]));
         assert_eq!(ledger.unmapped(range(0x3000, 0x4000)), freed(&[2]));
@@ -408,7 +409,7 @@ mod tests {
         assert_eq!(ledger.moved(object(1, &[(0x8000, 0x8100)], None)), finalized(&[1]));
     }
 
-    /// Where the end of the first was not reported.
+    /// For a host whose freeing of the first object went unnoticed.
     #[test]
     fn an_object_takes_the_place_of_one_that_waits_there() {
         let mut ledger = Ledger::default();
@@ -423,21 +424,21 @@ mod tests {
     #[test]
     fn of_what_its_producer_reports_the_producer_decides() {
         let mut ledger = Ledger::default();
-        let at = |start: u64| object(start, &[(start, start + 0x100)], None);
-        ledger.reported(at(0x1000));
+        let object_at = |start: u64| object(start, &[(start, start + 0x100)], None);
+        ledger.reported(object_at(0x1000));
         assert!(ledger.is_pending(range(0x10ff, 0x2000)) && ledger.is_free(range(0x1000, 0x2000)));
         assert_eq!(ledger.executable(range(0x1000, 0x3000), Executable::Only), finalized(&[]));
         assert_eq!(ledger.finalized(ObjectId(0x1000)), finalized(&[0x1000]));
         assert_eq!(ledger.finalized(ObjectId(0x1000)), finalized(&[]));
         assert!(!ledger.is_pending(range(0x1000, 0x2000)) && ledger.is_free(range(0x1000, 0x2000)));
         assert_eq!(ledger.unmapped(range(0x1000, 0x2000)), freed(&[]));
-        // The new one's place is its own, whoever was there.
+        // A new object owns its memory, whoever owned it before.
         ledger.reported(object(1, &[(0x1080, 0x1200)], None));
         assert_eq!(
             ledger.finalized(ObjectId(1)),
             Outcome { finalized: vec![ObjectId(1)], freed: vec![ObjectId(0x1000)] }
         );
-        // Discovered, too.
+        // The reported object is discovered, too.
         assert_eq!(ledger.loaded(object(1, &[(0x1080, 0x1200)], None)), finalized(&[]));
         assert!(!ledger.is_free(range(0x1000, 0x2000)));
         assert_eq!(ledger.not_executable(range(0x1000, 0x2000)), freed(&[1]));
@@ -450,11 +451,14 @@ mod tests {
         assert_eq!(ledger.loaded(object(1, &[(0x1000, 0x1100)], None)), finalized(&[1]));
         ledger.reported(object(2, &[(0x5000, 0x5100), (0x3000, 0x3100)], None));
         ledger.reported(object(3, &[(0x5000, 0x5200)], None));
-        let at = |address: u64| ledger.beginning_at(Address(address)).map(|id| id.0);
-        assert_eq!([at(0x1000), at(0x3000), at(0x5000), at(0x5001)], [Some(1), Some(2), Some(3), None]);
-        let next = |address: u64| ledger.next_text(Address(address)).map(|next| next.0);
+        let starting_at = |address: u64| ledger.starting_at(Address(address)).map(|id| id.0);
         assert_eq!(
-            [next(0), next(0x1001), next(0x3001), next(0x5001)],
+            [starting_at(0x1000), starting_at(0x3000), starting_at(0x5000), starting_at(0x5001)],
+            [Some(1), Some(2), Some(3), None]
+        );
+        let next_text = |address: u64| ledger.next_text(Address(address)).map(|next_text| next_text.0);
+        assert_eq!(
+            [next_text(0), next_text(0x1001), next_text(0x3001), next_text(0x5001)],
             [Some(0x1000), Some(0x3000), Some(0x5000), None]
         );
     }
@@ -466,7 +470,7 @@ mod tests {
         assert_eq!(ledger.loaded(object(1, &[(0x1000, 0x1100)], Some((0x5000, 0x5100)))), finalized(&[]));
         assert_eq!(ledger.eh_frame_registered(Address(0x6000)), finalized(&[]));
         assert_eq!(ledger.eh_frame_registered(Address(0x5000)), finalized(&[1]));
-        // Nothing will announce an object without one.
+        // No event will follow for an object without `.eh_frame`.
         assert_eq!(ledger.loaded(object(2, &[(0x1200, 0x1300)], None)), finalized(&[2]));
     }
 }

@@ -1,4 +1,4 @@
-//! A set of addresses.
+//! A set of addresses, stored as disjoint ranges.
 
 #![forbid(unsafe_code)]
 
@@ -6,57 +6,57 @@ use std::collections::BTreeMap;
 
 use crate::{Address, AddressRange};
 
-/// Start to end of each range, none touching another.
+/// Start and end of each range. Ranges neither overlap nor touch.
 #[derive(Default)]
 pub struct Ranges(BTreeMap<u64, u64>);
 
 impl Ranges {
-    /// Adds `range`.
+    /// Adds every address of `range`.
     pub fn insert(&mut self, range: AddressRange) {
         let (mut start, mut end) = (range.start().0, range.end().0);
-        while let Some((&below, &below_end)) = self.0.range(..=end).next_back() {
-            if below_end < start {
+        while let Some((&existing_start, &existing_end)) = self.0.range(..=end).next_back() {
+            if existing_end < start {
                 break;
             }
-            (start, end) = (start.min(below), end.max(below_end));
-            self.0.remove(&below);
+            (start, end) = (start.min(existing_start), end.max(existing_end));
+            self.0.remove(&existing_start);
         }
         self.0.insert(start, end);
     }
 
-    /// Takes `range` out.
+    /// Removes every address of `range`.
     pub fn remove(&mut self, range: AddressRange) {
         let (start, end) = (range.start().0, range.end().0);
-        while let Some((&below, &below_end)) = self.0.range(..end).next_back() {
-            if below_end <= start {
+        while let Some((&existing_start, &existing_end)) = self.0.range(..end).next_back() {
+            if existing_end <= start {
                 break;
             }
-            self.0.remove(&below);
-            if below < start {
-                self.0.insert(below, start);
+            self.0.remove(&existing_start);
+            if existing_start < start {
+                self.0.insert(existing_start, start);
             }
-            if below_end > end {
-                self.0.insert(end, below_end);
+            if existing_end > end {
+                self.0.insert(end, existing_end);
             }
         }
     }
 
-    /// All of them, by address.
+    /// All ranges in ascending order.
     pub fn iter(&self) -> impl Iterator<Item = AddressRange> + '_ {
         self.iter_from(0)
     }
 
-    /// Those that begin at `address` or behind it.
+    /// Ranges that start at or after `address`.
     pub fn iter_from(&self, address: u64) -> impl Iterator<Item = AddressRange> + '_ {
         self.0.range(address..).filter_map(|(&start, &end)| AddressRange::new(Address(start), end - start))
     }
 
-    /// Whether every byte of `range` is in it.
+    /// Returns true if the set contains every byte of `range`.
     pub fn covers(&self, range: AddressRange) -> bool {
         self.0.range(..=range.start().0).next_back().is_some_and(|(_, &end)| end >= range.end().0)
     }
 
-    /// Whether a byte of `range` is in it.
+    /// Returns true if the set contains a byte of `range`.
     pub fn overlaps(&self, range: AddressRange) -> bool {
         self.0.range(..range.end().0).next_back().is_some_and(|(_, &end)| end > range.start().0)
     }

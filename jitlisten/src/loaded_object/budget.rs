@@ -1,35 +1,35 @@
-//! Limits the memory for an object: names and copies stay proportional to its size.
+//! Limit on the memory for one object: names and copies stay proportional to the object's size.
 
 use crate::Error;
 
-/// The bytes that may still be copied out of an object.
+/// Remaining bytes that may be copied out of an object.
 ///
-/// A few kilobytes of ELF can ask for gigabytes: a thousand symbols may share one name of a megabyte, a thousand
-/// sections the same bytes. Honest objects stay far below the limits set here.
+/// A few kilobytes of ELF can request gigabytes: a thousand symbols may share one name of a megabyte, a thousand
+/// sections the same bytes. Well-formed objects stay far below these limits.
 #[derive(Debug)]
 pub(super) struct Budget {
-    left: u64,
+    remaining: u64,
     limit: u64,
 }
 
 impl Budget {
-    /// `factor` times the `length` of the object, and a little for small ones.
+    /// Creates a budget of `factor` times `length` bytes, plus 64 KiB for small objects.
     pub(super) fn new(length: usize, factor: u64) -> Self {
         let limit = (length as u64).saturating_mul(factor).saturating_add(0x1_0000);
-        Budget { left: limit, limit }
+        Budget { remaining: limit, limit }
     }
 
-    /// Takes `bytes` off, or refuses the object.
+    /// Subtracts `bytes`; fails if the budget is exceeded.
     pub(super) fn spend(&mut self, bytes: u64) -> Result<(), Error> {
-        self.left = self.left.checked_sub(bytes).ok_or(Error::TooMuchData { limit: self.limit })?;
+        self.remaining = self.remaining.checked_sub(bytes).ok_or(Error::TooMuchData { limit: self.limit })?;
         Ok(())
     }
 
-    /// A copy of `name`; bytes that are not UTF-8 are replaced.
+    /// Copies `name`, replacing bytes that are not UTF-8.
     pub(super) fn name(&mut self, name: &[u8]) -> Result<Box<str>, Error> {
-        // A replacement character is up to three bytes for one.
+        // Replacing one byte may take three; this budget counts the original bytes.
         self.spend(name.len() as u64)?;
-        // The lossy conversion alone looks at every byte by itself.
+        // Validate first: the lossy conversion alone is slower, it decodes chunk by chunk.
         Ok(std::str::from_utf8(name).map_or_else(|_| String::from_utf8_lossy(name).into(), Box::from))
     }
 }

@@ -1,4 +1,4 @@
-//! The ELF header, which is checked once, here.
+//! ELF header and section table of a debug object, validated once.
 
 use object::elf::{self, FileHeader64, SectionHeader64};
 use object::read::elf::{FileHeader, SectionHeader, SectionTable, SymbolTable};
@@ -11,11 +11,11 @@ pub(super) type Header = FileHeader64<LittleEndian>;
 pub(super) type Section = SectionHeader64<LittleEndian>;
 pub(super) const LE: LittleEndian = LittleEndian;
 
-/// A debug object whose header has been found good.
+/// A debug object with a valid header.
 pub(super) struct Elf<'data> {
     pub(super) data: &'data [u8],
     pub(super) machine: Machine,
-    /// Whether symbols hold offsets in their section (`ET_REL`), not addresses.
+    /// True if symbol values are offsets into their section (`ET_REL`) rather than addresses.
     pub(super) relocatable: bool,
     pub(super) sections: SectionTable<'data, Header>,
 }
@@ -37,27 +37,27 @@ impl<'data> Elf<'data> {
         })
     }
 
-    /// The name of a section, as it stands.
+    /// Name of a section, unmodified.
     pub(super) fn name_of(&self, section: &Section) -> Result<&'data [u8], Error> {
         Ok(self.sections.section_name(LE, section)?)
     }
 
-    /// The first section of that name that has been loaded.
+    /// First loaded section with this name.
     pub(super) fn loaded_section(&self, name: &[u8]) -> Option<&'data Section> {
         self.sections.iter().find(|section| is_loaded(section) && self.name_of(section).ok() == Some(name))
     }
 
-    /// Whether there is a line table.
+    /// Returns true if the object has a line table.
     pub(super) fn has_lines(&self) -> bool {
         self.sections.iter().any(|section| self.name_of(section).ok() == Some(b".debug_line"))
     }
 
-    /// The static symbol table; empty where there is none.
+    /// The static symbol table; empty if there is none.
     pub(super) fn symbols(&self) -> Result<SymbolTable<'data, Header>, Error> {
         Ok(self.sections.symbols(LE, self.data, elf::SHT_SYMTAB)?)
     }
 
-    /// Where symbols of section `index` count from.
+    /// Base that the values of symbols in section `index` are relative to.
     pub(super) fn symbol_base(&self, index: SectionIndex) -> Result<u64, Error> {
         if !self.relocatable {
             return Ok(0);
@@ -66,18 +66,19 @@ impl<'data> Elf<'data> {
     }
 }
 
-/// Whether a section has been given memory.
+/// Returns true if the section was placed in memory.
 pub(super) fn is_loaded(section: &Section) -> bool {
     has_flag(section, elf::SHF_ALLOC) && section.sh_addr(LE) != 0 && section.sh_size(LE) != 0
 }
 
-/// Whether `sh_flags` has `flag`.
+/// Returns true if `sh_flags` contains `flag`.
 pub(super) fn has_flag(section: &Section, flag: elf::SectionFlags) -> bool {
     section.sh_flags(LE).0 & flag.0 != 0
 }
 
-/// The `object` crate reads structures in place, so they must be aligned. A file in memory nearly always is; bytes that
-/// a program carries inside itself need not be. A fresh allocation of this size is.
+/// Copies `data` if it is not aligned. The `object` crate reads structures in place, which requires alignment. Files in
+/// memory are nearly always aligned, but bytes embedded in a program may not be. A fresh allocation of this size is
+/// aligned.
 pub(super) fn aligned_copy(data: &[u8]) -> Option<Vec<u8>> {
     (data.as_ptr().align_offset(8) != 0).then(|| data.to_vec())
 }

@@ -1,4 +1,4 @@
-//! Runs the line number programs of `.debug_line` (DWARF 5, 6.2; DWARF 4, 6.2).
+//! Interpreter for the line number programs of `.debug_line` (DWARF 5, 6.2; DWARF 4, 6.2).
 
 use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
@@ -12,16 +12,17 @@ use crate::{Address, AddressRange, Error};
 type Bytes<'data> = EndianSlice<'data, LittleEndian>;
 type Header<'data> = gimli::LineProgramHeader<Bytes<'data>>;
 
-/// `PATH_MAX`: a longer name is no file's.
-const LONGEST_PATH: usize = 4096;
+/// `PATH_MAX`: longer paths are not file names.
+const MAX_PATH_BYTES: usize = 4096;
 
-/// One piece of contiguous code. The rows are sorted by address; the last, and only it, ends the sequence.
+/// Rows of one contiguous piece of code, sorted by address. Only the last row ends the sequence.
 pub(super) struct Sequence {
     pub(super) range: AddressRange,
     pub(super) rows: Vec<LineRow>,
 }
 
-/// All sequences, and the files they speak of. `section` gives the relocated bytes of a section, or none.
+/// Returns the file names and all sequences. `section` returns the relocated bytes of a section, empty if there is
+/// none.
 pub(super) fn parse<'data>(
     object_size: usize,
     section: impl Fn(&str) -> &'data [u8],
@@ -29,8 +30,8 @@ pub(super) fn parse<'data>(
     let dwarf = Dwarf::load(|id: SectionId| Ok::<_, Error>(EndianSlice::new(section(id.name()), LittleEndian)))?;
     let mut files = Files { numbers: BTreeMap::new(), budget: Budget::new(object_size, 8) };
     let mut sequences = Vec::new();
-    let mut seen = BTreeSet::new();
-    // Units may share a program, but a program read as often as there are units would take for ever.
+    let mut seen_programs = BTreeSet::new();
+    // Units may share a program. The budget stops objects in which every unit re-reads it, which would take very long.
     let mut headers = Budget::new(object_size, 64);
     let mut programs = Budget::new(section(SectionId::DebugLine.name()).len(), 1);
     let mut units = dwarf.units();
@@ -38,7 +39,7 @@ pub(super) fn parse<'data>(
         let unit = dwarf.unit(unit)?;
         let Some(program) = unit.line_program.clone() else { continue };
         headers.spend(program.header().header_length() as u64)?;
-        if seen.insert(program.header().offset().0) {
+        if seen_programs.insert(program.header().offset().0) {
             programs.spend(program.header().unit_length() as u64)?;
             run(&dwarf, &unit, program, &mut files, &mut sequences)?;
         }
@@ -46,7 +47,7 @@ pub(super) fn parse<'data>(
     Ok((files.into_list(), sequences))
 }
 
-/// Runs one program.
+/// Runs one line number program.
 fn run<'data>(
     dwarf: &Dwarf<Bytes<'data>>,
     unit: &Unit<Bytes<'data>>,
@@ -54,25 +55,25 @@ fn run<'data>(
     files: &mut Files,
     sequences: &mut Vec<Sequence>,
 ) -> Result<(), Error> {
-    let mut number_here: BTreeMap<u64, u32> = BTreeMap::new();
-    let mut open: Vec<LineRow> = Vec::new();
+    let mut file_numbers: BTreeMap<u64, u32> = BTreeMap::new();
+    let mut sequence: Vec<LineRow> = Vec::new();
     let mut rows = program.rows();
-    // Nearly every row speaks of the file of the row before.
-    let mut latest: Option<(u64, u32)> = None;
+    // Nearly every row has the same file as the row before.
+    let mut last_file: Option<(u64, u32)> = None;
     while let Some((header, row)) = rows.next_row()? {
         let index = row.file_index();
-        let known = latest.filter(|latest| latest.0 == index).map(|latest| latest.1);
-        let file = match known.or_else(|| number_here.get(&index).copied()) {
+        let cached_number = last_file.filter(|last_file| last_file.0 == index).map(|last_file| last_file.1);
+        let file = match cached_number.or_else(|| file_numbers.get(&index).copied()) {
             Some(number) => number,
             None => {
                 let number = files.number(&path(dwarf, unit, header, index)?)?;
-                *number_here.entry(index).or_insert(number)
+                *file_numbers.entry(index).or_insert(number)
             }
         };
-        latest = Some((index, file));
-        push(&mut open, line_row(row, file));
+        last_file = Some((index, file));
+        push(&mut sequence, line_row(row, file));
         if row.end_sequence() {
-            sequences.extend(close(std::mem::take(&mut open)));
+            sequences.extend(build_sequence(std::mem::take(&mut sequence)));
         }
     }
     Ok(())
@@ -92,23 +93,24 @@ fn line_row(row: &gimli::LineRow, file: u32) -> LineRow {
     }
 }
 
-/// A later row at the same address replaces the earlier, which has no instruction.
-fn push(open: &mut Vec<LineRow>, row: LineRow) {
-    if open.last().is_some_and(|last| last.address == row.address) {
-        open.pop();
+/// Appends a row. It replaces an earlier row at the same address, which covers no instruction.
+fn push(sequence: &mut Vec<LineRow>, row: LineRow) {
+    if sequence.last().is_some_and(|last| last.address == row.address) {
+        sequence.pop();
     }
-    open.push(row);
+    sequence.push(row);
 }
 
-/// The sequence of `rows`, unless it is empty, dead (it starts at 0), runs backwards or leaves the address space.
-fn close(rows: Vec<LineRow>) -> Option<Sequence> {
+/// Builds a sequence from `rows`; `None` if it is empty, dead (starts at 0), runs backwards or exceeds the address
+/// space.
+fn build_sequence(rows: Vec<LineRow>) -> Option<Sequence> {
     let (start, end) = (rows.first()?.address, rows.last()?.address);
-    let dead = start == Address(0) || !rows.is_sorted_by_key(|row| row.address);
+    let is_invalid = start == Address(0) || !rows.is_sorted_by_key(|row| row.address);
     let range = AddressRange::new(start, end.0.checked_sub(start.0)?)?;
-    (!dead && !range.is_empty()).then_some(Sequence { range, rows })
+    (!is_invalid && !range.is_empty()).then_some(Sequence { range, rows })
 }
 
-/// The full name of file `index` of a program.
+/// Full path of file `index` of a line program.
 fn path<'data>(
     dwarf: &Dwarf<Bytes<'data>>,
     unit: &Unit<Bytes<'data>>,
@@ -118,15 +120,16 @@ fn path<'data>(
     let Some(file) = header.file(index) else { return Ok(String::new()) };
     let text = |value: AttributeValue<Bytes<'data>>| -> Result<String, Error> {
         let bytes = dwarf.attr_string(unit, value)?.slice();
-        Ok(String::from_utf8_lossy(bytes.get(..LONGEST_PATH).unwrap_or(bytes)).into_owned())
+        Ok(String::from_utf8_lossy(bytes.get(..MAX_PATH_BYTES).unwrap_or(bytes)).into_owned())
     };
-    let compiled_in = unit.comp_dir.map(|bytes| text(AttributeValue::String(bytes))).transpose()?.unwrap_or_default();
+    let compilation_directory =
+        unit.comp_dir.map(|bytes| text(AttributeValue::String(bytes))).transpose()?.unwrap_or_default();
     let directory = file.directory(header).map(text).transpose()?.unwrap_or_default();
-    let directory = join(&compiled_in, &directory);
+    let directory = join(&compilation_directory, &directory);
     Ok(join(&directory, &text(file.path_name())?).into_owned())
 }
 
-/// `path` in `directory`, unless it says already where it is.
+/// Joins `path` to `directory`, unless the path is absolute or a pseudo file name in angle brackets.
 fn join<'a>(directory: &str, path: &'a str) -> Cow<'a, str> {
     if directory.is_empty() || path.starts_with('/') || path.starts_with('<') {
         return Cow::Borrowed(path);
@@ -134,7 +137,7 @@ fn join<'a>(directory: &str, path: &'a str) -> Cow<'a, str> {
     Cow::Owned(format!("{}/{}", directory.trim_end_matches('/'), path.trim_start_matches("./")))
 }
 
-/// The files met so far; equal names are one file.
+/// Files found so far, numbered; equal paths share a number.
 struct Files {
     numbers: BTreeMap<Box<str>, u32>,
     budget: Budget,

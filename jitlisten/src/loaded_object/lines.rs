@@ -1,4 +1,4 @@
-//! Source lines: the file and line of the code at an address.
+//! Source file and line of the code at an address.
 
 use super::budget::Budget;
 use super::elf::{Elf, aligned_copy};
@@ -8,17 +8,30 @@ use super::row::LineRow;
 use super::text;
 use crate::{Address, AddressRange, Error};
 
-/// Whether a section is a line table, or something one refers to. The rest of the DWARF need not be relocated.
+/// Returns true for line tables and the sections they refer to. The rest of the DWARF need not be relocated.
 fn is_for_lines(name: &[u8]) -> bool {
     let line_table = [&b".debug_line"[..], b".debug_line_str", b".debug_str"];
     let units = [&b".debug_info"[..], b".debug_abbrev", b".debug_str_offsets", b".debug_addr"];
     line_table.contains(&name) || units.contains(&name)
 }
 
-/// The line rows of an object, sorted by address; empty where it has no debug information.
+/// Line table of an object: rows sorted by address; empty if the object has no debug information.
 ///
-/// Rows come in *sequences* (DWARF 5, 6.2.5): one for each piece of contiguous code, closed by a row with
-/// [`end_sequence`](LineRow::end_sequence). In a sequence no two rows have one address, and sequences do not overlap.
+/// Rows form *sequences* (DWARF 5, 6.2.5), one for each contiguous piece of code, each closed by a row with
+/// [`end_sequence`](LineRow::end_sequence). Within a sequence, no two rows have the same address. Sequences do not
+/// overlap.
+///
+/// ```
+/// use jitlisten::{LineRows, LoadedObject};
+///
+/// # let path = concat!(env!("CARGO_MANIFEST_DIR"), "/testdata/lli-14-mcjit-dwarf4.o");
+/// # let debug_object = std::fs::read(path)?;
+/// let object = LoadedObject::parse(&debug_object)?;
+/// let rows = LineRows::parse(&debug_object)?;
+/// let function = object.functions().iter().find(|function| &*function.linkage_name == "main").ok_or("no main")?;
+/// assert_eq!(rows.find(function.range.start()), Some(("/src/chain/chain.c", 12)));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct LineRows {
     files: Vec<Box<str>>,
@@ -26,12 +39,12 @@ pub struct LineRows {
 }
 
 impl LineRows {
-    /// Reads `.debug_line` of a debug object, applying its relocations.
+    /// Parses `.debug_line` of a debug object, after applying its relocations.
     ///
-    /// Sequences for code that was not loaded (an address of 0, or nothing added to it) are left out.
+    /// Sequences of code that was not loaded (address 0) are omitted.
     ///
     /// # Errors
-    /// When the object or its DWARF cannot be read. An object without DWARF is not an error.
+    /// If the object or its DWARF is malformed. An object without DWARF is not an error.
     pub fn parse(debug_object: &[u8]) -> Result<Self, Error> {
         match aligned_copy(debug_object) {
             Some(copy) => Self::parse_aligned(&copy),
@@ -45,10 +58,11 @@ impl LineRows {
             return Ok(LineRows::default());
         }
         let sections = relocated_where(debug_object, is_for_lines)?;
-        let find = |name: &str| sections.iter().find(|(known, _)| **known == *name).map(|(_, bytes)| &**bytes);
-        let (files, sequences) = line_program::parse(debug_object.len(), |name| find(name).unwrap_or_default())?;
+        let find_section = |name: &str| sections.iter().find(|(known, _)| **known == *name).map(|(_, bytes)| &**bytes);
+        let (files, sequences) =
+            line_program::parse(debug_object.len(), |name| find_section(name).unwrap_or_default())?;
         let text = text::parse(&elf, &mut Budget::new(debug_object.len(), 4))?;
-        let text: Vec<AddressRange> = text.into_iter().map(|text| text.shown.range).collect();
+        let text: Vec<AddressRange> = text.into_iter().map(|text| text.text_range.range).collect();
         Ok(LineRows { files, rows: merge(sequences, &text) })
     }
 
@@ -57,28 +71,28 @@ impl LineRows {
         &self.rows
     }
 
-    /// The full name of a file: absolute where the DWARF has a compilation directory.
+    /// Full path of a file: absolute if the DWARF has a compilation directory.
     ///
-    /// Python's names for code without a file (`<stdin>`, `<ipython-input-1-...>`) stay unchanged.
+    /// Python's names for code without a file (`<stdin>`, `<ipython-input-1-...>`) are returned unchanged.
     pub fn file(&self, index: u32) -> Option<&str> {
         self.files.get(index as usize).map(|name| &**name)
     }
 
-    /// File and line of the code at `address`; `None` outside every sequence and where the line is 0 (unknown).
+    /// File and line of the code at `address`; `None` outside all sequences, and for line 0 (unknown).
     pub fn find(&self, address: Address) -> Option<(&str, u32)> {
-        let after = self.rows.partition_point(|row| row.address <= address);
-        let row = self.rows.get(after.checked_sub(1)?)?;
+        let next_index = self.rows.partition_point(|row| row.address <= address);
+        let row = self.rows.get(next_index.checked_sub(1)?)?;
         (!row.end_sequence && row.line != 0).then_some((self.file(row.file)?, row.line))
     }
 }
 
-/// The sequences of live code, one after the other; `text` is sorted. Where two claim the same code, the first has it.
+/// Merges the sequences of loaded code; `text` must be sorted. If two sequences overlap, the first is kept.
 fn merge(mut sequences: Vec<Sequence>, text: &[AddressRange]) -> Vec<LineRow> {
-    let covers = |range: AddressRange| {
-        let after = text.partition_point(|text| text.start() <= range.start());
-        text[..after].last().is_some_and(|text| text.covers(range))
+    let is_loaded = |range: AddressRange| {
+        let next_index = text.partition_point(|text| text.start() <= range.start());
+        text[..next_index].last().is_some_and(|text| text.covers(range))
     };
-    sequences.retain(|sequence| covers(sequence.range));
+    sequences.retain(|sequence| is_loaded(sequence.range));
     sequences.sort_by_key(|sequence| sequence.range.start());
     let mut rows: Vec<LineRow> = Vec::new();
     for sequence in sequences {

@@ -1,4 +1,4 @@
-//! The interface of an object for the rest of the crate.
+//! The parsed object, as seen by the rest of the crate.
 
 use super::budget::Budget;
 use super::elf::{Elf, aligned_copy};
@@ -6,7 +6,20 @@ use super::parts::{Function, Machine, TextRange};
 use super::{functions, text};
 use crate::{AddressRange, Error};
 
-/// An object: functions, text ranges and where the live `.eh_frame` is.
+/// A parsed object: its functions, text ranges, and the address of its `.eh_frame`.
+///
+/// ```
+/// use jitlisten::LoadedObject;
+///
+/// # let path = concat!(env!("CARGO_MANIFEST_DIR"), "/testdata/lli-14-mcjit-dwarf4.o");
+/// # let debug_object = std::fs::read(path)?;
+/// let object = LoadedObject::parse(&debug_object)?;
+/// for function in object.functions() {
+///     println!("{} {}", function.range, function.linkage_name);
+/// }
+/// assert!(object.eh_frame().is_some());
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LoadedObject {
     machine: Machine,
@@ -17,12 +30,12 @@ pub struct LoadedObject {
 }
 
 impl LoadedObject {
-    /// Parses a debug object: an ELF file in memory whose loaded sections carry their load address in `sh_addr`.
+    /// Parses a debug object: an ELF file in memory whose loaded sections have their load address in `sh_addr`.
     ///
-    /// An object with no symbol table has text but no functions; one of which nothing was loaded has neither.
+    /// An object without a symbol table has text but no functions. An object without loaded sections has neither.
     ///
     /// # Errors
-    /// When the bytes are not a 64-bit little-endian ELF file for a machine we know, or contradict themselves.
+    /// If the bytes are not a 64-bit little-endian ELF file for a supported machine, or are inconsistent.
     pub fn parse(debug_object: &[u8]) -> Result<Self, Error> {
         if let Some(copy) = aligned_copy(debug_object) {
             return Self::parse_aligned(&copy);
@@ -32,50 +45,50 @@ impl LoadedObject {
 
     fn parse_aligned(debug_object: &[u8]) -> Result<Self, Error> {
         let elf = Elf::parse(debug_object)?;
-        // Names of a string table may share their ends, so their sum may exceed the file; not by much.
-        let mut names = Budget::new(debug_object.len(), 4);
-        let text = text::parse(&elf, &mut names)?;
-        let functions = functions::parse(&elf, &text, &mut names)?;
+        // Names in a string table may share suffixes, so their total may exceed the file size, but only slightly.
+        let mut name_budget = Budget::new(debug_object.len(), 4);
+        let text = text::parse(&elf, &mut name_budget)?;
+        let functions = functions::parse(&elf, &text, &mut name_budget)?;
         let eh_frame = elf.loaded_section(b".eh_frame").map(|section| text::range_of(&elf, section)).transpose()?;
-        let text = text.into_iter().map(|text| text.shown).collect();
+        let text = text.into_iter().map(|text| text.text_range).collect();
         Ok(LoadedObject { machine: elf.machine, text, functions, eh_frame, has_lines: elf.has_lines() })
     }
 
-    /// The machine the code is for.
+    /// Machine that the code was compiled for.
     pub fn machine(&self) -> Machine {
         self.machine
     }
 
-    /// Whether the same functions are at the same places in both.
+    /// Returns true if both objects have the same functions at the same addresses.
     pub(crate) fn has_code_of(&self, other: &LoadedObject) -> bool {
         self.machine == other.machine && self.text == other.text && self.functions == other.functions
     }
 
-    /// The loaded executable sections, sorted by address, none empty, none overlapping.
+    /// The loaded executable sections: sorted by address, non-empty, non-overlapping.
     pub fn text(&self) -> &[TextRange] {
         &self.text
     }
 
-    /// The text range that `address` is in.
+    /// Text range that contains `address`.
     pub(crate) fn text_at(&self, address: crate::Address) -> Option<&TextRange> {
-        let after = self.text().partition_point(|text| text.range.start() <= address);
-        self.text()[..after].last().filter(|text| address < text.range.end())
+        let next_index = self.text().partition_point(|text| text.range.start() <= address);
+        self.text()[..next_index].last().filter(|text| address < text.range.end())
     }
 
-    /// The functions, sorted by address, none empty, none overlapping, each inside one text range.
+    /// The functions: sorted by address, non-empty, non-overlapping, each inside one text range.
     pub fn functions(&self) -> &[Function] {
         &self.functions
     }
 
-    /// Where the live (relocated, once *finalized*) `.eh_frame` is, if the object has one.
+    /// Address range of the `.eh_frame` in memory (relocated once *finalized*), if the object has one.
     ///
-    /// The range is the section's own. RuntimeDyld puts the terminating zero word *behind* it, in memory only; the
-    /// section as the compiler wrote it has none.
+    /// The range covers only the section. RuntimeDyld writes a terminating zero word *after* it, in memory only; the
+    /// section as compiled has none.
     pub fn eh_frame(&self) -> Option<AddressRange> {
         self.eh_frame
     }
 
-    /// Whether it brings a line table, for [`LineRows`](crate::LineRows).
+    /// Returns true if the object has a line table, for [`LineRows`](crate::LineRows).
     pub(crate) fn has_lines(&self) -> bool {
         self.has_lines
     }

@@ -1,10 +1,10 @@
-//! The parts of an object: its functions, its text, and its machine.
+//! Parts of an object: functions, text ranges, machine.
 
 use object::elf;
 
 use crate::{AddressRange, Error};
 
-/// The processor an object was compiled for (`e_machine`).
+/// Processor that an object was compiled for (`e_machine`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Machine {
@@ -15,7 +15,7 @@ pub enum Machine {
 }
 
 impl Machine {
-    /// The machine we run on.
+    /// Machine of this process.
     pub const HERE: Machine = if cfg!(target_arch = "aarch64") { Machine::Aarch64 } else { Machine::X86_64 };
 
     pub(super) fn from_e_machine(machine: elf::Machine) -> Result<Self, Error> {
@@ -27,24 +27,24 @@ impl Machine {
     }
 }
 
-/// One loaded executable section.
+/// A loaded executable section.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct TextRange {
-    /// `.text`, `.text.hot`, `.ltext`, ...
+    /// Section name: `.text`, `.text.hot`, `.ltext`, ...
     pub section: Box<str>,
-    /// Where it is loaded.
+    /// Address range in memory.
     pub range: AddressRange,
 }
 
-/// One function of a loaded object.
+/// A function of a loaded object.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Function {
-    /// The symbol as it stands in the object (bytes that are not UTF-8 replaced).
+    /// Symbol name from the object (invalid UTF-8 is replaced).
     pub linkage_name: Box<str>,
-    /// Where its code is.
+    /// Code range of the function.
     pub range: AddressRange,
-    /// The other symbols at its first byte, best first.
+    /// Other symbols at its first byte, best names first.
     pub aliases: Vec<Box<str>>,
 }

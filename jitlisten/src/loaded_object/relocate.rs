@@ -1,9 +1,9 @@
 //! Debug sections with their relocations applied.
 //!
-//! LLVM relocates only loaded sections: `.debug_*` in a debug object is as the assembler left it, with zeros in place
-//! of addresses and offsets, and `.rela.debug_*` beside it. Relocation works as in a debugger that reads a `.o` file:
-//! `S + A` (absolute) or `S + A - P` (relative), `S` being `sh_addr + st_value` of the symbol: an address for text, an
-//! offset for another debug section, whose `sh_addr` is 0.
+//! LLVM relocates only loaded sections. The `.debug_*` sections of a debug object are as the assembler wrote them:
+//! zeros in place of addresses and offsets, with relocations in `.rela.debug_*`. They are relocated here as by a
+//! debugger that reads a `.o` file: `S + A` (absolute) or `S + A - P` (relative). `S` is `sh_addr + st_value` of the
+//! symbol: an address for text, an offset for another debug section, whose `sh_addr` is 0.
 //!
 //! Sources: x86-64 psABI 4.4.1; AAELF64 5.7.5; `RuntimeDyldELF::resolveX86_64Relocation`.
 
@@ -21,38 +21,38 @@ use crate::Error;
 
 type RelaEntry = elf::Rela64<LittleEndian>;
 
-/// The name of a section and its bytes.
+/// Name and bytes of a section.
 pub(crate) type NamedSection<'data> = (Box<str>, Cow<'data, [u8]>);
 
-/// Every `.debug_*` section of a debug object with its relocations applied, in the order of the file.
+/// All `.debug_*` sections of a debug object, relocated, in the order of the file.
 ///
-/// Compressed sections are left out: no JIT writes them.
+/// Compressed sections are omitted: no JIT writes them.
 ///
 /// # Errors
-/// When the object cannot be read, or has a relocation of unknown type.
+/// If the object is malformed, or has an unsupported relocation type.
 pub(crate) fn relocated_sections(debug_object: &[u8]) -> Result<Vec<NamedSection<'_>>, Error> {
     relocated_where(debug_object, |name| name.starts_with(b".debug_"))
 }
 
-/// The sections with a `wanted` name, loaded or not, with their relocations applied. Symbols of others count as 0.
-pub(crate) fn relocated_where(data: &[u8], wanted: fn(&[u8]) -> bool) -> Result<Vec<NamedSection<'_>>, Error> {
+/// Sections whose name satisfies `is_wanted`, loaded or not, relocated. Undefined symbols count as 0.
+pub(crate) fn relocated_where(data: &[u8], is_wanted: fn(&[u8]) -> bool) -> Result<Vec<NamedSection<'_>>, Error> {
     let Some(copy) = super::elf::aligned_copy(data) else {
-        return relocated(data, wanted);
+        return relocated(data, is_wanted);
     };
-    let sections = relocated(&copy, wanted)?.into_iter();
+    let sections = relocated(&copy, is_wanted)?.into_iter();
     Ok(sections.map(|(name, bytes)| (name, Cow::Owned(bytes.into_owned()))).collect())
 }
 
-fn relocated(data: &[u8], wanted: fn(&[u8]) -> bool) -> Result<Vec<NamedSection<'_>>, Error> {
+fn relocated(data: &[u8], is_wanted: fn(&[u8]) -> bool) -> Result<Vec<NamedSection<'_>>, Error> {
     let elf = Elf::parse(data)?;
     let symbols = elf.symbols()?;
     let relocations = relocations_by_target(&elf)?;
-    // Honest sections do not overlap in the file: all of them and all relocations together are smaller than it.
+    // Sections of a well-formed file do not overlap: together with their relocations they are smaller than the file.
     let mut budget = Budget::new(data.len(), 1);
-    let mut found = Vec::new();
+    let mut sections_found = Vec::new();
     for (index, section) in elf.sections.enumerate() {
         let name = elf.name_of(section)?;
-        if !wanted(name) || has_flag(section, elf::SHF_COMPRESSED) {
+        if !is_wanted(name) || has_flag(section, elf::SHF_COMPRESSED) {
             continue;
         }
         let mut bytes = Cow::Borrowed(section.data(LE, elf.data)?);
@@ -60,34 +60,35 @@ fn relocated(data: &[u8], wanted: fn(&[u8]) -> bool) -> Result<Vec<NamedSection<
             budget.spend((bytes.len() + size_of_val(*entries)) as u64)?;
             apply(&elf, &symbols, section, entries, bytes.to_mut())?;
         }
-        found.push((budget.name(name)?, bytes));
+        sections_found.push((budget.name(name)?, bytes));
     }
-    Ok(found)
+    Ok(sections_found)
 }
 
-/// The `SHT_RELA` sections, by the section they are for. Linked files have none that still wait.
+/// Relocation entries (`SHT_RELA`) by target section. Linked files have none left to apply.
 fn relocations_by_target<'data>(elf: &Elf<'data>) -> Result<BTreeMap<usize, Vec<&'data [RelaEntry]>>, Error> {
-    let mut found: BTreeMap<_, Vec<_>> = BTreeMap::new();
+    let mut by_target: BTreeMap<_, Vec<_>> = BTreeMap::new();
     for section in elf.sections.iter().filter(|_| elf.relocatable) {
         if let Some((entries, _symbols)) = section.rela(LE, elf.data)? {
-            found.entry(section.info_link(LE).0).or_default().push(entries);
+            by_target.entry(section.info_link(LE).0).or_default().push(entries);
         }
     }
-    Ok(found)
+    Ok(by_target)
 }
 
-/// What a relocation writes, and how wide.
+/// Value and width of a relocated field.
 struct Kind {
     size: usize,
     value: Value,
 }
 
+/// Formula for the value of a relocated field.
 enum Value {
     /// `S + A`
     Absolute,
     /// `S + A - P`
     Relative,
-    /// `st_value + A`: the offset of a variable in its thread-local block
+    /// `st_value + A`: offset of a variable in its thread-local block
     ThreadLocal,
 }
 
@@ -99,7 +100,7 @@ fn kind(machine: Machine, r_type: elf::RelocationType) -> Result<Option<Kind>, E
             (4, Value::Absolute)
         }
         (Machine::X86_64, elf::R_X86_64_PC64) | (Machine::Aarch64, elf::R_AARCH64_PREL64) => (8, Value::Relative),
-        // The linkage table is an offer: a symbol may be reached directly.
+        // A PLT is optional: the symbol may be reached directly.
         (Machine::X86_64, elf::R_X86_64_PC32 | elf::R_X86_64_PLT32) | (Machine::Aarch64, elf::R_AARCH64_PREL32) => {
             (4, Value::Relative)
         }
@@ -112,7 +113,7 @@ fn kind(machine: Machine, r_type: elf::RelocationType) -> Result<Option<Kind>, E
     Ok(Some(Kind { size, value }))
 }
 
-/// Applies `entries` to the `bytes` of `section`. Sums wrap, as the hardware's would.
+/// Applies `entries` to the `bytes` of `section`. Sums wrap, as in hardware.
 fn apply(
     elf: &Elf<'_>,
     symbols: &SymbolTable<'_, Header>,
@@ -128,21 +129,22 @@ fn apply(
         let result = match value {
             Value::Absolute => base.wrapping_add(symbol_value).wrapping_add(addend),
             Value::Relative => {
-                let place = section.sh_addr(LE).wrapping_add(offset);
-                base.wrapping_add(symbol_value).wrapping_add(addend).wrapping_sub(place)
+                let field_address = section.sh_addr(LE).wrapping_add(offset);
+                base.wrapping_add(symbol_value).wrapping_add(addend).wrapping_sub(field_address)
             }
             Value::ThreadLocal => symbol_value.wrapping_add(addend),
         };
-        let field = usize::try_from(offset).ok().and_then(|at| bytes.get_mut(at..at.checked_add(size)?));
+        let field = usize::try_from(offset).ok().and_then(|start| bytes.get_mut(start..start.checked_add(size)?));
         let field = field.ok_or(Error::RelocationOutside(offset))?;
-        for (byte, new) in field.iter_mut().zip(result.to_le_bytes()) {
-            *byte = new;
+        for (byte, new_byte) in field.iter_mut().zip(result.to_le_bytes()) {
+            *byte = new_byte;
         }
     }
     Ok(())
 }
 
-/// Start of the symbol's section, and `st_value` in it; zeros for a relocation without symbol and for an undefined one.
+/// Address of the symbol's section, and `st_value`. Both are zero for a relocation without a symbol, or with an
+/// undefined one.
 fn symbol_value(elf: &Elf<'_>, symbols: &SymbolTable<'_, Header>, entry: &RelaEntry) -> Result<(u64, u64), Error> {
     let Some(index) = Rela::symbol(entry, LE, false) else { return Ok((0, 0)) };
     let symbol = symbols.symbol(index)?;

@@ -1,7 +1,7 @@
 //! Queue of messages for the program's log callback.
 //!
-//! Messages arise under our locks, LLVM's and the loader's, where no foreign code may be called. They are delivered
-//! where no lock is held.
+//! Messages are created under our locks, LLVM's and the loader's, where calling foreign code could deadlock. They are
+//! delivered later, when no lock is held.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU8, AtomicUsize, Ordering};
@@ -9,73 +9,73 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use super::Level;
 
-/// Messages beyond are lost, the newest first, and the loss is reported.
-const MOST: usize = 1024;
+/// Maximum number of queued messages. Later ones are dropped, and the loss is reported.
+const MAX_MESSAGES: usize = 1024;
 
 struct Queue {
-    waiting: VecDeque<(Level, String)>,
-    lost: usize,
+    messages: VecDeque<(Level, String)>,
+    lost_count: usize,
 }
 
-static QUEUE: Mutex<Queue> = Mutex::new(Queue { waiting: VecDeque::new(), lost: 0 });
-static WANTED: AtomicU8 = AtomicU8::new(0);
-/// How many wait: a look without the lock.
-static LENGTH: AtomicUsize = AtomicUsize::new(0);
+static QUEUE: Mutex<Queue> = Mutex::new(Queue { messages: VecDeque::new(), lost_count: 0 });
+static MAX_LEVEL: AtomicU8 = AtomicU8::new(0);
+/// Number of queued messages, readable without the lock.
+static QUEUED: AtomicUsize = AtomicUsize::new(0);
 
-/// Keeps messages up to this level for [`take`]; `None`: no more, and those that wait are dropped.
+/// Queues messages up to this level for [`take`]. `None` stops queueing and drops the queued messages.
 pub fn listen(level: Option<Level>) {
-    WANTED.store(level.map_or(0, |level| level as u8), Ordering::Release);
+    MAX_LEVEL.store(level.map_or(0, |level| level as u8), Ordering::Release);
     if level.is_none() {
         let mut queue = lock();
-        queue.waiting.clear();
-        queue.lost = 0;
-        LENGTH.store(0, Ordering::Release);
+        queue.messages.clear();
+        queue.lost_count = 0;
+        QUEUED.store(0, Ordering::Release);
     }
 }
 
-/// The oldest message that waits.
+/// Removes and returns the oldest queued message.
 pub fn take() -> Option<(Level, String)> {
     if !waits() {
         return None;
     }
     let mut queue = lock();
-    let next = queue.waiting.pop_front();
-    LENGTH.store(queue.waiting.len(), Ordering::Release);
-    if queue.waiting.is_empty() && queue.lost > 0 {
-        let lost = std::mem::take(&mut queue.lost);
-        push(&mut queue, Level::Warn, format!("{lost} messages were lost: gate took them"));
+    let message = queue.messages.pop_front();
+    QUEUED.store(queue.messages.len(), Ordering::Release);
+    if queue.messages.is_empty() && queue.lost_count > 0 {
+        let lost_count = std::mem::take(&mut queue.lost_count);
+        push(&mut queue, Level::Warn, format!("{lost_count} messages were lost: gate took them"));
     }
-    next
+    message
 }
 
-/// Whether a message waits.
+/// Returns true if a message is queued.
 pub fn waits() -> bool {
-    LENGTH.load(Ordering::Acquire) > 0
+    QUEUED.load(Ordering::Acquire) > 0
 }
 
-pub(super) fn wants(level: Level) -> bool {
-    level as u8 <= WANTED.load(Ordering::Acquire)
+pub(super) fn is_wanted(level: Level) -> bool {
+    level as u8 <= MAX_LEVEL.load(Ordering::Acquire)
 }
 
-pub(super) fn put(level: Level, text: &str) {
+pub(super) fn enqueue(level: Level, text: &str) {
     let mut queue = lock();
-    if queue.waiting.len() < MOST {
+    if queue.messages.len() < MAX_MESSAGES {
         push(&mut queue, level, text.into());
     } else {
-        queue.lost += 1;
+        queue.lost_count += 1;
     }
 }
 
 fn push(queue: &mut Queue, level: Level, text: String) {
-    queue.waiting.push_back((level, text));
-    LENGTH.store(queue.waiting.len(), Ordering::Release);
+    queue.messages.push_back((level, text));
+    QUEUED.store(queue.messages.len(), Ordering::Release);
 }
 
 fn lock() -> MutexGuard<'static, Queue> {
     QUEUE.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// The lock, held across a fork. Nothing may be logged meanwhile.
+/// The queue's lock, held across a fork. Logging in this time would deadlock.
 pub(crate) struct QueueGuard(#[expect(dead_code, reason = "held, not looked at")] MutexGuard<'static, Queue>);
 
 pub(crate) fn lock_for_fork() -> QueueGuard {
@@ -88,16 +88,16 @@ mod tests {
 
     #[test]
     fn messages_wait_in_order_and_the_loss_is_reported() {
-        assert!(!wants(Level::Error));
+        assert!(!is_wanted(Level::Error));
         listen(Some(Level::Warn));
-        assert!(wants(Level::Warn) && !wants(Level::Info));
-        (0..MOST + 3).for_each(|number| put(Level::Warn, &number.to_string()));
-        for number in 0..MOST {
+        assert!(is_wanted(Level::Warn) && !is_wanted(Level::Info));
+        (0..MAX_MESSAGES + 3).for_each(|number| enqueue(Level::Warn, &number.to_string()));
+        for number in 0..MAX_MESSAGES {
             assert_eq!(take().unwrap().1, number.to_string());
         }
         assert!(take().unwrap().1.starts_with("3 messages"));
         assert!(take().is_none());
-        put(Level::Error, "again");
+        enqueue(Level::Error, "again");
         listen(None);
         assert!(take().is_none());
     }

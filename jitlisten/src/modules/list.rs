@@ -1,4 +1,4 @@
-//! The list of modules: [`Published`], with a count of its readers.
+//! List of modules: a [`Published`] table with a count of its readers.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
@@ -8,15 +8,15 @@ use super::Module;
 use crate::process::published::{Changing, Published, Ranged};
 use crate::{Address, AddressRange};
 
-/// So many withdrawn modules keep their memory.
-pub(super) const KEPT: usize = 1024;
+/// Number of withdrawn modules whose memory is kept.
+pub(super) const MAX_WITHDRAWN: usize = 1024;
 
-/// How many modules have come and gone.
+/// Number of modules added and removed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counts {
-    /// As `dlpi_adds`.
+    /// Same meaning as `dlpi_adds`.
     pub adds: u64,
-    /// As `dlpi_subs`.
+    /// Same meaning as `dlpi_subs`.
     pub subs: u64,
 }
 
@@ -34,38 +34,39 @@ impl Ranged for Module {
     }
 }
 
-/// What belongs to the thread that changes the list.
-struct Own {
-    /// The last that were withdrawn.
+/// Data of the thread that changes the list.
+struct WriterData {
+    /// Most recently withdrawn modules, oldest first.
     withdrawn: VecDeque<Arc<Module>>,
-    /// Listed, by address: to find what a range meets.
+    /// Listed modules by start address, to find those that overlap a range.
     listed: BTreeMap<u64, Arc<Module>>,
 }
 
 pub(super) struct ModuleList {
-    /// Changed under the session's lock only, which is held across a fork: the child finds its lock free.
-    published: Published<Module, Own>,
+    /// Changed only under the session's lock. That lock is held across a fork, so the child finds the table's lock
+    /// free.
+    published: Published<Module, WriterData>,
     readers: AtomicUsize,
     adds: AtomicU64,
     subs: AtomicU64,
 }
 
-/// A reader at work. One that is left by `longjmp` stays at work for ever, as does one of another thread in the child
-/// of a fork: then nothing is freed any more.
+/// A registered reader. A reader that is left by `longjmp` stays registered forever, and so does another thread's
+/// reader in the child of a fork; no table is freed from then on.
 pub struct Reading<'a> {
     list: &'a ModuleList,
 }
 
 impl Reading<'_> {
-    /// The listed modules.
+    /// Modules that are listed.
     pub fn modules(&self) -> impl Iterator<Item = &Module> {
-        // SAFETY: this reader is counted until it is dropped, and nothing is freed while one is.
+        // SAFETY: this reader stays counted until it is dropped, and no table is freed while a reader is counted.
         unsafe { self.list.published.all() }
     }
 
-    /// The module that `address` is in.
+    /// Module that contains `address`.
     pub fn find(&self, address: Address) -> Option<&Module> {
-        // SAFETY: this reader is counted until it is dropped, and nothing is freed while one is.
+        // SAFETY: this reader stays counted until it is dropped, and no table is freed while a reader is counted.
         unsafe { self.list.published.find(address.0) }
     }
 }
@@ -79,7 +80,7 @@ impl Drop for Reading<'_> {
 impl ModuleList {
     pub(super) const fn new() -> Self {
         ModuleList {
-            published: Published::new(Own { withdrawn: VecDeque::new(), listed: BTreeMap::new() }),
+            published: Published::new(WriterData { withdrawn: VecDeque::new(), listed: BTreeMap::new() }),
             readers: AtomicUsize::new(0),
             adds: AtomicU64::new(0),
             subs: AtomicU64::new(0),
@@ -104,24 +105,24 @@ impl ModuleList {
         self.adds.fetch_add(1, Ordering::SeqCst);
     }
 
-    /// Takes out what has a byte in `range`.
+    /// Withdraws every module that overlaps `range`.
     pub(super) fn withdraw(&self, range: AddressRange) {
-        // Most memory that changes is of no module.
+        // Most memory changes concern no module.
         if self.counts() == Counts::default() {
             return;
         }
         let mut change = self.published.change();
-        let Own { withdrawn, listed } = change.own();
-        let below = listed.range(..range.end().0).rev();
-        let met = below.take_while(|(_, module)| module.end() > range.start().0);
-        let starts: Vec<u64> = met.map(|(&start, _)| start).collect();
+        let WriterData { withdrawn, listed } = change.own();
+        let candidates = listed.range(..range.end().0).rev();
+        let overlapping = candidates.take_while(|(_, module)| module.end() > range.start().0);
+        let starts: Vec<u64> = overlapping.map(|(&start, _)| start).collect();
         for module in starts.iter().filter_map(|start| listed.remove(start)) {
             if module.withdraw() {
                 self.subs.fetch_add(1, Ordering::SeqCst);
             }
             withdrawn.push_back(module);
         }
-        let surplus = withdrawn.len().saturating_sub(KEPT);
+        let surplus = withdrawn.len().saturating_sub(MAX_WITHDRAWN);
         withdrawn.drain(..surplus);
     }
 
@@ -131,7 +132,7 @@ impl ModuleList {
         }
     }
 
-    fn reclaim(&self, change: &mut Changing<'_, Module, Own>) {
+    fn reclaim(&self, change: &mut Changing<'_, Module, WriterData>) {
         change.reclaim(|| self.readers.load(Ordering::SeqCst) == 0);
     }
 }
@@ -167,18 +168,18 @@ mod tests {
     #[test]
     fn what_is_listed_is_found_and_what_is_withdrawn_is_not() {
         let list = ModuleList::new();
-        let all: Vec<u64> = (1..=1000).map(|number| number * 0x2000).collect();
-        // Neither ascending nor descending.
-        (0..1000).for_each(|number| list.publish(module(all[number * 7 % 1000])));
-        assert_eq!(starts(&list), all);
-        let found = |address| list.read().find(Address(address)).map(|module| module.mapped().start().0);
-        assert_eq!(found(0x4fff - 0x1000 + 0x1000), Some(0x4000));
-        assert_eq!((found(0x5000), found(0x1fff)), (None, None));
+        let all_starts: Vec<u64> = (1..=1000).map(|number| number * 0x2000).collect();
+        // In neither ascending nor descending order.
+        (0..1000).for_each(|number| list.publish(module(all_starts[number * 7 % 1000])));
+        assert_eq!(starts(&list), all_starts);
+        let find_start = |address| list.read().find(Address(address)).map(|module| module.mapped().start().0);
+        assert_eq!(find_start(0x4fff - 0x1000 + 0x1000), Some(0x4000));
+        assert_eq!((find_start(0x5000), find_start(0x1fff)), (None, None));
         list.withdraw(range(0x4800, 0x2000));
-        assert_eq!((found(0x4000), found(0x6000), found(0x8000)), (None, None, Some(0x8000)));
+        assert_eq!((find_start(0x4000), find_start(0x6000), find_start(0x8000)), (None, None, Some(0x8000)));
         assert_eq!(list.counts(), Counts { adds: 1000, subs: 2 });
         list.publish(module(0x4000));
-        assert_eq!(found(0x4000), Some(0x4000));
+        assert_eq!(find_start(0x4000), Some(0x4000));
         list.clear();
         assert_eq!(starts(&list), Vec::<u64>::new());
         assert_eq!(list.counts(), Counts { adds: 1001, subs: 1001 });
@@ -198,11 +199,11 @@ mod tests {
         assert_eq!(first.path(), c"/nowhere");
         drop(reading);
         let dropped = Arc::downgrade(list.published.change().own().withdrawn.front().unwrap());
-        for _ in 0..2 * KEPT {
+        for _ in 0..2 * MAX_WITHDRAWN {
             list.publish(module(0x2000));
             list.withdraw(range(0x2000, 1));
         }
-        assert_eq!(list.published.change().own().withdrawn.len(), KEPT);
+        assert_eq!(list.published.change().own().withdrawn.len(), MAX_WITHDRAWN);
         assert!(dropped.upgrade().is_none(), "in a table that is out of use");
     }
 
@@ -219,11 +220,11 @@ mod tests {
         let list = ModuleList::new();
         std::thread::scope(|scope| {
             let reader = scope.spawn(|| {
-                let mut seen = 0;
+                let mut module_count = 0;
                 while list.counts().adds < 3000 {
-                    seen += list.read().modules().filter(|module| module.path() == c"/nowhere").count();
+                    module_count += list.read().modules().filter(|module| module.path() == c"/nowhere").count();
                 }
-                seen
+                module_count
             });
             for number in 1..=3000 {
                 list.publish(module(number * 0x1000));

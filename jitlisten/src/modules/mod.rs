@@ -6,9 +6,9 @@
 //! ```
 //!
 //! A reader takes no lock, allocates nothing and never waits ([`Published`](crate::plumbing::Published)): libunwind
-//! calls from signal handlers, crash handlers from `SIGSEGV`. Later readers do not see a withdrawn module. Its memory
-//! is kept until no reader can use it, and that of the last 1,024 longer, because names returned by `dladdr` have no
-//! end of life.
+//! calls from signal handlers, crash handlers from `SIGSEGV`. A withdrawn module is invisible to later readers. Its
+//! memory is kept until no reader can use it. The last 1,024 withdrawn modules are kept longer, because callers of
+//! `dladdr` may keep its names indefinitely.
 
 mod list;
 mod module;
@@ -22,29 +22,29 @@ use crate::AddressRange;
 
 static LIST: list::ModuleList = list::ModuleList::new();
 
-/// How many modules have come and gone so far. Ask before [`read`]: a reader that sees the same counts again has seen
-/// the same list.
+/// Number of modules added and removed so far. Call this before [`read`]: if the counts are unchanged later, so is the
+/// list.
 pub fn counts() -> Counts {
     LIST.counts()
 }
 
-/// Holds what is listed while it is looked at.
+/// Starts a read. Listed modules stay in memory until the reader is dropped.
 pub fn read() -> Reading<'static> {
     LIST.read()
 }
 
-/// Lists a module; what was listed at its addresses is withdrawn.
+/// Lists a module, and withdraws modules at its addresses.
 pub(crate) fn publish(module: NewModule) {
     LIST.withdraw(module.range());
     LIST.publish(Module::new(module));
 }
 
-/// Takes out what has a byte in `range`.
+/// Withdraws every module that overlaps `range`.
 pub(crate) fn withdraw(range: AddressRange) {
     LIST.withdraw(range);
 }
 
-/// Takes out everything.
+/// Withdraws all modules.
 pub(crate) fn clear() {
     LIST.clear();
 }

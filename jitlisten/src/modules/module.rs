@@ -1,4 +1,4 @@
-//! One module, in the shapes of `<link.h>`, `<dlfcn.h>` and `<elf.h>`.
+//! A module, with the structures of `<link.h>`, `<dlfcn.h>` and `<elf.h>` that describe it.
 
 use std::ffi::{CStr, CString, c_char};
 use std::ptr;
@@ -12,37 +12,37 @@ use crate::{Address, AddressRange};
 #[derive(Debug)]
 #[repr(C)]
 pub struct LinkMap {
-    /// What is added to addresses in the file.
+    /// Load bias: difference between the addresses in memory and in the file.
     pub addr: u64,
-    /// The file.
+    /// Path of the file.
     pub name: *const c_char,
-    /// The dynamic section: an empty one.
+    /// Dynamic section; always an empty one.
     pub ld: *const [u64; 2],
-    /// Not in the loader's list.
+    /// Always null: the entry is not in the loader's list.
     pub next: *const LinkMap,
-    /// Likewise.
+    /// Always null, like `next`.
     pub prev: *const LinkMap,
 }
 
 const _: () = assert!(size_of::<LinkMap>() == 40);
 
-/// `DT_NULL`, for readers that look for something in the dynamic section of a link map entry.
+/// Dynamic section of every module: a single `DT_NULL`, for readers that walk it.
 static NO_DYNAMIC_SECTION: [u64; 2] = [0, 0];
 
-/// What a module is made of.
+/// Contents of a new module.
 #[derive(Debug)]
 pub(crate) struct NewModule {
-    /// The mapped part of the file.
+    /// Address range of the mapped part of the file.
     pub(crate) mapped: AddressRange,
-    /// Address of byte 0 of the file, if all of it were mapped.
+    /// Load bias: address of byte 0 of the file, if all of it were mapped.
     pub(crate) bias: u64,
-    /// The file.
+    /// Path of the file.
     pub(crate) path: CString,
     /// Program headers that describe the mapping.
     pub(crate) headers: Vec<libc::Elf64_Phdr>,
     /// Address of `.eh_frame_hdr`, if unwinders may use it.
     pub(crate) eh_frame_hdr: Option<u64>,
-    /// Functions: where, and their name.
+    /// Range and name of each function.
     pub(crate) functions: Vec<(AddressRange, CString)>,
 }
 
@@ -52,34 +52,34 @@ impl NewModule {
     }
 }
 
-/// A listed module. Its strings and structures stay where they are for as long as it lives.
+/// A listed module. Its strings and structures do not move while it exists.
 #[derive(Debug)]
 pub struct Module {
     mapped: AddressRange,
     path: CString,
     headers: Vec<libc::Elf64_Phdr>,
     eh_frame_hdr: Option<u64>,
-    /// Sorted by address.
+    /// Range and name of each function, sorted by address.
     functions: Vec<(AddressRange, CString)>,
-    /// Of the same functions.
+    /// ELF symbol of each function, in the same order.
     symbols: Vec<libc::Elf64_Sym>,
     link_map: LinkMap,
     withdrawn: AtomicBool,
 }
 
-// SAFETY: its pointers lead to what it owns and to a static, and are only handed out.
+// SAFETY: the pointers refer to data that the module owns, or to a static, and are never written through.
 unsafe impl Send for Module {}
-// SAFETY: nothing but the flag changes, which is atomic.
+// SAFETY: only the flag is mutable, and it is atomic.
 unsafe impl Sync for Module {}
 
 /// A function of a module.
 #[derive(Debug)]
 pub struct ModuleSymbol<'a> {
-    /// Where it is.
+    /// Code range of the function.
     pub range: AddressRange,
-    /// What it is called.
+    /// Name of the function.
     pub name: &'a CStr,
-    /// Its symbol.
+    /// ELF symbol of the function.
     pub entry: &'a libc::Elf64_Sym,
 }
 
@@ -108,49 +108,49 @@ impl Module {
         Module { mapped, path, headers, eh_frame_hdr, functions, symbols, link_map, withdrawn }
     }
 
-    /// The mapped part of its file.
+    /// Address range of the mapped part of the file.
     pub fn mapped(&self) -> AddressRange {
         self.mapped
     }
 
-    /// Its file.
+    /// Path of the file.
     pub fn path(&self) -> &CStr {
         &self.path
     }
 
-    /// What is added to addresses in the file.
+    /// Load bias: difference between the addresses in memory and in the file.
     pub fn bias(&self) -> u64 {
         self.link_map.addr
     }
 
-    /// Its program headers.
+    /// Program headers of the file.
     pub fn headers(&self) -> &[libc::Elf64_Phdr] {
         &self.headers
     }
 
-    /// Where its `.eh_frame_hdr` is, if it has one that unwinders may use.
+    /// Address of `.eh_frame_hdr`, if the module has one that unwinders may use.
     pub fn eh_frame_hdr(&self) -> Option<u64> {
         self.eh_frame_hdr
     }
 
-    /// An entry as of the loader's list, which is in no list.
+    /// Link map entry of the module. It is not linked into the loader's list.
     pub fn link_map(&self) -> &LinkMap {
         &self.link_map
     }
 
-    /// The function that `address` is in.
+    /// Function that contains `address`.
     pub fn symbol(&self, address: Address) -> Option<ModuleSymbol<'_>> {
-        let after = self.functions.partition_point(|function| function.0.start() <= address);
-        let at = after.checked_sub(1)?;
-        let (range, name) = self.functions.get(at).filter(|function| function.0.contains(address))?;
-        Some(ModuleSymbol { range: *range, name, entry: self.symbols.get(at)? })
+        let next_index = self.functions.partition_point(|function| function.0.start() <= address);
+        let index = next_index.checked_sub(1)?;
+        let (range, name) = self.functions.get(index).filter(|function| function.0.contains(address))?;
+        Some(ModuleSymbol { range: *range, name, entry: self.symbols.get(index)? })
     }
 
     pub(super) fn is_listed(&self) -> bool {
         !self.withdrawn.load(Ordering::Acquire)
     }
 
-    /// Returns whether it was listed.
+    /// Withdraws the module; returns true if it was still listed.
     pub(super) fn withdraw(&self) -> bool {
         !self.withdrawn.swap(true, Ordering::SeqCst)
     }

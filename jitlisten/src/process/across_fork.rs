@@ -1,13 +1,13 @@
-//! Locks that are held across `fork(2)`, so that the child finds them free and their data consistent.
+//! Locks held across `fork(2)`, so that the child finds them free and their data consistent.
 //!
 //! ```text
-//!   prepare   HostStateGuard, then HeldAcrossFork::take      no handler of a signal runs while the locks are held
-//!   parent    dropped
+//!   prepare   HostStateGuard, then HeldAcrossFork::take      no signal handler runs while the locks are held
+//!   parent    locks dropped
 //!   child     HeldAcrossFork::in_child
 //! ```
-//! The one fork handler of the session, the shim and the sampler. Handlers of `pthread_atfork` run in the reverse order
-//! of their registration, so the sampler's lock is taken first, as everywhere. The crate `unwind-register` stands alone
-//! and has its own.
+//! The session, the shim and the sampler share this fork handler. `pthread_atfork` runs prepare handlers in reverse
+//! order of registration, so the sampler's lock is taken first, as everywhere else. The independent crate
+//! `unwind-register` has its own handler.
 
 use std::marker::PhantomData;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -16,97 +16,99 @@ use std::sync::{Mutex, PoisonError};
 
 use super::host_state::HostStateGuard;
 
-/// What is held, by the thread that forks.
+/// Locks that the forking thread holds during `fork(2)`.
 pub trait HeldAcrossFork: Sized + 'static {
-    /// Where it is kept meanwhile: a static.
+    /// Static in which the locks are kept during the fork.
     fn slot() -> &'static ForkSlot<Self>;
 
-    /// Takes the locks, before the fork; nothing where there is nothing to hold.
+    /// Takes the locks before the fork; `None` if there is nothing to lock.
     fn take() -> Option<Self>;
 
-    /// In the child, which has one thread. In the parent it is dropped.
+    /// Called in the child, which has a single thread. In the parent, the locks are just dropped.
     fn in_child(self);
 }
 
-/// Keeps what is held between the handlers of `pthread_atfork`.
+/// Storage for held locks between the handlers of `pthread_atfork`.
 pub struct ForkSlot<H> {
-    follows: AtomicBool,
-    kept: Mutex<Kept<H>>,
+    is_registered: AtomicBool,
+    stored: Mutex<StoredLocks<H>>,
 }
 
-/// The locks are released before the signals that waited are handled.
-struct Kept<H>(Option<(libc::pthread_t, H, HostStateGuard)>);
+/// Forking thread, its locks and its host state. Fields drop in order: locks are released before pending signals are
+/// handled.
+struct StoredLocks<H>(Option<(libc::pthread_t, H, HostStateGuard)>);
 
-// SAFETY: taken out and dropped by the thread that has put it in, whose number stands there ([`ForkSlot::take`]).
-unsafe impl<H> Send for Kept<H> {}
+// SAFETY: the contents are taken out and dropped only by the thread that stored them; its thread id is stored with them
+// ([`ForkSlot::take`]).
+unsafe impl<H> Send for StoredLocks<H> {}
 
 impl<H: HeldAcrossFork> ForkSlot<H> {
-    /// An empty one.
+    /// Creates an empty slot.
     #[expect(clippy::new_without_default, reason = "it is only ever a static")]
     pub const fn new() -> ForkSlot<H> {
-        ForkSlot { follows: AtomicBool::new(false), kept: Mutex::new(Kept(None)) }
+        ForkSlot { is_registered: AtomicBool::new(false), stored: Mutex::new(StoredLocks(None)) }
     }
 
-    /// Keeps what a fork has taken. Only the holder of its locks comes here.
-    fn keep(&self, held: H, host_state: HostStateGuard) {
-        self.kept.lock().unwrap_or_else(PoisonError::into_inner).0 = Some((this_thread(), held, host_state));
+    /// Stores the locks that a fork has taken. Callers hold the locks, so there is one caller at a time.
+    fn store(&self, locks: H, host_state: HostStateGuard) {
+        self.stored.lock().unwrap_or_else(PoisonError::into_inner).0 = Some((this_thread(), locks, host_state));
     }
 
-    /// What this thread has taken. Another one that forks at the same time, and had nothing to take, must not release
-    /// it.
+    /// Removes and returns the locks that this thread stored. Another thread that forks at the same time, and had
+    /// nothing to lock, must not release them.
     fn take(&self) -> Option<(H, HostStateGuard)> {
-        let mut kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
-        let (_, held, host_state) = kept.0.take_if(|kept| kept.0 == this_thread())?;
-        Some((held, host_state))
+        let mut stored = self.stored.lock().unwrap_or_else(PoisonError::into_inner);
+        let (_, locks, host_state) = stored.0.take_if(|stored| stored.0 == this_thread())?;
+        Some((locks, host_state))
     }
 }
 
-/// From now on, holds `H` across every `fork(2)`. To be called any number of times.
+/// Holds `H` across every `fork(2)` from now on. Idempotent.
 pub fn follow_forks<H: HeldAcrossFork>() {
-    if !H::slot().follows.swap(true, Ordering::AcqRel) {
+    if !H::slot().is_registered.swap(true, Ordering::AcqRel) {
         Handlers::<H>::register();
     }
 }
 
-/// The three handlers of `H`.
+/// Fork handlers for `H`.
 struct Handlers<H>(PhantomData<H>);
 
 impl<H: HeldAcrossFork> Handlers<H> {
     fn register() {
-        // SAFETY: the handlers are functions of this library, which is never unloaded; where it is part of a program,
-        // keeping that loaded is up to the program.
+        // SAFETY: the handlers belong to this library, which is never unloaded. A shared object that links the crate
+        // statically must itself stay loaded.
         unsafe { libc::pthread_atfork(Some(Self::prepare), Some(Self::parent), Some(Self::child)) };
     }
 
     unsafe extern "C" fn prepare() {
-        caught(|| {
+        catch_panics(|| {
             let host_state = HostStateGuard::enter();
-            if let Some(held) = H::take() {
-                H::slot().keep(held, host_state);
+            if let Some(locks) = H::take() {
+                H::slot().store(locks, host_state);
             }
         });
     }
 
     unsafe extern "C" fn parent() {
-        caught(|| drop(H::slot().take()));
+        catch_panics(|| drop(H::slot().take()));
     }
 
     unsafe extern "C" fn child() {
-        caught(|| {
-            let Some((held, _host_state)) = H::slot().take() else { return };
-            held.in_child();
+        catch_panics(|| {
+            let Some((locks, _host_state)) = H::slot().take() else { return };
+            locks.in_child();
         });
     }
 }
 
-/// The thread's number, the same in the child.
+/// Id of the calling thread; unchanged in the child of a fork.
 fn this_thread() -> libc::pthread_t {
     // SAFETY: pthread_self has no precondition.
     unsafe { libc::pthread_self() }
 }
 
-/// A panic of ours must not end the host's fork.
-fn caught(work: impl FnOnce()) {
+/// Runs `work` and swallows a panic: our panic must not abort the host's fork.
+fn catch_panics(work: impl FnOnce()) {
     let _ = catch_unwind(AssertUnwindSafe(work));
 }
 
@@ -117,24 +119,24 @@ mod tests {
     use super::*;
 
     static RELEASED: AtomicU32 = AtomicU32::new(0);
-    static THERE_IS_NOTHING: AtomicBool = AtomicBool::new(false);
+    static NOTHING_TO_LOCK: AtomicBool = AtomicBool::new(false);
 
-    struct Held;
+    struct TestLock;
 
-    impl Drop for Held {
+    impl Drop for TestLock {
         fn drop(&mut self) {
             RELEASED.fetch_add(1, Ordering::SeqCst);
         }
     }
 
-    impl HeldAcrossFork for Held {
-        fn slot() -> &'static ForkSlot<Held> {
-            static SLOT: ForkSlot<Held> = ForkSlot::new();
+    impl HeldAcrossFork for TestLock {
+        fn slot() -> &'static ForkSlot<TestLock> {
+            static SLOT: ForkSlot<TestLock> = ForkSlot::new();
             &SLOT
         }
 
-        fn take() -> Option<Held> {
-            if THERE_IS_NOTHING.load(Ordering::SeqCst) { None } else { Some(Held) }
+        fn take() -> Option<TestLock> {
+            if NOTHING_TO_LOCK.load(Ordering::SeqCst) { None } else { Some(TestLock) }
         }
 
         fn in_child(self) {}
@@ -142,19 +144,19 @@ mod tests {
 
     #[test]
     fn a_fork_that_holds_nothing_releases_nothing_of_another() {
-        // SAFETY: what glibc does before a fork, in this thread.
-        unsafe { Handlers::<Held>::prepare() };
-        THERE_IS_NOTHING.store(true, Ordering::SeqCst);
-        let other = || {
-            // SAFETY: the handlers of a fork in another thread.
-            unsafe { Handlers::<Held>::prepare() };
-            // SAFETY: the handler of the parent follows that of `prepare`, in its thread.
-            unsafe { Handlers::<Held>::parent() };
+        // SAFETY: this thread calls the handler as glibc does before a fork.
+        unsafe { Handlers::<TestLock>::prepare() };
+        NOTHING_TO_LOCK.store(true, Ordering::SeqCst);
+        let fork_in_other_thread = || {
+            // SAFETY: another thread calls the handlers of a fork.
+            unsafe { Handlers::<TestLock>::prepare() };
+            // SAFETY: the parent handler runs after `prepare`, on the same thread.
+            unsafe { Handlers::<TestLock>::parent() };
         };
-        std::thread::spawn(other).join().expect("it ends");
+        std::thread::spawn(fork_in_other_thread).join().expect("it ends");
         assert_eq!(RELEASED.load(Ordering::SeqCst), 0);
-        // SAFETY: the fork of this thread is done.
-        unsafe { Handlers::<Held>::parent() };
+        // SAFETY: ends the fork of this thread.
+        unsafe { Handlers::<TestLock>::parent() };
         assert_eq!(RELEASED.load(Ordering::SeqCst), 1);
     }
 }

@@ -1,4 +1,4 @@
-//! Who else may write to the memory of this process.
+//! Detection of other writers to this process's memory: other threads, and `/proc/PID/mem`.
 
 #![forbid(unsafe_code)]
 
@@ -9,76 +9,77 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::clock;
 
-/// Process and thread of the [`OwnThread`], 0 if there is none.
-static OWN: AtomicU64 = AtomicU64::new(0);
+/// PID and TID of the [`OwnThread`]; 0 if there is none.
+static OWN_THREAD: AtomicU64 = AtomicU64::new(0);
 
-/// Returns whether the calling thread is the only one of this process, except for one of ours. It stays so until it
-/// makes another.
+/// Returns true if the calling thread is the only thread of this process, not counting one [`OwnThread`]. The result
+/// stays valid until the thread creates another.
 pub fn is_alone() -> bool {
-    let (own, Some(this)) = (OWN.load(Ordering::Relaxed), this_thread()) else { return false };
+    let (own_thread, Some(current)) = (OWN_THREAD.load(Ordering::Relaxed), this_thread()) else { return false };
     let Ok(tasks) = fs::read_dir("/proc/self/task") else { return false };
     let mut threads = tasks.map(|task| task.ok()?.file_name().to_str()?.parse::<u32>().ok());
-    this != own && threads.all(|thread| thread.is_some_and(|thread| [this, own].contains(&number(thread))))
+    current != own_thread && threads.all(|tid| tid.is_some_and(|tid| [current, own_thread].contains(&thread_key(tid))))
 }
 
-/// A thread of ours, which writes no code: it does not count in [`is_alone`].
+/// Marks a thread of ours that writes no code. [`is_alone`] does not count it.
 #[must_use = "it counts again when this is dropped"]
 pub struct OwnThread(u64);
 
 impl OwnThread {
-    /// The calling thread is ours. One at a time; more of them count.
+    /// Marks the calling thread. Only one thread can be marked; any further ones count.
     pub fn begin() -> OwnThread {
-        let this = this_thread().unwrap_or(0);
-        let _ = OWN.compare_exchange(0, this, Ordering::Relaxed, Ordering::Relaxed);
-        OwnThread(this)
+        let current = this_thread().unwrap_or(0);
+        let _ = OWN_THREAD.compare_exchange(0, current, Ordering::Relaxed, Ordering::Relaxed);
+        OwnThread(current)
     }
 }
 
 impl Drop for OwnThread {
     fn drop(&mut self) {
-        let _ = OWN.compare_exchange(self.0, 0, Ordering::Relaxed, Ordering::Relaxed);
+        let _ = OWN_THREAD.compare_exchange(self.0, 0, Ordering::Relaxed, Ordering::Relaxed);
     }
 }
 
-/// With the number of the process, because numbers of threads are used again after a fork.
-fn number(thread: u32) -> u64 {
-    u64::from(std::process::id()) << 32 | u64::from(thread)
+/// Thread id combined with the PID, because thread ids are reused after a fork.
+fn thread_key(tid: u32) -> u64 {
+    u64::from(std::process::id()) << 32 | u64::from(tid)
 }
 
 fn this_thread() -> Option<u64> {
     let path = fs::read_link("/proc/thread-self").ok()?;
-    Some(number(path.file_name()?.to_str()?.parse().ok()?))
+    Some(thread_key(path.file_name()?.to_str()?.parse().ok()?))
 }
 
-/// True if the process has its memory open as a file: `/proc/PID/mem` writes to pages that are not writable, as Julia
-/// does for code beside other code.
+/// Tracks whether the process has `/proc/PID/mem` open, which writes even to read-only pages. Julia uses this to write
+/// code next to existing code.
 #[derive(Debug, Default)]
 pub(crate) struct MemoryAsFile {
     is_open: bool,
-    /// Not before then, by [`clock::monotonic`], is it looked for again.
-    next_look: u64,
+    /// Earliest time of the next check, by [`clock::monotonic`].
+    next_check: u64,
 }
 
 impl MemoryAsFile {
-    /// Looks, unless that took longer than a twentieth of the time since.
+    /// Returns true if the file is open. Checks again only if at least 20 times the duration of the last check has
+    /// passed.
     pub(crate) fn is_open(&mut self) -> bool {
-        let began = clock::monotonic();
-        if began >= self.next_look {
+        let start = clock::monotonic();
+        if start >= self.next_check {
             self.is_open = has_memory_open();
             let now = clock::monotonic();
-            self.next_look = now + 20 * (now - began);
+            self.next_check = now + 20 * (now - start);
         }
         self.is_open
     }
 }
 
 fn has_memory_open() -> bool {
-    let own = format!("/proc/{}/mem", std::process::id());
+    let own_path = format!("/proc/{}/mem", std::process::id());
     let Ok(files) = fs::read_dir("/proc/self/fd") else { return false };
     files.flatten().any(|file| {
         let path = file.path();
-        let is_own = fs::read_link(&path).is_ok_and(|target| target.as_os_str().as_bytes() == own.as_bytes());
-        // The link may be written through if the file may.
+        let is_own = fs::read_link(&path).is_ok_and(|target| target.as_os_str().as_bytes() == own_path.as_bytes());
+        // The mode of the link shows whether the descriptor was opened for writing.
         is_own && fs::symlink_metadata(path).is_ok_and(|link| link.mode() & 0o200 != 0)
     })
 }
@@ -91,10 +92,10 @@ mod tests {
     #[cfg_attr(miri, ignore = "reads /proc")]
     fn memory_that_is_open_is_found() {
         assert!(crate::process::in_child(|| {
-            let reads = fs::File::open("/proc/self/mem");
+            let reader = fs::File::open("/proc/self/mem");
             let is_open_to_read = has_memory_open();
-            let _writes = fs::OpenOptions::new().write(true).open("/proc/self/mem");
-            reads.is_ok() && !is_open_to_read && has_memory_open() && MemoryAsFile::default().is_open()
+            let _writer = fs::OpenOptions::new().write(true).open("/proc/self/mem");
+            reader.is_ok() && !is_open_to_read && has_memory_open() && MemoryAsFile::default().is_open()
         }));
     }
 
@@ -102,32 +103,32 @@ mod tests {
     #[cfg_attr(miri, ignore = "reads /proc")]
     fn a_process_with_another_thread_is_not_alone() {
         std::thread::scope(|scope| {
-            let (end, ended) = std::sync::mpsc::channel::<()>();
-            scope.spawn(move || ended.recv());
+            let (end_sender, end_receiver) = std::sync::mpsc::channel::<()>();
+            scope.spawn(move || end_receiver.recv());
             assert!(!is_alone());
-            drop(end);
+            drop(end_sender);
         });
     }
 
-    /// In a child, where no other test runs.
+    /// Runs in a child process, in which there are no other test threads.
     #[test]
     #[cfg_attr(miri, ignore = "reads /proc")]
     fn a_thread_of_ours_does_not_count() {
         assert!(crate::process::in_child(|| {
             let is_alone_first = is_alone();
-            let (begun, has_begun) = std::sync::mpsc::channel();
-            let (end, ended) = std::sync::mpsc::channel::<()>();
+            let (result_sender, result_receiver) = std::sync::mpsc::channel();
+            let (end_sender, end_receiver) = std::sync::mpsc::channel::<()>();
             let own = std::thread::spawn(move || {
                 let _own = OwnThread::begin();
-                let says = is_alone();
-                let _ = begun.send(says);
-                ended.recv()
+                let is_alone_in_own = is_alone();
+                let _ = result_sender.send(is_alone_in_own);
+                end_receiver.recv()
             });
-            let own_says = has_begun.recv() == Ok(true);
-            let is_alone_beside = is_alone();
-            drop(end);
+            let own_is_alone = result_receiver.recv() == Ok(true);
+            let is_alone_with_own = is_alone();
+            drop(end_sender);
             let _ = own.join();
-            is_alone_first && !own_says && is_alone_beside
+            is_alone_first && !own_is_alone && is_alone_with_own
         }));
     }
 }

@@ -1,9 +1,10 @@
-//! A file of ours among the descriptors of the host.
+//! A file of ours that the host may close or replace without our knowledge.
 //!
-//! * **Programs close unknown descriptors**: a daemon calls `closefrom(3)` and opens files of its own, which get our
-//!   numbers. Our writes would destroy them. Therefore a file remembers its inode, compares it before each use, and is
-//!   closed only if it is still the same.
-//! * **Programs expect numbers**: `open(2)` returns the lowest free number. Ours are high.
+//! * **Programs close unknown descriptors.** A daemon calls `closefrom(3)` and then opens files of its own, which get
+//!   our descriptor numbers; our writes would destroy them. Therefore a file remembers its inode, compares it before
+//!   each use, and is closed only if it still matches.
+//! * **Programs expect low descriptor numbers.** `open(2)` returns the lowest free number, so we move ours to high
+//!   numbers.
 
 #![forbid(unsafe_code)]
 
@@ -15,7 +16,8 @@ use std::time::SystemTime;
 
 use crate::process::write_nosignal::duplicate_high;
 
-/// What a descriptor was opened on. The number of a file that was removed is soon that of another one.
+/// Identity of an open file. The birth time is compared too, because inode numbers are reused soon after a file is
+/// removed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct FileIdentity {
     device: u64,
@@ -29,34 +31,35 @@ impl FileIdentity {
     }
 }
 
-/// See the module's head.
+/// An open file that is verified before use; see the module documentation.
 #[derive(Debug)]
 pub(crate) struct CheckedFile {
-    /// `None` only while it is dropped.
+    /// `None` only during drop.
     file: Option<File>,
     identity: FileIdentity,
 }
 
 impl CheckedFile {
-    /// Takes a file over.
+    /// Takes ownership of a file and moves it to a high descriptor number.
     pub(crate) fn new(file: File) -> io::Result<CheckedFile> {
         let identity = FileIdentity::of(&file.metadata()?);
-        // Where no number above is free, the low one will do.
+        // If no high number is free, keep the low one.
         let file = duplicate_high(file.as_fd()).unwrap_or(file);
         Ok(CheckedFile { file: Some(file), identity })
     }
 
-    /// The file, unless the host has closed it.
+    /// Returns the file, unless the host has closed it.
     pub(crate) fn get(&self) -> Option<&File> {
         self.file.as_ref().filter(|file| file.metadata().is_ok_and(|now| FileIdentity::of(&now) == self.identity))
     }
 
-    /// The file, for a caller that has just called [`CheckedFile::get`]: asking twice takes two system calls.
+    /// Returns the file without verification, for callers that have just called [`CheckedFile::get`]. Saves a system
+    /// call.
     pub(crate) fn unchecked(&self) -> Option<&File> {
         self.file.as_ref()
     }
 
-    /// What it is, open or not.
+    /// Identity of the file, open or not.
     pub(crate) fn identity(&self) -> FileIdentity {
         self.identity
     }
@@ -66,7 +69,7 @@ impl Drop for CheckedFile {
     fn drop(&mut self) {
         let is_closed = self.get().is_none();
         if let Some(file) = self.file.take().filter(|_| is_closed) {
-            // The number is free, or means another file.
+            // The number is closed, or belongs to another file now.
             let _ = file.into_raw_fd();
         }
     }

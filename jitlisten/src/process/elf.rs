@@ -1,5 +1,5 @@
-//! Structures of ELF files of this machine, read from bytes that need be neither aligned nor well-formed, without an
-//! allocation. The fields and numbers are those of [`object::elf`].
+//! ELF structures of this machine, read without allocation from bytes that may be unaligned or malformed. Fields and
+//! constants are those of [`object::elf`].
 
 #![forbid(unsafe_code)]
 
@@ -7,7 +7,7 @@ use object::LittleEndian;
 use object::elf::{Dyn64, FileHeader64, Machine, NoteHeader32, ProgramHeader64, SectionHeader64, Sym64};
 use object::pod::{self, Pod};
 
-/// `Elf64_Ehdr`, as the others of a little-endian file.
+/// `Elf64_Ehdr`; this and the other structures are little-endian.
 pub type FileHeader = FileHeader64<LittleEndian>;
 /// `Elf64_Phdr`
 pub type ProgramHeader = ProgramHeader64<LittleEndian>;
@@ -17,30 +17,30 @@ pub type SectionHeader = SectionHeader64<LittleEndian>;
 pub type Symbol = Sym64<LittleEndian>;
 /// `Elf64_Dyn`
 pub type Dynamic = Dyn64<LittleEndian>;
-/// `Elf64_Nhdr`, which is that of 32 bits.
+/// `Elf64_Nhdr`, identical to `Elf32_Nhdr`.
 pub type NoteHeader = NoteHeader32<LittleEndian>;
 
-/// What their fields are read with.
+/// Endianness argument for reading the fields.
 pub const LE: LittleEndian = LittleEndian;
 
-/// The machine that this is compiled for.
+/// Machine of this build, as an `e_machine` value.
 pub const THIS_MACHINE: Machine =
     if cfg!(target_arch = "aarch64") { object::elf::EM_AARCH64 } else { object::elf::EM_X86_64 };
 
-/// The structure at offset `at`. None is longer than a file header.
-pub fn structure<T: Pod>(bytes: &[u8], at: usize) -> Option<T> {
-    let mut aligned = [0_u64; size_of::<FileHeader>() / size_of::<u64>()];
-    let copy = pod::bytes_of_slice_mut(&mut aligned).get_mut(..size_of::<T>())?;
-    copy.copy_from_slice(bytes.get(at..at.checked_add(size_of::<T>())?)?);
+/// Reads the structure at offset `at`. No structure may be larger than a file header.
+pub fn structure<T: Pod>(bytes: &[u8], offset: usize) -> Option<T> {
+    let mut aligned_words = [0_u64; size_of::<FileHeader>() / size_of::<u64>()];
+    let copy = pod::bytes_of_slice_mut(&mut aligned_words).get_mut(..size_of::<T>())?;
+    copy.copy_from_slice(bytes.get(offset..offset.checked_add(size_of::<T>())?)?);
     pod::from_bytes::<T>(copy).ok().map(|(value, _)| *value)
 }
 
-/// The header at the start of a 64-bit, little-endian file.
+/// Reads the header of a 64-bit little-endian file.
 pub fn file_header(bytes: &[u8]) -> Option<FileHeader> {
     bytes.starts_with(b"\x7fELF\x02\x01\x01").then(|| structure(bytes, 0))?
 }
 
-/// The structures one behind the other in `bytes`, as far as they are whole.
+/// Reads consecutive structures; an incomplete last one is skipped.
 pub fn structures<T: Pod>(bytes: &[u8]) -> impl Iterator<Item = T> {
     bytes.chunks_exact(size_of::<T>()).filter_map(|bytes| structure(bytes, 0))
 }

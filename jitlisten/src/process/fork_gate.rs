@@ -1,54 +1,54 @@
-//! Delays `fork(2)` while a thread of ours lists the libraries of the process.
+//! Delays `fork(2)` while one of our threads enumerates the process's libraries.
 //!
-//! Such a thread holds a lock of the loader. glibc resets its other locks in the child of a fork, but not that one
+//! Such a thread holds a lock of the loader. glibc resets its other locks in the child of a fork, but not this one
 //! (`dl_load_write_lock`, 2.36): the child would hang at its next `dlopen` or C++ exception. Therefore a fork waits
-//! until no thread of ours lists libraries, and no thread starts to meanwhile.
+//! until no thread of ours enumerates libraries, and none starts meanwhile.
 //!
-//! It is not a lock: some threads list under the loader's locks, others take them while listing, and both may happen at
-//! once. For the same reason the fork waits only for a limited time.
+//! This is not a lock: some threads enumerate while they hold the loader's locks, others acquire these locks during the
+//! enumeration, and both may happen concurrently. For the same reason, the fork's wait has a timeout.
 
 #![forbid(unsafe_code)]
 
 use crate::process::clock;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
-/// In nanoseconds.
-const PATIENCE: u64 = 200_000_000;
+/// Maximum delay of a fork.
+const FORK_TIMEOUT_NS: u64 = 200_000_000;
 
-static INSIDE: AtomicUsize = AtomicUsize::new(0);
+static ENUMERATING_THREADS: AtomicUsize = AtomicUsize::new(0);
 static FORKING: AtomicBool = AtomicBool::new(false);
 
-/// Runs `work`, which lists libraries, unless a fork is under way.
-pub(crate) fn look<R>(work: impl FnOnce() -> R) -> Option<R> {
-    struct Done;
-    impl Drop for Done {
+/// Runs `work`, which enumerates libraries, unless a fork is in progress.
+pub(crate) fn enumerate_libraries<R>(work: impl FnOnce() -> R) -> Option<R> {
+    struct CountGuard;
+    impl Drop for CountGuard {
         fn drop(&mut self) {
-            INSIDE.fetch_sub(1, Ordering::SeqCst);
+            ENUMERATING_THREADS.fetch_sub(1, Ordering::SeqCst);
         }
     }
-    INSIDE.fetch_add(1, Ordering::SeqCst);
-    let _done = Done;
+    ENUMERATING_THREADS.fetch_add(1, Ordering::SeqCst);
+    let _guard = CountGuard;
     (!FORKING.load(Ordering::SeqCst)).then(work)
 }
 
-/// While it lives, [`look`] refuses.
+/// Blocks [`enumerate_libraries`] while it exists.
 pub(crate) struct ClosedGate;
 
 impl ClosedGate {
     pub(crate) fn close() -> ClosedGate {
         FORKING.store(true, Ordering::SeqCst);
-        // The kernel's clock: one that libfaketime has stopped would make this wait for ever.
-        let until = clock::monotonic() + PATIENCE;
-        while INSIDE.load(Ordering::SeqCst) > 0 && clock::monotonic() < until {
+        // The kernel's clock: with libfaketime, libc's may be stopped, and this loop would never end.
+        let deadline = clock::monotonic() + FORK_TIMEOUT_NS;
+        while ENUMERATING_THREADS.load(Ordering::SeqCst) > 0 && clock::monotonic() < deadline {
             std::thread::yield_now();
         }
         ClosedGate
     }
 }
 
-/// In the child of a fork there are no other threads.
+/// Resets the count in the child of a fork, which has no other threads.
 pub(crate) fn in_child() {
-    INSIDE.store(0, Ordering::SeqCst);
+    ENUMERATING_THREADS.store(0, Ordering::SeqCst);
 }
 
 impl Drop for ClosedGate {
@@ -61,12 +61,12 @@ impl Drop for ClosedGate {
 mod tests {
     use super::*;
 
-    /// Whether a fork that begins during a look sees the look's end.
-    fn a_fork_waits() -> bool {
+    /// Returns true if a fork that begins during an enumeration waits for its end.
+    fn fork_waits_for_enumeration() -> bool {
         let (began, ended) = (AtomicBool::new(false), AtomicBool::new(false));
         std::thread::scope(|scope| {
             scope.spawn(|| {
-                look(|| {
+                enumerate_libraries(|| {
                     began.store(true, Ordering::SeqCst);
                     while !FORKING.load(Ordering::SeqCst) {
                         std::thread::yield_now();
@@ -83,16 +83,16 @@ mod tests {
         })
     }
 
-    /// Both change the same variables.
+    /// A single test, because both cases use the same statics.
     #[test]
     fn a_fork_and_a_look_exclude_each_other() {
-        // Not more than 200 ms, which a busy machine may take.
-        assert!((0..20).any(|_| a_fork_waits()));
-        assert_eq!(look(|| 1), Some(1));
+        // At least one of the forks must have waited; on a busy machine some may hit the 200 ms timeout.
+        assert!((0..20).any(|_| fork_waits_for_enumeration()));
+        assert_eq!(enumerate_libraries(|| 1), Some(1));
         let gate = ClosedGate::close();
-        assert_eq!(look(|| 1), None);
+        assert_eq!(enumerate_libraries(|| 1), None);
         in_child();
         drop(gate);
-        assert_eq!(look(|| 1), Some(1));
+        assert_eq!(enumerate_libraries(|| 1), Some(1));
     }
 }

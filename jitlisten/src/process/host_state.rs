@@ -3,15 +3,15 @@
 //! ```text
 //!   host ---- hook ---------------------------------------------- host
 //!              `- HostStateGuard ------------------------------------- '
-//!                 signals wait, cancellation waits, errno is kept
+//!                 signals and cancellation deferred, errno saved
 //! ```
 //!
-//! * **Signals** wait until our code returns, so no handler runs while this thread holds a lock of ours. A handler may
-//!   call `fork`, `exit`, `dlopen`, `siglongjmp` or unwind without meeting a lock of ours that its own thread holds.
-//!   Faults and aborts (`SIGSEGV`, `SIGABRT`, ...) do not wait: if blocked, they would end the process before its crash
-//!   handler runs.
-//! * **Cancellation** waits: `write(2)` and `open(2)` are cancellation points, and a cancelled thread must not unwind
-//!   through Rust frames.
+//! * **Signals** are deferred until our code returns, so no handler runs while this thread holds one of our locks. A
+//!   handler may therefore call `fork`, `exit`, `dlopen`, `siglongjmp` or unwind without deadlocking on a lock held by
+//!   its own thread. Faults and aborts (`SIGSEGV`, `SIGABRT`, ...) are not deferred: if they were blocked, they would
+//!   kill the process before its crash handler runs.
+//! * **Cancellation** is deferred: `write(2)` and `open(2)` are cancellation points, and a cancelled thread must not
+//!   unwind through Rust frames.
 //! * **`errno`** is restored.
 
 use std::ffi::c_int;
@@ -20,18 +20,18 @@ use std::mem::MaybeUninit;
 use std::ptr;
 use std::sync::atomic::{AtomicI32, Ordering};
 
-/// Signals caused by the current instruction, or by `abort`.
+/// Signals that are never deferred: raised by the current instruction, or by `abort`.
 const IMMEDIATE: [c_int; 7] =
     [libc::SIGSEGV, libc::SIGBUS, libc::SIGFPE, libc::SIGILL, libc::SIGTRAP, libc::SIGSYS, libc::SIGABRT];
 
-/// `PTHREAD_CANCEL_DISABLE` of `<pthread.h>`
+/// Value of `PTHREAD_CANCEL_DISABLE` in `<pthread.h>`.
 const PTHREAD_CANCEL_DISABLE: c_int = 1;
 
-/// See [`exempt_signal`]; 0: none.
+/// Signal exempt from deferral, see [`exempt_signal`]; 0 if none.
 static EXEMPT: AtomicI32 = AtomicI32::new(0);
 
-/// Never holds this signal back from now on: its handler takes no lock and changes nothing, and time that a thread
-/// spends in our code is to be seen there.
+/// Exempts a signal from deferral. Used for the sampler's signal: its handler takes no lock and changes no state, and
+/// it should sample time that threads spend in our code.
 pub fn exempt_signal(signal: c_int) {
     EXEMPT.store(signal, Ordering::Relaxed);
 }
@@ -40,55 +40,57 @@ unsafe extern "C" {
     fn pthread_setcancelstate(state: c_int, old: *mut c_int) -> c_int;
 }
 
-/// See the module's head. It ends when it is dropped, in the thread that began it.
+/// RAII guard that protects the host's state, see the module documentation. It must be dropped on the thread that
+/// created it.
 #[derive(Debug)]
 pub struct HostStateGuard {
     signals: libc::sigset_t,
     cancel_state: c_int,
     errno: c_int,
-    _of_this_thread: PhantomData<*mut ()>,
+    _not_send: PhantomData<*mut ()>,
 }
 
 impl HostStateGuard {
-    /// Masks signals and cancellation, saves `errno`. Guards may be nested.
+    /// Defers signals and cancellation, and saves `errno`. Guards may be nested.
     #[must_use]
     pub fn enter() -> HostStateGuard {
         let errno = errno();
         let mut cancel_state = PTHREAD_CANCEL_DISABLE;
-        // SAFETY: changes a word of this thread's own, and writes the old one.
+        // SAFETY: changes a per-thread flag, and writes its old value.
         unsafe { pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &raw mut cancel_state) };
-        let (mut waiting, mut before) = (MaybeUninit::uninit(), MaybeUninit::uninit());
-        // SAFETY: writable memory for a set, which this call initialises.
-        unsafe { libc::sigfillset(waiting.as_mut_ptr()) };
+        let (mut deferred, mut old_mask) = (MaybeUninit::uninit(), MaybeUninit::uninit());
+        // SAFETY: writable memory for a signal set, which this call initialises.
+        unsafe { libc::sigfillset(deferred.as_mut_ptr()) };
         for signal in IMMEDIATE {
             // SAFETY: the set was initialised above; the number is a valid signal.
-            unsafe { libc::sigdelset(waiting.as_mut_ptr(), signal) };
+            unsafe { libc::sigdelset(deferred.as_mut_ptr(), signal) };
         }
         let exempt = EXEMPT.load(Ordering::Relaxed);
         if exempt != 0 {
             // SAFETY: `sigfillset` has initialised the set; the sampler's signal is a valid number.
-            unsafe { libc::sigdelset(waiting.as_mut_ptr(), exempt) };
+            unsafe { libc::sigdelset(deferred.as_mut_ptr(), exempt) };
         }
-        // SAFETY: the first set is initialised, the second one is written by the call, which cannot fail for SIG_BLOCK.
-        unsafe { libc::pthread_sigmask(libc::SIG_BLOCK, waiting.as_ptr(), before.as_mut_ptr()) };
+        // SAFETY: the first set is initialised, the call writes the second, and SIG_BLOCK cannot fail.
+        unsafe { libc::pthread_sigmask(libc::SIG_BLOCK, deferred.as_ptr(), old_mask.as_mut_ptr()) };
         // SAFETY: pthread_sigmask has initialised it.
-        let signals = unsafe { before.assume_init() };
-        HostStateGuard { signals, cancel_state, errno, _of_this_thread: PhantomData }
+        let signals = unsafe { old_mask.assume_init() };
+        HostStateGuard { signals, cancel_state, errno, _not_send: PhantomData }
     }
 }
 
 impl Drop for HostStateGuard {
     fn drop(&mut self) {
-        // SAFETY: `signals` is the mask that was in force; the old one is not asked for.
+        // SAFETY: `signals` is the mask saved by `enter`; the current mask is not requested.
         unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, &self.signals, ptr::null_mut()) };
-        // SAFETY: the state that was in force; the old one is not asked for.
+        // SAFETY: the state saved by `enter`; the current one is not requested.
         unsafe { pthread_setcancelstate(self.cancel_state, ptr::null_mut()) };
-        // Last: handlers of signals that waited may have changed it, and what is cancelled here does not come back.
+        // Restore errno last: handlers of deferred signals may have changed it. A thread that is cancelled here never
+        // returns.
         set_errno(self.errno);
     }
 }
 
-/// Keeps `errno` alone, for calls into code of the host.
+/// Saves and restores only `errno`, around calls of host code.
 pub fn keeping_errno(work: impl FnOnce()) {
     let errno = errno();
     work();
@@ -96,12 +98,12 @@ pub fn keeping_errno(work: impl FnOnce()) {
 }
 
 fn errno() -> c_int {
-    // SAFETY: errno is a thread-local of libc's.
+    // SAFETY: errno is a thread-local variable of libc.
     unsafe { *libc::__errno_location() }
 }
 
 fn set_errno(value: c_int) {
-    // SAFETY: errno is a thread-local of libc's.
+    // SAFETY: errno is a thread-local variable of libc.
     unsafe { *libc::__errno_location() = value };
 }
 
@@ -121,13 +123,13 @@ mod tests {
     #[test]
     fn a_signal_waits_and_errno_is_kept() {
         let handler: extern "C" fn(c_int) = handler;
-        // SAFETY: the handler does what handlers may.
+        // SAFETY: the handler is async-signal-safe.
         unsafe { libc::signal(libc::SIGUSR2, handler as libc::sighandler_t) };
         set_errno(libc::EDOM);
         let outer = HostStateGuard::enter();
         {
             let _inner = HostStateGuard::enter();
-            // SAFETY: sends a signal that is handled to this thread.
+            // SAFETY: sends this thread a signal that has a handler.
             unsafe { libc::raise(libc::SIGUSR2) };
             set_errno(libc::ENOENT);
         }

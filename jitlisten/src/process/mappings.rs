@@ -1,5 +1,5 @@
-//! The memory mappings of a process: the one parser of `/proc/PID/maps`, also for the shim, the sampler and the
-//! command.
+//! Memory mappings of a process. Contains the only parser of `/proc/PID/maps`, shared with the shim, the sampler and
+//! the command.
 
 use std::fs::File;
 use std::io::{self, BufRead as _, BufReader, Read as _};
@@ -7,38 +7,38 @@ use std::os::fd::AsRawFd as _;
 
 use crate::{Address, AddressRange};
 
-/// One line of `/proc/PID/maps`, as `proc_pid_maps(5)` has it.
+/// Line of `/proc/PID/maps`, in the format of `proc_pid_maps(5)`.
 ///
 /// ```text
 ///   7f12a000-7f12b000 r-xp 00001000 08:01 1234      /usr/lib/x.so
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MapsLine<'a> {
-    /// Where it is.
+    /// Address range of the mapping.
     pub range: AddressRange,
-    /// `rwxp`
+    /// Permissions, such as `r-xp`.
     pub permissions: [u8; 4],
-    /// Of its first byte in the file.
+    /// File offset of the first byte.
     pub offset: u64,
-    /// Major and minor number.
+    /// Major and minor device number.
     pub device: (u32, u32),
-    /// 0: of no file.
+    /// Inode of the file; 0 if no file is mapped.
     pub inode: u64,
-    /// The rest of the line, as it stands there: a path, which may end in ` (deleted)`, `[heap]`, or nothing.
+    /// Rest of the line, verbatim: a path, possibly with the suffix ` (deleted)`; a name such as `[heap]`; or empty.
     pub path: &'a [u8],
 }
 
 impl<'a> MapsLine<'a> {
-    /// Every line of the text that can be read.
+    /// Parses all lines of `text`, skipping malformed ones.
     pub fn all(text: &'a [u8]) -> impl Iterator<Item = MapsLine<'a>> {
         text.split(|&byte| byte == b'\n').filter_map(MapsLine::parse)
     }
 
-    /// Reads a line.
+    /// Parses one line.
     pub fn parse(line: &'a [u8]) -> Option<MapsLine<'a>> {
-        // The path comes last and may have spaces in it.
-        let mut parts = line.splitn(6, |&byte| byte == b' ');
-        let mut field = || std::str::from_utf8(parts.next()?).ok();
+        // The path comes last because it may contain spaces.
+        let mut columns = line.splitn(6, |&byte| byte == b' ');
+        let mut field = || std::str::from_utf8(columns.next()?).ok();
         let hexadecimal = |text| u64::from_str_radix(text, 16).ok();
         let (start, end) = field()?.split_once('-')?;
         let (start, end) = (hexadecimal(start)?, hexadecimal(end)?);
@@ -47,22 +47,22 @@ impl<'a> MapsLine<'a> {
         let (major, minor) = field()?.split_once(':')?;
         let device = (hexadecimal(major)? as u32, hexadecimal(minor)? as u32);
         let inode = field()?.parse().ok()?;
-        let path = parts.next().unwrap_or_default().trim_ascii_start();
+        let path = columns.next().unwrap_or_default().trim_ascii_start();
         let range = AddressRange::new(Address(start), end.checked_sub(start)?)?;
         Some(MapsLine { range, permissions, offset, device, inode, path })
     }
 
-    /// Whether it may be written.
+    /// Returns true if the mapping is writable.
     pub fn is_writable(&self) -> bool {
         self.permissions[1] == b'w'
     }
 
-    /// Whether it may be executed.
+    /// Returns true if the mapping is executable.
     pub fn is_executable(&self) -> bool {
         self.permissions[2] == b'x'
     }
 
-    /// Whether others may write it, too (`MAP_SHARED`).
+    /// Returns true if the mapping is shared (`MAP_SHARED`), so that other processes may write to it.
     pub fn is_shared(&self) -> bool {
         self.permissions[3] == b's'
     }
@@ -71,15 +71,15 @@ impl<'a> MapsLine<'a> {
 /// A mapping of this process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Mapping {
-    /// Where it is.
+    /// Address range of the mapping.
     pub range: AddressRange,
-    /// Whether it may be written.
+    /// True if the mapping is writable.
     pub writable: bool,
-    /// Whether it may be executed.
+    /// True if the mapping is executable.
     pub executable: bool,
-    /// Whether others may write it, too (`MAP_SHARED`).
+    /// True if the mapping is shared (`MAP_SHARED`), so that other processes may write to it.
     pub shared: bool,
-    /// Whether its pages come from a file.
+    /// True if its pages come from a file.
     pub of_file: bool,
 }
 
@@ -112,44 +112,46 @@ const PROCMAP_QUERY_VMA_WRITABLE: u64 = 2;
 const PROCMAP_QUERY_VMA_EXECUTABLE: u64 = 4;
 const PROCMAP_QUERY_VMA_SHARED: u64 = 8;
 
-/// The mappings of `range`, in order, or `None` where a byte of it is not mapped.
+/// Returns the mappings that cover `range`, in ascending order, or `None` if a byte of it is unmapped.
 ///
 /// # Errors
-/// Where `/proc` is not mounted, or no file can be opened.
+/// If `/proc` is not mounted, or no file can be opened.
 pub fn mappings_of(range: AddressRange) -> io::Result<Option<Vec<Mapping>>> {
     let maps = File::open("/proc/self/maps")?;
-    let mut found = Vec::new();
-    let mut at = range.start();
-    while at < range.end() {
-        let Some(mapping) = query(&maps, at).unwrap_or_else(|_| search(at).ok().flatten()) else { return Ok(None) };
-        at = mapping.range.end();
-        found.push(mapping);
+    let mut mappings = Vec::new();
+    let mut address = range.start();
+    while address < range.end() {
+        let Some(mapping) = query(&maps, address).unwrap_or_else(|_| search(address).ok().flatten()) else {
+            return Ok(None);
+        };
+        address = mapping.range.end();
+        mappings.push(mapping);
     }
-    Ok(Some(found))
+    Ok(Some(mappings))
 }
 
-/// One system call; an error on older kernels.
+/// Finds the mapping that contains `address` with a single system call. Fails on older kernels.
 fn query(maps: &File, address: Address) -> io::Result<Option<Mapping>> {
     let mut query =
         ProcmapQuery { size: size_of::<ProcmapQuery>() as u64, query_addr: address.0, ..ProcmapQuery::default() };
-    // SAFETY: the structure says its size, and asks for no strings.
+    // SAFETY: the structure contains its size, and requests no strings.
     let result = unsafe { libc::ioctl(maps.as_raw_fd(), PROCMAP_QUERY as _, &raw mut query) };
     if result != 0 {
         let error = io::Error::last_os_error();
         return if error.raw_os_error() == Some(libc::ENOENT) { Ok(None) } else { Err(error) };
     }
-    let has = |flag| query.vma_flags & flag != 0;
+    let has_flag = |flag| query.vma_flags & flag != 0;
     let range = AddressRange::new(Address(query.vma_start), query.vma_end.saturating_sub(query.vma_start));
     Ok(range.map(|range| Mapping {
         range,
-        writable: has(PROCMAP_QUERY_VMA_WRITABLE),
-        executable: has(PROCMAP_QUERY_VMA_EXECUTABLE),
-        shared: has(PROCMAP_QUERY_VMA_SHARED),
+        writable: has_flag(PROCMAP_QUERY_VMA_WRITABLE),
+        executable: has_flag(PROCMAP_QUERY_VMA_EXECUTABLE),
+        shared: has_flag(PROCMAP_QUERY_VMA_SHARED),
         of_file: query.inode != 0,
     }))
 }
 
-/// Reads the text, which is in the order of addresses, as far as it may say something of `address`.
+/// Finds the mapping that contains `address` by reading the text, up to the first mapping after it.
 fn search(address: Address) -> io::Result<Option<Mapping>> {
     for line in BufReader::with_capacity(1 << 16, File::open("/proc/self/maps")?).split(b'\n') {
         let line = line?;
@@ -161,26 +163,26 @@ fn search(address: Address) -> io::Result<Option<Mapping>> {
         if end <= address.0 {
             continue;
         }
-        if let Some(found) = MapsLine::parse(&line).filter(|line| line.range.contains(address)) {
+        if let Some(entry) = MapsLine::parse(&line).filter(|entry| entry.range.contains(address)) {
             return Ok(Some(Mapping {
-                range: found.range,
-                writable: found.is_writable(),
-                executable: found.is_executable(),
-                shared: found.is_shared(),
-                of_file: found.inode != 0,
+                range: entry.range,
+                writable: entry.is_writable(),
+                executable: entry.is_executable(),
+                shared: entry.is_shared(),
+                of_file: entry.inode != 0,
             }));
         }
     }
     Ok(None)
 }
 
-/// The number that the line begins with; most lines are passed over by theirs.
+/// Hexadecimal number at the start of a line. Lets `search` skip most lines without parsing them.
 fn leading_hexadecimal(line: &[u8]) -> u64 {
     let digits = line.iter().map_while(|&byte| char::from(byte).to_digit(16));
     digits.fold(0, |number, digit| number << 4 | u64::from(digit))
 }
 
-/// How many mappings the process has.
+/// Number of mappings of this process.
 pub(crate) fn count() -> io::Result<u64> {
     let mut maps = File::open("/proc/self/maps")?;
     let (mut buffer, mut lines) = (vec![0; 1 << 16], 0);
@@ -192,7 +194,7 @@ pub(crate) fn count() -> io::Result<u64> {
     }
 }
 
-/// `vm.max_map_count`.
+/// Maximum number of mappings (`vm.max_map_count`).
 pub(crate) fn limit() -> u64 {
     let text = std::fs::read_to_string("/proc/sys/vm/max_map_count").unwrap_or_default();
     text.trim().parse().unwrap_or(65530)
@@ -221,10 +223,10 @@ mod tests {
     fn both_ways_find_the_same_mapping() {
         let (code, variable) = (libc::malloc as *const () as u64, 0_u8);
         for address in [Address(code), Address(&raw const variable as u64)] {
-            let found = search(address).expect("readable").expect("mapped");
+            let mapping = search(address).expect("readable").expect("mapped");
             let maps = File::open("/proc/self/maps").expect("readable");
-            assert_eq!(query(&maps, address).unwrap_or(Some(found)), Some(found));
-            assert_eq!((found.executable, found.writable), (address.0 == code, address.0 != code));
+            assert_eq!(query(&maps, address).unwrap_or(Some(mapping)), Some(mapping));
+            assert_eq!((mapping.executable, mapping.writable), (address.0 == code, address.0 != code));
         }
         assert_eq!(search(Address(8)).expect("readable"), None);
         let maps = File::open("/proc/self/maps").expect("readable");

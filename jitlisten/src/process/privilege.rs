@@ -1,7 +1,7 @@
-//! Whether this process has more privileges than its parent.
+//! Detection of privileged processes.
 
-/// Whether the kernel says so (`AT_SECURE`: set-user-ID, set-group-ID, file capabilities). Such a program trusts no
-/// environment variable, and neither do we: its session is switched off.
+/// Returns true if the kernel marks the process as privileged (`AT_SECURE`: set-user-ID, set-group-ID, file
+/// capabilities). Such a program must not trust environment variables, and neither must we: its session stays inactive.
 pub fn is_privileged() -> bool {
     // SAFETY: getauxval has no precondition.
     unsafe { libc::getauxval(libc::AT_SECURE) != 0 }

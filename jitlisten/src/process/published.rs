@@ -1,66 +1,66 @@
-//! Ranges of addresses that a signal handler can search, without lock, allocation or wait.
+//! Tables of address ranges that a signal handler can search, without locking, allocating or waiting.
 //!
 //! ```text
-//!   table --> sorted entries, and beside them up to 128 newest; full, all are merged into a new table
+//!   table --> sorted entries, plus up to 128 newest; when these are full, all are merged into a new table
 //! ```
 //!
-//! A replaced table is retired, and freed when no reader can be in it ([`Changing::reclaim`]): readers that start after
-//! the exchange find the new table.
+//! A replaced table is retired. It is freed when no reader can still use it ([`Changing::reclaim`]); readers that start
+//! after the replacement use the new table.
 
 use std::ptr;
 use std::sync::atomic::{AtomicPtr, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, TryLockError};
 
-/// The newest entries, before they are merged.
-const NEWEST: usize = 128;
+/// Maximum number of unsorted entries, before they are merged.
+const MAX_NEWEST: usize = 128;
 
-/// An entry.
+/// Table entry: a range of addresses.
 pub trait Ranged {
-    /// Its first address.
+    /// First address of the range.
     fn start(&self) -> u64;
-    /// The first address behind it.
+    /// Address after the last byte of the range.
     fn end(&self) -> u64;
-    /// Whether it is still to be found.
+    /// True until the entry is withdrawn.
     fn is_alive(&self) -> bool;
 }
 
 #[derive(Debug)]
 struct Table<T> {
     sorted: Box<[Arc<T>]>,
-    newest: [OnceLock<Arc<T>>; NEWEST],
+    newest: [OnceLock<Arc<T>>; MAX_NEWEST],
 }
 
 impl<T: Ranged> Table<T> {
     fn new(mut entries: Vec<Arc<T>>) -> Self {
         entries.sort_by_key(|entry| entry.start());
-        Table { sorted: entries.into_boxed_slice(), newest: [const { OnceLock::new() }; NEWEST] }
+        Table { sorted: entries.into_boxed_slice(), newest: [const { OnceLock::new() }; MAX_NEWEST] }
     }
 
-    /// Those that are alive.
+    /// Entries that are not withdrawn.
     fn all(&self) -> impl Iterator<Item = &Arc<T>> {
         let newest = self.newest.iter().map_while(OnceLock::get);
         self.sorted.iter().chain(newest).filter(|entry| entry.is_alive())
     }
 
     fn find(&self, address: u64) -> Option<&T> {
-        let holds = |entry: &&Arc<T>| entry.start() <= address && address < entry.end() && entry.is_alive();
-        let newest = self.newest.iter().rev().filter_map(OnceLock::get).find(holds);
+        let matches = |entry: &&Arc<T>| entry.start() <= address && address < entry.end() && entry.is_alive();
+        let newest = self.newest.iter().rev().filter_map(OnceLock::get).find(matches);
         let sorted = || {
-            let after = self.sorted.partition_point(|entry| entry.start() <= address);
-            self.sorted.get(after.checked_sub(1)?).filter(holds)
+            let next_index = self.sorted.partition_point(|entry| entry.start() <= address);
+            self.sorted.get(next_index.checked_sub(1)?).filter(matches)
         };
         newest.or_else(sorted).map(|entry| &**entry)
     }
 }
 
-/// The entries, and what belongs to the thread that changes them.
+/// Address ranges that are published to readers, and the data of the thread that changes them.
 #[derive(Debug)]
 pub struct Published<T, Own> {
     table: AtomicPtr<Table<T>>,
-    /// Never taken by a reader.
-    first: Mutex<Change<T, Own>>,
-    /// Replaces `first` in the child of a fork during which another thread held that. Never freed.
-    later: AtomicPtr<Mutex<Change<T, Own>>>,
+    /// Lock of the writers. Readers never take it.
+    initial_lock: Mutex<Change<T, Own>>,
+    /// Replaces `initial_lock` in the child of a fork if another thread held that lock. Never freed.
+    child_lock: AtomicPtr<Mutex<Change<T, Own>>>,
 }
 
 #[derive(Debug)]
@@ -69,14 +69,14 @@ struct Change<T, Own> {
     own: Own,
 }
 
-/// A table that was exchanged.
+/// A table that was replaced.
 #[derive(Debug)]
 struct Retired<T>(*mut Table<T>);
 
-// SAFETY: an owning pointer to what may be sent.
+// SAFETY: owning pointer to data that may be sent between threads.
 unsafe impl<T: Send + Sync> Send for Retired<T> {}
 
-/// The one thread that changes the entries.
+/// Guard with exclusive access to the entries, for changing them.
 #[derive(Debug)]
 pub struct Changing<'a, T, Own> {
     published: &'a Published<T, Own>,
@@ -84,61 +84,62 @@ pub struct Changing<'a, T, Own> {
 }
 
 impl<T: Ranged, Own> Published<T, Own> {
-    /// Without entries.
+    /// Creates an empty table.
     pub const fn new(own: Own) -> Self {
         Published {
             table: AtomicPtr::new(ptr::null_mut()),
-            first: Mutex::new(Change { retired: Vec::new(), own }),
-            later: AtomicPtr::new(ptr::null_mut()),
+            initial_lock: Mutex::new(Change { retired: Vec::new(), own }),
+            child_lock: AtomicPtr::new(ptr::null_mut()),
         }
     }
 
-    /// The entry at `address`, of overlapping ones the newest.
+    /// Finds the entry that contains `address`; the newest one if entries overlap.
     ///
     /// # Safety
-    /// Until the result is dropped, what [`Changing::reclaim`] asks returns false.
+    /// While the result is in use, the closure passed to [`Changing::reclaim`] must return false.
     pub unsafe fn find(&self, address: u64) -> Option<&T> {
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller upholds the same contract.
         unsafe { self.table() }?.find(address)
     }
 
-    /// All entries that are alive.
+    /// All entries that are not withdrawn.
     ///
     /// # Safety
-    /// As for [`Published::find`].
+    /// Same contract as [`Published::find`].
     pub unsafe fn all(&self) -> impl Iterator<Item = &T> {
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller upholds the same contract.
         unsafe { self.table() }.into_iter().flat_map(Table::all).map(|entry| &**entry)
     }
 
     /// # Safety
-    /// As for [`Published::find`], or by the thread that changes it.
+    /// Same contract as [`Published::find`], or called by the thread that changes the entries.
     unsafe fn table(&self) -> Option<&Table<T>> {
-        // Sequentially consistent, as are the exchange, and what readers say before they come here and `reclaim` asks
-        // for: a reader that was not seen there reads the new table. SAFETY: null, or made by `exchange` and not freed;
-        // see above.
+        // SAFETY: null, or made by `exchange` and not freed while the caller's contract holds. The load is sequentially
+        // consistent, as are the exchange, the readers' registration before this load, and the check in `reclaim`: a
+        // reader that `reclaim` did not count therefore reads the new table.
         unsafe { self.table.load(Ordering::SeqCst).as_ref() }
     }
 
     fn lock(&self) -> &Mutex<Change<T, Own>> {
         // SAFETY: null, or made by `change_in_child` and never freed.
-        unsafe { self.later.load(Ordering::Acquire).as_ref() }.unwrap_or(&self.first)
+        unsafe { self.child_lock.load(Ordering::Acquire).as_ref() }.unwrap_or(&self.initial_lock)
     }
 
-    /// Waits for the other threads that change it.
+    /// Locks the entries for changes, waiting for other threads.
     pub fn change(&self) -> Changing<'_, T, Own> {
         let change = self.lock().lock().unwrap_or_else(PoisonError::into_inner);
         Changing { published: self, change }
     }
 
-    /// Waits for no thread: those of the parent are not there, whatever they held. What one was changing is leaked.
+    /// Locks the entries in the child of a fork, without waiting: the parent's threads do not exist there, even if one
+    /// held the lock. In that case the table is abandoned (leaked) and replaced by an empty one with the data `fresh`.
     pub fn change_in_child(&self, fresh: Own) -> Changing<'_, T, Own> {
         let change = match self.lock().try_lock() {
             Ok(change) => change,
             Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
             Err(TryLockError::WouldBlock) => {
-                let fresh = Mutex::new(Change { retired: Vec::new(), own: fresh });
-                self.later.store(Box::into_raw(Box::new(fresh)), Ordering::Release);
+                let child_lock = Mutex::new(Change { retired: Vec::new(), own: fresh });
+                self.child_lock.store(Box::into_raw(Box::new(child_lock)), Ordering::Release);
                 self.table.store(ptr::null_mut(), Ordering::Release);
                 return self.change();
             }
@@ -148,14 +149,14 @@ impl<T: Ranged, Own> Published<T, Own> {
 }
 
 impl<T: Ranged, Own> Changing<'_, T, Own> {
-    /// What the owner of the entries keeps under the same lock.
+    /// Data of the owner, protected by the same lock.
     pub fn own(&mut self) -> &mut Own {
         &mut self.change.own
     }
 
-    /// Adds an entry.
+    /// Adds an entry, merging the table when its unsorted part is full.
     pub fn add(&mut self, entry: Arc<T>) {
-        // SAFETY: only this thread exchanges it.
+        // SAFETY: only this thread replaces the table.
         let table = unsafe { self.published.table() };
         let free = table.and_then(|table| table.newest.iter().find(|slot| slot.get().is_none()));
         match free {
@@ -167,12 +168,12 @@ impl<T: Ranged, Own> Changing<'_, T, Own> {
         }
     }
 
-    /// These entries and no others.
+    /// Replaces all entries.
     pub fn replace(&mut self, entries: Vec<Arc<T>>) {
         self.exchange(Some(Table::new(entries)));
     }
 
-    /// No entries.
+    /// Removes all entries.
     pub fn clear(&mut self) {
         self.exchange(None);
     }
@@ -191,8 +192,8 @@ impl<T: Ranged, Own> Changing<'_, T, Own> {
             return;
         }
         for Retired(table) in self.change.retired.drain(..) {
-            // SAFETY: made by `Box::into_raw` and exchanged; no reader is in it, and one that begins now finds the new
-            // one.
+            // SAFETY: made by `Box::into_raw` and replaced since; no reader uses it, and a reader that starts now gets
+            // the new table.
             drop(unsafe { Box::from_raw(table) });
         }
     }

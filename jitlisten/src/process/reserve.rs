@@ -1,10 +1,10 @@
-//! A memory reserve for when the process is out of memory.
+//! Memory reserve for when the process is out of memory.
 //!
 //! Rust aborts when an allocation fails, which a library in a foreign process must not do. Therefore the heap of
 //! `libjitlisten.so` has a reserve for the work in progress; it costs nothing until used. New work starts only if
 //! [`is_memory_left`].
 //!
-//! A Rust program that uses this crate has its own allocator, which aborts.
+//! A Rust program that uses this crate keeps its own allocator, which aborts.
 
 use std::alloc::Layout;
 use std::cell::UnsafeCell;
@@ -12,66 +12,66 @@ use std::ffi::c_void;
 use std::ptr;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-const SIZE: usize = 1 << 20;
-/// Objects up to this size are done with from the reserve.
-const SMALL: usize = SIZE / 32;
-/// How much memory the work on an object takes, as a multiple of its size.
-const MULTIPLE: usize = 8;
+const RESERVE_BYTES: usize = 1 << 20;
+/// Largest object that can be processed from the reserve.
+const MAX_SMALL_OBJECT_BYTES: usize = RESERVE_BYTES / 32;
+/// Memory needed to process an object, as a multiple of its size.
+const MEMORY_PER_OBJECT_BYTE: usize = 8;
 
 #[repr(align(4096))]
-struct Bytes(UnsafeCell<[u8; SIZE]>);
+struct Reserve(UnsafeCell<[u8; RESERVE_BYTES]>);
 
-// SAFETY: every byte is given to one owner at most, see `take_from_reserve`.
-unsafe impl Sync for Bytes {}
+// SAFETY: each byte has at most one owner, see `take_from_reserve`.
+unsafe impl Sync for Reserve {}
 
-static BYTES: Bytes = Bytes(UnsafeCell::new([0; SIZE]));
-/// How much was given away. It is never taken back.
-static USED: AtomicUsize = AtomicUsize::new(0);
+static RESERVE: Reserve = Reserve(UnsafeCell::new([0; RESERVE_BYTES]));
+/// Number of bytes handed out. They are never returned.
+static USED_BYTES: AtomicUsize = AtomicUsize::new(0);
 
-/// Whether an object of `size` bytes can be worked on.
+/// Returns true if there is memory to process an object of `size` bytes.
 pub(crate) fn is_memory_left(size: usize) -> bool {
-    let used = USED.load(Ordering::Relaxed);
-    if used == 0 && size <= SMALL {
+    let used = USED_BYTES.load(Ordering::Relaxed);
+    if used == 0 && size <= MAX_SMALL_OBJECT_BYTES {
         return true;
     }
-    let wanted = size.saturating_mul(MULTIPLE).saturating_add(SIZE);
-    let is_allowed = used < SIZE / 2;
-    let Some(pages) = is_allowed.then(|| map_pages(wanted)).filter(|pages| !pages.is_null()) else { return false };
-    // SAFETY: mapped just now, and nothing is in it.
-    unsafe { unmap_pages(pages, wanted) }
+    let needed = size.saturating_mul(MEMORY_PER_OBJECT_BYTE).saturating_add(RESERVE_BYTES);
+    let is_allowed = used < RESERVE_BYTES / 2;
+    let Some(pages) = is_allowed.then(|| map_pages(needed)).filter(|pages| !pages.is_null()) else { return false };
+    // SAFETY: mapped above, and not yet used.
+    unsafe { unmap_pages(pages, needed) }
 }
 
-/// Zeroed pages of the kernel's, or null. The system call is made directly: profilers put themselves in the place of
+/// Returns zeroed pages from the kernel, or null. Makes the system call directly, because profilers interpose
 /// `mmap(2)`.
 pub fn map_pages(size: usize) -> *mut u8 {
     let (protection, flags) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
-    // SAFETY: a new mapping, at an address that the kernel chooses.
+    // SAFETY: creates a new mapping at an address that the kernel chooses.
     let start = unsafe { libc::syscall(libc::SYS_mmap, ptr::null::<c_void>(), size, protection, flags, -1, 0_i64) };
     if start == -1 { ptr::null_mut() } else { ptr::with_exposed_provenance_mut(start as usize) }
 }
 
-/// Whether the kernel has taken them back.
+/// Unmaps pages; returns true on success.
 ///
 /// # Safety
-/// They come from [`map_pages`], and nothing is in use in them.
+/// The pages must come from [`map_pages`] and must not be in use.
 pub unsafe fn unmap_pages(pages: *mut u8, size: usize) -> bool {
-    // SAFETY: the caller gives them up.
+    // SAFETY: the caller guarantees that the pages are not in use.
     unsafe { libc::syscall(libc::SYS_munmap, pages, size) == 0 }
 }
 
-/// Zeroed memory from the reserve, or null.
+/// Returns zeroed memory from the reserve, or null.
 pub fn take_from_reserve(layout: Layout) -> *mut u8 {
-    let start = BYTES.0.get().cast::<u8>();
-    let aligned = |used: usize| (start as usize + used).next_multiple_of(layout.align()) - start as usize;
-    let taken = USED.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |used| {
-        aligned(used).checked_add(layout.size()).filter(|&end| end <= SIZE)
+    let start = RESERVE.0.get().cast::<u8>();
+    let align_up = |used: usize| (start as usize + used).next_multiple_of(layout.align()) - start as usize;
+    let previous_used = USED_BYTES.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |used| {
+        align_up(used).checked_add(layout.size()).filter(|&end| end <= RESERVE_BYTES)
     });
-    taken.map_or(ptr::null_mut(), |used| start.wrapping_add(aligned(used)))
+    previous_used.map_or(ptr::null_mut(), |used| start.wrapping_add(align_up(used)))
 }
 
-/// Whether it comes from [`take_from_reserve`].
+/// Returns true if `memory` was returned by [`take_from_reserve`].
 pub fn is_of_reserve(memory: *mut u8) -> bool {
-    (memory as usize).wrapping_sub(BYTES.0.get() as usize) < SIZE
+    (memory as usize).wrapping_sub(RESERVE.0.get() as usize) < RESERVE_BYTES
 }
 
 #[cfg(test)]
@@ -81,10 +81,10 @@ mod tests {
     #[test]
     fn the_reserve_is_aligned_given_once_and_ends() {
         let layout = Layout::from_size_align(100, 64).unwrap();
-        let (one, other) = (take_from_reserve(layout), take_from_reserve(layout));
-        assert!(one as usize & 63 == 0 && other as usize & 63 == 0 && other as usize - one as usize >= 100);
-        assert!(is_of_reserve(one) && is_of_reserve(other) && !is_of_reserve(ptr::null_mut()));
-        assert!(take_from_reserve(Layout::from_size_align(SIZE, 1).unwrap()).is_null());
+        let (first, second) = (take_from_reserve(layout), take_from_reserve(layout));
+        assert!(first as usize & 63 == 0 && second as usize & 63 == 0 && second as usize - first as usize >= 100);
+        assert!(is_of_reserve(first) && is_of_reserve(second) && !is_of_reserve(ptr::null_mut()));
+        assert!(take_from_reserve(Layout::from_size_align(RESERVE_BYTES, 1).unwrap()).is_null());
         assert!(is_memory_left(1), "there is memory elsewhere");
         assert!(!is_memory_left(usize::MAX / 4));
     }

@@ -1,4 +1,4 @@
-//! System calls without side effects for the host: writes that never raise a signal, high descriptor numbers.
+//! System calls without side effects for the host: writes that raise no signals, and high descriptor numbers.
 
 use std::fs::File;
 use std::io;
@@ -6,24 +6,25 @@ use std::mem::MaybeUninit;
 use std::os::fd::{AsRawFd as _, BorrowedFd, FromRawFd as _};
 use std::ptr;
 
-/// One `write(2)` (again after `EINTR`).
+/// Calls `write(2)` once, retrying only on `EINTR`.
 pub(crate) fn write_once(file: &File, bytes: &[u8]) -> io::Result<usize> {
     // SAFETY: `bytes` is readable for its length, and the descriptor is open while `file` is borrowed.
-    quietly(|| unsafe { libc::write(file.as_raw_fd(), bytes.as_ptr().cast(), bytes.len()) })
+    call_without_signals(|| unsafe { libc::write(file.as_raw_fd(), bytes.as_ptr().cast(), bytes.len()) })
 }
 
-/// Overwrites what is at `offset`, which must lie in the file with all of `bytes`.
+/// Overwrites the bytes at `offset`; the range must lie within the file.
 pub(crate) fn overwrite(file: &File, bytes: &[u8], offset: u64) -> io::Result<()> {
     let offset = i64::try_from(offset).map_err(|_| io::ErrorKind::InvalidInput)?;
     // SAFETY: `bytes` is readable for its length, and the descriptor is open while `file` is borrowed.
-    let written = quietly(|| unsafe { libc::pwrite(file.as_raw_fd(), bytes.as_ptr().cast(), bytes.len(), offset) })?;
+    let written =
+        call_without_signals(|| unsafe { libc::pwrite(file.as_raw_fd(), bytes.as_ptr().cast(), bytes.len(), offset) })?;
     if written == bytes.len() { Ok(()) } else { Err(io::ErrorKind::WriteZero.into()) }
 }
 
-/// The call, again after `EINTR`, with signals held back whose default action ends the process: past `RLIMIT_FSIZE` the
-/// kernel sends `SIGXFSZ`, and for a pipe without a reader `SIGPIPE`.
-fn quietly(call: impl Fn() -> isize) -> io::Result<usize> {
-    let held = HeldSignals::hold();
+/// Runs `call`, retrying on `EINTR`, with those signals blocked that a write may raise and whose default action kills
+/// the process: `SIGXFSZ` (beyond `RLIMIT_FSIZE`) and `SIGPIPE` (pipe without a reader).
+fn call_without_signals(call: impl Fn() -> isize) -> io::Result<usize> {
+    let blocked = BlockedSignals::block();
     let result = loop {
         match usize::try_from(call()) {
             Ok(written) => break Ok(written),
@@ -35,7 +36,7 @@ fn quietly(call: impl Fn() -> isize) -> io::Result<usize> {
             }
         }
     };
-    held.release(result.as_ref().err().and_then(|error| match error.raw_os_error()? {
+    blocked.release(result.as_ref().err().and_then(|error| match error.raw_os_error()? {
         libc::EFBIG => Some(libc::SIGXFSZ),
         libc::EPIPE => Some(libc::SIGPIPE),
         _ => None,
@@ -43,42 +44,42 @@ fn quietly(call: impl Fn() -> isize) -> io::Result<usize> {
     result
 }
 
-/// Does `work`, which may write, without a signal for the host: a write that raises one returns an error instead.
+/// Runs `work` so that its writes raise no signal in the host; they return an error instead.
 pub fn without_write_signals<T>(work: impl FnOnce() -> T) -> T {
-    let held = HeldSignals::hold();
+    let blocked = BlockedSignals::block();
     let result = work();
-    held.release([libc::SIGXFSZ, libc::SIGPIPE].into_iter().filter(|&signal| is_pending(signal)));
+    blocked.release([libc::SIGXFSZ, libc::SIGPIPE].into_iter().filter(|&signal| is_pending(signal)));
     result
 }
 
 fn is_pending(signal: libc::c_int) -> bool {
     let mut pending = set_of(&[]);
-    // SAFETY: a set, which the first call overwrites; the number is a valid signal.
+    // SAFETY: `sigpending` overwrites the set; the number is a valid signal.
     unsafe { libc::sigpending(&raw mut pending) == 0 && libc::sigismember(&pending, signal) == 1 }
 }
 
-/// As many writes as it takes. An error carries how many bytes were written before it.
+/// Writes all of `bytes`. On error, returns the number of bytes written before it.
 pub(crate) fn write_whole(file: &File, bytes: &[u8]) -> Result<(), (usize, io::Error)> {
     let mut written = 0;
-    while let Some(rest) = bytes.get(written..).filter(|rest| !rest.is_empty()) {
-        match write_once(file, rest) {
+    while let Some(remaining) = bytes.get(written..).filter(|remaining| !remaining.is_empty()) {
+        match write_once(file, remaining) {
             Ok(0) => return Err((written, io::ErrorKind::WriteZero.into())),
-            // Nearly always everything; a disk that fills up takes a part and refuses the rest.
-            Ok(more) => written += more,
+            // Usually writes everything; a disk that fills up accepts a part and refuses the rest.
+            Ok(count) => written += count,
             Err(error) => return Err((written, error)),
         }
     }
     Ok(())
 }
 
-/// The user whose files are ours.
+/// Effective user, who owns our files.
 pub(crate) fn effective_user() -> u32 {
     // SAFETY: geteuid has no precondition and cannot fail.
     unsafe { libc::geteuid() }
 }
 
-/// Whether the process has become an ordinary user and can become no other again: servers change back and forth, for
-/// each request.
+/// Returns true if the process is an unprivileged user for good: it cannot change its user again. Servers switch back
+/// and forth for each request.
 pub(crate) fn user_is_final() -> bool {
     let (mut real, mut effective, mut saved) = (0, 0, 0);
     // SAFETY: writable memory for three numbers.
@@ -86,53 +87,53 @@ pub(crate) fn user_is_final() -> bool {
     !failed && real == effective && effective == saved && effective != 0
 }
 
-/// A copy of the descriptor with a number that programs do not know, closed by `exec`.
+/// Duplicates the descriptor to a high number that programs do not expect, with close-on-exec.
 pub(crate) fn duplicate_high(file: BorrowedFd<'_>) -> Option<File> {
     let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
     // SAFETY: writable memory for the structure.
     unsafe { libc::getrlimit(libc::RLIMIT_NOFILE, &raw mut limit) };
-    // The kernel's table grows with the highest number.
-    let least = limit.rlim_cur.min(1024) * 3 / 4;
+    // Limit the number, because the kernel's descriptor table grows with the highest one.
+    let min_fd = limit.rlim_cur.min(1024) * 3 / 4;
     // SAFETY: the descriptor is open; the call makes a new one or fails.
-    let copy = unsafe { libc::fcntl(file.as_raw_fd(), libc::F_DUPFD_CLOEXEC, least as libc::c_int) };
+    let copy = unsafe { libc::fcntl(file.as_raw_fd(), libc::F_DUPFD_CLOEXEC, min_fd as libc::c_int) };
     // SAFETY: a descriptor that was just made and is known nowhere else.
     (copy >= 0).then(|| unsafe { File::from_raw_fd(copy) })
 }
 
-/// Signals blocked in this thread.
-struct HeldSignals {
-    before: libc::sigset_t,
-    /// What waited already is the host's.
+/// Guard for signals that are blocked in this thread.
+struct BlockedSignals {
+    old_mask: libc::sigset_t,
+    /// Signals that were pending before our calls and belong to the host.
     pending: libc::sigset_t,
 }
 
-impl HeldSignals {
-    fn hold() -> Self {
+impl BlockedSignals {
+    fn block() -> Self {
         let signals = set_of(&[libc::SIGXFSZ, libc::SIGPIPE]);
-        let (mut before, mut pending) = (set_of(&[]), set_of(&[]));
-        // SAFETY: all are sets; the last two are written by the calls.
-        unsafe { libc::pthread_sigmask(libc::SIG_BLOCK, &signals, &raw mut before) };
-        // SAFETY: `pending` is a set, which the call overwrites.
+        let (mut old_mask, mut pending) = (set_of(&[]), set_of(&[]));
+        // SAFETY: all arguments are signal sets; the call overwrites the last one.
+        unsafe { libc::pthread_sigmask(libc::SIG_BLOCK, &signals, &raw mut old_mask) };
+        // SAFETY: `pending` is a signal set, which the call overwrites.
         unsafe { libc::sigpending(&raw mut pending) };
-        HeldSignals { before, pending }
+        BlockedSignals { old_mask, pending }
     }
 
-    /// Restores the mask; signals that our calls have `caused` are taken off first.
+    /// Restores the mask, after consuming the signals that our calls have `caused`.
     fn release(self, caused: impl IntoIterator<Item = libc::c_int>) {
-        // SAFETY: `pending` is a set, the number a valid signal.
+        // SAFETY: `pending` is a signal set, and the number is a valid signal.
         for signal in caused.into_iter().filter(|&signal| unsafe { libc::sigismember(&self.pending, signal) } == 0) {
             let now = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-            // SAFETY: the set and the time are valid for the call; no information about the signal is asked for.
+            // SAFETY: the set and the timeout are valid for the call; no signal information is requested.
             unsafe { libc::sigtimedwait(&set_of(&[signal]), ptr::null_mut(), &now) };
         }
-        // SAFETY: `before` is the mask that was in force; the old mask is not asked for.
-        unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, &self.before, ptr::null_mut()) };
+        // SAFETY: `old_mask` is the mask saved by `hold`; the current mask is not requested.
+        unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, &self.old_mask, ptr::null_mut()) };
     }
 }
 
 fn set_of(signals: &[libc::c_int]) -> libc::sigset_t {
     let mut set = MaybeUninit::uninit();
-    // SAFETY: writable memory for a set, which this call initialises.
+    // SAFETY: writable memory for a signal set, which this call initialises.
     unsafe { libc::sigemptyset(set.as_mut_ptr()) };
     for &signal in signals {
         // SAFETY: the set was initialised above; the number is a valid signal.
@@ -155,11 +156,11 @@ mod tests {
         let number = ours.get().unwrap().as_raw_fd();
         assert!(number > 31, "{number} is a number that programs know");
         let theirs = File::open("/dev/null").unwrap();
-        // SAFETY: closes what `ours` has, as careless programs do, and opens another file under that number.
+        // SAFETY: closes the descriptor of `ours`, as careless programs do, and opens another file under its number.
         assert_eq!(unsafe { libc::dup2(theirs.as_raw_fd(), number) }, number);
         assert!(ours.get().is_none());
         drop(ours);
-        // SAFETY: asks for the flags of a descriptor.
+        // SAFETY: reads the flags of a descriptor.
         assert!(unsafe { libc::fcntl(number, libc::F_GETFD) } >= 0, "closed under the feet of its owner");
         fs::remove_file(path).unwrap();
     }
@@ -169,12 +170,12 @@ mod tests {
         let (reader, writer) = io::pipe().unwrap();
         drop(reader);
         let writer = File::from(std::os::fd::OwnedFd::from(writer));
-        // SAFETY: the runtime of tests ignores the signal; a host may not.
+        // SAFETY: restores the default action, which a host may have; the test runtime ignores the signal.
         unsafe { libc::signal(libc::SIGPIPE, libc::SIG_DFL) };
         assert_eq!(write_once(&writer, b"x").unwrap_err().kind(), io::ErrorKind::BrokenPipe);
     }
 
-    /// In a process of its own: the limit is one for all threads.
+    /// Runs in a separate process, because the limit applies to all threads.
     #[test]
     fn a_write_past_the_limit_of_file_sizes_is_an_error_and_nothing_else() {
         const VARIABLE: &str = "JITLISTEN_TEST_FILE_LIMIT";
@@ -184,11 +185,11 @@ mod tests {
             let mut shell = std::process::Command::new("sh");
             shell.args(["-c", "ulimit -f 0; exec \"$0\" \"$1\""]).arg(std::env::current_exe().unwrap()).arg(NAME);
             shell.env(VARIABLE, "1");
-            let done = shell.output().unwrap();
-            assert!(done.status.success(), "{done:?}");
+            let output = shell.output().unwrap();
+            assert!(output.status.success(), "{output:?}");
             return;
         }
-        // SAFETY: the default action, which a host may have.
+        // SAFETY: sets the default action, which a host may have.
         unsafe { libc::signal(libc::SIGXFSZ, libc::SIG_DFL) };
         let file = File::create(&path).unwrap();
         let error = without_write_signals(|| io::Write::write_all(&mut &file, b"x")).unwrap_err();

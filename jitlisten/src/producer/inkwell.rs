@@ -1,7 +1,7 @@
-//! For programs that use LLVM through inkwell.
+//! Integration for programs that use LLVM through inkwell.
 //!
 //! ```text
-//! make_unwindable(&module);                                  // before an engine gets it
+//! make_unwindable(&module);                                  // before an engine gets the module
 //! let (engine, _) = create_engine(&module, level)?;          // or, for an engine made elsewhere:
 //! let listener = attach(&engine);
 //! let alpha = engine.get_function::<Alpha>("alpha")?;
@@ -9,7 +9,7 @@
 //! ```
 //!
 //! Dropping an engine removes its code from every tool; the listener may be dropped at any time. `examples/inkwell.rs`
-//! is a whole program.
+//! is a complete program.
 
 use std::cell::Cell;
 use std::ffi::c_void;
@@ -27,32 +27,34 @@ pub use super::llvm::Attached;
 use super::{llvm, verbs};
 use crate::options::FramePointerPolicy;
 
-/// See [`llvm::make_unwindable`].
+/// Enables unwind tables and frame pointers for every function of the module; see [`llvm::make_unwindable`].
 pub fn make_unwindable(module: &Module<'_>) {
-    // SAFETY: inkwell's module is alive, and neither Send nor Sync.
+    // SAFETY: inkwell keeps the module alive, and it is neither Send nor Sync.
     unsafe { llvm::make_unwindable(module.as_mut_ptr()) }
 }
 
-/// See [`llvm::attach`]: code is shown to the tools when [`Attached::finalized`] is called.
+/// Reports the objects of an existing engine; see [`llvm::attach`]. The tools see its code once [`Attached::finalized`]
+/// has been called.
 ///
-/// An interpreting engine has nothing to report and is ignored.
+/// An interpreting engine has no code to report and is ignored.
 #[must_use = "code is shown to gate before `finalized` has been called"]
 pub fn attach(engine: &ExecutionEngine<'_>) -> Attached {
-    // SAFETY: inkwell's engine is alive, and neither Send nor Sync.
+    // SAFETY: inkwell keeps the engine alive, and it is neither Send nor Sync.
     unsafe { llvm::attach(engine.as_mut_ptr()) }
 }
 
-/// As [`Module::create_jit_execution_engine`], and the engine reports its objects: it says itself when code is final.
+/// Creates an MCJIT engine like [`Module::create_jit_execution_engine`]. The engine reports its objects, and also when
+/// their code is final.
 ///
 /// # Errors
-/// Inkwell's own.
+/// Errors of inkwell.
 pub fn create_engine<'ctx>(
     module: &Module<'ctx>,
     level: OptimizationLevel,
 ) -> Result<(ExecutionEngine<'ctx>, Attached), LLVMString> {
     let attached = Rc::new(Cell::new(None));
     let memory = Memory::new(Rc::clone(&attached));
-    // LLVM sets the attribute of every function to this value.
+    // This flag becomes the frame-pointer attribute of every function.
     let frame_pointers = verbs::frame_pointer_policy() == FramePointerPolicy::FramePointers;
     let engine = module.create_mcjit_execution_engine_with_memory_manager(
         memory,
@@ -80,7 +82,7 @@ unsafe extern "C" {
     fn jitlisten_crate_memory_delete(memory: *mut c_void);
 }
 
-/// LLVM's `SectionMemoryManager`, and the engine whose *finalized* it reports.
+/// LLVM's `SectionMemoryManager`, which also reports *finalized* for its engine.
 #[derive(Debug)]
 struct Memory {
     memory: *mut c_void,
@@ -96,7 +98,7 @@ impl Memory {
 
 impl McjitMemoryManager for Memory {
     fn allocate_code_section(&mut self, size: usize, alignment: u32, section: u32, _name: &str) -> *mut u8 {
-        // SAFETY: made by `new`, and LLVM calls nothing after `destroy`.
+        // SAFETY: `memory` was made by `new`, and LLVM calls no method after `destroy`.
         unsafe { jitlisten_crate_memory_code(self.memory, size, alignment, section) }
     }
 
@@ -108,12 +110,12 @@ impl McjitMemoryManager for Memory {
         _name: &str,
         is_read_only: bool,
     ) -> *mut u8 {
-        // SAFETY: made by `new`, and LLVM calls nothing after `destroy`.
+        // SAFETY: `memory` was made by `new`, and LLVM calls no method after `destroy`.
         unsafe { jitlisten_crate_memory_data(self.memory, size, alignment, section, is_read_only) }
     }
 
     fn finalize_memory(&mut self) -> Result<(), String> {
-        // SAFETY: made by `new`, and LLVM calls nothing after `destroy`.
+        // SAFETY: `memory` was made by `new`, and LLVM calls no method after `destroy`.
         if unsafe { jitlisten_crate_memory_finalize(self.memory) } {
             return Err("memory could not be made executable".to_owned());
         }
@@ -124,7 +126,7 @@ impl McjitMemoryManager for Memory {
     }
 
     fn destroy(&mut self) {
-        // SAFETY: made by `new`, and not used again: LLVM calls nothing after `destroy`.
+        // SAFETY: `memory` was made by `new` and is not used again: LLVM calls no method after `destroy`.
         unsafe { jitlisten_crate_memory_delete(std::mem::replace(&mut self.memory, null_mut())) };
     }
 }

@@ -1,5 +1,5 @@
-/* The C++ adapters of jitlisten_llvm.hpp for Rust: what llvm.rs declares, over LLVM's own conversions between the references
- * of its C API and its classes. Compiled by build.rs, which renames the C verbs to those in verbs.rs. */
+/* C wrappers of the C++ adapters in jitlisten_llvm.hpp, declared in llvm.rs. They use LLVM's conversions between the
+ * references of its C API and its classes. Compiled by build.rs, which renames the C functions to those in verbs.rs. */
 #include <jitlisten_llvm.hpp>
 
 #include <llvm-c/ExecutionEngine.h>
@@ -7,7 +7,7 @@
 
 namespace {
 
-/* LLVM has these conversions in its own sources only. */
+/* LLVM defines this conversion only in its own sources. */
 llvm::orc::ObjectLayer &unwrap(LLVMOrcObjectLayerRef layer) {
   return *reinterpret_cast<llvm::orc::ObjectLayer *>(layer);
 }
@@ -30,19 +30,19 @@ void jitlisten_crate_listen_to_engine(LLVMExecutionEngineRef engine) { jitlisten
 void jitlisten_crate_engine_finalized(LLVMExecutionEngineRef engine) { jitlisten::finalized(*llvm::unwrap(engine)); }
 
 bool jitlisten_crate_listen_to_layer(LLVMOrcObjectLayerRef layer) {
-  llvm::orc::ObjectLayer &any = unwrap(layer);
-  if (auto *jitlink = llvm::dyn_cast<llvm::orc::ObjectLinkingLayer>(&any)) {
+  llvm::orc::ObjectLayer &object_layer = unwrap(layer);
+  if (auto *jitlink = llvm::dyn_cast<llvm::orc::ObjectLinkingLayer>(&object_layer)) {
     jitlisten::listenTo(*jitlink);
     return true;
   }
-  if (auto *rtdyld = llvm::dyn_cast<llvm::orc::RTDyldObjectLinkingLayer>(&any)) {
+  if (auto *rtdyld = llvm::dyn_cast<llvm::orc::RTDyldObjectLinkingLayer>(&object_layer)) {
     jitlisten::listenTo(*rtdyld);
     return true;
   }
   return false;
 }
 
-/* The memory of an engine, for inkwell, which wants to call it itself. */
+/* Memory manager of an engine, for inkwell, which requires one that Rust can call. */
 
 llvm::SectionMemoryManager *jitlisten_crate_memory_new() { return new llvm::SectionMemoryManager; }
 
@@ -56,7 +56,7 @@ uint8_t *jitlisten_crate_memory_data(llvm::SectionMemoryManager *memory, uintptr
   return memory->allocateDataSection(size, alignment, section, "", is_read_only);
 }
 
-/* True where it failed, as with LLVM. */
+/* Returns true on failure, like LLVM. */
 bool jitlisten_crate_memory_finalize(llvm::SectionMemoryManager *memory) { return memory->finalizeMemory(nullptr); }
 
 void jitlisten_crate_memory_delete(llvm::SectionMemoryManager *memory) { delete memory; }

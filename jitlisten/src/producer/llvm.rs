@@ -1,29 +1,31 @@
-//! For programs that use LLVM through llvm-sys, as `include/jitlisten_llvm.hpp` for C++.
+//! Integration for programs that use LLVM through llvm-sys; the counterpart of `include/jitlisten_llvm.hpp` for C++.
 //!
 //! ```text
 //!   a module                      make_unwindable     frame pointers, unwind tables
-//!   MCJIT, new engine             memory_manager      detects itself when memory is final
+//!   MCJIT, new engine             memory_manager      detects when memory is final
 //!   MCJIT, existing engine        attach              you call finalized()
-//!   ORC, RuntimeDyld or JITLink   attach_layer        detects itself when memory is final
+//!   ORC, RuntimeDyld or JITLink   attach_layer        detects when memory is final
 //! ```
 //!
-//! The first of these calls opens the session of the process, if none is open, with the options of the environment.
-//! Nothing here keeps an engine alive, and the order of drops does not matter: LLVM's side of a listener lives as long
-//! as LLVM may call it.
+//! The first of these calls opens the session of the process with the options of the environment, unless it is open
+//! already. Listeners keep no engine alive, and the order of drops does not matter: LLVM's side of a listener exists as
+//! long as LLVM may call it.
 //!
-//! MCJIT registers its objects with gdb itself. ORC does so if enabled: `LLVMOrcLLJITEnableDebugSupport`, or
+//! MCJIT registers its objects with gdb. ORC does so if enabled: `LLVMOrcLLJITEnableDebugSupport`, or
 //! `LLVMOrcRTDyldObjectLinkingLayerRegisterJITEventListener` with `LLVMCreateGDBRegistrationListener`.
 //!
-//! A thin layer over `include/jitlisten_llvm.hpp`: `llvm.cpp` instantiates it against the LLVM that llvm-sys has found
-//! (`DEP_LLVM_22_CONFIG_PATH`), compiled by `build.rs` with one of the `llvmNN-N` features and never without. The C
-//! verbs that the header calls are renamed by the preprocessor to `jitlisten_crate_*`, which the crate defines
-//! (`verbs.rs`): no `libjitlisten` need be linked. If the process has one, the verbs call it, so that there is one
-//! session. LLVM's side of a listener lives until LLVM has released it; Rust holds an address that is looked up, not
+//! # Implementation
+//!
+//! A thin layer over `include/jitlisten_llvm.hpp`. `llvm.cpp` instantiates it for the LLVM that llvm-sys has found
+//! (`DEP_LLVM_22_CONFIG_PATH`); `build.rs` compiles it if one of the `llvmNN-N` features is enabled. The preprocessor
+//! renames the C functions that the header calls to `jitlisten_crate_*`, which the crate defines (`verbs.rs`), so no
+//! `libjitlisten` needs to be linked. If the process contains one, these functions forward to it, so that there is one
+//! session. LLVM's side of a listener lives until LLVM releases it. Rust holds an address that is only looked up, never
 //! dereferenced. Either may be dropped first.
 //!
-//! In MCJIT the memory manager reports *finalized*. llvm-sys takes one of ours (`memory_manager`). inkwell wants to own
-//! it in Rust, so `create_engine` gives it LLVM's `SectionMemoryManager` with a call of ours after `finalizeMemory`.
-//! The memory manager of an existing engine cannot be replaced, hence `attach` and `finalized`.
+//! In MCJIT the memory manager reports *finalized*. llvm-sys accepts one of ours (`memory_manager`). inkwell requires a
+//! memory manager owned by Rust, so `create_engine` wraps LLVM's `SectionMemoryManager` and reports after
+//! `finalizeMemory`. The memory manager of an existing engine cannot be replaced, hence `attach` and `finalized`.
 
 use super::llvm_sys::execution_engine::{LLVMExecutionEngineRef, LLVMMCJITMemoryManagerRef};
 use super::llvm_sys::orc2::LLVMOrcObjectLayerRef;
@@ -39,12 +41,10 @@ unsafe extern "C" {
     fn jitlisten_crate_listen_to_layer(layer: LLVMOrcObjectLayerRef) -> bool;
 }
 
-/// Gives every function of the module that has a body an unwind table, and a frame pointer, unless
-/// `JITLISTEN_FRAME_POINTERS` says otherwise. LLVM leaves both out where it can, and then no tool can walk past the
-/// function.
+/// Gives every defined function of the module an unwind table, and a frame pointer unless `JITLISTEN_FRAME_POINTERS`
+/// says otherwise. LLVM omits both where it can; then no tool can unwind past the function.
 ///
-/// `LLVMCreateMCJITCompilerForModule` takes the frame pointers away again, unless its option `NoFramePointerElim` is
-/// set.
+/// `LLVMCreateMCJITCompilerForModule` removes the frame pointers again unless its option `NoFramePointerElim` is set.
 ///
 /// # Safety
 /// `module` must be a live module that no other thread uses.
@@ -54,12 +54,13 @@ pub unsafe fn make_unwindable(module: LLVMModuleRef) {
         FramePointerPolicy::UnwindTables => false,
         FramePointerPolicy::Untouched => return,
     };
-    // SAFETY: the caller vouches for the module.
+    // SAFETY: the caller guarantees that the module is live and not shared.
     unsafe { jitlisten_crate_make_unwindable(module, frame_pointers) }
 }
 
-/// A memory manager for `LLVMMCJITCompilerOptions::MCJMM`: LLVM's `SectionMemoryManager`, which reports what its engine
-/// compiles. It belongs to the engine; without one, `LLVMDisposeMCJITMemoryManager` ends it.
+/// Creates a memory manager for `LLVMMCJITCompilerOptions::MCJMM`: LLVM's `SectionMemoryManager`, which also reports
+/// the objects of its engine. The engine takes ownership; without an engine, free it with
+/// `LLVMDisposeMCJITMemoryManager`.
 #[must_use]
 pub fn memory_manager() -> LLVMMCJITMemoryManagerRef {
     verbs::open();
@@ -67,44 +68,45 @@ pub fn memory_manager() -> LLVMMCJITMemoryManagerRef {
     unsafe { jitlisten_crate_memory_manager() }
 }
 
-/// An MCJIT engine whose objects are reported. Neither keeps the engine alive nor minds its end; dropping it changes
-/// nothing.
+/// An MCJIT engine whose objects are reported. Does not keep the engine alive and may outlive it; dropping this handle
+/// has no effect.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Attached {
     engine: LLVMExecutionEngineRef,
 }
 
-/// Reports what an MCJIT engine loads from now on. A second call for one engine changes nothing.
+/// Reports the objects that an MCJIT engine loads from now on. A second call for the same engine has no effect.
 ///
-/// Which of it is final only the caller knows: see [`Attached::finalized`].
+/// The caller must report when their code is final; see [`Attached::finalized`].
 ///
 /// # Safety
 /// `engine` must be a live MCJIT engine that no other thread uses.
 #[must_use = "code is shown to gate before `finalized` has been called"]
 pub unsafe fn attach(engine: LLVMExecutionEngineRef) -> Attached {
     verbs::open();
-    // SAFETY: the caller vouches for the engine.
+    // SAFETY: the caller guarantees that the engine is live and not shared.
     unsafe { jitlisten_crate_listen_to_engine(engine) };
     Attached { engine }
 }
 
 impl Attached {
-    /// Everything that the engine has loaded is relocated and may run. To be called after whatever finalizes:
-    /// `LLVMGetFunctionAddress`, `LLVMGetGlobalValueAddress`, `LLVMRunFunction`, ...; until then the tools know nothing
-    /// of the code. After the engine's end it does nothing.
+    /// Reports that everything the engine has loaded is relocated and may run. Call it after every call that finalizes:
+    /// `LLVMGetFunctionAddress`, `LLVMGetGlobalValueAddress`, `LLVMRunFunction`, ...; until then, tools do not see the
+    /// code. Has no effect after the engine has been destroyed.
     pub fn finalized(&self) {
-        // SAFETY: the address is looked up, not followed.
+        // SAFETY: the address is looked up, not dereferenced.
         unsafe { jitlisten_crate_engine_finalized(self.engine) }
     }
 }
 
-/// Reports what an object layer of ORC links: a `RTDyldObjectLinkingLayer`, or an `ObjectLinkingLayer` (JITLink). Once
-/// for each layer; `LLVMOrcLLJITGetObjLinkingLayer` gives that of an LLJIT. Returns whether it was one of the two.
+/// Reports the objects that an ORC object layer links. The layer must be an `RTDyldObjectLinkingLayer` or an
+/// `ObjectLinkingLayer` (JITLink); returns false otherwise. Call it once for each layer;
+/// `LLVMOrcLLJITGetObjLinkingLayer` returns the layer of an LLJIT.
 ///
 /// # Safety
-/// `layer` must be a live object layer that links nothing yet.
+/// `layer` must be a live object layer that has not linked anything yet.
 pub unsafe fn attach_layer(layer: LLVMOrcObjectLayerRef) -> bool {
     verbs::open();
-    // SAFETY: the caller vouches for the layer.
+    // SAFETY: the caller guarantees that the layer is live and unused.
     unsafe { jitlisten_crate_listen_to_layer(layer) }
 }

@@ -1,9 +1,9 @@
-//! The LLVM version: exactly one of the `llvmNN-N` features. `build.rs` refuses two.
+//! Selection of the LLVM version by the `llvmNN-N` features. `build.rs` rejects more than one of them.
 
 #![forbid(unsafe_code)]
 
-/// The bindings of the LLVM that was chosen: the very crate that inkwell uses.
-macro_rules! choose {
+/// Re-exports the llvm-sys version of the selected feature: the same crate that inkwell uses.
+macro_rules! reexport_selected {
     ($($feature:literal $bindings:ident),* $(,)?) => {
         $(
             #[cfg(feature = $feature)]
@@ -16,7 +16,7 @@ macro_rules! choose {
     };
 }
 
-choose! {
+reexport_selected! {
     "llvm14-0" llvm_sys_140,
     "llvm15-0" llvm_sys_150,
     "llvm16-0" llvm_sys_160,

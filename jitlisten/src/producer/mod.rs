@@ -1,15 +1,15 @@
-//! For programs that compile code and report it themselves. No process surgery.
+//! API for programs that compile code and report it to jitlisten. Changes nothing else in the process.
 //!
 //! ```text
 //!   a JIT with ELF objects     set_section_addresses  --+
-//!                                                +-->  loaded  ->  finalized  ->  freeing
+//!                                                 +-->  loaded  ->  finalized  ->  freeing
 //!   a JIT without              raw::encode     --+
 //!   inkwell, llvm-sys          llvm.cpp        --+   with one of the `llvmNN-N` features
 //! ```
 //!
-//! [`Session::loaded`] and its siblings are for discovered objects: a verb may come twice, or for no object. A producer
-//! reports its own objects, so a wrong order is an error. An object that is also discovered (the shim finds it through
-//! LLVM) is one object with one number, and its second *finalized* or *freeing* does nothing.
+//! For discovered objects, [`Session::loaded`] and its siblings tolerate repeated events and unknown objects. A
+//! producer reports its own objects, so a wrong order is an error here. If a producer's object is also discovered by
+//! the shim, it stays one object with one id, and its second *finalized* or *freeing* has no effect.
 //!
 //! # A JIT without LLVM
 //!
@@ -18,7 +18,7 @@
 //! use jitlisten::producer::{self, raw};
 //! use jitlisten::{Address, AddressRange, Machine};
 //!
-//! // As `JITLISTEN=unwind` in the environment says.
+//! // Same as `JITLISTEN=unwind` in the environment.
 //! let (options, complaints) = Options::read(|variable| (variable == "JITLISTEN").then(|| "unwind".into()));
 //! let session = producer::open(options, &complaints);
 //! # let memory = [0xc3_u8; 16]; // ret
@@ -59,7 +59,9 @@ use crate::{Error, ObjectId, Session};
 pub use llvm_version::llvm_sys;
 pub use section_addresses::{Placed, set_section_addresses};
 
-/// Opens the session of this process for what is reported here, and nothing else. Follows forks of the process.
+/// Opens the session of this process for reported objects only, without discovery. Follows forks of the process.
+///
+/// If the session is open already, returns it unchanged.
 pub fn open(mut options: Options, complaints: &[String]) -> &'static Session {
     options.listening = Listening::Calls;
     let session = Session::open(options, complaints);
@@ -69,20 +71,20 @@ pub fn open(mut options: Options, complaints: &[String]) -> &'static Session {
     session
 }
 
-/// What compiled an object, and so where it is registered already.
+/// Compiler of an object, which determines where the object is registered already.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Producer {
-    /// An LLVM, which has registered its `.eh_frame` with libgcc.
+    /// LLVM, which has registered the `.eh_frame` with libgcc.
     Llvm,
-    /// Another compiler, which has registered nothing.
+    /// Any other compiler, which has registered nothing.
     Other,
 }
 
-/// *loaded*: an object, whose loaded sections carry their address in `sh_addr`, has been placed in memory.
+/// Reports *loaded* for an object that was placed in memory. Its loaded sections have their addresses in `sh_addr`.
 ///
 /// # Errors
-/// What makes it unreadable.
+/// If the object cannot be parsed.
 pub fn loaded(session: &Session, producer: Producer, object: Vec<u8>) -> Result<ObjectId, Error> {
     let _host_state = HostStateGuard::enter();
     let origin = match producer {
@@ -92,10 +94,10 @@ pub fn loaded(session: &Session, producer: Producer, object: Vec<u8>) -> Result<
     session.loaded_from(origin, object, None).map(|loaded| loaded.id)
 }
 
-/// *loaded*, for an object that carries no addresses: see [`set_section_addresses`].
+/// Reports *loaded* for an object whose section headers have no addresses; see [`set_section_addresses`].
 ///
 /// # Errors
-/// What makes it unreadable.
+/// If the object cannot be parsed.
 pub fn loaded_at(
     session: &Session,
     producer: Producer,
@@ -106,17 +108,17 @@ pub fn loaded_at(
     loaded(session, producer, object)
 }
 
-/// *loaded*, for code without an object: see [`raw::encode`].
+/// Reports *loaded* for code without an ELF object; see [`raw::encode`].
 ///
 /// # Errors
-/// As that.
+/// Errors of [`raw::encode`].
 pub fn code_loaded(session: &Session, code: &raw::Code<'_>) -> Result<ObjectId, Error> {
     let object = raw::encode(code).inspect_err(|error| session.refuse(0, error))?;
     loaded(session, Producer::Other, object)
 }
 
-/// *finalized*: its bytes are relocated, and it may run. Takes the loader's lock when a library was opened since the
-/// last time, to look for unwinders in it.
+/// Reports *finalized*: the object is relocated and may run. After a library was loaded, the next call takes the
+/// loader's lock, to find unwinders in it.
 ///
 /// # Errors
 /// [`Error::UnknownObject`] and [`Error::AlreadyFinalized`].
@@ -126,10 +128,11 @@ pub fn finalized(session: &Session, id: ObjectId) -> Result<(), Error> {
     session.reported_finalized(id)
 }
 
-/// Promises, before *finalized*, that the pages of this object's code hold no code of others, and that from *finalized*
-/// to *freeing* nothing writes to them, protects, unmaps or replaces them. The image sink needs that promise where the
-/// process has several threads: it replaces the pages, and what another thread writes to them meanwhile would be lost.
-/// Without it, such an object has no image; the other sinks name its code all the same.
+/// Promises, before *finalized*, that the pages of this object contain no code of other objects, and that nothing
+/// writes to, protects, unmaps or replaces them from *finalized* to *freeing*.
+///
+/// The image sink needs this promise in processes with several threads: it replaces the pages, and concurrent writes by
+/// another thread would be lost. Without the promise the object has no image; the other sinks still name its code.
 ///
 /// # Errors
 /// [`Error::UnknownObject`].
@@ -138,7 +141,8 @@ pub fn owns_pages(session: &Session, id: ObjectId) -> Result<(), Error> {
     session.owns_pages(id)
 }
 
-/// *freeing*: its code is about to be freed, and is still there. Not having been *finalized* is no error.
+/// Reports *freeing*: the object's code is about to be freed, but still mapped. An object that was never
+/// *finalized* may be freed.
 ///
 /// # Errors
 /// [`Error::UnknownObject`].

@@ -1,9 +1,9 @@
-//! Code of a JIT that makes no ELF objects: addresses, names, lines. It is encoded as an ELF object, so that the rest
-//! is the same for all.
+//! Encoder for code of a JIT without ELF objects: addresses, names and lines become an ELF object, so that the rest of
+//! the crate handles one format.
 //!
 //! ```text
-//!   .text  .text ..   SHT_NOBITS, sh_addr where the functions are   functions that touch share one
-//!   .eh_frame         SHT_NOBITS, sh_addr where the JIT has it
+//!   .text  .text ..   SHT_NOBITS, sh_addr of the functions        adjacent functions share one
+//!   .eh_frame         SHT_NOBITS, sh_addr of the JIT's own
 //!   .debug_*          DWARF 4 with relocations, if there are lines  raw_lines.rs
 //!   .symtab           one STT_FUNC per function
 //! ```
@@ -21,32 +21,47 @@ pub use super::reported_code::{Code, Function, Line};
 use super::{Placed, set_section_addresses};
 use crate::{Address, AddressRange, Error, Machine};
 
-/// A function longer than this is a mistake.
-const LONGEST_FUNCTION: u64 = u32::MAX as u64;
-/// Section numbers beyond need an extension of ELF that few readers know.
-const MOST_PIECES: usize = 0x8000;
+/// Maximum size of a function; a longer one is a mistake.
+const MAX_FUNCTION_BYTES: u64 = u32::MAX as u64;
+/// Maximum number of text sections. More need an ELF extension that few readers support.
+const MAX_PIECES: usize = 0x8000;
 
-/// The code as a relocatable ELF object with load addresses, for [`super::loaded`].
+/// Encodes the code as a relocatable ELF object with load addresses, for [`super::loaded`].
+///
+/// ```
+/// use jitlisten::producer::raw::{self, Code, Function, Line};
+/// use jitlisten::{Address, AddressRange, LineRows, LoadedObject, Machine};
+///
+/// let start = Address(0x7000_0000_1000);
+/// let functions = [Function::new(AddressRange::new(start, 0x40).ok_or("no such range")?, b"filter")];
+/// let lines = [Line::new(start, b"/srv/query.sql", 3)];
+/// let object = raw::encode(&Code::new(Machine::HERE, &functions).lines(&lines))?;
+///
+/// assert_eq!(&*LoadedObject::parse(&object)?.functions()[0].linkage_name, "filter");
+/// assert_eq!(LineRows::parse(&object)?.find(start), Some(("/srv/query.sql", 3)));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 ///
 /// # Errors
-/// [`Error::NoFunction`], [`Error::FunctionSize`], [`Error::TooManyPieces`], and what the writers refuse.
+/// [`Error::NoFunction`], [`Error::FunctionSize`], [`Error::TooManyPieces`], and errors of the ELF and DWARF writers.
 pub fn encode(code: &Code<'_>) -> Result<Vec<u8>, Error> {
-    let functions = sorted(code.functions)?;
+    let functions = sort_functions(code.functions)?;
     let pieces = pieces(&functions)?;
     let mut object = Object::new(BinaryFormat::Elf, architecture(code.machine), Endianness::Little);
-    let sections: Vec<SectionId> = pieces.iter().map(|&piece| nobits(&mut object, b".text", piece, true)).collect();
+    let sections: Vec<SectionId> =
+        pieces.iter().map(|&piece| add_nobits_section(&mut object, b".text", piece, true)).collect();
     let mut placed: Vec<Placed<'_>> =
         pieces.iter().map(|piece| Placed { name: b".text", address: piece.start() }).collect();
     if let Some(range) = code.eh_frame.filter(|range| !range.is_empty()) {
-        nobits(&mut object, b".eh_frame", range, false);
+        add_nobits_section(&mut object, b".eh_frame", range, false);
         placed.push(Placed { name: b".eh_frame", address: range.start() });
     }
     for function in &functions {
-        let piece = piece_of(&pieces, function.range.start());
-        object.add_symbol(symbol(function, pieces[piece].start(), sections[piece]));
+        let piece = piece_index(&pieces, function.range.start());
+        object.add_symbol(function_symbol(function, pieces[piece].start(), sections[piece]));
     }
     let lines = raw_lines::sections(code.lines, &functions, &|address| {
-        let piece = piece_of(&pieces, address);
+        let piece = piece_index(&pieces, address);
         (piece, address.0 - pieces[piece].start().0)
     })?;
     add_debug(&mut object, code.machine, &sections, lines)?;
@@ -62,12 +77,12 @@ fn architecture(machine: Machine) -> Architecture {
     }
 }
 
-/// By address, the longest first; none without a name, none of an impossible size.
-fn sorted<'a>(functions: &[Function<'a>]) -> Result<Vec<Function<'a>>, Error> {
+/// Functions sorted by address, longer ones first; fails if one has no name or an impossible size.
+fn sort_functions<'a>(functions: &[Function<'a>]) -> Result<Vec<Function<'a>>, Error> {
     let mut sorted = functions.to_vec();
     for function in &sorted {
         let size = function.range.size();
-        if size == 0 || size > LONGEST_FUNCTION || function.range.start() == Address(0) {
+        if size == 0 || size > MAX_FUNCTION_BYTES || function.range.start() == Address(0) {
             return Err(Error::FunctionSize { start: function.range.start().0, size });
         }
     }
@@ -78,7 +93,7 @@ fn sorted<'a>(functions: &[Function<'a>]) -> Result<Vec<Function<'a>>, Error> {
     Ok(sorted)
 }
 
-/// What the functions cover; what lies between them may have another owner.
+/// Contiguous ranges of functions. The gaps between them may belong to other code.
 fn pieces(functions: &[Function<'_>]) -> Result<Vec<AddressRange>, Error> {
     let mut pieces: Vec<AddressRange> = Vec::new();
     for range in functions.iter().map(|function| function.range) {
@@ -90,28 +105,28 @@ fn pieces(functions: &[Function<'_>]) -> Result<Vec<AddressRange>, Error> {
             _ => pieces.push(range),
         }
     }
-    if pieces.len() > MOST_PIECES {
+    if pieces.len() > MAX_PIECES {
         return Err(Error::TooManyPieces(pieces.len()));
     }
     Ok(pieces)
 }
 
-/// The piece that `address`, which is in one, is in.
-fn piece_of(pieces: &[AddressRange], address: Address) -> usize {
+/// Index of the piece that contains `address`.
+fn piece_index(pieces: &[AddressRange], address: Address) -> usize {
     pieces.partition_point(|piece| piece.start() <= address).saturating_sub(1)
 }
 
-/// A section whose bytes are in memory only.
-fn nobits(object: &mut Object<'_>, name: &[u8], range: AddressRange, executable: bool) -> SectionId {
+/// Adds a section whose bytes exist in memory only.
+fn add_nobits_section(object: &mut Object<'_>, name: &[u8], range: AddressRange, is_executable: bool) -> SectionId {
     let id = object.add_section(Vec::new(), name.to_vec(), SectionKind::UninitializedData);
     object.append_section_bss(id, range.size(), 1);
-    let executable = if executable { elf::SHF_EXECINSTR.0 } else { 0 };
-    let sh_flags = elf::SectionFlags(elf::SHF_ALLOC.0 | executable);
+    let flag = if is_executable { elf::SHF_EXECINSTR.0 } else { 0 };
+    let sh_flags = elf::SectionFlags(elf::SHF_ALLOC.0 | flag);
     object.section_mut(id).flags = SectionFlags::Elf { sh_type: elf::SHT_NOBITS, sh_flags };
     id
 }
 
-fn symbol(function: &Function<'_>, base: Address, section: SectionId) -> Symbol {
+fn function_symbol(function: &Function<'_>, base: Address, section: SectionId) -> Symbol {
     Symbol {
         name: function.name.to_vec(),
         value: function.range.start().0 - base.0,
@@ -124,7 +139,7 @@ fn symbol(function: &Function<'_>, base: Address, section: SectionId) -> Symbol 
     }
 }
 
-/// The `.debug_*` sections, with their relocations.
+/// Adds the `.debug_*` sections and their relocations.
 fn add_debug(
     object: &mut Object<'_>,
     machine: Machine,
@@ -140,13 +155,13 @@ fn add_debug(
     for (section, &id) in debug.iter().zip(&ids) {
         for relocation in &section.relocations {
             let target = match relocation.target {
-                Target::Piece(piece) => text.get(piece).copied(),
-                Target::Section(name) => debug.iter().position(|other| other.id == name).map(|at| ids[at]),
+                Target::Text(piece) => text.get(piece).copied(),
+                Target::Section(name) => debug.iter().position(|other| other.id == name).map(|index| ids[index]),
             };
-            // What a reference leads to is always written.
+            // Always found: every section that a relocation refers to is written.
             let Some(target) = target else { continue };
             let symbol: SymbolId = object.section_symbol(target);
-            let flags = RelocationFlags::Elf { r_type: absolute(machine, relocation.size) };
+            let flags = RelocationFlags::Elf { r_type: absolute_relocation(machine, relocation.size) };
             let (offset, addend) = (relocation.offset, relocation.addend);
             object.add_relocation(id, Relocation { offset, symbol, addend, flags })?;
         }
@@ -154,7 +169,7 @@ fn add_debug(
     Ok(())
 }
 
-fn absolute(machine: Machine, size: u8) -> elf::RelocationType {
+fn absolute_relocation(machine: Machine, size: u8) -> elf::RelocationType {
     match (machine, size) {
         (Machine::X86_64, 8) => elf::R_X86_64_64,
         (Machine::X86_64, _) => elf::R_X86_64_32,
@@ -214,29 +229,29 @@ mod tests {
             assert_eq!(object.text().len(), 2);
             assert_eq!(object.eh_frame(), eh_frame);
             let rows = LineRows::parse(&bytes).unwrap();
-            let at = |address| rows.find(Address(address));
-            assert_eq!(at(0x7000_0000_1000), Some(("/src/a.lang", 1)));
-            assert_eq!(at(0x7000_0000_101f), Some(("/src/a.lang", 100_000)));
-            assert_eq!(at(0x7000_0000_1030), Some(("/src/b.lang", 3)));
-            assert_eq!((at(0x7000_0000_2000), at(0x7000_0000_2008)), (None, None));
-            assert_eq!(at(0x7000_0000_2005), Some(("/src/a.lang", 5)));
+            let line_at = |address| rows.find(Address(address));
+            assert_eq!(line_at(0x7000_0000_1000), Some(("/src/a.lang", 1)));
+            assert_eq!(line_at(0x7000_0000_101f), Some(("/src/a.lang", 100_000)));
+            assert_eq!(line_at(0x7000_0000_1030), Some(("/src/b.lang", 3)));
+            assert_eq!((line_at(0x7000_0000_2000), line_at(0x7000_0000_2008)), (None, None));
+            assert_eq!(line_at(0x7000_0000_2005), Some(("/src/a.lang", 5)));
             assert_eq!(rows.rows()[0].column, 7);
         }
     }
 
     #[test]
     fn what_cannot_be_is_refused() {
-        let refused = |functions: &[Function<'_>]| {
+        let encode_error = |functions: &[Function<'_>]| {
             let code = Code { machine: Machine::X86_64, functions, lines: &[], eh_frame: None };
             encode(&code).unwrap_err()
         };
-        assert!(matches!(refused(&[]), Error::NoFunction));
-        assert!(matches!(refused(&[function(0x1000, 1, "")]), Error::NoFunction));
-        assert!(matches!(refused(&[function(0x1000, 0, "f")]), Error::FunctionSize { .. }));
-        assert!(matches!(refused(&[function(0, 1, "f")]), Error::FunctionSize { .. }));
-        assert!(matches!(refused(&[function(0x1000, 1 << 40, "f")]), Error::FunctionSize { .. }));
-        let many: Vec<_> = (1..=MOST_PIECES as u64 + 1).map(|n| function(n * 16, 1, "f")).collect();
-        assert!(matches!(refused(&many), Error::TooManyPieces(_)));
+        assert!(matches!(encode_error(&[]), Error::NoFunction));
+        assert!(matches!(encode_error(&[function(0x1000, 1, "")]), Error::NoFunction));
+        assert!(matches!(encode_error(&[function(0x1000, 0, "f")]), Error::FunctionSize { .. }));
+        assert!(matches!(encode_error(&[function(0, 1, "f")]), Error::FunctionSize { .. }));
+        assert!(matches!(encode_error(&[function(0x1000, 1 << 40, "f")]), Error::FunctionSize { .. }));
+        let many_functions: Vec<_> = (1..=MAX_PIECES as u64 + 1).map(|n| function(n * 16, 1, "f")).collect();
+        assert!(matches!(encode_error(&many_functions), Error::TooManyPieces(_)));
     }
 
     #[test]

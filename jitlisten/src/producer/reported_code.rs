@@ -1,61 +1,75 @@
-//! The report of a producer without ELF objects: addresses, names, lines.
+//! Code reported by a producer without ELF objects: addresses, names and lines.
 
 #![forbid(unsafe_code)]
 
 use crate::{Address, AddressRange, Machine};
 
-/// Where a function is, and what it is called.
+/// Address range and name of a function.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Function<'a> {
-    /// Its code: not empty, at most 4 GiB.
+    /// Code range; not empty, at most 4 GiB.
     pub range: AddressRange,
-    /// Its name, as a compiler would write it: mangled names are shown readable. Not empty.
+    /// Name as the compiler writes it; not empty. Sinks demangle mangled names.
     pub name: &'a [u8],
 }
 
-/// The code from `address` on, to the next row or to the end of its function, comes from `line` of `file`.
+/// Row of a line table: the code from `address` to the next row, or to the end of its function, belongs to `line` of
+/// `file`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Line<'a> {
-    /// The first byte. Rows outside all functions are left out.
+    /// Address of the first byte. Rows outside all functions are ignored.
     pub address: Address,
-    /// The full path; empty where it is not known.
+    /// Full path; empty if unknown.
     pub file: &'a [u8],
-    /// From 1; 0 where it is not known.
+    /// Line number from 1; 0 if unknown.
     pub line: u32,
-    /// From 1; 0 where it is not known.
+    /// Column from 1; 0 if unknown.
     pub column: u32,
 }
 
-/// A piece of code that comes and goes as one.
+/// Unit of code that is reported and freed as a whole.
+///
+/// ```
+/// use jitlisten::producer::raw::{Code, Function, Line};
+/// use jitlisten::{Address, AddressRange, Machine};
+///
+/// let start = Address(0x7000_0000_1000);
+/// let functions = [Function::new(AddressRange::new(start, 0x40).ok_or("no such range")?, b"filter")];
+/// let lines = [Line::new(start, b"/srv/query.sql", 3).column(7)];
+/// let code = Code::new(Machine::HERE, &functions).lines(&lines);
+/// assert_eq!(code.functions.len(), 1);
+/// # Ok::<(), &str>(())
+/// ```
 #[derive(Clone, Copy, Debug)]
 #[non_exhaustive]
 pub struct Code<'a> {
-    /// The machine it is for.
+    /// Machine that the code was compiled for.
     pub machine: Machine,
-    /// At least one; in any order.
+    /// Functions of the code, in any order; at least one.
     pub functions: &'a [Function<'a>],
-    /// In any order. Of two at one address the later counts.
+    /// Line table, in any order. If two rows have the same address, the later one counts.
     pub lines: &'a [Line<'a>],
-    /// Where its `.eh_frame` is in memory. It is read there, at *finalized* and later, and must stay until *freeing*.
+    /// Address range of the `.eh_frame` in memory. It is read in place, at *finalized* and later, and must stay mapped
+    /// until *freeing*.
     pub eh_frame: Option<AddressRange>,
 }
 
 impl<'a> Function<'a> {
-    /// The function called `name`.
+    /// Creates a function.
     pub fn new(range: AddressRange, name: &'a [u8]) -> Function<'a> {
         Function { range, name }
     }
 }
 
 impl<'a> Line<'a> {
-    /// A row without a column.
+    /// Creates a row without a column.
     pub fn new(address: Address, file: &'a [u8], line: u32) -> Line<'a> {
         Line { address, file, line, column: 0 }
     }
 
-    /// The same with a column.
+    /// Sets the column.
     #[must_use]
     pub fn column(self, column: u32) -> Line<'a> {
         Line { column, ..self }
@@ -63,18 +77,18 @@ impl<'a> Line<'a> {
 }
 
 impl<'a> Code<'a> {
-    /// Functions without lines and without an unwind table.
+    /// Creates code without lines and without an unwind table.
     pub fn new(machine: Machine, functions: &'a [Function<'a>]) -> Code<'a> {
         Code { machine, functions, lines: &[], eh_frame: None }
     }
 
-    /// The same with lines.
+    /// Sets the line table.
     #[must_use]
     pub fn lines(self, lines: &'a [Line<'a>]) -> Code<'a> {
         Code { lines, ..self }
     }
 
-    /// The same with the unwind table that is in memory there.
+    /// Sets the address range of the unwind table.
     #[must_use]
     pub fn eh_frame(self, eh_frame: AddressRange) -> Code<'a> {
         Code { eh_frame: Some(eh_frame), ..self }

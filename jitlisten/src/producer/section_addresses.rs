@@ -1,4 +1,4 @@
-//! Load addresses for an object that does not contain them.
+//! Load addresses for objects that do not contain them.
 
 #![forbid(unsafe_code)]
 
@@ -16,54 +16,66 @@ type Section = SectionHeader64<LE>;
 /// Offset of `sh_addr` in a section header.
 const SH_ADDR: usize = 16;
 
-/// Where a section was loaded.
+/// Name and load address of a section.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Placed<'a> {
-    /// The name of the section.
+    /// Name of the section.
     pub name: &'a [u8],
-    /// Its first byte in memory.
+    /// Address of the first byte.
     pub address: Address,
 }
 
 impl<'a> Placed<'a> {
-    /// The section called `name` is at `address`.
+    /// Creates an entry for the section `name`, loaded at `address`.
     pub fn new(name: &'a [u8], address: Address) -> Placed<'a> {
         Placed { name, address }
     }
 }
 
-/// Writes addresses into the section headers of `object`, an ELF file. Of several entries with one name, the first is
-/// for the first section of that name, and so on. Entries for sections that take no memory, or that the object does not
-/// have, are passed over: JITs place what they have made up, too.
+/// Writes load addresses into the section headers of `object`, an ELF file. If several entries have the same name, the
+/// first is for the first section with that name, and so on. Entries for unknown sections, or for sections without
+/// memory, are ignored, because JITs also place sections of their own.
+///
+/// ```
+/// use jitlisten::producer::{Placed, set_section_addresses};
+/// use jitlisten::{Address, LoadedObject};
+///
+/// # let path = concat!(env!("CARGO_MANIFEST_DIR"), "/testdata/numba-0.68-llvm22-plain.o");
+/// # let compile = || std::fs::read(path);
+/// let mut object: Vec<u8> = compile()?;
+/// set_section_addresses(&mut object, &[Placed::new(b".ltext", Address(0x10_0000))])?;
+/// assert_eq!(LoadedObject::parse(&object)?.text()[0].range.start(), Address(0x10_0000));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 ///
 /// # Errors
-/// When the section table cannot be read.
+/// If the section table cannot be parsed.
 pub fn set_section_addresses(object: &mut [u8], placed: &[Placed<'_>]) -> Result<(), Error> {
     let mut fields = Vec::new();
     {
-        // The reader wants its structures aligned.
+        // The reader needs aligned structures.
         let aligned = object.to_vec();
         let header = Header::parse(&*aligned)?;
         let sections = header.sections(LE, &*aligned)?;
         let table = usize::try_from(header.e_shoff(LE)).unwrap_or(usize::MAX);
-        // Large objects have a section for every function.
-        let mut waiting: BTreeMap<&[u8], VecDeque<Address>> = BTreeMap::new();
+        // A map, because large objects have one section per function.
+        let mut addresses: BTreeMap<&[u8], VecDeque<Address>> = BTreeMap::new();
         for entry in placed {
-            waiting.entry(entry.name).or_default().push_back(entry.address);
+            addresses.entry(entry.name).or_default().push_back(entry.address);
         }
         for (index, section) in sections.enumerate() {
             if section.sh_flags(LE).0 & SHF_ALLOC.0 == 0 {
                 continue;
             }
             let name = sections.section_name(LE, section)?;
-            let Some(address) = waiting.get_mut(name).and_then(VecDeque::pop_front) else { continue };
-            let at = table.saturating_add(index.0 * size_of::<Section>() + SH_ADDR);
-            fields.push((at, address));
+            let Some(address) = addresses.get_mut(name).and_then(VecDeque::pop_front) else { continue };
+            let offset = table.saturating_add(index.0 * size_of::<Section>() + SH_ADDR);
+            fields.push((offset, address));
         }
     }
-    for (at, address) in fields {
-        if let Some(field) = at.checked_add(8).and_then(|end| object.get_mut(at..end)) {
+    for (offset, address) in fields {
+        if let Some(field) = offset.checked_add(8).and_then(|end| object.get_mut(offset..end)) {
             field.copy_from_slice(&address.0.to_le_bytes());
         }
     }
@@ -87,8 +99,8 @@ mod tests {
         let mut object = NUMBA.to_vec();
         set_section_addresses(&mut object, &[other, placed, debug]).unwrap();
         let after = LoadedObject::parse(&object).unwrap();
-        let moved = after.text().iter().find(|moved| moved.section == text.section).unwrap();
-        assert_eq!((moved.range.start(), moved.range.size()), (Address(0x10_0000), text.range.size()));
+        let moved_text = after.text().iter().find(|moved_text| moved_text.section == text.section).unwrap();
+        assert_eq!((moved_text.range.start(), moved_text.range.size()), (Address(0x10_0000), text.range.size()));
         assert_eq!(crate::LineRows::parse(&object).is_ok(), crate::LineRows::parse(NUMBA).is_ok());
     }
 

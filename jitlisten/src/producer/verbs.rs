@@ -1,7 +1,7 @@
-//! The C verbs of `include/jitlisten.h` for the C++ adapters, under names of the crate's own.
+//! C functions of `include/jitlisten.h` for the C++ adapters, under names private to the crate.
 //!
-//! If the process has a `libjitlisten` already, with `LD_PRELOAD` for instance, the verbs use its session, and this
-//! copy of the library stays closed. Two sessions would each write a perf map.
+//! If the process contains a `libjitlisten` already, for example through `LD_PRELOAD`, the functions use its session,
+//! and this copy opens none. Two sessions would each write a perf map.
 
 use std::ffi::{CStr, c_char, c_void};
 use std::mem::transmute;
@@ -13,11 +13,11 @@ use super::Producer;
 use crate::options::{FramePointerPolicy, Options};
 use crate::{ObjectId, Session};
 
-/// `JITLISTEN_OK`, and one value for every failure: the adapters distinguish only zero from the rest.
+/// `JITLISTEN_OK`. One other value stands for every failure, because the adapters only test for zero.
 const OK: i32 = 0;
 const FAILED: i32 = 5;
 
-/// Where the calls of the adapters go.
+/// Session that receives the calls of the adapters.
 enum Backend {
     Ours(&'static Session),
     Library(Library),
@@ -26,7 +26,7 @@ enum Backend {
 type ObjectLoaded = unsafe extern "C" fn(*const c_void, usize, *const c_void, usize, *mut u64) -> i32;
 type Verb = unsafe extern "C" fn(u64) -> i32;
 
-/// A `libjitlisten` beside us.
+/// Functions of a `libjitlisten` in this process.
 struct Library {
     loaded: ObjectLoaded,
     owns_pages: Verb,
@@ -34,7 +34,7 @@ struct Library {
     freeing: Verb,
 }
 
-/// `struct jitlisten_options`: everything as the environment says, and `listen`.
+/// `struct jitlisten_options`: sets only `listen`, and takes the rest from the environment.
 #[repr(C)]
 struct OpenOptions {
     size: usize,
@@ -46,16 +46,16 @@ const LISTEN_CALLS: u32 = 1;
 
 impl Library {
     fn find() -> Option<Library> {
-        let [loaded, open] = [c"jitlisten_object_loaded", c"jitlisten_open_with"].map(symbol);
-        let verbs = [c"jitlisten_owns_pages", c"jitlisten_finalized", c"jitlisten_freeing"].map(symbol);
+        let [loaded, open] = [c"jitlisten_object_loaded", c"jitlisten_open_with"].map(find_symbol);
+        let verbs = [c"jitlisten_owns_pages", c"jitlisten_finalized", c"jitlisten_freeing"].map(find_symbol);
         let (loaded, open, [owns_pages, finalized, freeing]) = (loaded?, open?, verbs);
         let (owns_pages, finalized, freeing) = (owns_pages?, finalized?, freeing?);
-        // SAFETY: the header declares them with these types.
+        // SAFETY: the header declares the functions with these types.
         unsafe {
             let open = transmute::<*mut c_void, unsafe extern "C" fn(*const OpenOptions) -> i32>(open);
             let options =
                 OpenOptions { size: size_of::<OpenOptions>(), strings: [std::ptr::null(); 5], listen: LISTEN_CALLS };
-            // Nothing happens if it is open.
+            // Does nothing if the session is open.
             open(&raw const options);
             Some(Library {
                 loaded: transmute::<*mut c_void, ObjectLoaded>(loaded),
@@ -67,12 +67,12 @@ impl Library {
     }
 }
 
-fn symbol(name: &CStr) -> Option<*mut c_void> {
-    // SAFETY: a C string; any result is an address or null.
+fn find_symbol(name: &CStr) -> Option<*mut c_void> {
+    // SAFETY: `name` is a C string; any result is an address or null.
     Some(unsafe { libc::dlsym(libc::RTLD_DEFAULT, name.as_ptr()) }).filter(|address| !address.is_null())
 }
 
-/// Opens the session of the process, if none is open.
+/// Opens the session of the process, unless it is open.
 pub(super) fn open() {
     backend();
 }
@@ -86,15 +86,15 @@ fn open_ours() -> &'static Session {
     let (options, complaints) = Options::from_env();
     let session = super::open(options, &complaints);
     // SAFETY: the handler is a function of this program.
-    unsafe { libc::atexit(ending) };
+    unsafe { libc::atexit(at_exit) };
     session
 }
 
-extern "C" fn ending() {
+extern "C" fn at_exit() {
     let _ = catch_unwind(|| Session::process().map(Session::ending));
 }
 
-/// Opens the session of the process, if none is open, and returns what is to be done to functions.
+/// Opens the session of the process, unless it is open, and returns its frame-pointer policy.
 pub(super) fn frame_pointer_policy() -> FramePointerPolicy {
     let options = match backend() {
         Backend::Ours(session) => session.options().clone(),
@@ -103,11 +103,12 @@ pub(super) fn frame_pointer_policy() -> FramePointerPolicy {
     if options.active { options.frame_pointer_policy } else { FramePointerPolicy::Untouched }
 }
 
-fn guarded(work: impl FnOnce() -> i32) -> i32 {
+fn catch_panics(work: impl FnOnce() -> i32) -> i32 {
     catch_unwind(AssertUnwindSafe(work)).unwrap_or(FAILED)
 }
 
-/// `jitlisten_object_loaded`, as the adapters call it: addresses are in the file, and `object` is a variable of theirs.
+/// `jitlisten_object_loaded`, as the adapters call it: the addresses are in the object, and `object` is a local
+/// variable of the adapter.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn jitlisten_crate_object_loaded(
     elf: *const c_void,
@@ -116,14 +117,14 @@ unsafe extern "C" fn jitlisten_crate_object_loaded(
     count: usize,
     object: *mut u64,
 ) -> i32 {
-    guarded(|| match backend() {
-        // SAFETY: passed on.
+    catch_panics(|| match backend() {
+        // SAFETY: the adapters pass valid arguments.
         Backend::Library(library) => unsafe { (library.loaded)(elf, size, sections, count, object) },
         Backend::Ours(session) if session.options().active => {
-            // SAFETY: a StringRef of the adapters, alive for the call.
+            // SAFETY: points to a StringRef of the adapters, valid during the call.
             let bytes = unsafe { std::slice::from_raw_parts(elf.cast::<u8>(), size) };
             let Ok(ObjectId(id)) = super::loaded(session, Producer::Llvm, bytes.to_vec()) else { return FAILED };
-            // SAFETY: a variable of the adapters. Zero is no object there.
+            // SAFETY: points to a variable of the adapters. Zero means "no object" there, so ids are shifted by one.
             unsafe { object.write(id + 1) };
             OK
         }
@@ -133,7 +134,7 @@ unsafe extern "C" fn jitlisten_crate_object_loaded(
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn jitlisten_crate_owns_pages(object: u64) -> i32 {
-    guarded(|| match backend() {
+    catch_panics(|| match backend() {
         // SAFETY: any number may be passed.
         Backend::Library(library) => unsafe { (library.owns_pages)(object) },
         Backend::Ours(session) => status(super::owns_pages(session, ObjectId(object.wrapping_sub(1)))),
@@ -142,7 +143,7 @@ unsafe extern "C" fn jitlisten_crate_owns_pages(object: u64) -> i32 {
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn jitlisten_crate_finalized(object: u64) -> i32 {
-    guarded(|| match backend() {
+    catch_panics(|| match backend() {
         // SAFETY: any number may be passed.
         Backend::Library(library) => unsafe { (library.finalized)(object) },
         Backend::Ours(session) => status(super::finalized(session, ObjectId(object.wrapping_sub(1)))),
@@ -151,13 +152,13 @@ unsafe extern "C" fn jitlisten_crate_finalized(object: u64) -> i32 {
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn jitlisten_crate_freeing(object: u64) -> i32 {
-    guarded(|| match backend() {
+    catch_panics(|| match backend() {
         // SAFETY: any number may be passed.
         Backend::Library(library) => unsafe { (library.freeing)(object) },
         Backend::Ours(session) => status(super::freeing(session, ObjectId(object.wrapping_sub(1)))),
     })
 }
 
-fn status(done: Result<(), crate::Error>) -> i32 {
-    done.map_or(FAILED, |()| OK)
+fn status(result: Result<(), crate::Error>) -> i32 {
+    result.map_or(FAILED, |()| OK)
 }

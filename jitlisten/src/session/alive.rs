@@ -1,26 +1,26 @@
-//! Queries for living functions.
+//! Queries for live functions.
 
 #![forbid(unsafe_code)]
 
 use super::Session;
 use crate::{AddressRange, LineRows};
 
-/// A function that was finalized and not freed.
+/// A live function: finalized and not yet freed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct LiveFunction {
-    /// Where its code is.
+    /// Code range of the function.
     pub range: AddressRange,
-    /// As sinks spell it with readable names.
+    /// Readable name of the function, as the sinks write it.
     pub name: String,
-    /// File and line of its first instruction, where they are known.
+    /// File and line of the first instruction, if known.
     pub location: Option<(String, u32)>,
 }
 
 impl Session {
-    /// Every function that is alive, by address. Reads the line table of each object: not for a busy moment.
+    /// All live functions, sorted by address. Slow: reads the line table of each object.
     pub fn live_functions(&self) -> Vec<LiveFunction> {
-        let state = self.lock_here();
+        let state = self.lock_for_this_process();
         let mut functions = Vec::new();
         for record in state.objects.values().filter(|record| record.finalized.is_some()) {
             let bytes = record.object.has_lines().then(|| record.debug_object.bytes(&record.object)).flatten();

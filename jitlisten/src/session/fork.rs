@@ -1,11 +1,11 @@
-//! Another process, or another user: after `fork(2)`, `_Fork`, `clone(2)` and `setuid(2)` the sinks have files of their
-//! own.
+//! Fork and change of the user: after `fork(2)`, `_Fork`, `clone(2)` and `setuid(2)` the sinks write new files.
 //!
-//! In the child of a fork the sinks close the parent's files. Before its first own object, all living objects are
-//! written to the child's files, in writes of a megabyte. Rejected: a link to the parent's map would give names to a
-//! perf that attaches later, but CPython and others append to or truncate `/tmp/perf-PID.map`, in the child or after
-//! `exec`, and would change the parent's map. A copy in the kernel would leave a file for each child that only calls
-//! `exec`.
+//! In the child of a fork, the sinks close the parent's files. Before the first object of its own, the child writes all
+//! live objects to its own files, in writes of a megabyte. Two alternatives were rejected:
+//!
+//! * A link to the parent's perf map would serve a perf that attaches later. But CPython and others append to or
+//!   truncate `/tmp/perf-PID.map`, in the child or after `exec`, and would change the parent's map.
+//! * A copy made by the kernel would leave a file for each child that only calls `exec`.
 
 #![forbid(unsafe_code)]
 
@@ -22,7 +22,7 @@ use crate::process::{clock, fork_gate};
 use crate::sink::Forked;
 
 impl Session {
-    /// Takes the session's lock across `fork(2)`; call it in the `prepare` handler of `pthread_atfork`.
+    /// Locks the session across `fork(2)`. Call this in the prepare handler of `pthread_atfork`.
     #[doc(hidden)]
     pub fn lock_for_fork(&'static self) -> ForkGuard {
         let _gate = fork_gate::ClosedGate::close();
@@ -30,55 +30,54 @@ impl Session {
         ForkGuard { session: self, state, log: crate::log::lock_for_fork(), _gate }
     }
 
-    /// Takes the session's lock across every `fork(2)` from now on, so that the child finds it free and goes on with
-    /// files of its own: for a process where nothing else does so. Not for callers of [`Session::lock_for_fork`], as
-    /// the shim is.
+    /// Locks the session across every `fork(2)` from now on, so that the child finds it unlocked and continues with its
+    /// own files. For processes without another fork handler; callers of [`Session::lock_for_fork`], such as the shim,
+    /// must not call this.
     #[doc(hidden)]
     pub fn follow_forks(&'static self) {
         across_fork::follow_forks::<ForkGuard>();
     }
 
-    /// In the child of a fork: the parent's files stay the parent's. Nothing is done here that takes longer the more
-    /// objects there are, and nothing is written: most children call `exec`, or run what they inherited. The first
-    /// object that the child finalizes itself brings everything alive into files of its own.
+    /// Detaches the session from the parent process after a fork: the parent's files are abandoned, never written. Runs
+    /// in constant time and writes nothing, because most children call `exec`, or only run inherited code. The first
+    /// object that the child finalizes triggers the replay of all live objects into its own files.
     pub(super) fn become_child(&self, state: &mut State) {
         state.pid = std::process::id();
         state.forked_at = clock::monotonic();
         fork_gate::in_child();
         self.context.forget_map();
         self.images().begin_anew();
-        // The threads that make them are the parent's.
+        // The threads that make these system calls exist only in the parent.
         state.changes = MemoryChanges::default();
-        self.waiting.store(0, Ordering::Relaxed);
+        self.waiting_threads.store(0, Ordering::Relaxed);
         for kind in SinkKind::ALL {
             let Some(sink) = &mut state.sinks[kind as usize] else { continue };
-            state.inherits[kind as usize] |= sink.forked() == Forked::KnowsNothing;
+            state.replay_inherited[kind as usize] |= sink.forked() == Forked::KnowsNothing;
         }
     }
 
-    /// The process has become another user (`setuid(2)`): new files are made where that user may, and belong to them.
+    /// Handles a change of the user (`setuid(2)`): new files are created with the new user's permissions and ownership.
     pub(super) fn become_user(&self, state: &mut State) {
         state.user = effective_user();
         self.images().begin_anew();
         for kind in SinkKind::ALL.into_iter().filter(|_| user_is_final()) {
             let Some(sink) = &mut state.sinks[kind as usize] else { continue };
-            state.inherits[kind as usize] |= sink.user_changed() == Forked::KnowsNothing;
+            state.replay_inherited[kind as usize] |= sink.user_changed() == Forked::KnowsNothing;
         }
         log_line!(Info, "the process changed to user {}", state.user);
     }
 
-    /// Before the first object of a child's own: brings what it has inherited into its files.
-    pub(super) fn notify_of_inherited(&self, state: &mut State) {
+    /// Replays the inherited objects to the child's files, before its first own object.
+    pub(super) fn replay_inherited_objects(&self, state: &mut State) {
         for kind in SinkKind::ALL {
-            if std::mem::take(&mut state.inherits[kind as usize]) {
-                self.notify_of_everything(state, kind);
+            if std::mem::take(&mut state.replay_inherited[kind as usize]) {
+                self.replay_live_objects(state, kind);
             }
         }
     }
 }
 
-/// The session's lock, held by the thread that forks, in the parent and then in the child too. Dropping it is all a
-/// parent has to do.
+/// The locked session, held by the forking thread in the parent and then in the child. A parent just drops it.
 pub struct ForkGuard {
     session: &'static Session,
     state: MutexGuard<'static, State>,
@@ -87,7 +86,7 @@ pub struct ForkGuard {
 }
 
 impl ForkGuard {
-    /// In the child: its files are its own from now on.
+    /// Detaches the session from the parent, in the child of the fork.
     pub fn in_child(self) {
         let ForkGuard { session, mut state, log, _gate } = self;
         drop(log);

@@ -1,4 +1,4 @@
-//! Objects that an LLVM's linker has reported, and that LLVM may then register in its GDB JIT list.
+//! Objects reported by an LLVM's linker and then registered in its GDB JIT list.
 
 #![forbid(unsafe_code)]
 
@@ -9,21 +9,22 @@ use crate::options::SinkKind;
 use crate::{AddressRange, Error, ObjectId};
 
 impl Session {
-    /// *loaded*: LLVM's linker has placed an object in memory. `object` is a copy of it whose section headers have the
-    /// addresses: the debug object that LLVM would make. `library` is the LLVM's file.
+    /// Handles *loaded*: LLVM's linker has placed an object in memory. `object` is a copy with the load addresses in
+    /// its section headers, identical to the debug object that LLVM would create. `library` is the path of the file
+    /// that contains the LLVM.
     ///
     /// # Errors
-    /// As [`Session::loaded`].
+    /// Same as for [`Session::loaded`].
     #[doc(hidden)]
     pub fn linked(&self, object: Vec<u8>, library: Option<Arc<str>>) -> Result<Loaded, Error> {
         self.loaded_from(Origin::LlvmLinker, object, library)
     }
 
-    /// Whether `debug_object`, which LLVM has in its GDB JIT list at `kept_at`, is the object `id` that its linker has
-    /// reported, byte for byte. From then on LLVM keeps it.
+    /// Returns true if `debug_object`, registered in LLVM's GDB JIT list at `kept_at`, is identical to the object `id`
+    /// that the linker has reported. The session then relies on LLVM's copy.
     #[doc(hidden)]
     pub fn listed(&self, id: ObjectId, debug_object: &[u8], kept_at: Option<AddressRange>) -> bool {
-        let mut state = self.lock_here();
+        let mut state = self.lock_for_this_process();
         let Some(record) = state.objects.get_mut(&id) else { return false };
         if record.origin != Origin::LlvmLinker || record.debug_object.copy.as_deref() != Some(debug_object) {
             return false;
@@ -34,19 +35,20 @@ impl Session {
             if kept_at.is_some() {
                 record.debug_object.copy = None;
             }
-            // LLVM's own entry takes the place of ours.
-            self.notify_freeing(&mut state, SinkKind::Gdb, id);
+            // LLVM's own entry replaces ours.
+            self.withdraw_from_sink(&mut state, SinkKind::Gdb, id);
         }
         true
     }
 
-    /// LLVM has an object in its list that its linker has reported, with other bytes for the same code: ours are kept.
+    /// Handles a list entry for an object that the linker has reported, with other bytes for the same code. The session
+    /// keeps its own copy.
     pub(super) fn adopt_entry(&self, state: &mut State, id: ObjectId) {
-        let is_ours = |record: &&mut Record| matches!(record.origin, Origin::LlvmLinker | Origin::Unlisted);
-        let Some(record) = state.objects.get_mut(&id).filter(is_ours) else { return };
+        let is_unlisted = |record: &&mut Record| matches!(record.origin, Origin::LlvmLinker | Origin::Unlisted);
+        let Some(record) = state.objects.get_mut(&id).filter(is_unlisted) else { return };
         record.origin = Origin::LlvmList { kept_at: None };
         if record.finalized.is_some() {
-            self.notify_freeing(state, SinkKind::Gdb, id);
+            self.withdraw_from_sink(state, SinkKind::Gdb, id);
         }
     }
 }
@@ -68,13 +70,13 @@ mod tests {
     fn an_object_of_the_linker_is_the_one_in_the_list() {
         let session = Session::new(Options { sinks: SinkSet::NONE.with(SinkKind::Gdb), ..Options::default() });
         for is_final in [false, true] {
-            let (bytes, other) = (object(0x1000, "alpha"), object(0x1000, "beta"));
+            let (bytes, other_object) = (object(0x1000, "alpha"), object(0x1000, "beta"));
             let id = session.linked(bytes.clone(), None).unwrap().id;
             if is_final {
                 session.finalized(id);
             }
             let kept_at = AddressRange::new(Address(bytes.as_ptr() as u64), bytes.len() as u64);
-            assert!(!session.listed(id, &other, kept_at), "another object at the same place");
+            assert!(!session.listed(id, &other_object, kept_at), "another object at the same place");
             assert!(session.listed(id, &bytes, kept_at));
             assert!(!session.listed(id, &bytes, kept_at), "it has been listed");
             session.finalized(id);
@@ -84,7 +86,7 @@ mod tests {
         assert_eq!(session.statistics().objects_loaded, 2);
     }
 
-    /// Two debug objects of the same function, with unwind tables of different sizes.
+    /// Two debug objects of one function, with unwind tables of different sizes.
     #[test]
     fn what_differs_in_its_tables_only_is_the_object_of_the_linker() {
         let session = Session::new(Options { sinks: SinkSet::NONE.with(SinkKind::Gdb), ..Options::default() });
@@ -98,7 +100,7 @@ mod tests {
         session.finalized(id);
         assert_eq!(session.loaded(encode(0x80), None, None).unwrap().id, id);
         assert_eq!(session.statistics().objects_loaded, 1);
-        // Other code there is another object.
+        // Different code at the same address is a new object.
         assert_ne!(session.loaded(object(0x1000, "beta"), None, None).unwrap().id, id);
     }
 }

@@ -1,5 +1,5 @@
-//! Changes of memory with objects, now or later. Those that a caller of ours hears of are reported here; the sinks are
-//! notified before the call returns.
+//! Changes of memory that contains code now or later. The hooks report them here; the sinks have been notified when
+//! each call returns.
 
 #![forbid(unsafe_code)]
 
@@ -15,94 +15,94 @@ use crate::sink::Images;
 use crate::{Address, AddressRange, ObjectId};
 
 impl Session {
-    /// Looks at the code of the process, under the session's lock: `look` must not call the session.
+    /// Reads the ledger under the session's lock. `read` must not call the session.
     #[doc(hidden)]
-    pub fn ledger<R>(&self, look: impl FnOnce(&Ledger) -> R) -> R {
-        look(&self.lock().ledger)
+    pub fn ledger<R>(&self, read: impl FnOnce(&Ledger) -> R) -> R {
+        read(&self.lock().ledger)
     }
 
-    /// `range` may be executed from now on.
+    /// Records that `range` became executable.
     #[doc(hidden)]
-    pub fn executable(&self, range: AddressRange, how: Executable) -> Outcome {
+    pub fn executable(&self, range: AddressRange, rights: Executable) -> Outcome {
         code_pages::insert(range);
-        self.change(|ledger| ledger.executable(range, how)).1
+        self.update_ledger(|ledger| ledger.executable(range, rights)).1
     }
 
-    /// `range` is about to be executable no more. No image names it from then on.
+    /// Records that `range` is about to become non-executable. Its images are withdrawn first.
     #[doc(hidden)]
     pub fn not_executable(&self, range: AddressRange) -> Outcome {
         code_pages::remove(range);
-        let (state, outcome) = self.change(|ledger| ledger.not_executable(range));
+        let (state, outcome) = self.update_ledger(|ledger| ledger.not_executable(range));
         self.images().withdraw(range, &state.padding);
         outcome
     }
 
-    /// `range` is about to be unmapped, or replaced by other memory.
+    /// Records that `range` is about to be unmapped, or replaced by other memory.
     #[doc(hidden)]
     pub fn unmapped(&self, range: AddressRange) -> Outcome {
-        self.leaving(range, |ledger| ledger.unmapped(range))
+        self.release_memory(range, |ledger| ledger.unmapped(range))
     }
 
-    /// `range` is about to be replaced by memory that may be executed: it may be the code that objects wait for there,
-    /// mapped twice.
+    /// Records that `range` is about to be replaced by executable memory. Pending objects stay: the new mapping may be
+    /// a second mapping of their code.
     #[doc(hidden)]
     pub fn replaced_by_code(&self, range: AddressRange) -> Outcome {
-        self.leaving(range, |ledger| ledger.not_executable(range))
+        self.release_memory(range, |ledger| ledger.not_executable(range))
     }
 
-    fn leaving(&self, range: AddressRange, change: impl FnOnce(&mut Ledger) -> Outcome) -> Outcome {
+    fn release_memory(&self, range: AddressRange, update: impl FnOnce(&mut Ledger) -> Outcome) -> Outcome {
         code_pages::remove(range);
-        let (_state, outcome) = self.change(change);
+        let (_state, outcome) = self.update_ledger(update);
         self.images().forget(range);
         outcome
     }
 
-    /// A system call of the host is about to change the memory in `range`. No image is made there until it has ended:
-    /// see `sink/image/pages.rs`.
+    /// Records that a system call of the host is about to change the memory in `range`. No image is made there until
+    /// the call has ended; see `sink/image/pages.rs`.
     #[doc(hidden)]
     pub fn begin_change(&self, range: AddressRange) -> MemoryChange {
         self.lock().changes.begin(range)
     }
 
-    /// The system call has returned.
+    /// Records that the system call has returned.
     #[doc(hidden)]
     pub fn end_change(&self, change: &MemoryChange) {
         self.lock().changes.end(change);
     }
 
-    /// LLVM has handed the `.eh_frame` at `address` to the unwinder.
+    /// Records that LLVM has registered the `.eh_frame` at `address` with the unwinder.
     #[doc(hidden)]
     pub fn eh_frame_registered(&self, address: Address) -> Outcome {
-        self.change(|ledger| ledger.eh_frame_registered(address)).1
+        self.update_ledger(|ledger| ledger.eh_frame_registered(address)).1
     }
 
-    /// An object has had time enough to become final.
+    /// Handles a pending object whose timeout has expired.
     #[doc(hidden)]
     pub fn overdue(&self, id: ObjectId) -> Outcome {
-        self.change(|ledger| ledger.overdue(id)).1
+        self.update_ledger(|ledger| ledger.overdue(id)).1
     }
 
-    /// A few of the objects that have had time enough and are not final, in turn.
+    /// Returns the next `count` overdue pending objects, round-robin.
     #[doc(hidden)]
     pub fn next_overdue(&self, count: usize) -> Vec<ObjectId> {
         self.lock().ledger.next_overdue(count)
     }
 
-    fn change(&self, change: impl FnOnce(&mut Ledger) -> Outcome) -> (MutexGuard<'_, State>, Outcome) {
+    fn update_ledger(&self, update: impl FnOnce(&mut Ledger) -> Outcome) -> (MutexGuard<'_, State>, Outcome) {
         let mut state = self.lock();
-        let outcome = change(&mut state.ledger);
+        let outcome = update(&mut state.ledger);
         if !outcome.is_empty() {
-            self.look_where(&mut state);
-            self.carry_out(&mut state, &outcome);
+            self.handle_process_change(&mut state);
+            self.apply_outcome(&mut state, &outcome);
         }
         (state, outcome)
     }
 
-    /// LLVM has taken the object out of its GDB JIT list, and will give its debug object up; the code stays. Call it
-    /// while the debug object is there.
+    /// Records that LLVM has removed the object from its GDB JIT list and is about to free its debug object, while the
+    /// code stays. Must be called before the debug object is freed.
     #[doc(hidden)]
     pub fn unregistered(&self, id: ObjectId) {
-        let mut state = self.lock_here();
+        let mut state = self.lock_for_this_process();
         let pid = state.pid;
         let Some(record) = state.objects.get_mut(&id) else { return };
         let kept_at = record.debug_object.kept_at.take();
@@ -114,34 +114,34 @@ impl Session {
         if matches!(record.origin, Origin::LlvmList { .. }) {
             record.origin = Origin::Unlisted;
             if record.finalized.is_some() {
-                // An entry of ours takes the place of LLVM's own.
+                // An entry of ours replaces LLVM's own.
                 let snapshot = CodeSnapshot::of(pid, &record.object);
-                self.notify(&mut state, SinkKind::Gdb, id, &snapshot);
+                self.notify_sink_finalized(&mut state, SinkKind::Gdb, id, &snapshot);
             }
         }
         log_line!(Debug, "unregistered {id:?}: kept until its memory is unmapped");
     }
 
-    /// Memory was reserved in front of code that is still to come; sinks may use it once that is *finalized*.
+    /// Records memory that was reserved in front of code to come. Sinks may use it once that code is *finalized*.
     #[doc(hidden)]
     pub fn reserve_header_padding(&self, padding: AddressRange) {
         self.lock().padding.insert(padding.end(), padding);
     }
 
-    /// Takes back the memory in front of `code`, if some was reserved.
+    /// Removes and returns the memory reserved in front of `code`, if any.
     #[doc(hidden)]
     pub fn take_header_padding(&self, code: Address) -> Option<AddressRange> {
         self.lock().padding.remove(&code)
     }
 
-    /// What is in `range` may change from now on: its owner is about to make it writable. No image names it any more.
+    /// Records that the owner of `range` is about to make it writable. Its images are withdrawn.
     #[doc(hidden)]
     pub fn changing(&self, range: AddressRange) {
         let state = self.lock();
         self.images().withdraw(range, &state.padding);
     }
 
-    /// Must be called under the session's lock.
+    /// Locks the images. Must be called under the session's lock.
     pub(super) fn images(&self) -> MutexGuard<'_, Images> {
         self.context.images.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -155,7 +155,7 @@ mod tests {
     use crate::process::page_of_code;
     use crate::producer::raw::{self, Code, Function};
 
-    /// Where no program has memory: `code_pages` is one for all tests.
+    /// Address outside the user address space, because `code_pages` is shared by all tests.
     const BASE: u64 = 1 << 62;
 
     fn pages(count: u64) -> AddressRange {
@@ -174,12 +174,12 @@ mod tests {
         (Session::new(Options { sinks, directory: Some(directory.clone()), ..Options::default() }), directory)
     }
 
-    fn counted(session: &Session) -> [u64; 4] {
+    fn image_counts(session: &Session) -> [u64; 4] {
         let images = session.statistics().images;
         [images.written, images.refused_not_final, images.refused_not_owned, images.withdrawn]
     }
 
-    /// Other tests run in other threads.
+    /// Needs the promise of `owns_pages`, because other tests run in other threads.
     #[test]
     #[cfg_attr(miri, ignore = "miri runs no other process's code")]
     fn reported_code_has_an_image_if_its_pages_are_its_own_until_it_is_freed() {
@@ -191,17 +191,17 @@ mod tests {
                 session.owns_pages(id).unwrap();
             }
             session.reported_finalized(id).unwrap();
-            assert_eq!(counted(&session), expected);
+            assert_eq!(image_counts(&session), expected);
             session.reported_freeing(id).unwrap();
         }
-        assert_eq!(counted(&session), [1, 0, 1, 1], "the pages are anonymous again");
-        // More code in the same page, without the promise.
+        assert_eq!(image_counts(&session), [1, 0, 1, 1], "the pages are anonymous again");
+        // More code on the same page, for which the promise was not given.
         let first = session.loaded_from(Origin::Caller, object(owned.start().0), None).unwrap().id;
         session.owns_pages(first).unwrap();
         let second = session.loaded_from(Origin::Caller, object(owned.start().0 + 64), None).unwrap().id;
         session.reported_finalized(first).unwrap();
         session.reported_finalized(second).unwrap();
-        assert_eq!(counted(&session), [1, 0, 2, 1]);
+        assert_eq!(image_counts(&session), [1, 0, 2, 1]);
         std::fs::remove_dir_all(directory).unwrap();
     }
 
@@ -213,16 +213,16 @@ mod tests {
         let change = session.begin_change(page);
         let id = session.loaded(object(page.start().0), None, None).unwrap().id;
         assert_eq!(session.executable(page, Executable::Only).finalized, [id]);
-        assert_eq!(counted(&session), [0, 1, 0, 0]);
+        assert_eq!(image_counts(&session), [0, 1, 0, 0]);
         session.disable(SinkKind::Image);
         session.enable(SinkKind::Image);
-        assert_eq!(counted(&session), [0, 2, 0, 0]);
+        assert_eq!(image_counts(&session), [0, 2, 0, 0]);
         session.end_change(&change);
         session.disable(SinkKind::Image);
         session.enable(SinkKind::Image);
-        assert_eq!(counted(&session), [1, 2, 0, 0]);
+        assert_eq!(image_counts(&session), [1, 2, 0, 0]);
         let _ = session.not_executable(page);
-        assert_eq!(counted(&session), [1, 2, 0, 1]);
+        assert_eq!(image_counts(&session), [1, 2, 0, 1]);
         std::fs::remove_dir_all(directory).unwrap();
     }
 
@@ -238,7 +238,8 @@ mod tests {
         assert_eq!(session.statistics().objects_finalized, 2);
         assert_eq!(session.not_executable(pages(1)).freed, [discovered.id]);
         assert!(!session.is_alive(discovered.id) && session.is_alive(reported));
-        // Linked again: it waits, and what waits in memory that goes is another one if it comes again.
+        // Linked again: the object is pending. If it is pending in memory that is unmapped and then reported again, it
+        // is a new object.
         let again = session.loaded(object(BASE), None, None).unwrap().id;
         assert_eq!(session.loaded(object(BASE), None, None).unwrap().id, again);
         assert!(session.unmapped(pages(1)).is_empty() && session.is_alive(again));

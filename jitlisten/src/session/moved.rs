@@ -2,12 +2,12 @@
 
 #![forbid(unsafe_code)]
 
-use super::{Origin, Session, linked_code, names};
+use super::{Origin, Session, linked_code, readable_names};
 use crate::ledger::Outcome;
 use crate::{Error, LoadedObject, ObjectId};
 
 impl Session {
-    /// The debug object of an object that is *loaded* and not *finalized*.
+    /// Debug object of a pending object.
     #[doc(hidden)]
     pub fn debug_object(&self, id: ObjectId) -> Option<Vec<u8>> {
         let state = self.lock();
@@ -15,26 +15,27 @@ impl Session {
         record.debug_object.bytes(&record.object).map(std::borrow::Cow::into_owned)
     }
 
-    /// An object that is *loaded* and not *finalized* is elsewhere, as this debug object says. `owns_pages`: it was
-    /// there before its pages became executable. Otherwise its host writes to executable pages, and may do so again.
+    /// Records that the host copied a pending object to other addresses, as given by `debug_object`. `owns_pages` is
+    /// true if the copy was made before its pages became executable. Otherwise the host writes to executable pages, and
+    /// may do so again.
     ///
     /// # Errors
-    /// That the object is not there, or the debug object is not understood: then nothing has changed.
+    /// If the object is unknown or not pending, or the debug object cannot be parsed. In both cases nothing changes.
     #[doc(hidden)]
     pub fn moved(&self, id: ObjectId, debug_object: Vec<u8>, owns_pages: bool) -> Result<Outcome, Error> {
         self.check_memory(debug_object.len())?;
         let object = LoadedObject::parse(&debug_object)?;
-        let names = names(&object, &debug_object);
-        let mut state = self.lock_here();
+        let names = readable_names(&object, &debug_object);
+        let mut state = self.lock_for_this_process();
         let record = state.objects.get_mut(&id).filter(|record| record.finalized.is_none());
         let record = record.ok_or(Error::UnknownObject(id))?;
         let code = linked_code(id, &object);
         (record.object, record.names, record.origin) = (object, names, Origin::Moved);
         record.owns_pages = owns_pages;
-        // What LLVM keeps speaks of the first place.
+        // LLVM's debug object still has the old addresses.
         record.debug_object = super::DebugObject { copy: Some(debug_object), kept_at: None };
         let outcome = state.ledger.moved(code);
-        self.carry_out(&mut state, &outcome);
+        self.apply_outcome(&mut state, &outcome);
         Ok(outcome)
     }
 }
@@ -59,7 +60,7 @@ mod tests {
         assert_eq!(session.debug_object(id), Some(object(0x1000)));
         assert!(session.moved(id, vec![1, 2, 3], true).is_err());
         assert!(session.moved(id, object(0x8000), true).unwrap().is_empty(), "it may not run there yet");
-        // The first place is free for another object, the second is not.
+        // The old address is free for another object, the new one is not.
         assert_eq!(session.loaded(object(0x8000), None, None).unwrap().id, id);
         assert_ne!(session.loaded(object(0x1000), None, None).unwrap().id, id);
         session.finalized(id);

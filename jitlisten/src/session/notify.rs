@@ -1,4 +1,4 @@
-//! Sinks and the observer: turned on and off, and notified.
+//! Sinks and the observer: enabling, disabling and notifying them.
 
 #![forbid(unsafe_code)]
 
@@ -12,115 +12,121 @@ use crate::sink::{self, Neighbours, SinkError, Unwinders};
 use crate::{Address, AddressRange, ObjectId, observer};
 
 impl Session {
-    /// Switches a sink on, and notifies it of everything that is alive. If it is on, nothing happens, except in the
-    /// child of a fork: what it has inherited is written now.
+    /// Enables a sink and notifies it of all live objects. Does nothing if the sink is enabled, except in the child of
+    /// a fork: there it writes the inherited objects now.
     pub fn enable(&self, kind: SinkKind) {
-        let mut state = self.lock_here();
-        if std::mem::take(&mut state.inherits[kind as usize]) {
-            self.notify_of_everything(&mut state, kind);
+        let mut state = self.lock_for_this_process();
+        if std::mem::take(&mut state.replay_inherited[kind as usize]) {
+            self.replay_live_objects(&mut state, kind);
         } else if state.sinks[kind as usize].is_none() {
-            // A map that is there by now may be ours, of an earlier time: it is not stale.
+            // A perf map that exists by now may be an earlier one of ours, so it is not stale.
             state.sinks[kind as usize] = Some(sink::create(kind, &self.options, &self.context));
-            self.notify_of_everything(&mut state, kind);
+            self.replay_live_objects(&mut state, kind);
         }
         drop(state);
-        self.give_way();
+        self.yield_to_waiters();
     }
 
-    /// Switches a sink off; its files are closed and stay.
+    /// Disables a sink. Its files are closed and kept.
     pub fn disable(&self, kind: SinkKind) {
         let mut state = self.lock();
-        self.end(&mut state, kind);
+        self.end_sink(&mut state, kind);
         state.sinks[kind as usize] = None;
-        state.inherits[kind as usize] = false;
+        state.replay_inherited[kind as usize] = false;
         drop(state);
-        self.give_way();
+        self.yield_to_waiters();
     }
 
-    /// Whether a sink is on: asked for, and not failed.
+    /// Returns true if a sink is enabled: requested and not failed.
     pub fn is_enabled(&self, kind: SinkKind) -> bool {
         self.lock().sinks[kind as usize].is_some()
     }
 
-    /// Whether this is the process that the session is of, and no thread has its lock at this moment: one that held it
-    /// when a child came into being without handlers will never give it back there.
+    /// Returns true if the session belongs to this process and its lock is free right now. After a fork without
+    /// handlers, the lock may be held by a thread that exists only in the parent, and would never be released.
     #[doc(hidden)]
     pub fn is_free_here(&self) -> bool {
         self.state.try_lock().is_ok_and(|state| state.pid == std::process::id())
     }
 
-    /// The process exits: sinks write what they have kept. They stay on, because other threads may still compile.
+    /// Flushes the sinks at process exit. They stay enabled, because other threads may still compile.
     #[doc(hidden)]
     pub fn ending(&self) {
-        // The lock is not waited for: its holder may be this very thread, whose signal handler exits.
+        // Do not wait for the lock: a signal handler that calls `exit` may have interrupted its holder in this very
+        // thread.
         if let Ok(mut state) = self.state.try_lock()
             && state.pid == std::process::id()
         {
-            SinkKind::ALL.into_iter().for_each(|kind| self.end(&mut state, kind));
+            SinkKind::ALL.into_iter().for_each(|kind| self.end_sink(&mut state, kind));
         }
         crate::log::flush();
     }
 
-    fn end(&self, state: &mut State, kind: SinkKind) {
+    fn end_sink(&self, state: &mut State, kind: SinkKind) {
         let Some(sink) = &mut state.sinks[kind as usize] else { return };
         match sink.ending() {
             Ok(bytes) => self.counters.sinks[kind as usize].bytes_written.add(bytes),
-            Err(error) => self.give_up(state, kind, &error),
+            Err(error) => self.disable_failed_sink(state, kind, &error),
         }
     }
 
-    /// Notifies `observer` of all code that is alive, and from now on of all that comes and goes. One observer in a
-    /// process.
+    /// Notifies `observer` of all live code now, and of every event from now on. A process has at most one observer.
     #[doc(hidden)]
     pub fn observe(&self, observer: &'static dyn observer::CodeObserver) {
-        let state = self.lock_here();
+        let state = self.lock_for_this_process();
         observer::activate(observer);
         for (&id, record) in state.objects.iter().filter(|(_, record)| record.finalized.is_some()) {
             observer::finalized(id, &record.object, &record.made_rules, &CodeSnapshot::of(state.pid, &record.object));
         }
     }
 
-    /// Ends that.
+    /// Deactivates the observer.
     #[doc(hidden)]
     pub fn stop_observing(&self) {
         let _state = self.lock();
         observer::deactivate();
     }
 
-    /// Debuggers that read our list, and no other, find this one there: the list of an LLVM, by the address of its
-    /// first entry.
+    /// Adds the GDB JIT list of an LLVM, given by the address of its first entry, to our list, for debuggers that read
+    /// only ours.
     #[doc(hidden)]
     pub fn show_to_debuggers(&self, first_entry: u64) {
         sink::show_list_of(first_entry);
     }
 
-    /// Libraries have come, or may have: what is alive is registered with unwinders in them. Cheap when none has. Must
-    /// not be called under a lock that another thread waits for inside the loader.
+    /// Registers live code with unwinders in libraries that were loaded since the last call. Cheap if none was. Must
+    /// not be called under a lock that another thread may wait for inside the loader.
     #[doc(hidden)]
     pub fn libraries_changed(&self) -> Unwinders {
         if self.counters.objects_loaded.get() == 0 || !self.is_enabled(SinkKind::Unwind) {
             return Unwinders::NotWanted;
         }
-        fork_gate::look(sink::look_for_unwinders).unwrap_or(Unwinders::Unrelocated)
+        fork_gate::enumerate_libraries(sink::look_for_unwinders).unwrap_or(Unwinders::Unrelocated)
     }
 
-    pub(super) fn notify(&self, state: &mut State, kind: SinkKind, id: ObjectId, snapshot: &CodeSnapshot) {
+    pub(super) fn notify_sink_finalized(
+        &self,
+        state: &mut State,
+        kind: SinkKind,
+        id: ObjectId,
+        snapshot: &CodeSnapshot,
+    ) {
         let &mut State { ref objects, ref ledger, ref changes, ref mut sinks, ref padding, forked_at, .. } = state;
         let (Some(sink), Some(record)) = (&mut sinks[kind as usize], objects.get(&id)) else { return };
         let debug_object = sink.wants_debug_object().then(|| record.debug_object.bytes(&record.object)).flatten();
-        let next_code = |from: Address| ledger.next_text(from);
+        let find_next_code = |from: Address| ledger.next_text(from);
         let neighbours = |range: AddressRange| neighbours(objects, ledger, changes, range);
         let mut finalized =
-            record.as_finalized(id, debug_object.as_deref(), &next_code, &neighbours, padding, snapshot);
-        // Before the fork there was no such process.
+            record.as_finalized(id, debug_object.as_deref(), &find_next_code, &neighbours, padding, snapshot);
+        // The process did not exist before the fork.
         finalized.since = finalized.since.max(forked_at);
         match sink.finalized(&finalized) {
             Ok(bytes) => self.counters.sinks[kind as usize].bytes_written.add(bytes),
-            Err(error) => self.give_up(state, kind, &error),
+            Err(error) => self.disable_failed_sink(state, kind, &error),
         }
     }
 
-    pub(super) fn notify_of_everything(&self, state: &mut State, kind: SinkKind) {
+    pub(super) fn replay_live_objects(&self, state: &mut State, kind: SinkKind) {
         let finalized = state.objects.iter().filter_map(|(&id, record)| Some((record.finalized?, id)));
         let mut oldest_first: Vec<(u64, ObjectId)> = finalized.collect();
         oldest_first.sort_unstable();
@@ -129,16 +135,16 @@ impl Session {
         for (_, id) in oldest_first {
             let Some(record) = state.objects.get(&id) else { continue };
             let snapshot = CodeSnapshot::of(state.pid, &record.object);
-            self.notify(state, kind, id, &snapshot);
+            self.notify_sink_finalized(state, kind, id, &snapshot);
         }
         let Some(sink) = &mut state.sinks[kind as usize] else { return };
         match sink.many_end() {
             Ok(bytes) => self.counters.sinks[kind as usize].bytes_written.add(bytes),
-            Err(error) => self.give_up(state, kind, &error),
+            Err(error) => self.disable_failed_sink(state, kind, &error),
         }
     }
 
-    pub(super) fn notify_of_end(
+    pub(super) fn notify_sink_freeing(
         &self,
         state: &mut State,
         kind: SinkKind,
@@ -147,24 +153,24 @@ impl Session {
         snapshot: &CodeSnapshot,
     ) {
         let Some(sink) = &mut state.sinks[kind as usize] else { return };
-        let gate = |_| Neighbours::default();
-        let freed = record.as_finalized(id, None, &|_| None, &gate, &state.padding, snapshot);
+        let no_neighbours = |_| Neighbours::default();
+        let freed = record.as_finalized(id, None, &|_| None, &no_neighbours, &state.padding, snapshot);
         if let Err(error) = sink.freeing(&freed) {
-            self.give_up(state, kind, &error);
+            self.disable_failed_sink(state, kind, &error);
         }
     }
 
-    /// One sink need not know an object any more that lives on.
-    pub(super) fn notify_freeing(&self, state: &mut State, kind: SinkKind, id: ObjectId) {
+    /// Removes a live object from a single sink.
+    pub(super) fn withdraw_from_sink(&self, state: &mut State, kind: SinkKind, id: ObjectId) {
         let Some(record) = state.objects.remove(&id) else { return };
         let snapshot = CodeSnapshot::of(state.pid, &record.object);
-        self.notify_of_end(state, kind, id, &record, &snapshot);
+        self.notify_sink_freeing(state, kind, id, &record, &snapshot);
         state.objects.insert(id, record);
     }
 
-    fn give_up(&self, state: &mut State, kind: SinkKind, error: &SinkError) {
+    fn disable_failed_sink(&self, state: &mut State, kind: SinkKind, error: &SinkError) {
         state.sinks[kind as usize] = None;
-        state.inherits[kind as usize] = false;
+        state.replay_inherited[kind as usize] = false;
         self.counters.sinks[kind as usize].failures.add(1);
         log_line!(Error, "the {} sink stops: {error}", kind.name());
     }

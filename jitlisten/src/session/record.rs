@@ -1,4 +1,4 @@
-//! An object that is alive, and its neighbours.
+//! A live object and its neighbours.
 
 #![forbid(unsafe_code)]
 
@@ -17,20 +17,20 @@ use crate::{Address, AddressRange, LoadedObject};
 
 pub(super) struct Record {
     pub(super) origin: Origin,
-    /// The file of the LLVM that has made it, if known.
+    /// Path of the file that contains the LLVM that compiled the object, if known.
     pub(super) library: Option<Arc<str>>,
     pub(super) object: LoadedObject,
-    /// Whether the other channel has reported it, too.
-    pub(super) from_both: bool,
+    /// True if both channels have reported the object.
+    pub(super) in_both_channels: bool,
     pub(super) names: Vec<ReadableName>,
     pub(super) debug_object: DebugObject,
-    /// When the sinks were notified that it is final, by [`clock::monotonic`].
+    /// Time at which the sinks were notified of *finalized*, by [`clock::monotonic`].
     pub(super) finalized: Option<u64>,
-    /// Unwind rules for functions its `.eh_frame` lacks; empty before *finalized*.
+    /// Unwind rules for functions that its `.eh_frame` does not cover; empty before *finalized*.
     pub(super) made_rules: Vec<FunctionRules>,
     /// True if nothing writes to its pages from *finalized* to *freeing*, except after a call that the shim hooks.
-    /// LLVM's memory managers give whole pages to what they finalize together; a producer has to promise it
-    /// ([`producer::owns_pages`](crate::producer::owns_pages)).
+    /// LLVM's memory managers allocate whole pages for the objects they finalize together. Other producers have to
+    /// promise it ([`producer::owns_pages`](crate::producer::owns_pages)).
     pub(super) owns_pages: bool,
 }
 
@@ -64,13 +64,13 @@ impl Record {
     }
 }
 
-/// Where `object` is, for the ledger.
+/// Addresses of `object`, for the ledger.
 pub(super) fn linked_code(id: ObjectId, object: &LoadedObject) -> LinkedCode {
     let text = object.text().iter().map(|text| text.range).collect();
     LinkedCode { id, text, eh_frame: object.eh_frame() }
 }
 
-/// All objects that have text in `range`.
+/// All objects with text in `range`.
 pub(super) fn neighbours<'a>(
     objects: &'a BTreeMap<ObjectId, Record>,
     ledger: &Ledger,
@@ -93,10 +93,11 @@ pub(super) fn neighbours<'a>(
     }
 }
 
-pub(super) fn names(object: &LoadedObject, debug_object: &[u8]) -> Vec<ReadableName> {
+pub(super) fn readable_names(object: &LoadedObject, debug_object: &[u8]) -> Vec<ReadableName> {
     let functions = object.functions().iter();
-    let wanted = object.has_lines() && functions.clone().any(|function| name::wants_location(&function.linkage_name));
-    let rows = wanted.then(|| LineRows::parse(debug_object).ok()).flatten().unwrap_or_default();
+    let needs_lines =
+        object.has_lines() && functions.clone().any(|function| name::wants_location(&function.linkage_name));
+    let rows = needs_lines.then(|| LineRows::parse(debug_object).ok()).flatten().unwrap_or_default();
     let mut reader = name::Reader::of_object(functions.clone().map(|function| &*function.linkage_name));
     functions.map(|function| reader.readable(&function.linkage_name, rows.find(function.range.start()))).collect()
 }

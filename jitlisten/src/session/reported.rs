@@ -18,11 +18,11 @@ impl Session {
     }
 
     pub(crate) fn reported_freeing(&self, id: ObjectId) -> Result<(), Error> {
-        let mut state = self.lock_here();
+        let mut state = self.lock_for_this_process();
         state.reported.remove(&id).ok_or(Error::UnknownObject(id))?;
         let text = state.ledger.text(id).unwrap_or_default().to_vec();
-        self.free(&mut state, id);
-        // Nothing hooks what the producer does to these pages next.
+        self.free_object(&mut state, id);
+        // From here on, no hook observes how the producer changes these pages.
         let mut images = self.images();
         let is_empty =
             |pages: &AddressRange| state.ledger.owners(*pages).is_empty() && !state.ledger.is_pending(*pages);
@@ -32,7 +32,7 @@ impl Session {
         Ok(())
     }
 
-    /// See [`crate::producer::owns_pages`].
+    /// Records the promise of [`crate::producer::owns_pages`].
     pub(crate) fn owns_pages(&self, id: ObjectId) -> Result<(), Error> {
         let mut state = self.lock();
         if !state.reported.contains_key(&id) {
@@ -46,23 +46,23 @@ impl Session {
 }
 
 impl State {
-    /// The object that `object` is, reported by the other channel or, byte for byte, by the same one. A producer that
-    /// forgets *freeing* and uses the addresses again for something else has a new object.
-    pub(super) fn same(&mut self, object: &LoadedObject, origin: Origin) -> Option<ObjectId> {
+    /// The known object that `object` duplicates: reported by the other channel, or byte for byte by the same channel.
+    /// A producer that forgets *freeing* and reuses the addresses for different code gets a new object.
+    pub(super) fn find_same_object(&mut self, object: &LoadedObject, origin: Origin) -> Option<ObjectId> {
         let channel = origin.channel();
-        let starts = |object: &LoadedObject| -> Vec<u64> {
+        let text_starts = |object: &LoadedObject| -> Vec<u64> {
             object.text().iter().map(|text: &crate::TextRange| AddressRange::start(text.range).0).collect()
         };
-        let id = self.ledger.beginning_at(object.text().first()?.range.start())?;
+        let id = self.ledger.starting_at(object.text().first()?.range.start())?;
         let record = self.objects.get_mut(&id)?;
-        // JITLink's debug plugin knows sizes of tables from before functions were left out.
-        let is_listed = record.origin == Origin::LlvmLinker && matches!(origin, Origin::LlvmList { .. });
-        let equal = record.object == *object || is_listed && record.object.has_code_of(object);
-        let again = record.from_both || record.origin.channel() == channel;
-        if starts(&record.object) != starts(object) || (again && !equal) {
+        // JITLink's debug plugin reports table sizes from before dead functions were removed.
+        let is_list_entry_of_linked = record.origin == Origin::LlvmLinker && matches!(origin, Origin::LlvmList { .. });
+        let equal = record.object == *object || is_list_entry_of_linked && record.object.has_code_of(object);
+        let same_channel = record.in_both_channels || record.origin.channel() == channel;
+        if text_starts(&record.object) != text_starts(object) || (same_channel && !equal) {
             return None;
         }
-        record.from_both |= !again;
+        record.in_both_channels |= !same_channel;
         record.owns_pages |= channel == Channel::Discovered;
         if channel == Channel::Api {
             self.reported.entry(id).or_default();
@@ -110,8 +110,8 @@ mod tests {
         session.finalized(reported);
         session.freeing(reported);
         session.reported_freeing(reported).unwrap();
-        let counted = session.statistics();
-        assert_eq!((counted.objects_loaded, counted.objects_finalized, counted.objects_freed), (2, 2, 2));
+        let statistics = session.statistics();
+        assert_eq!((statistics.objects_loaded, statistics.objects_finalized, statistics.objects_freed), (2, 2, 2));
     }
 
     #[test]

@@ -1,20 +1,20 @@
-"""Coverage of the code that Numba compiles, for coverage.py: lines and branches, as if it had run as Python.
+"""Coverage of code compiled by Numba, for coverage.py: the same lines and branches as if it ran as Python.
 
-While Numba lowers a function, one store for each line, or each way from one line to another, is written into it. So
-the code is not
-the code that runs otherwise: never measure time with it. `jitlisten.coverage` is the plugin of coverage.py.
+While Numba lowers a function, a store is added for each line, or for each arc between two lines. The code therefore
+differs from the code that runs without coverage: never measure time with it. `jitlisten.coverage` is the plugin of
+coverage.py.
 
-    plan.py         which marks a function gets. Pure, over Numba's intermediate representation
-    lowering.py     writes the stores
-    loops.py        loops that store when they end
-    marks.py        the bytes that they store to, and what each says; code in Numba's cache
-    patches.py      what is replaced in Numba
-    paths.py        which files
-    infer.py        statements without code
-    collect.py      adds what was marked to coverage.py's data
-    unmeasured.py   what cannot be measured, by name
+    plan.py         chooses the marks of a function, from Numba's intermediate representation
+    lowering.py     emits the stores
+    loops.py        finds loops whose marks are stored when they exit
+    marks.py        the bytes that are stored to, and their meaning; code in Numba's cache
+    patches.py      replaced functions of Numba
+    paths.py        measured files
+    infer.py        coverage of statements without code
+    collect.py      adds the marks to coverage.py's data
+    unmeasured.py   names of functions that cannot be measured
 
-Locations of inlined calls come from `jitlisten._lines.locations`.
+`jitlisten._lines.locations` provides the locations of inlined calls.
 """
 
 from __future__ import annotations
@@ -25,7 +25,8 @@ PLUGIN = "jitlisten.coverage"
 
 
 def install_everywhere() -> None:
-    """Every `Coverage` of this process has the plugin, as if its configuration named it: for `jitlisten coverage`."""
+    """Adds the plugin to every `Coverage` of this process, as if its configuration named it. For `jitlisten
+    coverage`."""
     from .._lines.imports import Watch
 
     Watch({"coverage.control": _add_plugin}).start()
@@ -34,8 +35,8 @@ def install_everywhere() -> None:
 def _add_plugin(module: Any) -> None:
     original = module.Coverage.__init__
 
-    def __init__(self: Any, *arguments: Any, **named: Any) -> None:
-        original(self, *arguments, **named)
+    def __init__(self: Any, *args: Any, **kwargs: Any) -> None:
+        original(self, *args, **kwargs)
         plugins = list(self.get_option("run:plugins") or [])
         if PLUGIN not in plugins:
             self.set_option("run:plugins", plugins + [PLUGIN])
@@ -44,7 +45,7 @@ def _add_plugin(module: Any) -> None:
 
 
 def is_active() -> bool:
-    """Whether compiled code is measured in this process."""
+    """Returns true if compiled code is measured in this process."""
     import sys
 
     patches = sys.modules.get(__name__ + ".patches")

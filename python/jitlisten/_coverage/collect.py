@@ -1,10 +1,8 @@
-"""Adds what compiled code has marked to what coverage.py has traced.
+"""Adds the marks of compiled code to the data that coverage.py has traced.
 
-A `Collector` of coverage.py is what traces; its `flush_data` writes what it has found into the data, for the current
-context: when a
-context ends, before a report, before the data is saved. There the marks are written, too. Marks are the innermost
-collector's, as
-traced lines are; what runs while there is none is dropped.
+coverage.py traces with a `Collector`. Its `flush_data` writes the traced lines into the data for the current context:
+when a context ends, before a report, and before the data is saved. The marks are written at the same time. Like traced
+lines, they belong to the innermost collector; marks that are set while there is no collector are dropped.
 """
 
 from __future__ import annotations
@@ -22,7 +20,7 @@ _PATHS = "_jitlisten_paths"
 
 
 def install() -> None:
-    """Replaces methods of coverage.py's collector, once."""
+    """Wraps methods of coverage.py's collector, once."""
     from coverage import collector
 
     Collector: Any = collector.Collector
@@ -30,14 +28,14 @@ def install() -> None:
     if getattr(Collector, "_jitlisten", False):
         return
     Collector._jitlisten = True
-    _wrap(Collector, "start", before=_start)
-    _wrap(Collector, "pause", after=_take)
+    _wrap(Collector, "start", before=_start_collector)
+    _wrap(Collector, "pause", after=_take_marks)
     original = Collector.flush_data
 
     @functools.wraps(original)
     def flush_data(self: Any) -> bool:
         flushed = original(self)
-        return _flush(self) or flushed
+        return _flush_marks(self) or flushed
 
     Collector.flush_data = flush_data
 
@@ -61,84 +59,86 @@ def _wrap(
     setattr(owner, name, method)
 
 
-def _marks() -> Any:
-    """The module, if anything can have been marked."""
+def _marks_module() -> Any:
+    """Returns the module `marks` if it is loaded; otherwise nothing can be marked."""
     return sys.modules.get("jitlisten._coverage.marks")
 
 
-def _start(collector: Any) -> None:
+def _start_collector(collector: Any) -> None:
     patches.install()
-    marks = _marks()
+    marks = _marks_module()
     if marks is not None:
-        marks.make_own()
-        if not any(getattr(each, "pid", os.getpid()) == os.getpid() for each in collector._collectors):
+        marks.use_own_memory()
+        if not any(getattr(other, "pid", os.getpid()) == os.getpid() for other in collector._collectors):
             marks.take()
 
 
-def _take(collector: Any) -> None:
-    marks = _marks()
+def _take_marks(collector: Any) -> None:
+    marks = _marks_module()
     if marks is not None:
         collector.__dict__.setdefault(_PENDING, set()).update(marks.take())
 
 
-def _flush(collector: Any) -> bool:
+def _flush_marks(collector: Any) -> bool:
     if collector._collectors and collector._collectors[-1] is collector:
-        _take(collector)
+        _take_marks(collector)
     pending = collector.__dict__.pop(_PENDING, None)
-    _report(collector)
+    _warn_unmeasured(collector)
     if not pending:
         return False
     by_path: Dict[str, Set[Any]] = {}
     for mark in pending:
         by_path.setdefault(mark.path, set()).add((mark.from_line, mark.to_line))
-    found = {
-        path: _measured(path, pairs, collector.branch) for path, pairs in by_path.items() if _wanted(collector, path)
+    measured = {
+        path: _lines_or_arcs(path, pairs, collector.branch)
+        for path, pairs in by_path.items()
+        if _is_measured(collector, path)
     }
-    if not found:
+    if not measured:
         return False
     if collector.branch:
-        collector.covdata.add_arcs(collector.mapped_file_dict(found))
+        collector.covdata.add_arcs(collector.mapped_file_dict(measured))
     else:
-        collector.covdata.add_lines(collector.mapped_file_dict(found))
+        collector.covdata.add_lines(collector.mapped_file_dict(measured))
     return True
 
 
-def _measured(path: str, pairs: Iterable[Any], branch: bool) -> Any:
-    """Lines, or arcs."""
+def _lines_or_arcs(path: str, pairs: Iterable[Any], branch: bool) -> Any:
+    """Returns the arcs of a file if branches are measured, otherwise its lines."""
     from . import infer
 
     lines = {line for pair in pairs for line in pair if line > 0}
-    text = infer.text_of(path, _marks().digest(path) or "")
-    run = text.lines(lines) if text is not None else lines
+    graph = infer.source_graph(path, _marks_module().digest(path) or "")
+    executed = graph.lines(lines) if graph is not None else lines
     if not branch:
-        return run | lines
-    arcs = {(before, after) for before, after in pairs if before}
-    if text is not None:
-        arcs |= text.arcs(arcs, run, _marks().lines_with_code(path))
-    ends = {line for arc in arcs for line in arc}
-    arcs.update((line, line) for line in run | lines if line not in ends)
+        return executed | lines
+    arcs = {(source, target) for source, target in pairs if source}
+    if graph is not None:
+        arcs |= graph.arcs(arcs, executed, _marks_module().lines_with_code(path))
+    endpoints = {line for arc in arcs for line in arc}
+    arcs.update((line, line) for line in executed | lines if line not in endpoints)
     return arcs
 
 
-def _wanted(collector: Any, path: str) -> bool:
-    """Whether coverage.py measures this file."""
-    known = collector.__dict__.setdefault(_PATHS, {})
-    if path not in known:
-        found = collector.should_trace(path, _frame_of(path))
-        known[path] = bool(found.trace) and not found.file_tracer
-    return bool(known[path])
+def _is_measured(collector: Any, path: str) -> bool:
+    """Returns true if coverage.py measures this file."""
+    cache = collector.__dict__.setdefault(_PATHS, {})
+    if path not in cache:
+        disposition = collector.should_trace(path, _fake_frame(path))
+        cache[path] = bool(disposition.trace) and not disposition.file_tracer
+    return bool(cache[path])
 
 
-def _frame_of(path: str) -> Any:
-    """What `should_trace` asks of a frame: the name of its module."""
+def _fake_frame(path: str) -> Any:
+    """Imitates a frame for `should_trace`, which reads the name of its module."""
     for module in list(sys.modules.values()):
-        names = getattr(module, "__dict__", {})
-        if names.get("__file__") == path:
-            return SimpleNamespace(f_globals=names)
+        namespace = getattr(module, "__dict__", {})
+        if namespace.get("__file__") == path:
+            return SimpleNamespace(f_globals=namespace)
     return SimpleNamespace(f_globals={})
 
 
-def _report(collector: Any) -> None:
+def _warn_unmeasured(collector: Any) -> None:
     unmeasured = sys.modules.get("jitlisten._coverage.unmeasured")
-    for said in unmeasured.take() if unmeasured is not None else ():
-        collector.warn(said, slug="jitlisten-not-measured")
+    for message in unmeasured.take() if unmeasured is not None else ():
+        collector.warn(message, slug="jitlisten-not-measured")

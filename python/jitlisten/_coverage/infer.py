@@ -1,9 +1,8 @@
-"""Statements that have no code of their own, and arcs out of them, from those that have: with the graph that
-coverage.py makes of a text.
+"""Infers the coverage of statements and arcs that have no code of their own, with the control-flow graph that
+coverage.py builds of a source file.
 
-What every path to a covered line passes is covered (the line's dominators): `pass`, `try:`, `while True:`, an `if`
-that was decided
-by types. And where a covered line has a single covered predecessor, the program came from there.
+A line on every path to a covered line (a dominator) is covered, too: `pass`, `try:`, `while True:`, an `if` that was
+decided by types. If a covered line has a single covered predecessor, the arc between them is covered.
 """
 
 from __future__ import annotations
@@ -13,13 +12,13 @@ from typing import Any, Dict, Iterator, List, Optional, Set, Tuple
 
 Arc = Tuple[int, int]
 
-# With `try ... except*`, since Python 3.11.
-_TRIES = tuple(getattr(ast, name) for name in ("Try", "TryStar") if hasattr(ast, name))
-_LONGEST_WAY = 6
+# Includes `try ... except*`, since Python 3.11.
+_TRY_NODES = tuple(getattr(ast, name) for name in ("Try", "TryStar") if hasattr(ast, name))
+_MAX_PATH_LINES = 6
 
 
-class Text:
-    """The facts about one source file."""
+class SourceGraph:
+    """Control-flow graph of one source file."""
 
     def __init__(self, text: str, path: str) -> None:
         from coverage.parser import PythonParser
@@ -28,97 +27,109 @@ class Text:
         self._parser.parse_source()
         self._successors: Dict[int, Set[int]] = {}
         self._predecessors: Dict[int, Set[int]] = {}
-        for before, after in self._parser.arcs():
-            self._successors.setdefault(before, set()).add(after)
-            self._predecessors.setdefault(after, set()).add(before)
-        # With the ways into handlers, which coverage.py does not ask about.
-        self._all_successors = {line: set(after) for line, after in self._successors.items()}
-        self._all_predecessors = {line: set(before) for line, before in self._predecessors.items()}
-        # By line: itself and what is passed on every path to it.
-        self._passed: Dict[int, Set[int]] = {}
+        for predecessor, successor in self._parser.arcs():
+            self._successors.setdefault(predecessor, set()).add(successor)
+            self._predecessors.setdefault(successor, set()).add(predecessor)
+        # These also contain edges into exception handlers, which are not arcs for coverage.py.
+        self._all_successors = {line: set(successors) for line, successors in self._successors.items()}
+        self._all_predecessors = {line: set(predecessors) for line, predecessors in self._predecessors.items()}
+        # Dominators of each line, including the line itself.
+        self._dominators: Dict[int, Set[int]] = {}
         tree = ast.parse(text)
         for node in ast.walk(tree):
-            if isinstance(node, _TRIES):
+            if isinstance(node, _TRY_NODES):
                 self._add_handlers(node)
         for function in _functions(tree):
             self._find_dominators(function)
 
     def _add_handlers(self, node: Any) -> None:
-        """Each statement below `try` may raise an exception."""
-        handlers = [handler.lineno for handler in node.handlers] + [
+        """Adds edges to the handlers from each statement below `try`, because any of them may raise."""
+        handler_lines = [handler.lineno for handler in node.handlers] + [
             statement.lineno for statement in node.finalbody[:1]
         ]
-        raising = [node] + [
-            each for part in (node.body, node.handlers, node.orelse) for top in part for each in ast.walk(top)
+        raising_nodes = [node] + [
+            descendant
+            for part in (node.body, node.handlers, node.orelse)
+            for statement in part
+            for descendant in ast.walk(statement)
         ]
         for line in {
-            self._parser.first_line(each.lineno) for each in raising if isinstance(each, (ast.stmt, ast.excepthandler))
+            self._parser.first_line(raising_node.lineno)
+            for raising_node in raising_nodes
+            if isinstance(raising_node, (ast.stmt, ast.excepthandler))
         }:
-            for handler in handlers:
-                self._all_successors.setdefault(line, set()).add(handler)
-                self._all_predecessors.setdefault(handler, set()).add(line)
+            for handler_line in handler_lines:
+                self._all_successors.setdefault(line, set()).add(handler_line)
+                self._all_predecessors.setdefault(handler_line, set()).add(line)
 
     def _find_dominators(self, function: Any) -> None:
         entry = _first_statement(function)
         if entry is None:
             return
         entry = self._parser.first_line(entry)
-        nodes, todo = [], [entry]
-        found: Dict[int, Set[int]] = {}
-        while todo:
-            node = todo.pop()
-            if node not in found and function.lineno < node <= function.end_lineno:
+        nodes, worklist = [], [entry]
+        dominators: Dict[int, Set[int]] = {}
+        while worklist:
+            node = worklist.pop()
+            if node not in dominators and function.lineno < node <= function.end_lineno:
                 nodes.append(node)
-                found[node] = set()
-                todo += sorted(self._all_successors.get(node, ()))
-        everything = set(nodes)
-        found = {node: everything for node in nodes}
-        found[entry] = {entry}
-        changes = True
-        while changes:
-            changes = False
+                dominators[node] = set()
+                worklist += sorted(self._all_successors.get(node, ()))
+        all_nodes = set(nodes)
+        dominators = {node: all_nodes for node in nodes}
+        dominators[entry] = {entry}
+        changed = True
+        while changed:
+            changed = False
             for node in nodes:
-                before = [found[each] for each in self._all_predecessors.get(node, ()) if each in found]
-                now = (set.intersection(*before) if before else set()) | {node}
-                if node != entry and now != found[node]:
-                    found[node], changes = now, True
+                incoming = [
+                    dominators[predecessor]
+                    for predecessor in self._all_predecessors.get(node, ())
+                    if predecessor in dominators
+                ]
+                updated = (set.intersection(*incoming) if incoming else set()) | {node}
+                if node != entry and updated != dominators[node]:
+                    dominators[node], changed = updated, True
         for node in nodes:
-            self._passed[node] = self._passed[node] & found[node] if node in self._passed else found[node]
+            self._dominators[node] = (
+                self._dominators[node] & dominators[node] if node in self._dominators else dominators[node]
+            )
 
     def lines(self, lines: Set[int]) -> Set[int]:
-        """All lines that have run if these have."""
-        run = set(self._parser.translate_lines(lines))
-        for line in list(run):
-            run |= self._passed.get(line, set())
-        return run
+        """Infers all executed lines from some executed lines."""
+        executed = set(self._parser.translate_lines(lines))
+        for line in list(executed):
+            executed |= self._dominators.get(line, set())
+        return executed
 
-    def arcs(self, seen: Set[Arc], lines: Set[int], with_code: Set[int]) -> Set[Arc]:
-        """All arcs that the program has gone if it has gone these, and run these lines."""
-        found = {(self._parser.first_line(before), self._parser.first_line(after)) for before, after in seen}
-        marked = {self._parser.first_line(line) for line in with_code}
-        for before, after in list(found):
-            if after not in self._successors.get(before, ()):
-                found |= self._without_code(
-                    before, after, {line for line in lines if self._may_lack_code(line, marked)}
+    def arcs(self, known_arcs: Set[Arc], lines: Set[int], lines_with_code: Set[int]) -> Set[Arc]:
+        """Infers all executed arcs from some executed arcs and the executed lines."""
+        arcs = {(self._parser.first_line(source), self._parser.first_line(target)) for source, target in known_arcs}
+        marked_lines = {self._parser.first_line(line) for line in lines_with_code}
+        for source, target in list(arcs):
+            if target not in self._successors.get(source, ()):
+                arcs |= self._path_without_code(
+                    source, target, {line for line in lines if self._may_lack_code(line, marked_lines)}
                 )
-        for after in self._passed:
-            run = [line for line in self._all_predecessors.get(after, ()) if line in lines]
-            if after in lines and len(run) == 1 and after in self._successors.get(run[0], ()):
-                found.add((run[0], after))
-        return found
+        for target in self._dominators:
+            predecessors = [line for line in self._all_predecessors.get(target, ()) if line in lines]
+            if target in lines and len(predecessors) == 1 and target in self._successors.get(predecessors[0], ()):
+                arcs.add((predecessors[0], target))
+        return arcs
 
-    def _without_code(self, before: int, after: int, passed: Set[int]) -> Set[Arc]:
-        """The way from one line to another over lines that have no code there, if there is exactly one."""
-        found: List[List[int]] = []
-        todo = [[before]]
-        while todo and len(found) < 2:
-            way = todo.pop()
-            for line in self._successors.get(way[-1], ()):
-                if line == after and len(way) > 1:
-                    found.append(way + [after])
-                elif line in passed and line not in way and len(way) < _LONGEST_WAY:
-                    todo.append(way + [line])
-        return set(zip(found[0], found[0][1:])) if len(found) == 1 else set()
+    def _path_without_code(self, source: int, target: int, passable_lines: Set[int]) -> Set[Arc]:
+        """Returns the arcs of the only path between two lines that passes lines without code; empty if it is not
+        unique."""
+        paths: List[List[int]] = []
+        worklist = [[source]]
+        while worklist and len(paths) < 2:
+            path = worklist.pop()
+            for line in self._successors.get(path[-1], ()):
+                if line == target and len(path) > 1:
+                    paths.append(path + [target])
+                elif line in passable_lines and line not in path and len(path) < _MAX_PATH_LINES:
+                    worklist.append(path + [line])
+        return set(zip(paths[0], paths[0][1:])) if len(paths) == 1 else set()
 
     def _may_lack_code(self, line: int, marked: Set[int]) -> bool:
         return line not in marked or len(self._successors.get(line, ())) == 1
@@ -130,24 +141,24 @@ def _functions(tree: Any) -> Iterator[Any]:
 
 def _first_statement(function: Any) -> Optional[int]:
     for statement in function.body:
-        is_text = isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Constant)
-        if not is_text:
+        is_docstring = isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Constant)
+        if not is_docstring:
             return int(statement.lineno)
     return None
 
 
-_texts: Dict[str, Tuple[str, Optional[Text]]] = {}
+_graphs: Dict[str, Tuple[str, Optional[SourceGraph]]] = {}
 
 
-def text_of(path: str, digest: str) -> Optional[Text]:
-    """`None` if coverage.py does not read the file."""
-    known = _texts.get(path)
-    if known is None or known[0] != digest:
+def source_graph(path: str, digest: str) -> Optional[SourceGraph]:
+    """Returns the graph of a file; `None` if coverage.py cannot read it."""
+    cached = _graphs.get(path)
+    if cached is None or cached[0] != digest:
         try:
             from coverage.python import get_python_source
 
-            text: Optional[Text] = Text(get_python_source(path), path)
+            graph: Optional[SourceGraph] = SourceGraph(get_python_source(path), path)
         except Exception:
-            text = None
-        known = _texts[path] = (digest, text)
-    return known[1]
+            graph = None
+        cached = _graphs[path] = (digest, graph)
+    return cached[1]

@@ -1,9 +1,8 @@
-"""Innermost loops whose marks are kept in registers, and stored when the program leaves the loop.
+"""Innermost loops whose marks are kept in a variable and stored when the loop exits.
 
-A store in a short loop costs most: LLVM neither turns its branches into arithmetic nor vectorises it, and threads
-that run it write to the
-same cache line. There, a mark is a local variable. Not in loops that call functions of the user's: those may take
-long, or never return.
+A store is most expensive in a short loop. LLVM then neither vectorises the loop nor converts its branches to
+arithmetic, and threads that run the loop write to the same cache line. In such loops, marks are bits of a local
+variable. Loops that call functions of the user are excluded: such a call may take long, or never return.
 """
 
 from __future__ import annotations
@@ -15,47 +14,47 @@ from numba.core import ir
 from numba.core.analysis import compute_cfg_from_blocks
 
 
-def find(blocks: Dict[int, Any]) -> Dict[int, FrozenSet[int]]:
-    """By label of a block: all blocks of its loop."""
+def find_short_loops(blocks: Dict[int, Any]) -> Dict[int, FrozenSet[int]]:
+    """Maps the label of each block in such a loop to the labels of all blocks of the loop."""
     loops = list(compute_cfg_from_blocks(blocks).loops().values())
-    values = _values(blocks)
-    found = {}
+    values = _find_constants(blocks)
+    body_by_label = {}
     for loop in loops:
         body = frozenset(loop.body)
         is_innermost = not any(other.header in body for other in loops if other is not loop)
-        if is_innermost and all(_is_short(statement, values) for label in body for statement in blocks[label].body):
-            found.update(dict.fromkeys(body, body))
-    return found
+        if is_innermost and all(_is_simple(statement, values) for label in body for statement in blocks[label].body):
+            body_by_label.update(dict.fromkeys(body, body))
+    return body_by_label
 
 
-def _values(blocks: Dict[int, Any]) -> Dict[str, Any]:
-    """What variables hold, where that is known: functions and modules."""
-    found: Dict[str, Any] = {}
+def _find_constants(blocks: Dict[int, Any]) -> Dict[str, Any]:
+    """Returns the values of variables that hold known functions and modules."""
+    value_by_name: Dict[str, Any] = {}
     for _, block in sorted(blocks.items()):
         for statement in block.body:
             if not isinstance(statement, ir.Assign):
                 continue
             value = statement.value
             if isinstance(value, (ir.Global, ir.FreeVar)):
-                found[statement.target.name] = value.value
+                value_by_name[statement.target.name] = value.value
             elif isinstance(value, ir.Var):
-                found[statement.target.name] = found.get(value.name)
+                value_by_name[statement.target.name] = value_by_name.get(value.name)
             elif isinstance(value, ir.Expr) and value.op == "getattr":
-                base = found.get(value.value.name)
-                found[statement.target.name] = getattr(base, value.attr, None) if base is not None else None
-    return found
+                base = value_by_name.get(value.value.name)
+                value_by_name[statement.target.name] = getattr(base, value.attr, None) if base is not None else None
+    return value_by_name
 
 
-def _is_short(statement: Any, values: Dict[str, Any]) -> bool:
+def _is_simple(statement: Any, values: Dict[str, Any]) -> bool:
     if type(statement) not in (ir.Assign, ir.Jump, ir.Branch, ir.Del, ir.SetItem, ir.StaticSetItem):
         return False
     value = getattr(statement, "value", None) if isinstance(statement, ir.Assign) else None
     if isinstance(value, ir.Yield):
         return False
-    return not (isinstance(value, ir.Expr) and value.op == "call") or _is_known(values.get(value.func.name))
+    return not (isinstance(value, ir.Expr) and value.op == "call") or _is_library_function(values.get(value.func.name))
 
 
-def _is_known(function: Optional[Any]) -> bool:
+def _is_library_function(function: Optional[Any]) -> bool:
     module = str(getattr(function, "__module__", None) or type(function).__module__)
     is_builtin = getattr(builtins, str(getattr(function, "__name__", "")), None) is function and function is not None
     return is_builtin or (function is not None and module.split(".")[0] in ("math", "cmath", "numpy"))

@@ -1,5 +1,6 @@
-"""Files whose lines are measured: all that exist, except Numba's own. coverage.py chooses among them when it
-collects."""
+"""Files whose lines are measured: all existing files, except Numba's own. coverage.py chooses among them when it
+collects.
+"""
 
 from __future__ import annotations
 
@@ -9,15 +10,15 @@ from typing import Dict, Optional
 import numba
 
 _NUMBA = os.path.join(os.path.dirname(os.path.abspath(numba.__file__)), "")
-_known: Dict[str, Optional[str]] = {}
+_measured_paths: Dict[str, Optional[str]] = {}
 
 
-def measured(filename: str) -> Optional[str]:
-    """The absolute path of a file; `None` for Numba's own and for text that is in no file."""
-    if filename in _known:
-        return _known[filename]
+def measured_path(filename: str) -> Optional[str]:
+    """Returns the absolute path of a file; `None` for Numba's own files and for text that is not in a file."""
+    if filename in _measured_paths:
+        return _measured_paths[filename]
     path: Optional[str] = os.path.abspath(filename)
     if filename.startswith(("<", _NUMBA)) or path is None or path.startswith(_NUMBA) or not os.path.isfile(path):
         path = None
-    _known[filename] = path
+    _measured_paths[filename] = path
     return path

@@ -1,44 +1,45 @@
-"""What cannot be measured, by name: reported once, with coverage.py's own warnings."""
+"""Functions that cannot be measured: reported once, by name, with coverage.py's own warnings."""
 
 from __future__ import annotations
 
 from typing import Any, Dict, List, Set
 
-_found: Dict[str, List[str]] = {}
-_nothing: List[str] = []
+_names_by_reason: Dict[str, List[str]] = {}
+_general_reasons: List[str] = []
 _reported: Set[str] = set()
-_MOST_NAMES = 10
+_MAX_NAMES = 10
 
 
-def add(why: str, lowerer: Any) -> None:
-    """A function that is compiled without marks."""
+def add(reason: str, lowerer: Any) -> None:
+    """Records a function that is compiled without marks."""
     description = lowerer.fndesc
     module = str(description.modname)
     if not module.startswith("numba."):
-        add_name(why, "%s.%s" % (module, description.qualname))
+        add_name(reason, "%s.%s" % (module, description.qualname))
 
 
-def add_name(why: str, name: str) -> None:
-    names = _found.setdefault(why, [])
+def add_name(reason: str, name: str) -> None:
+    names = _names_by_reason.setdefault(reason, [])
     if name not in _reported and name not in names:
         names.append(name)
 
 
-def add_all(why: str) -> None:
-    """Nothing can be measured in this process."""
-    _nothing.append(why)
+def add_all(reason: str) -> None:
+    """Records that nothing can be measured in this process."""
+    _general_reasons.append(reason)
 
 
 def take() -> List[str]:
-    """A sentence for each reason, of what has not been reported yet."""
-    said = _nothing[:]
-    _nothing.clear()
-    for why, names in _found.items():
+    """Returns a message for each reason, with the functions that have not been reported yet."""
+    messages = _general_reasons[:]
+    _general_reasons.clear()
+    for reason, names in _names_by_reason.items():
         if names:
-            more = ", and %d more" % (len(names) - _MOST_NAMES) if len(names) > _MOST_NAMES else ""
-            said.append(
-                "Compiled code that jitlisten cannot measure (%s): %s%s" % (why, ", ".join(names[:_MOST_NAMES]), more)
+            suffix = ", and %d more" % (len(names) - _MAX_NAMES) if len(names) > _MAX_NAMES else ""
+            messages.append(
+                "Compiled code that jitlisten cannot measure (%s): %s%s"
+                % (reason, ", ".join(names[:_MAX_NAMES]), suffix)
             )
             _reported.update(names)
             names.clear()
-    return said
+    return messages

@@ -1,31 +1,31 @@
-"""Python lines for the code that Numba compiles, and the same code, byte for byte.
+"""Python lines for code compiled by Numba, without changing a byte of the code.
 
-`NUMBA_DEBUGINFO=1` gives lines, too, but of other code: it forbids inlining, keeps every variable in memory and checks
-bounds. Here no compiler flag is touched. While Numba lowers a function, locations are attached to the LLVM
-instructions, and nothing else; optimisation passes carry them along.
+`NUMBA_DEBUGINFO=1` also provides lines, but for different code: it prevents inlining, keeps every variable in memory
+and checks bounds. This package changes no compiler flag. While Numba lowers a function, it only attaches locations to
+the LLVM instructions; optimisation passes preserve them.
 
-    install()   from now on, or from the moment Numba is imported
-    remove()    for functions whose compilation begins later, no lines
-    status()    whether it is active, and if not, why
+    install()   adds lines from now on, or once Numba is imported
+    remove()    no lines for functions whose compilation begins later
+    status()    whether lines are active, and the reason if not
 
-`JITLISTEN_LINES=0` switches it off, and `force` on for Numba 0.56 (see versions.py). Nothing here raises: where
-something is not as expected (a version of Numba that was not tried, say) there are no lines, and one line in the log.
+`JITLISTEN_LINES=0` disables lines, and `force` enables them for Numba 0.56 (see versions.py). Nothing here raises. If
+something is unexpected, such as an untested version of Numba, there are no lines, and one message in the log.
 
     imports.py    runs a patch when a module of Numba has been imported
-    patches.py    what is replaced in Numba
-    cache_keys.py keeps code with lines and without apart in Numba's cache
-    versions.py   for which versions
-    names.py      what functions are called
-    locations.py  what a location of Numba's says beside file and line
-    inlined.py    what Numba inlines itself
-    stencils.py   the lines of stencils
-    returns.py    the lines of returns
-    phis.py       the lines of copies where branches join
-    builder.py    stands in for Numba's debug information builder: one function at a time
-    metadata.py   the debug metadata of one LLVM module
+    patches.py    replaced functions of Numba
+    cache_keys.py keeps code with and without lines apart in Numba's cache
+    versions.py   supported versions
+    names.py      names of functions
+    locations.py  additional data of Numba's locations
+    inlined.py    calls that Numba inlines itself
+    stencils.py   lines of stencils
+    returns.py    lines of returns
+    phis.py       lines of copies where branches join
+    builder.py    replacement for Numba's debug information builder, for one function
+    metadata.py   debug metadata of one LLVM module
     wrappers.py   functions that Numba generates around others
-    verified.py   what LLVM refuses
-    sources.py    which file a location names; keeps the text of notebook cells
+    verified.py   modules that LLVM rejects
+    sources.py    files that locations refer to; saved texts of notebook cells
     log.py        JITLISTEN_LOG
 """
 
@@ -39,51 +39,51 @@ __all__ = ["install", "remove", "status"]
 
 
 def install() -> None:
-    """Gives lines to what Numba compiles from now on, in this process. Calling it again changes nothing."""
+    """Adds lines to code that Numba compiles from now on, in this process. Further calls have no effect."""
     from .. import _coverage
 
-    # While coverage is measured, the code is not the one to profile.
+    # Code compiled for coverage is not the code to profile.
     if os.environ.get("JITLISTEN_LINES") == "0" or _coverage.is_active():
         return
     try:
         from . import patches
 
         patches.install()
-    except Exception as error:  # the program goes on without lines
-        _say(error)
+    except Exception as error:  # the program continues without lines
+        _log_failure(error)
 
 
 def remove() -> None:
-    """Numba compiles functions again as if `install` had not been called."""
+    """Makes Numba compile functions again as if `install` had not been called."""
     try:
         from . import patches
 
-        finder = _finder_until_numba()
+        finder = _waiting_finder()
         if finder is not None:
             sys.meta_path.remove(finder)  # type: ignore[arg-type]
         patches.remove()
     except Exception as error:
-        _say(error)
+        _log_failure(error)
 
 
 def status() -> Dict[str, Optional[object]]:
-    """`{"numba": version or None, "active": bool, "reason": why not, or None}`."""
+    """Returns `{"numba": version or None, "active": bool, "reason": reason if inactive, or None}`."""
     from . import patches, versions
 
     reason = patches.reason()
-    if reason == patches.NOT_INSTALLED and _finder_until_numba() is not None:
+    if reason == patches.NOT_INSTALLED and _waiting_finder() is not None:
         reason = patches.NOT_IMPORTED
     if os.environ.get("JITLISTEN_LINES") == "0" and reason is not None:
         reason = "JITLISTEN_LINES=0"
     return {"numba": versions.numba_version(sys.modules.get("numba")), "active": reason is None, "reason": reason}
 
 
-def _finder_until_numba() -> Optional[object]:
-    """The finder of `_site/sitecustomize.py`, while it waits for Numba."""
+def _waiting_finder() -> Optional[object]:
+    """Returns the finder of `_site/sitecustomize.py`, if it is still waiting for Numba."""
     return next((finder for finder in sys.meta_path if getattr(finder, "starts_jitlisten_lines", False)), None)
 
 
-def _say(error: BaseException) -> None:
+def _log_failure(error: BaseException) -> None:
     try:
         from . import log
 

@@ -1,8 +1,8 @@
-"""Stands in for Numba's debug information builder while one function is lowered.
+"""Replacement for Numba's debug information builder while one function is lowered.
 
-Numba calls `mark_location` for each instruction of its IR, with a line. The file is known, too: every instruction of
-Numba's IR keeps the file it comes from (`lowerer.loc`), through inlining by Numba itself (`inline='always'`, closures,
-stencils) and through the making of parallel kernels, whose text is generated and whose statements are the user's.
+Numba calls `mark_location` with a line for each instruction of its IR. The file is known, too: every instruction keeps
+the file that it comes from (`lowerer.loc`). The file survives inlining by Numba (`inline='always'`, closures, stencils)
+and the creation of parallel kernels, whose text is generated but whose statements are the user's.
 """
 
 from __future__ import annotations
@@ -12,19 +12,19 @@ from contextlib import contextmanager
 from typing import Any, Dict, Iterator, List, Optional, Tuple
 
 from . import log, names, sources, wrappers
-from .locations import Inlined, Place, outermost, place_of
-from .metadata import ModuleLines, Node, begin
+from .locations import Inlined, SourceLocation, outermost, source_location
+from .metadata import ModuleLines, Node, ensure_lines
 from .names import ARRAY_EXPRESSION, GENERATED, Origin
 
 
 class _Current(threading.local):
     def __init__(self) -> None:
-        # The parallel loops whose kernels are being made.
+        # Parallel loops whose kernels are being compiled.
         self.loops: List[Origin] = []
-        # The statement that is being lowered, and the name of its function.
+        # Statement that is being lowered, and the name of its function.
         self.loc: Any = None
         self.function = ""
-        # The location of the head of its function.
+        # Location of the head of its function.
         self.head: Optional[Node] = None
 
 
@@ -38,29 +38,29 @@ def _loop() -> Optional[Origin]:
 def _statement() -> Optional[Origin]:
     if _current.loc is None:
         return None
-    place = place_of(_current.loc)
-    return Origin(place.filename, place.line, _current.function)
+    source = source_location(_current.loc)
+    return Origin(source.filename, source.line, _current.function)
 
 
 def is_head(location: Any) -> bool:
-    """Whether arguments are being unpacked: debuggers stop behind that."""
+    """Returns true if arguments are being unpacked: debuggers stop after that."""
     return location is _current.head
 
 
 @contextmanager
 def within_loop(lowerer: Any, parfor: Any) -> Iterator[None]:
-    """While the kernel of this loop is made."""
+    """Context in which Numba compiles the kernel of a parallel loop."""
     try:
-        # Of nested loops, the function is the outermost's: the kernel's own text is generated.
-        function = _current.loops[-1].function if _current.loops else names.qualified(lowerer)
-        # Of a NumPy function that Numba has made a loop of: its call.
+        # Nested loops belong to the function of the outermost one, because the text of a kernel is generated.
+        function = _current.loops[-1].function if _current.loops else names.qualified_name(lowerer)
+        # A loop that replaces a NumPy function is at the call of that function.
         loc = outermost(parfor.loc)
         loop = Origin(loc.filename, loc.line, function)
     except AttributeError:
         loop = Origin(GENERATED, 0, "")
     _current.loops.append(loop)
-    # Numba lowers a loop without a call of `mark_location`: what starts the threads would have the line of the
-    # statement before.
+    # Numba lowers a loop without calling `mark_location`: the code that starts the threads would have the line of the
+    # previous statement.
     if isinstance(lowerer.debuginfo, LineBuilder):
         lowerer.debuginfo.mark_location(lowerer.builder, lowerer.loc.line)
     try:
@@ -69,8 +69,9 @@ def within_loop(lowerer: Any, parfor: Any) -> Iterator[None]:
         _current.loops.pop()
 
 
-def take_over(lowerer: Any) -> None:
-    """Gives a lowerer our builder, unless it has one of its own, or compiles for something else than this process."""
+def install_builder(lowerer: Any) -> None:
+    """Replaces a lowerer's builder by ours, unless it has a real one or compiles for something else than this
+    process."""
     try:
         from numba.core import codegen, cpu, debuginfo
 
@@ -86,120 +87,129 @@ def take_over(lowerer: Any) -> None:
 
 
 class LineBuilder:
-    """Has the interface of `numba.core.debuginfo.AbstractDIBuilder`."""
+    """Implements the interface of `numba.core.debuginfo.AbstractDIBuilder`."""
 
     def __init__(self, lowerer: Any, empty: Any) -> None:
         self._lowerer = lowerer
         self._empty = empty
         self._module = lowerer.module
         loc = lowerer.func_ir.loc
-        # The line of the first decorator, if there is one.
+        # Line of the first decorator, if there is one.
         self._first = loc.line
         self._source = loc.filename
-        self._known = names.generated(lowerer, _loop(), _statement())
-        # The lines of its own text mean nothing: of a kernel those of a made-up file, of an array expression all.
-        self._has_one_line = self._known is not None and self._known.kind == ARRAY_EXPRESSION
-        # Of what is generated for a statement of a kernel: the function of the loop.
-        self._owner = self._known.owner if self._known is not None and self._known.owner else names.qualified(lowerer)
-        if self._known is not None:
-            source, first = self._known.path, self._known.line
+        self._generated = names.describe_generated(lowerer, _loop(), _statement())
+        # Line numbers of generated text are meaningless: some lines of a kernel, all lines of an array expression.
+        self._has_one_line = self._generated is not None and self._generated.kind == ARRAY_EXPRESSION
+        # Code generated for a statement of a kernel belongs to the function of the loop.
+        self._owner = (
+            self._generated.owner
+            if self._generated is not None and self._generated.owner
+            else names.qualified_name(lowerer)
+        )
+        if self._generated is not None:
+            source, first = self._generated.path, self._generated.line
         else:
             source, first = loc.filename, loc.line
-        sources.learn(source, getattr(lowerer.func_ir.func_id.func, "__globals__", None))
-        whole = self._known is None or self._known.name is not None
-        self._line = sources.def_line(source, first) if whole else first
+        sources.register_loader(source, getattr(lowerer.func_ir.func_id.func, "__globals__", None))
+        has_def = self._generated is None or self._generated.name is not None
+        self._line = sources.def_line(source, first) if has_def else first
         self._path = sources.path(source)
         self._symbol = ""
         self._subprogram: Optional[Node] = None
         self._head: Optional[Node] = None
         self._lines: Optional[ModuleLines] = None
-        # By place of the instruction, and the line that Numba asks for.
+        # Locations by source location and requested line.
         self._locations: Dict[Tuple[str, int, int, int], Node] = {}
-        # By identity of the inlined call, which is kept beside.
+        # Call sites by identity of the inlined call, which is kept alive here.
         self._calls: Dict[int, Tuple[Inlined, Node]] = {}
         self._last: Tuple[Any, int, Optional[Node]] = (None, 0, None)
-        # The one that Numba calls often.
+        # The method that Numba calls most often.
         self.mark_variable = empty.mark_variable
 
     def mark_subprogram(self, function: Any, qualname: str, *_: Any, **__: Any) -> None:
-        """A function begins."""
+        """Describes the function that begins."""
         self._subprogram = None
         self._locations, self._calls, self._last = {}, {}, (None, 0, None)
         try:
-            name = names.qualified(self._lowerer) if names.is_numbas(self._lowerer) else qualname
-            if self._known is not None:
-                place = "%s %s:%d" % (self._known.kind, self._path.rpartition("/")[2], self._line)
-                name = self._known.name or place
-            linkage = names.linkage(self._lowerer, function, self._known, name)
-            self._lines = begin(self._module, self._path)
+            name = names.qualified_name(self._lowerer) if names.is_internal(self._lowerer) else qualname
+            if self._generated is not None:
+                position = "%s %s:%d" % (self._generated.kind, self._path.rpartition("/")[2], self._line)
+                name = self._generated.name or position
+            linkage = names.linkage_name(self._lowerer, function, self._generated, name)
+            self._lines = ensure_lines(self._module, self._path)
             self._subprogram = self._lines.subprogram(function, name, linkage, self._path, self._line)
             self._head = self._lines.location(self._subprogram, self._line)
             self._lines.heads[function.name] = self._head
             self._symbol = function.name
-            wrappers.remember(function.name, wrappers.Place(name, linkage, self._path, self._line))
+            wrappers.remember(function.name, wrappers.WrappedFunction(name, linkage, self._path, self._line))
         except Exception as error:
-            self._failed(error)
+            self._log_failure(error)
 
     def mark_location(self, builder: Any, line: int, *_: Any, **__: Any) -> None:
-        """What is built from now on comes from this line."""
+        """Sets the line of the instructions that are built from now on."""
         if self._subprogram is None:
             return
         try:
             loc = _current.loc = self._lowerer.loc
             _current.function, _current.head = self._owner, self._head
-            last, last_line, found = self._last
+            last, last_line, location = self._last
             if loc is not last or line != last_line:
-                place = place_of(loc)
-                found = self._found(place, place.line if line == loc.line else line)
-                self._last = (loc, line, found)
-            builder.debug_metadata = found
+                source = source_location(loc)
+                location = self._cached_location(source, source.line if line == loc.line else line)
+                self._last = (loc, line, location)
+            builder.debug_metadata = location
         except Exception as error:
-            self._failed(error)
+            self._log_failure(error)
 
-    def _found(self, place: Place, line: int) -> Node:
-        key = (place.filename, place.line, id(place.frame), line)
-        found = self._locations.get(key)
-        if found is None:
-            found = self._locations[key] = self._location(place, line)
-        return found
+    def _cached_location(self, source: SourceLocation, line: int) -> Node:
+        key = (source.filename, source.line, id(source.frame), line)
+        location = self._locations.get(key)
+        if location is None:
+            location = self._locations[key] = self._make_location(source, line)
+        return location
 
-    def _location(self, place: Place, line: int) -> Node:
+    def _make_location(self, source: SourceLocation, line: int) -> Node:
         lines, scope = self._lines, self._subprogram
         assert lines is not None and scope is not None
-        if place.line < 1:
+        if source.line < 1:
             return lines.location(scope, 0)
-        if place.frame is not None and line == place.line:
-            return self._inlined_location(lines, place, place.frame)
-        filename = place.filename
-        # Arguments are stored at another line than the instruction's: the function's.
-        of_function = line != place.line or (filename == self._source and self._first <= line <= self._line)
-        if of_function or self._has_one_line or (self._known is not None and filename == GENERATED):
+        if source.frame is not None and line == source.line:
+            return self._inlined_location(lines, source, source.frame)
+        filename = source.filename
+        # Arguments are stored with the line of the function, which is not the line of the instruction.
+        is_at_head = line != source.line or (filename == self._source and self._first <= line <= self._line)
+        if is_at_head or self._has_one_line or (self._generated is not None and filename == GENERATED):
             return lines.location(scope, self._line)
         path = sources.path(filename)
         if path != self._path:
             return lines.location(lines.scope(scope, path), line)
-        if self._known is None:
-            wrappers.begins(self._symbol, line)
+        if self._generated is None:
+            wrappers.set_first_statement(self._symbol, line)
         return lines.location(scope, line)
 
-    def _inlined_location(self, lines: ModuleLines, place: Place, frame: Inlined) -> Node:
-        first, line = sources.def_line(frame.filename, frame.first), place.line
-        own, path = sources.path(frame.filename), sources.path(place.filename)
-        is_numbas = frame.module.startswith("numba.")
+    def _inlined_location(self, lines: ModuleLines, source: SourceLocation, frame: Inlined) -> Node:
+        first, line = sources.def_line(frame.filename, frame.first), source.line
+        callee_path, path = sources.path(frame.filename), sources.path(source.filename)
+        is_internal = frame.module.startswith("numba.")
         qualified = "%s.%s" % (frame.module, frame.name)
-        scope = lines.inlined(qualified if is_numbas else frame.name, "" if is_numbas else qualified, own, first)
-        if path != own:
+        scope = lines.inlined(
+            qualified if is_internal else frame.name, "" if is_internal else qualified, callee_path, first
+        )
+        if path != callee_path:
             scope = lines.scope(scope, path)
         elif frame.first <= line <= first:
             line = first
-        known = self._calls.get(id(frame))
-        if known is None:
-            known = self._calls[id(frame)] = (frame, lines.call(self._found(frame.call, frame.call.line)))
-        return lines.location(scope, line, known[1])
+        known_call = self._calls.get(id(frame))
+        if known_call is None:
+            known_call = self._calls[id(frame)] = (
+                frame,
+                lines.call(self._cached_location(frame.call, frame.call.line)),
+            )
+        return lines.location(scope, line, known_call[1])
 
-    def _failed(self, error: Exception) -> None:
+    def _log_failure(self, error: Exception) -> None:
         log.warn("no lines for %s: %s: %s" % (self._source, type(error).__name__, error))
 
     def __getattr__(self, name: str) -> Any:
-        # What else Numba calls: nothing happens.
+        # Other methods have no effect.
         return getattr(self._empty, name)

@@ -1,8 +1,8 @@
-"""Calls a function when a module has been imported: at once if it is there already.
+"""Calls a function when a module has been imported; immediately if it already is.
 
-A finder at the head of `sys.meta_path` looks at names only, and leaves the search to the finders after it. What it
-changes is the loader that they return, which exists for this one import: the loader's `exec_module` is ours for one
-call. Several watches may wait for one module.
+A finder at the head of `sys.meta_path` only checks names, and leaves the search to the finders after it. It modifies
+the loader that they return, which exists only for this import: for one call, the loader's `exec_module` is ours.
+Several watches may wait for the same module.
 """
 
 from __future__ import annotations
@@ -17,24 +17,24 @@ AfterImport = Callable[[ModuleType], None]
 
 
 class Watch:
-    """Waits for modules by name."""
+    """Waits for the import of modules by name."""
 
-    def __init__(self, after: Dict[str, AfterImport]) -> None:
-        self._waiting = dict(after)
+    def __init__(self, callbacks: Dict[str, AfterImport]) -> None:
+        self._pending = dict(callbacks)
 
     def start(self) -> None:
-        """Runs what is due, and waits for the rest."""
-        self.look_again()
-        if self._waiting:
+        """Calls the functions of modules that are already imported, and waits for the others."""
+        self.check_imported()
+        if self._pending:
             sys.meta_path.insert(0, self)
 
     def stop(self) -> None:
-        """Waits no more."""
-        self._waiting.clear()
-        self._leave()
+        """Stops waiting."""
+        self._pending.clear()
+        self._remove_finder()
 
-    def _leave(self) -> None:
-        # Another thread may be here, too.
+    def _remove_finder(self) -> None:
+        # Another thread may have removed the finder.
         with suppress(ValueError):
             sys.meta_path.remove(self)
 
@@ -42,50 +42,50 @@ class Watch:
         self, name: str, path: Optional[Iterable[str]] = None, target: Optional[ModuleType] = None
     ) -> Optional[ModuleSpec]:
         """Part of the import system's protocol."""
-        self.look_again()
+        self.check_imported()
         finders = list(sys.meta_path)
-        if name not in self._waiting or self not in finders:
+        if name not in self._pending or self not in finders:
             return None
         for finder in finders[finders.index(self) + 1 :]:
             find = getattr(finder, "find_spec", None)
             spec = find(name, path, target) if find is not None else None
             if spec is not None:
-                self._follow(name, spec.loader)
+                self._hook_loader(name, spec.loader)
                 return spec  # type: ignore[no-any-return]
         return None
 
-    def look_again(self) -> None:
-        """Runs what is due for modules whose import had begun at the start. Any later import does it, too."""
-        for name in list(self._waiting):
+    def check_imported(self) -> None:
+        """Calls the functions of modules whose import had begun at the start. Every later import does this, too."""
+        for name in list(self._pending):
             module = sys.modules.get(name)
             if module is not None and not _is_being_imported(module):
-                self._run(name, module)
+                self._call_back(name, module)
 
-    def _follow(self, name: str, loader: object) -> None:
-        run = self._run
+    def _hook_loader(self, name: str, loader: object) -> None:
+        call_back = self._call_back
         execute = getattr(loader, "exec_module", None)
         if execute is None:
             return
 
         def exec_module(module: ModuleType) -> None:
-            # That of another watch may be gone with ours.
+            # This may remove the hook of another watch, too.
             vars(loader).pop("exec_module", None)
             execute(module)
-            run(name, module)
+            call_back(name, module)
 
         try:
             loader.exec_module = exec_module  # type: ignore[attr-defined]
         except AttributeError:
-            pass  # a loader without a dictionary, shared by all: the module stays as it is
+            pass  # a loader without a dictionary, shared by all modules: the module is not patched
 
-    def _run(self, name: str, module: ModuleType) -> None:
-        after = self._waiting.pop(name, None)
-        if not self._waiting:
-            self._leave()
-        if after is not None:
-            after(module)
+    def _call_back(self, name: str, module: ModuleType) -> None:
+        callback = self._pending.pop(name, None)
+        if not self._pending:
+            self._remove_finder()
+        if callback is not None:
+            callback(module)
 
 
 def _is_being_imported(module: ModuleType) -> bool:
-    """Returns whether the import of the module is still under way, in this thread or another one."""
+    """Returns true if the module is still being imported, in this thread or another one."""
     return bool(getattr(getattr(module, "__spec__", None), "_initializing", False))

@@ -1,10 +1,9 @@
-"""Calls that Numba inlines itself: `inline='always'`, inner functions, NumPy functions of parallel code.
+"""Calls that Numba inlines itself: `inline='always'`, inner functions, NumPy functions in parallel code.
 
-Their statements become the caller's, and keep the locations of the callee. Here each location gets, beside that, the
-callee and the place of the call, so that it has a frame of its own, as what LLVM inlines has.
+Their statements become the caller's, but keep the locations of the callee. This module adds the callee and the call
+site to each location, so that the call has a frame of its own, like a call that LLVM inlines.
 
-Which statements share a location shows in the pickled text of a `with objmode`, so locations are changed in their
-places.
+Locations are modified in place, because the pickled text of a `with objmode` shows which statements share a location.
 """
 
 from __future__ import annotations
@@ -13,30 +12,30 @@ from typing import Any, Dict, Iterable, Optional, Set
 
 from numba.core import ir
 
-from .locations import FRAME, Inlined, Place
+from .locations import FRAME, Inlined, SourceLocation
 
-_MOST_FRAMES = 64
+_MAX_FRAMES = 64
 
 
-def mark(blocks: Iterable[Any], frame: Inlined) -> None:
-    """After the blocks of a callee have become part of a caller."""
-    depth, place = 0, frame.call
-    while place.frame is not None:
-        depth, place = depth + 1, place.frame.call
-    if depth > _MOST_FRAMES:
+def mark_call(blocks: Iterable[Any], frame: Inlined) -> None:
+    """Marks the blocks of a callee that have become part of a caller."""
+    depth, call = 0, frame.call
+    while call.frame is not None:
+        depth, call = depth + 1, call.frame.call
+    if depth > _MAX_FRAMES:
         return
     marked: Set[int] = set()
     rebased: Dict[Optional[int], Inlined] = {None: frame}
 
     def rebase(inner: Inlined) -> Inlined:
-        """What had been inlined into the callee before is called from there."""
-        found = rebased.get(id(inner))
-        if found is None:
-            whose = frame if inner.call.frame is None else rebase(inner.call.frame)
-            found = rebased[id(inner)] = inner._replace(call=inner.call._replace(frame=whose))
-        return found
+        """Returns a call that was inlined into the callee earlier, below the new call."""
+        result = rebased.get(id(inner))
+        if result is None:
+            outer = frame if inner.call.frame is None else rebase(inner.call.frame)
+            result = rebased[id(inner)] = inner._replace(call=inner.call._replace(frame=outer))
+        return result
 
-    kept = []
+    kept_calls = []
     for block in blocks:
         for statement in block.body:
             for holder in (statement, getattr(statement, "value", None)):
@@ -44,24 +43,24 @@ def mark(blocks: Iterable[Any], frame: Inlined) -> None:
                 if isinstance(loc, ir.Loc) and id(loc) not in marked:
                     marked.add(id(loc))
                     inner = loc.__dict__.get(FRAME)
-                    # Identities stay taken.
-                    kept.append(inner)
+                    # Kept alive, so that identities stay unique.
+                    kept_calls.append(inner)
                     loc.__dict__[FRAME] = frame if inner is None else rebase(inner)
 
 
-def of_ir(callee_ir: Any, call: Place) -> Inlined:
-    """A call of a function whose intermediate representation this is."""
+def call_of_ir(callee_ir: Any, call: SourceLocation) -> Inlined:
+    """Describes the call of a function with this intermediate representation."""
     identity = callee_ir.func_id
     return Inlined(str(identity.modname), identity.func_qualname, identity.filename, identity.firstlineno, call)
 
 
-def of_callee(callee: Any, caller_ir: Any, call: Place) -> Inlined:
-    """A call of a function, or of what makes an inner function."""
+def call_of_callee(callee: Any, caller_ir: Any, call: SourceLocation) -> Inlined:
+    """Describes the call of a function, or of the expression that makes an inner function."""
     caller = caller_ir.func_id
     if hasattr(callee, "__code__"):
         code, module, name = callee.__code__, callee.__module__, callee.__qualname__
     else:
         code, module = callee.code, caller.modname
-        # Python 3.11 and later.
+        # Python 3.11 and later have `co_qualname`.
         name = getattr(code, "co_qualname", None) or "%s.<locals>.%s" % (caller.func_qualname, code.co_name)
     return Inlined(str(module), name, code.co_filename, code.co_firstlineno, call)

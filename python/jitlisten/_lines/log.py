@@ -14,33 +14,33 @@ _LEVELS = ("error", "warn", "info", "debug")
 
 
 def warn(message: str) -> None:
-    """Something is not as the user might think."""
-    _line("warn", message)
+    """Logs a condition that the user may not expect."""
+    _write_line("warn", message)
 
 
 def info(message: str) -> None:
-    """What was found and what is done about it."""
-    _line("info", message)
+    """Logs a decision."""
+    _write_line("info", message)
 
 
-def _line(level: str, message: str) -> None:
+def _write_line(level: str, message: str) -> None:
     try:
-        wanted, place = _target(os.environ.get("JITLISTEN_LOG", ""))
-        if not place or _LEVELS.index(level) > _LEVELS.index(wanted):
+        max_level, target = _parse_setting(os.environ.get("JITLISTEN_LOG", ""))
+        if not target or _LEVELS.index(level) > _LEVELS.index(max_level):
             return
         text = "jitlisten[%d] %s: %s\n" % (os.getpid(), level, message.replace("\n", " "))
         data = text.encode("utf-8", "backslashreplace")
-        if place == "stderr":
-            # Closed by the host, or put in its own place: not ours to write to.
+        if target == "stderr":
+            # The host may have closed or replaced stderr: then it must not be written to.
             if sys.__stderr__ is not None:
                 os.write(2, data)
             return
-        _files.append(place, data)
+        _files.append(target, data)
     except (OSError, ValueError):
         pass
 
 
-def _target(value: str) -> "tuple[str, str]":
+def _parse_setting(value: str) -> "tuple[str, str]":
     for level in _LEVELS:
         if value.startswith(level + ":"):
             return level, value[len(level) + 1 :]

@@ -1,14 +1,14 @@
-"""The debug metadata of one LLVM module: line tables, and nothing about variables and types.
+"""Debug metadata of one LLVM module: line tables, without variables and types.
 
-LLVM's names for it (`llvm/docs/SourceLevelDebugging.rst`): a compile unit, files, a subprogram for each function, and
-for each instruction a location in one of them. With `LineTablesOnly` inlined calls are still described.
+In LLVM's terms (`llvm/docs/SourceLevelDebugging.rst`): a compile unit, files, a subprogram for each function, and a
+location in a subprogram for each instruction. `LineTablesOnly` still describes inlined calls.
 
-They are in the text of a module only while it is handed to LLVM (`written`). At any other time an instruction, a
-function and a module have the text that they have without lines: Numba puts it into messages.
+The metadata is part of a module's text only while the module is passed to LLVM (`written`). At any other time,
+instructions, functions and modules have the same text as without lines, because Numba puts it into messages.
 
-The nodes are written as text here: llvmlite's own compare and hash whole chains of what they refer to, for each
-location. And they are written in front of the functions: LLVM's parser keeps a list of the uses of each node that it
-has not read yet.
+Nodes are formatted as text here, because llvmlite's own nodes compare and hash whole chains of references for each
+location. They precede the functions, because LLVM's parser keeps a list of the uses of each node that it has not read
+yet.
 """
 
 from __future__ import annotations
@@ -33,30 +33,29 @@ _FLAGS = (("Dwarf Version", 4), ("Debug Info Version", 3))
 _LAST_LINE = 0x7FFF_FFFF
 
 _ATTRIBUTE = "_jitlisten_lines"
-# Far from llvmlite's, so that those are what they would be without ours. Not further: LLVM reads it behind each
-# instruction.
+# Far from llvmlite's numbers, which therefore stay the same. Not larger, because LLVM parses it after each instruction.
 _FIRST_NUMBER = 10000
-# No name that LLVM has.
-_EARLY = "\0jitlisten"
+# Not a valid name in LLVM.
+_METADATA_KEY = "\0jitlisten"
 
 
-_BEHIND = ", !dbg "
+_NODE_PREFIX = ", !dbg "
 
 
 class Node(str):
-    """The text that follows an instruction with this location or function: `, !dbg !10005`.
+    """Text that follows an instruction or a function with this metadata: `, !dbg !10005`.
 
-    It has of `llvmlite.ir.values.NamedValue` what an instruction needs to refer to it.
+    It implements the part of `llvmlite.ir.values.NamedValue` that an instruction needs to refer to it.
     """
 
     __slots__ = ()
 
     def get_reference(self) -> str:
-        return self[len(_BEHIND) :]
+        return self[len(_NODE_PREFIX) :]
 
 
-class _Early:
-    """Among the globals of a module."""
+class _LiteralText:
+    """Literal text among the globals of a module."""
 
     def __init__(self, text: str) -> None:
         self._text = text
@@ -66,7 +65,7 @@ class _Early:
 
 
 class ModuleLines:
-    """Writes debug metadata into an `llvmlite.ir.Module`."""
+    """Debug metadata of an `llvmlite.ir.Module`."""
 
     def __init__(self, module: Any, path: str, optimized: bool) -> None:
         self._module = module
@@ -75,13 +74,13 @@ class ModuleLines:
         self._locations: Dict[Tuple[str, int, str], Node] = {}
         self._scopes: Dict[Tuple[str, str], Node] = {}
         self._inlined: Dict[Tuple[str, str, int], Node] = {}
-        # Of each function that is lowered, the location of its `def`.
+        # Location of the `def` of each lowered function, by name.
         self.heads: Dict[str, Node] = {}
-        # Whether the text of the module has all of this now.
+        # True while the text of the module contains the metadata.
         self.is_written = False
         self._hashes = ""
         self._main_file = ""
-        # By number, from `_FIRST_NUMBER` on. The first one is the compile unit.
+        # Texts of the nodes, numbered from `_FIRST_NUMBER`. The first one is the compile unit.
         self._texts: List[str] = []
         self._unit = self.add("").get_reference()
         self._main_file = self._file(path)
@@ -89,51 +88,51 @@ class ModuleLines:
         self._type = self.add("!DISubroutineType(types: null)").get_reference()
 
     def add(self, text: str) -> Node:
-        """A new node."""
+        """Adds a node."""
         self._texts.append(text)
-        return Node("%s!%d" % (_BEHIND, _FIRST_NUMBER + len(self._texts) - 1))
+        return Node("%s!%d" % (_NODE_PREFIX, _FIRST_NUMBER + len(self._texts) - 1))
 
     def _write_unit(self) -> None:
-        # debugInfoForProfiling: without it a function that inlines nothing has lines and no name; py-spy then shows an
+        # debugInfoForProfiling: without it, a function that inlines nothing has lines but no name; py-spy then shows an
         # address.
         self._texts[0] = (
             'distinct !DICompileUnit(language: DW_LANG_C_plus_plus, file: %s, producer: "Numba, jitlisten",'
             ' isOptimized: %s, flags: "%s", runtimeVersion: 0, emissionKind: LineTablesOnly, debugInfoForProfiling:'
-            ' true)' % (self._main_file, "true" if self._optimized else "false", _text(self._hashes))
+            ' true)' % (self._main_file, "true" if self._optimized else "false", _escape(self._hashes))
         )
 
     def text(self) -> str:
-        """All of it, for the module's text."""
-        named = self._module.namedmetadata
-        flags = named.get("llvm.module.flags")
+        """Returns all metadata, for the text of the module."""
+        named_metadata = self._module.namedmetadata
+        flags = named_metadata.get("llvm.module.flags")
         present = "\n".join(str(flag) for flag in flags.operands) if flags is not None else ""
-        ours = [
+        our_flags = [
             self.add('!{ i32 %d, !"%s", i32 %d }' % (_WARNING, key, value))
             for key, value in _FLAGS
             if '"%s"' % key not in present
         ]
         lines = ["!llvm.dbg.cu = !{ %s }" % self._unit]
         if flags is None:
-            lines.append("!llvm.module.flags = !{ %s }" % ", ".join(flag.get_reference() for flag in ours))
+            lines.append("!llvm.module.flags = !{ %s }" % ", ".join(flag.get_reference() for flag in our_flags))
         else:
-            flags.operands.extend(ours)
+            flags.operands.extend(our_flags)
         return "\n".join(
             lines + ["!%d = %s" % (number, text) for number, text in enumerate(self._texts, _FIRST_NUMBER)]
         )
 
     def _file(self, path: str) -> str:
-        found = self._files.get(path)
-        if found is None:
-            # What is no file (`<string>`) has no directory.
+        node = self._files.get(path)
+        if node is None:
+            # A name that is not a file (`<string>`) has no directory.
             directory, name = ("", path) if path.startswith("<") else os.path.split(path)
-            text = '!DIFile(filename: "%s", directory: "%s")' % (_text(name), _text(directory))
-            found = self._files[path] = self.add(text).get_reference()
-            self._note_hash(path)
-        return found
+            text = '!DIFile(filename: "%s", directory: "%s")' % (_escape(name), _escape(directory))
+            node = self._files[path] = self.add(text).get_reference()
+            self._add_hash(path)
+        return node
 
-    def _note_hash(self, path: str) -> None:
-        """The hash of a source, by which a report sees that the file is another one by now. DWARF 4 has no field for
-        it; LLVM writes the flags of a compiler behind its name."""
+    def _add_hash(self, path: str) -> None:
+        """Adds the hash of a source, with which a report detects that the file has changed. DWARF 4 has no field for
+        it; LLVM appends the compiler flags to the name of the producer."""
         digest = sources.digest(path)
         if digest is not None:
             self._hashes += "jitlisten-source sha256:%s %s\n" % (digest, path)
@@ -143,82 +142,82 @@ class ModuleLines:
     def _subprogram(self, name: str, linkage: str, path: str, line: int) -> Node:
         file = self._file(path)
         line = line if 0 < line <= _LAST_LINE else 0
-        more = ', linkageName: "%s"' % _text(linkage) if linkage else ""
+        linkage_field = ', linkageName: "%s"' % _escape(linkage) if linkage else ""
         flags = "DISPFlagDefinition | DISPFlagOptimized" if self._optimized else "DISPFlagDefinition"
         return self.add(
             'distinct !DISubprogram(name: "%s"%s, scope: %s, file: %s, line: %d, type: %s, scopeLine: %d, spFlags: %s,'
-            ' unit: %s)' % (_text(name), more, file, file, line, self._type, line, flags, self._unit)
+            ' unit: %s)' % (_escape(name), linkage_field, file, file, line, self._type, line, flags, self._unit)
         )
 
     def subprogram(self, function: Any, name: str, linkage: str, path: str, line: int) -> Node:
-        """Describes a function, by attaching what it returns to it. `linkage` is what most tools show, if it is not
-        empty."""
-        described = self._subprogram(name, linkage, path, line)
-        function.set_metadata("dbg", described)
-        return described
+        """Describes a function and attaches the description to it. Most tools show `linkage`, if it is not empty."""
+        node = self._subprogram(name, linkage, path, line)
+        function.set_metadata("dbg", node)
+        return node
 
     def inlined(self, name: str, linkage: str, path: str, line: int) -> Node:
-        """Describes a function whose statements are in others only."""
+        """Describes a function whose statements only occur in other functions."""
         key = (linkage or name, path, line)
-        found = self._inlined.get(key)
-        if found is None:
-            found = self._inlined[key] = self._subprogram(name, linkage, path, line)
-        return found
+        node = self._inlined.get(key)
+        if node is None:
+            node = self._inlined[key] = self._subprogram(name, linkage, path, line)
+        return node
 
     def scope(self, subprogram: Node, path: str) -> Node:
-        """For lines of another file than the function's."""
+        """Returns a scope for lines of another file than the function's."""
         scope = subprogram.get_reference()
-        found = self._scopes.get((scope, path))
-        if found is None:
+        node = self._scopes.get((scope, path))
+        if node is None:
             text = "!DILexicalBlockFile(scope: %s, file: %s, discriminator: 0)" % (scope, self._file(path))
-            found = self._scopes[scope, path] = self.add(text)
-        return found
+            node = self._scopes[scope, path] = self.add(text)
+        return node
 
     def location(self, scope: Node, line: int, call: Optional[Node] = None) -> Node:
-        """A line; 0 where there is none. `call` is where the statement is inlined."""
+        """Returns the location of a line; 0 if the statement has none. `call` is the call site of an inlined
+        statement."""
         # Numba's unknown location has line -1.
         line = line if 0 < line <= _LAST_LINE else 0
         inlined_at = ", inlinedAt: " + call.get_reference() if call is not None else ""
         key = (scope.get_reference(), line, inlined_at)
-        found = self._locations.get(key)
-        if found is None:
+        node = self._locations.get(key)
+        if node is None:
             text = "!DILocation(line: %d, scope: %s%s)" % (line, key[0], inlined_at)
-            found = self._locations[key] = self.add(text)
-        return found
+            node = self._locations[key] = self.add(text)
+        return node
 
     def call(self, location: Node) -> Node:
-        """The place of one call that is inlined: two of one line stay two."""
+        """Describes the call site of an inlined call. Two calls on the same line stay separate."""
         return self.add("distinct " + self._texts[int(location.get_reference()[1:]) - _FIRST_NUMBER])
 
 
 def lines_of(module: Any) -> Optional[ModuleLines]:
-    """What has been written into a module so far."""
-    found = getattr(module, _ATTRIBUTE, None)
-    return found if isinstance(found, ModuleLines) else None
+    """Returns the debug metadata of a module, if it has any yet."""
+    lines = getattr(module, _ATTRIBUTE, None)
+    return lines if isinstance(lines, ModuleLines) else None
 
 
-def begin(module: Any, path: str) -> ModuleLines:
-    """The debug metadata of a module; a new compile unit the first time."""
-    found = lines_of(module)
-    if found is None:
-        found = ModuleLines(module, path, config.OPT != 0)
-        setattr(module, _ATTRIBUTE, found)
-    return found
+def ensure_lines(module: Any, path: str) -> ModuleLines:
+    """Returns the debug metadata of a module; creates it on the first call."""
+    lines = lines_of(module)
+    if lines is None:
+        lines = ModuleLines(module, path, config.OPT != 0)
+        setattr(module, _ATTRIBUTE, lines)
+    return lines
 
 
 @contextmanager
 def written(module: Any) -> Iterator[None]:
-    """While a complete module is handed to LLVM."""
+    """Context in which a complete module is passed to LLVM."""
     lines = lines_of(module)
     assert lines is not None
-    module.globals[_EARLY] = _Early(lines.text())
-    module.globals.move_to_end(_EARLY, last=False)
+    module.globals[_METADATA_KEY] = _LiteralText(lines.text())
+    module.globals.move_to_end(_METADATA_KEY, last=False)
     lines.is_written = True
     try:
         yield
     finally:
         lines.is_written = False
-        del module.globals[_EARLY]
+        del module.globals[_METADATA_KEY]
         flags = module.namedmetadata.get("llvm.module.flags")
         if flags is not None:
             flags.operands[:] = [flag for flag in flags.operands if not isinstance(flag, Node)]
@@ -229,25 +228,25 @@ def _is_written(module: Any) -> bool:
     return lines is not None and lines.is_written
 
 
-def text_of_metadata(original: Callable[..., str]) -> Callable[..., str]:
-    """Replaces `llvmlite.ir._utils._HasMetadata._stringify_metadata`, which is called for each instruction and
-    function. `text_of_block` writes the locations of instructions."""
+def wrap_stringify_metadata(original: Callable[..., str]) -> Callable[..., str]:
+    """Wraps `llvmlite.ir._utils._HasMetadata._stringify_metadata`, which is called for each instruction and function.
+    `wrap_descr` writes the locations of instructions."""
 
     def _stringify_metadata(self: Any, leading_comma: bool = False) -> str:
-        held = self.metadata
-        if type(held.get("dbg")) is not Node or (isinstance(self, Function) and _is_written(self.parent)):
+        own = self.metadata
+        if type(own.get("dbg")) is not Node or (isinstance(self, Function) and _is_written(self.parent)):
             return original(self, leading_comma)
-        if len(held) == 1:
+        if len(own) == 1:
             return ""
-        others = _HasMetadata()
-        others.metadata = {name: node for name, node in held.items() if name != "dbg"}
-        return original(others, leading_comma)
+        other_metadata = _HasMetadata()
+        other_metadata.metadata = {name: node for name, node in own.items() if name != "dbg"}
+        return original(other_metadata, leading_comma)
 
     return _stringify_metadata
 
 
-def text_of_block(original: Callable[[Any, List[str]], None]) -> Callable[[Any, List[str]], None]:
-    """Replaces `llvmlite.ir.Block.descr`, which makes one text of each instruction."""
+def wrap_descr(original: Callable[[Any, List[str]], None]) -> Callable[[Any, List[str]], None]:
+    """Wraps `llvmlite.ir.Block.descr`, which formats each instruction."""
 
     def descr(self: Any, texts: List[str]) -> None:
         original(self, texts)
@@ -262,20 +261,20 @@ def text_of_block(original: Callable[[Any, List[str]], None]) -> Callable[[Any, 
 
 @contextmanager
 def detached(module: Any) -> Iterator[None]:
-    """The module as if nothing had been added to it. Numba pickles values of a module that is being built, and the
-    module with them."""
+    """Context in which a module looks as if nothing had been added to it. Numba pickles values of an unfinished module,
+    together with the module."""
     lines = module.__dict__.pop(_ATTRIBUTE)
-    taken = [(holder.metadata, holder.metadata.pop("dbg")) for holder in _described(module)]
+    removed = [(holder.metadata, holder.metadata.pop("dbg")) for holder in _described(module)]
     try:
         yield
     finally:
-        for metadata, node in taken:
+        for metadata, node in removed:
             metadata["dbg"] = node
         setattr(module, _ATTRIBUTE, lines)
 
 
 def _described(module: Any) -> Iterator[Any]:
-    """Functions and instructions with a description of ours."""
+    """Yields the functions and instructions that have metadata of ours."""
     for function in module.functions:
         instructions = (instruction for block in function.blocks for instruction in block.instructions)
         for holder in itertools.chain([function], instructions):
@@ -283,10 +282,10 @@ def _described(module: Any) -> Iterator[Any]:
                 yield holder
 
 
-_UNWRITABLE = re.compile(rb'[^ !#-\[\]-~]')
+_ESCAPED_BYTES = re.compile(rb'[^ !#-\[\]-~]')
 
 
-def _text(text: str) -> str:
-    """As it stands between quotation marks. Undecodable bytes of a file's name cannot be written as they are."""
-    data = _UNWRITABLE.sub(lambda found: b"\\%02x" % ord(found[0]), text.encode("utf-8", "replace"))
+def _escape(text: str) -> str:
+    """Escapes a text for quotation marks. Undecodable bytes of a file name are replaced."""
+    data = _ESCAPED_BYTES.sub(lambda match: b"\\%02x" % ord(match[0]), text.encode("utf-8", "replace"))
     return data.decode("ascii")

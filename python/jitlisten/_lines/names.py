@@ -1,11 +1,11 @@
-"""What a function is called, and where functions belong whose text is generated.
+"""Names of functions, and the origin of functions whose text is generated.
 
     DW_AT_name           inner                                 the qualified name, as in a traceback
-    DW_AT_linkage_name   __main__.inner(float64) [v2]          as the native library names the symbol; perf, addr2line,
-                                                               llvm-symbolizer and py-spy show this one of inlined calls
+    DW_AT_linkage_name   __main__.inner(float64) [v2]          the native library's name of the symbol; perf, addr2line,
+                                                               llvm-symbolizer and py-spy show it for inlined calls
 
-The linkage name is not the symbol: that one takes a demangler that knows Numba, and tools do not. `[v2]` tells
-compilations of one function apart.
+The linkage name is not the symbol, which only a demangler that knows Numba can read. `[v2]` distinguishes compilations
+of one function.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Any, NamedTuple, Optional
 from . import stencils
 
 GENERATED = "<string>"
-#: The kind of function that has the user's file, and line numbers that mean nothing there.
+#: Kind of a function with the user's file, but meaningless line numbers.
 ARRAY_EXPRESSION = "array expression"
 
 _PRANGE = "__numba_parfor_gufunc"
@@ -24,98 +24,103 @@ _STENCIL = "__numba_stencil_"
 _ARRAY_EXPRESSION = "__numba_array_expr_"
 _JITCLASS = ("ctor", "accessor", "mutator", "method")
 
-# Of functions and classes among the arguments' types: others in each process.
+# Addresses of functions and classes in the types of arguments. They differ in each process.
 _ADDRESS = re.compile("(?: at 0x|#)[0-9a-f]{8,}")
 
-# Names are a third of what lines add to an object.
-_LONGEST_ARGUMENTS = 100
+# Names are a third of the size that lines add to an object.
+_MAX_ARGUMENT_CHARACTERS = 100
 
 
 class Origin(NamedTuple):
-    """A statement that Numba makes a function of, and the function that contains it."""
+    """A statement that Numba turns into a function, and the function that contains it."""
 
     path: str
     line: int
     function: str
 
 
-class Described(NamedTuple):
-    """A generated function: for a statement, a loop or a class of the user's."""
+class GeneratedFunction(NamedTuple):
+    """Function that Numba generates for a statement, a loop or a class of the user."""
 
     kind: str
-    # `None`: the kind, file and line.
+    # `None`: the name is composed of kind, file and line.
     name: Optional[str]
     path: str
     line: int
-    # The function, or the module of the class.
+    # Name of the containing function, or of the module of the class.
     owner: str
 
 
-def generated(lowerer: Any, loop: Optional[Origin], statement: Optional[Origin]) -> Optional[Described]:
-    """What a generated function was made for, if that is known. `loop` is the parallel loop whose kernel is being made,
-    `statement` the one that is being lowered in this thread."""
+def describe_generated(
+    lowerer: Any, loop: Optional[Origin], statement: Optional[Origin]
+) -> Optional[GeneratedFunction]:
+    """Describes a generated function, if its origin is known. `loop` is the parallel loop whose kernel is being
+    compiled, `statement` the one that is being lowered in this thread."""
     name = str(getattr(lowerer.func_ir.func_id, "func_name", ""))
     if name.startswith(_ARRAY_EXPRESSION) and statement is not None:
-        return Described(ARRAY_EXPRESSION, None, *statement)
+        return GeneratedFunction(ARRAY_EXPRESSION, None, *statement)
     if lowerer.func_ir.loc.filename != GENERATED:
         return None
     if name.startswith(_PRANGE) and loop is not None:
-        return Described("prange kernel", None, *loop)
+        return GeneratedFunction("prange kernel", None, *loop)
     if name.startswith(_STENCIL):
-        return Described("stencil", None, *stencils.settle(lowerer.func_ir, GENERATED), "")
+        return GeneratedFunction("stencil", None, *stencils.correct_lines(lowerer.func_ir, GENERATED), "")
     if name in _JITCLASS:
-        return _of_class(lowerer, name)
+        return _describe_jitclass(lowerer, name)
     return None
 
 
-def qualified(lowerer: Any) -> str:
-    """Module and qualified name of the function that is lowered."""
+def qualified_name(lowerer: Any) -> str:
+    """Returns module and qualified name of the lowered function."""
     description = lowerer.fndesc
     return "%s.%s" % (description.modname, description.qualname)
 
 
-def is_numbas(lowerer: Any) -> bool:
-    """Whether this is one of the many small functions of Numba's own. One name is enough for those: with its module."""
+def is_internal(lowerer: Any) -> bool:
+    """Returns true for the many small functions of Numba itself, for which one name is enough: that with the module."""
     return bool(lowerer.fndesc.modname.startswith("numba."))
 
 
-def linkage(lowerer: Any, function: Any, known: Optional[Described], shown: str) -> str:
-    """The name with everything that distinguishes it; empty where there is no more to say."""
+def linkage_name(lowerer: Any, function: Any, generated: Optional[GeneratedFunction], display_name: str) -> str:
+    """Returns the name with everything that distinguishes it; empty if it would add nothing."""
     description = lowerer.fndesc
-    if known is None and is_numbas(lowerer):
+    if generated is None and is_internal(lowerer):
         return ""
     uid = getattr(description, "uid", None)
-    mark = "" if uid is None else " [v%d]" % uid
-    if known is not None and known.name is None:
-        return shown + (" in " + known.owner if known.owner else "") + mark
-    name = "%s.%s" % (known.owner, shown) if known is not None else qualified(lowerer)
+    version_suffix = "" if uid is None else " [v%d]" % uid
+    if generated is not None and generated.name is None:
+        return display_name + (" in " + generated.owner if generated.owner else "") + version_suffix
+    name = "%s.%s" % (generated.owner, display_name) if generated is not None else qualified_name(lowerer)
     prefix = "finalize::" if function.name.startswith("finalize_") else ""
-    # The parts of a generator are functions of their own.
+    # The parts of a generator are separate functions.
     suffix = "" if prefix or function.name == description.llvm_func_name else ".next"
     arguments = _ADDRESS.sub("", ", ".join(map(str, description.argtypes)))
-    if len(arguments) > _LONGEST_ARGUMENTS:
-        arguments = arguments[:_LONGEST_ARGUMENTS] + "..."
-    return "%s%s%s(%s)%s" % (prefix, name, suffix, arguments, mark)
+    if len(arguments) > _MAX_ARGUMENT_CHARACTERS:
+        arguments = arguments[:_MAX_ARGUMENT_CHARACTERS] + "..."
+    return "%s%s%s(%s)%s" % (prefix, name, suffix, arguments, version_suffix)
 
 
-def _of_class(lowerer: Any, kind: str) -> Optional[Described]:
-    """`def ctor(x): return C(x)`, and what Python calls for each method and attribute of a jitclass."""
+def _describe_jitclass(lowerer: Any, kind: str) -> Optional[GeneratedFunction]:
+    """Describes a function of a jitclass: `def ctor(x): return C(x)`, or one that Python calls for a method or
+    attribute."""
     description = lowerer.fndesc
     instance = description.restype if kind == "ctor" else next(iter(description.argtypes), None)
     class_type = getattr(instance, "class_type", None)
-    # A function of that name, from a text of the user's.
+    # A user function of that name, compiled from a string.
     if instance is None or class_type is None or "__init__" not in getattr(instance, "methods", {}):
         return None
-    attribute = "" if kind == "ctor" else _attribute(lowerer)
+    attribute = "" if kind == "ctor" else _find_attribute(lowerer)
     methods = instance.methods
     accessors = getattr(instance, "jit_props", {}).get(attribute, {})
     dispatcher = accessors.get("set" if kind == "mutator" else "get")
     function = methods.get(attribute) or getattr(dispatcher, "py_func", None) or methods["__init__"]
     name = ".".join(part for part in (class_type.class_name, attribute, kind) if part)
-    return Described(kind, name, function.__code__.co_filename, function.__code__.co_firstlineno, function.__module__)
+    return GeneratedFunction(
+        kind, name, function.__code__.co_filename, function.__code__.co_firstlineno, function.__module__
+    )
 
 
-def _attribute(lowerer: Any) -> str:
+def _find_attribute(lowerer: Any) -> str:
     for _, block in sorted(lowerer.func_ir.blocks.items()):
         for inst in block.body:
             for holder in (inst, getattr(inst, "value", None)):

@@ -1,8 +1,8 @@
-"""The lines of phi copies.
+"""Lines of phi copies.
 
-Where branches join, Numba copies each variable at the end of every branch that leads there. Its copy has the location
-where the value was assigned. That is right if it was assigned in this branch; if not, the location is of a branch not
-taken. Then the copy is shown at the join.
+Where branches join, Numba copies each variable at the end of every branch that leads there. The copy has the location
+of the assignment of the value. That is right if the value was assigned in this branch. Otherwise it is the location of
+a branch not taken, and the copy is shown at the join instead.
 """
 
 from __future__ import annotations
@@ -13,37 +13,41 @@ from numba.core import ir
 
 from .locations import show_at
 
-# By the name of the variable that the phi assigns; and every statement there was.
+# Location after the phis, by name of the assigned variable; and identities of all statements before the change.
 Joins = Tuple[Dict[str, Any], Set[int]]
 
 
-def joins(func_ir: Any) -> Joins:
-    """The location behind the phis of each block."""
-    found: Dict[str, Any] = {}
-    known: Set[int] = set()
+def find_joins(func_ir: Any) -> Joins:
+    """Returns the location after the phis of each block."""
+    location_by_target: Dict[str, Any] = {}
+    statement_ids: Set[int] = set()
     for block in func_ir.blocks.values():
         targets = []
         for inst in block.body:
-            known.add(id(inst))
+            statement_ids.add(id(inst))
             if _is_phi(inst):
                 targets.append(inst.target.name)
             elif targets:
-                found.update(dict.fromkeys(targets, inst.loc))
+                location_by_target.update(dict.fromkeys(targets, inst.loc))
                 targets = []
-    return found, known
+    return location_by_target, statement_ids
 
 
-def relocate(before: Joins, func_ir: Any) -> None:
-    """After the phis have become copies."""
-    found, known = before
+def relocate(joins: Joins, func_ir: Any) -> None:
+    """Corrects the locations after phis have become copies."""
+    location_by_target, statement_ids = joins
     for block in func_ir.blocks.values():
         assigned: Set[str] = set()
         for inst in block.body:
-            if id(inst) in known:
+            if id(inst) in statement_ids:
                 if isinstance(inst, ir.Assign):
                     assigned.add(inst.target.name)
-            elif isinstance(inst.value, ir.Var) and inst.value.name not in assigned and inst.target.name in found:
-                show_at(inst, found[inst.target.name])
+            elif (
+                isinstance(inst.value, ir.Var)
+                and inst.value.name not in assigned
+                and inst.target.name in location_by_target
+            ):
+                show_at(inst, location_by_target[inst.target.name])
 
 
 def _is_phi(inst: Any) -> bool:

@@ -1,9 +1,9 @@
-"""Which file a location names.
+"""Files that locations refer to.
 
-A location outlives the process, so its file has to, as well. The text of a notebook cell is in memory only
+A location outlives the process, so its file must, too. The text of a notebook cell exists only in memory
 (`<ipython-input-3-...>`, or ipykernel's `/tmp/ipykernel_4711/123.py`, which is never written). It is saved when the
-first function of the cell is compiled, and the location names the copy: every tool that shows source finds it. So is the
-text of a module in a zip file.
+first function of the cell is compiled, and the location refers to the copy, which every tool that shows source can
+find. The text of a module in a zip file is saved, too.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ import numba
 from .._files import Directory
 from . import log
 
-_MOST_BYTES = 4 << 20
-# `jitlisten clean` removes old texts from a directory with this file only (cli/src/clean.rs): a directory that was
-# there before is the user's.
+_MAX_BYTES = 4 << 20
+# `jitlisten clean` removes old texts only from a directory that contains this file (cli/src/clean.rs): a directory
+# without it belongs to the user.
 _MARKER = "jitlisten-sources"
 _MARKER_TEXT = b"texts of notebook cells, saved by jitlisten\n"
-# A directory of the user's may have this name, too.
+# An absolute path, because a directory of the user may have the same name.
 _NUMBA = os.path.join(os.path.dirname(os.path.abspath(numba.__file__)), "")
 
 _paths: Dict[str, str] = {}
@@ -35,79 +35,81 @@ _cannot_save = False
 
 
 def path(filename: str) -> str:
-    """The absolute path of a file, or of a saved copy; `<string>` where there is neither."""
-    found = _paths.get(filename)
-    if found is None:
-        found = _find(filename)
-        # Names in angle brackets may get a text later, or another one.
-        if not found.startswith("<"):
-            _paths[filename] = found
-    return found
+    """Returns the absolute path of a file or of its saved copy; a name such as `<string>` if there is neither."""
+    known_path = _paths.get(filename)
+    if known_path is None:
+        known_path = _find_path(filename)
+        # A name in angle brackets may get a text later, or a different one.
+        if not known_path.startswith("<"):
+            _paths[filename] = known_path
+    return known_path
 
 
-def learn(filename: str, module: Optional[Dict[str, Any]]) -> None:
-    """Before the first question about a file: the loader of a module in a zip file has its text. `module` are the
-    globals of a function in that file; one that `exec` made may have those of a module in another one."""
+def register_loader(filename: str, module: Optional[Dict[str, Any]]) -> None:
+    """Registers the loader of a module in a zip file, which has its text. Call it before the first question about a
+    file. `module` are the globals of a function in that file; a function made by `exec` may have the globals of another
+    file."""
     if filename not in _paths and module and module.get("__file__") == filename and not os.path.exists(filename):
         linecache.lazycache(filename, module)
 
 
-def _find(filename: str) -> str:
+def _find_path(filename: str) -> str:
     if not filename.startswith("<"):
         absolute = os.path.abspath(filename)
         if os.path.exists(absolute):
             return absolute
-        return _saved(filename) or absolute
-    return _saved(filename) or filename
+        return _save_if_available(filename) or absolute
+    return _save_if_available(filename) or filename
 
 
 def digest(filename: str) -> Optional[str]:
-    """The first half of the SHA-256 of a file, as it is now. None for Numba's own, which are not edited."""
+    """Returns the first half of the SHA-256 of a file's current contents; None for Numba's own files, which are not
+    edited."""
     if filename.startswith(("<", _NUMBA)):
         return None
     try:
-        found = os.stat(filename)
-        identity = (found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns)
-        known = _digests.get(filename)
-        if known is not None and known[0] == identity:
-            return known[1]
-        if not stat.S_ISREG(found.st_mode) or found.st_size > _MOST_BYTES:
+        status = os.stat(filename)
+        identity = (status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns)
+        cached = _digests.get(filename)
+        if cached is not None and cached[0] == identity:
+            return cached[1]
+        if not stat.S_ISREG(status.st_mode) or status.st_size > _MAX_BYTES:
             return None
         with open(filename, "rb") as file:
-            text = hashlib.sha256(file.read()).hexdigest()[:32]
+            value = hashlib.sha256(file.read()).hexdigest()[:32]
     except OSError:
         return None
-    _digests[filename] = (identity, text)
-    return text
+    _digests[filename] = (identity, value)
+    return value
 
 
-_DEFINES = re.compile(r"\s*(async\s+def|def)\b")
-_MOST_DECORATORS = 60
+_DEF_STATEMENT = re.compile(r"\s*(async\s+def|def)\b")
+_MAX_DECORATOR_LINES = 60
 
 
 def def_line(filename: str, first: int) -> int:
-    """The line of `def`: a function begins with its decorators for Python, and with its name for people."""
+    """Returns the line of `def`: for Python, a function begins with its decorators; for people, with its name."""
     key = (filename, first)
-    found = _first_lines.get(key)
-    if found is None:
-        found = first
-        # Reading all of Numba's files would cost more than it is worth.
+    result = _first_lines.get(key)
+    if result is None:
+        result = first
+        # Reading all of Numba's files would be too slow.
         if not filename.startswith(_NUMBA):
             lines = linecache.getlines(filename)
-            for line in range(first, min(first + _MOST_DECORATORS, len(lines) + 1)):
-                if not lines[line - 1].lstrip().startswith(("@", "#")) and _DEFINES.match(lines[line - 1]):
-                    found = line
+            for line in range(first, min(first + _MAX_DECORATOR_LINES, len(lines) + 1)):
+                if not lines[line - 1].lstrip().startswith(("@", "#")) and _DEF_STATEMENT.match(lines[line - 1]):
+                    result = line
                     break
                 if line == first and not lines[line - 1].lstrip().startswith("@"):
                     break
         if not filename.startswith("<"):
-            _first_lines[key] = found
-    return found
+            _first_lines[key] = result
+    return result
 
 
-def _saved(filename: str) -> Optional[str]:
+def _save_if_available(filename: str) -> Optional[str]:
     text = "".join(linecache.getlines(filename))
-    if not text or len(text) > _MOST_BYTES:
+    if not text or len(text) > _MAX_BYTES:
         return None
     global _cannot_save
     if _cannot_save:
@@ -121,7 +123,7 @@ def _saved(filename: str) -> Optional[str]:
 
 
 def _save(filename: str, data: bytes) -> str:
-    """One file for one text: the same cell, run again, is the same file."""
+    """Saves a text in a file whose name contains its hash: the same cell, run again, gets the same file."""
     name = re.sub(r"[^A-Za-z0-9_.-]+", "-", os.path.basename(filename).strip("<>")).strip("-.") or "source"
     if name.endswith(".py"):
         name = name[:-3]
@@ -135,7 +137,7 @@ def _save(filename: str, data: bytes) -> str:
 
 
 def _directory() -> Directory:
-    """`sources` beside the images: JITLISTEN_DIR, or /var/tmp/jitlisten-UID."""
+    """Returns the directory `sources` next to the images: in JITLISTEN_DIR, or in /var/tmp/jitlisten-UID."""
     base = os.environ.get("JITLISTEN_DIR")
     if not base:
         base = "/var/tmp/jitlisten-%d" % os.geteuid()

@@ -1,9 +1,9 @@
 """Lines of stencils.
 
-In parallel code, Numba makes a loop of the call of a stencil, and gives it the location of the argument: that of the
-function's head, often. Here it is shown at the call.
+In parallel code, Numba replaces the call of a stencil by a loop with the location of the argument, which is often that
+of the function's head. Here the loop is shown at the call.
 
-Numba makes a function of a stencil's kernel, and writes the reads of neighbours (`a[0, 1]`) anew: they have the
+Numba also turns a stencil's kernel into a function, and rewrites the reads of neighbours (`a[0, 1]`). They have the
 location of the block, which begins with the decorator. Here they are shown at the statement that uses them.
 """
 
@@ -16,40 +16,42 @@ from .locations import show_at
 
 
 def relocate(statements: Iterable[Any], argument: Any, target: Any, func_ir: Any) -> None:
-    """Before a loop and what prepares it take the place of the call that assigns to `target`."""
-    everything = (inst for block in func_ir.blocks.values() for inst in block.body)
-    call = next((inst.loc for inst in everything if getattr(inst, "target", None) is target), None)
+    """Corrects a loop and its preparation, before they replace the call that assigns to `target`."""
+    instructions = (inst for block in func_ir.blocks.values() for inst in block.body)
+    call = next((inst.loc for inst in instructions if getattr(inst, "target", None) is target), None)
     if call is None:
         return
     for inst in statements:
         show_at(inst, call)
         if hasattr(inst, "loop_body"):
-            for first in inst.init_block.body:
-                show_at(first, call)
+            for statement in inst.init_block.body:
+                show_at(statement, call)
             for block in inst.loop_body.values():
-                _follow(block, call, lambda loc: loc.line < 1 or loc == argument.loc)
+                _show_at_next(block, call, lambda loc: loc.line < 1 or loc == argument.loc)
 
 
-def settle(func_ir: Any, generated: str) -> Tuple[str, int]:
-    """Corrects the lines; returns file and line of the first statement of the user's."""
+def correct_lines(func_ir: Any, generated: str) -> Tuple[str, int]:
+    """Corrects the lines; returns file and line of the first statement of the user."""
     statements = [inst for _, block in sorted(func_ir.blocks.items()) for inst in block.body]
-    users = [inst.loc for inst in statements if inst.loc.filename != generated]
-    if not users:
+    user_locations = [inst.loc for inst in statements if inst.loc.filename != generated]
+    if not user_locations:
         return generated, func_ir.loc.line
-    path, first = users[0].filename, min(loc.line for loc in users if loc.filename == users[0].filename)
+    path, first = user_locations[0].filename, min(
+        loc.line for loc in user_locations if loc.filename == user_locations[0].filename
+    )
     head = range(first, sources.def_line(path, first) + 1)
-    body = [loc for loc in users if loc.filename == path and loc.line not in head]
+    body = [loc for loc in user_locations if loc.filename == path and loc.line not in head]
     if not body:
         return path, first
     for block in func_ir.blocks.values():
-        _follow(block, body[0], lambda loc: loc.filename == path and loc.line in head)
+        _show_at_next(block, body[0], lambda loc: loc.filename == path and loc.line in head)
     return path, body[0].line
 
 
-def _follow(block: Any, last: Any, is_lost: Callable[[Any], bool]) -> None:
-    """Shows the statements with such locations at the next one that has another."""
+def _show_at_next(block: Any, next_location: Any, is_wrong: Callable[[Any], bool]) -> None:
+    """Shows statements with wrong locations at the next statement with a right one."""
     for inst in reversed(block.body):
-        if is_lost(inst.loc):
-            show_at(inst, last)
+        if is_wrong(inst.loc):
+            show_at(inst, next_location)
         else:
-            last = inst.loc
+            next_location = inst.loc

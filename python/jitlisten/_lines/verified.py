@@ -1,12 +1,13 @@
-"""Modules that LLVM refuses: an exception, as without lines.
+"""Modules that LLVM rejects: they raise an exception, as they do without lines.
 
-Numba verifies each module and raises an exception for a bad one: an `@intrinsic` of the user's may make it, and Numba
-itself does (two `with objmode` blocks, before 0.62). LLVM also verifies a module while it reads it, if it has debug
-information. A bad one then ends the process, and bad debug information is a line on stderr.
+Numba verifies each module, and raises an exception for an invalid one. An `@intrinsic` of the user may produce one, and
+so does Numba itself (two `with objmode` blocks, before 0.62). LLVM additionally verifies a module with debug
+information while it reads it. An invalid module then aborts the process, and invalid debug information prints a line on
+stderr.
 
-LLVM 16 and later leave that out while an option is set. It holds for all modules, those with debug information of
-Numba's included, so it is set only while one of ours is handed over. Before LLVM 16, the module is read and verified
-without debug information first.
+LLVM 16 and later skip this verification while an option is set. The option affects all modules, including those with
+Numba's own debug information, so it is set only while one of our modules is passed to LLVM. Before LLVM 16, the module
+is first parsed and verified without debug information.
 """
 
 from __future__ import annotations
@@ -22,30 +23,30 @@ _HAS_OPTION = binding.llvm_version_info[0] >= 16
 
 
 def may_have_lines(module: Any) -> bool:
-    """Returns whether LLVM accepts the complete module with debug information."""
+    """Returns true if LLVM accepts the complete module with debug information."""
     if _HAS_OPTION:
         return True
     try:
-        # A context of its own: types would have other names in the module that is compiled.
+        # In a separate context: types would get other names in the module that is compiled.
         context = binding.create_context()
         binding.parse_assembly(cgutils.normalize_ir_text(str(module)), context).verify()
-    except Exception:  # Numba will meet it, too
+    except Exception:  # Numba will report it, too
         return False
     return True
 
 
 @contextmanager
-def left_to_numba() -> Iterator[None]:
-    """While a module with lines is handed over."""
+def without_verification() -> Iterator[None]:
+    """Context in which LLVM does not verify a module with lines while it reads it."""
     if not _HAS_OPTION:
         yield
         return
-    _set(1)
+    _set_option(1)
     try:
         yield
     finally:
-        _set(0)
+        _set_option(0)
 
 
-def _set(value: int) -> None:
+def _set_option(value: int) -> None:
     binding.set_option("jitlisten", "-disable-auto-upgrade-debug-info=%d" % value)

@@ -1,4 +1,6 @@
-"""The versions of Numba whose internals are known: of each, the code has been compared (`ci/lines.sh all`)."""
+"""Supported versions of Numba. For each of them, the code with and without lines has been compared (`ci/lines.sh
+all`).
+"""
 
 from __future__ import annotations
 
@@ -33,28 +35,28 @@ COMPARED = frozenset(
         (0, 68, 1),
     }
 )
-# LLVM 11 (Numba 0.56 alone) makes jumps longer to align what follows, except where a line begins: there it takes
-# `nop`s. With lines the instructions are the same, and their bytes are not. LLVM 12 gave that up, because of this
-# (D94542).
-PADDED_OTHERWISE = (0, 56)
+# LLVM 11 (in Numba 0.56 only) aligns code by lengthening the preceding jumps, except at the start of a line, where it
+# inserts `nop`s. With lines, the instructions are therefore the same, but their bytes differ. LLVM 12 removed this for
+# that reason (D94542).
+PADDED_DIFFERENTLY = (0, 56)
 
 
 def numba_version(numba: object) -> Optional[str]:
-    """The version of a module `numba`, also while it is being imported."""
+    """Returns the version of a module `numba`, even while it is being imported."""
     version = getattr(numba, "__version__", None)
     return version if isinstance(version, str) else None
 
 
-def why_not(version: Optional[str], force: bool) -> Optional[str]:
-    """`None` for a version that is known, and compiles to the same bytes with lines."""
+def unsupported_reason(version: Optional[str], force: bool) -> Optional[str]:
+    """Returns `None` for a supported version that compiles to the same bytes with lines, otherwise the reason."""
     if version is None:
         return "numba does not say its version"
-    numbers = re.match(r"(\d+)\.(\d+)\.(\d+)$", version)
-    if numbers is None:
+    parts = re.match(r"(\d+)\.(\d+)\.(\d+)$", version)
+    if parts is None:
         return "unsupported Numba %s: not a release" % version
-    number = (int(numbers[1]), int(numbers[2]), int(numbers[3]))
-    if number not in COMPARED:
+    release = (int(parts[1]), int(parts[2]), int(parts[3]))
+    if release not in COMPARED:
         return "unsupported Numba %s: its code with lines has not been compared" % version
-    if number[:2] == PADDED_OTHERWISE and not force:
+    if release[:2] == PADDED_DIFFERENTLY and not force:
         return "numba %s pads code that has lines otherwise (JITLISTEN_LINES=force accepts that)" % version
     return None

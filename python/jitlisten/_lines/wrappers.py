@@ -1,8 +1,9 @@
-"""Functions that Numba generates around others, and calls that have no location yet.
+"""Functions that Numba generates around others, and calls without a location.
 
-A wrapper inlines what it wraps, so often it is the code that runs: without a description of its own, the inlined lines
-are lost. It belongs to the line of the function it is for, and is named as the native library names it: `cpython::f`,
-`gufunc::f`. Those of a ufunc are a loop over its elements, and start the threads: at the function's first statement.
+A wrapper inlines the function that it wraps, so it is often the code that runs: without a description of its own, the
+inlined lines are lost. It belongs to the line of the wrapped function, and has the native library's name for it:
+`cpython::f`, `gufunc::f`. Wrappers of a ufunc loop over its elements and start the threads; they are shown at the
+function's first statement.
 """
 
 from __future__ import annotations
@@ -15,10 +16,10 @@ from llvmlite.ir import instructions
 from numba.core import config
 
 from . import log, returns
-from .metadata import begin, lines_of
+from .metadata import ensure_lines, lines_of
 
 _UNKNOWN = "<numba>"
-_KEPT = 20000
+_MAX_FUNCTIONS = 20000
 
 _PREFIXES = (
     ("_ZN7cpython", "cpython::"),
@@ -30,36 +31,36 @@ _PREFIXES = (
 _LOOPS = ("gufunc::", "ufunc::", "kernel::")
 
 
-class Place(NamedTuple):
-    """Where a function is, and its name for people."""
+class WrappedFunction(NamedTuple):
+    """Location of a function, and its display name."""
 
     name: str
     linkage: str
     path: str
     line: int
-    # Of its first statement, once that is known.
+    # Line of its first statement, once known.
     statement: int = 0
 
 
-_places: "OrderedDict[str, Place]" = OrderedDict()
+_functions: "OrderedDict[str, WrappedFunction]" = OrderedDict()
 
 
-def remember(linkage_name: str, place: Place) -> None:
-    """For wrappers that come later, in modules of their own."""
-    _places[linkage_name] = place
-    while len(_places) > _KEPT:
-        _places.popitem(last=False)
+def remember(linkage_name: str, wrapped: WrappedFunction) -> None:
+    """Keeps a function for its wrappers, which follow in modules of their own."""
+    _functions[linkage_name] = wrapped
+    while len(_functions) > _MAX_FUNCTIONS:
+        _functions.popitem(last=False)
 
 
-def begins(linkage_name: str, statement: int) -> None:
-    """The line of a function's first statement."""
-    place = _places.get(linkage_name)
-    if place is not None and not place.statement:
-        _places[linkage_name] = place._replace(statement=statement)
+def set_first_statement(linkage_name: str, statement: int) -> None:
+    """Sets the line of a function's first statement."""
+    wrapped = _functions.get(linkage_name)
+    if wrapped is not None and not wrapped.statement:
+        _functions[linkage_name] = wrapped._replace(statement=statement)
 
 
-def complete(module: Any) -> bool:
-    """Before a module goes to LLVM. Returns whether it has lines."""
+def complete_module(module: Any) -> bool:
+    """Completes the lines of a module before it is passed to LLVM. Returns true if the module has lines."""
     try:
         for function in module.functions:
             if function.blocks:
@@ -77,48 +78,53 @@ def _complete_function(module: Any, function: Any) -> None:
         if lines is not None:
             head = lines.heads.get(function.name)
             if head is not None:
-                returns.settle(function, head)
-            # The verifier refuses a call without a location between two described functions.
+                returns.correct_lines(function, head)
+            # The verifier rejects a call without a location between two described functions.
             location = lines.location(subprogram, 0)
             for block in function.blocks:
                 for instruction in block.instructions:
                     if "dbg" not in instruction.metadata and isinstance(instruction, instructions.CallInstr):
                         instruction.metadata["dbg"] = location
         return
-    place = _wrapped(function)
-    if place is not None:
-        # There are wrappers of wrappers.
-        remember(function.name, place)
-        lines = begin(module, place.path)
-        subprogram = lines.subprogram(function, place.name, place.linkage, place.path, place.line)
-        location = lines.location(subprogram, place.statement or place.line)
+    wrapped = _find_wrapped_function(function)
+    if wrapped is not None:
+        # A wrapper may have wrappers, too.
+        remember(function.name, wrapped)
+        lines = ensure_lines(module, wrapped.path)
+        subprogram = lines.subprogram(function, wrapped.name, wrapped.linkage, wrapped.path, wrapped.line)
+        location = lines.location(subprogram, wrapped.statement or wrapped.line)
         for block in function.blocks:
             for instruction in block.instructions:
                 instruction.metadata.setdefault("dbg", location)
 
 
-def _calls(function: Any) -> Iterator[Any]:
-    return (i for b in function.blocks for i in b.instructions if isinstance(i, instructions.CallInstr))
+def _call_instructions(function: Any) -> Iterator[Any]:
+    return (
+        instruction
+        for block in function.blocks
+        for instruction in block.instructions
+        if isinstance(instruction, instructions.CallInstr)
+    )
 
 
-def _wrapped(function: Any) -> Optional[Place]:
-    """Whom a function is a wrapper of; `None` if it is none."""
-    shown = next((shown for prefix, shown in _PREFIXES if function.name.startswith(prefix)), None)
-    names = [str(getattr(call.callee, "name", "")) for call in _calls(function)]
-    if shown == "kernel::":
-        # `.kernel.NUMBER_NAME` hands the function to Numba's threads.
+def _find_wrapped_function(function: Any) -> Optional[WrappedFunction]:
+    """Returns the function that a wrapper is for; `None` if the function is not a wrapper."""
+    kind = next((kind for prefix, kind in _PREFIXES if function.name.startswith(prefix)), None)
+    names = [str(getattr(call.callee, "name", "")) for call in _call_instructions(function)]
+    if kind == "kernel::":
+        # `.kernel.NUMBER_NAME` passes the function to Numba's threads.
         names.append(function.name.partition("_")[2])
     for name in names:
-        place = _places.get(name)
-        if place is not None:
-            shown = shown or ""
-            # Those for C are seldom on a stack.
-            known = place.linkage if shown != "cfunc::" else ""
-            linkage = shown + known if known else ""
-            statement = place.statement if shown in _LOOPS else 0
-            return place._replace(name=shown + place.name, linkage=linkage, statement=statement)
-    # A kernel from the cache, or one that is compiled with debug information of Numba's.
-    if shown in ("gufunc::", "ufunc::") and not config.DEBUGINFO_DEFAULT:
-        return Place(shown + "kernel", function.name, _UNKNOWN, 0)
+        wrapped = _functions.get(name)
+        if wrapped is not None:
+            kind = kind or ""
+            # Wrappers for C are rarely on a stack.
+            base_linkage = wrapped.linkage if kind != "cfunc::" else ""
+            linkage = kind + base_linkage if base_linkage else ""
+            statement = wrapped.statement if kind in _LOOPS else 0
+            return wrapped._replace(name=kind + wrapped.name, linkage=linkage, statement=statement)
+    # A kernel from the cache, or one that is compiled with Numba's own debug information.
+    if kind in ("gufunc::", "ufunc::") and not config.DEBUGINFO_DEFAULT:
+        return WrappedFunction(kind + "kernel", function.name, _UNKNOWN, 0)
     return None
 

@@ -1,8 +1,8 @@
 # mypy: ignore-errors
-# No annotations: any Python may come by here, also one of version 2, and must see nothing that it does not understand.
-"""Runs at the start of a Python below ``jitlisten run``: switches line tables for Numba on, or coverage below
-``jitlisten coverage``, takes itself out of the way, and calls the ``sitecustomize`` that would have run otherwise. Says
-nothing, whatever happens.
+# No annotations: any Python may execute this file, even version 2, and must be able to parse it.
+"""Start-up hook of Python processes under ``jitlisten run`` and ``jitlisten coverage``. It enables line tables for
+Numba, or coverage, removes itself from the path, and calls the ``sitecustomize`` that would have run otherwise. It
+never prints anything.
 """
 
 import os
@@ -11,30 +11,30 @@ import sys
 _HERE = os.path.dirname(os.path.abspath(__file__))
 
 
-def _take_away():
-    """Removes this directory from the path; returns what ``jitlisten run`` has said."""
-    sys.path[:] = [place for place in sys.path if place != _HERE]
+def _remove_from_path():
+    """Removes this directory from the path; returns the settings from ``jitlisten run``."""
+    sys.path[:] = [directory for directory in sys.path if directory != _HERE]
     sys.path_importer_cache.pop(_HERE, None)
-    said = os.environ.get("JITLISTEN_RUN", "")
-    if said.split(":")[0].split("+")[0] != "children" and not os.environ.get("JITLISTEN_COVERAGE"):
-        # capi/src/give_back.rs has given the rest back.
-        places = os.environ.get("PYTHONPATH", "").split(os.pathsep)
-        left = [place for place in places if place != _HERE]
-        if len(left) != len(places):
-            if left:
-                os.environ["PYTHONPATH"] = os.pathsep.join(left)
+    settings = os.environ.get("JITLISTEN_RUN", "")
+    if settings.split(":")[0].split("+")[0] != "children" and not os.environ.get("JITLISTEN_COVERAGE"):
+        # capi/src/give_back.rs has restored the other variables.
+        directories = os.environ.get("PYTHONPATH", "").split(os.pathsep)
+        remaining = [directory for directory in directories if directory != _HERE]
+        if len(remaining) != len(directories):
+            if remaining:
+                os.environ["PYTHONPATH"] = os.pathsep.join(remaining)
             else:
                 del os.environ["PYTHONPATH"]
         os.environ.pop("JITLISTEN_RUN", None)
-    return said
+    return settings
 
 
-def _load(name, places):
-    """The module of that name that is found there, executed; None if there is none."""
-    # `importlib.machinery` imports modules that the program may have one of its own instead of.
+def _load(name, directories):
+    """Loads and executes the module ``name`` from ``directories``; returns None if it does not exist."""
+    # Importing `importlib.machinery` would import modules that the program may have its own versions of.
     from _frozen_importlib_external import PathFinder
 
-    spec = PathFinder.find_spec(name, places)
+    spec = PathFinder.find_spec(name, directories)
     if spec is None or spec.loader is None:
         return None
     module = type(sys)(name)
@@ -44,24 +44,24 @@ def _load(name, places):
     module.__package__ = spec.parent
     if spec.submodule_search_locations is not None:
         module.__path__ = spec.submodule_search_locations
-    before = sys.modules.get(name)
+    previous_module = sys.modules.get(name)
     sys.modules[name] = module
     try:
         spec.loader.exec_module(module)
     except BaseException:
-        if before is None:
+        if previous_module is None:
             del sys.modules[name]
         else:
-            sys.modules[name] = before
+            sys.modules[name] = previous_module
         raise
     return module
 
 
-class _UntilNumba(object):
-    """A finder that switches lines on when Numba is looked for. Until then nothing is imported: a script's own `json.py`
-    or `types.py` comes before those of the standard library only if nobody has imported these."""
+class _NumbaFinder(object):
+    """Finder that enables line tables when Numba is imported. Until then it imports nothing: a script's own `json.py`
+    or `types.py` shadows that of the standard library only if it is imported first."""
 
-    #: `jitlisten._lines` looks for it.
+    #: `jitlisten._lines` recognises the finder by this attribute.
     starts_jitlisten_lines = True
 
     def __init__(self):
@@ -72,10 +72,10 @@ class _UntilNumba(object):
             return None
         try:
             sys.meta_path.remove(self)
-        except ValueError:  # another thread was faster
+        except ValueError:  # another thread has already removed it
             return None
         self.start()
-        # The finders that wait for Numba's modules come first now.
+        # Finders that wait for Numba's modules are first in the list now.
         for finder in list(sys.meta_path):
             find = getattr(finder, "find_spec", None)
             spec = find(name, path, target) if find is not None else None
@@ -85,7 +85,7 @@ class _UntilNumba(object):
 
     def start(self):
         try:
-            # This Python may be another than the one jitlisten is installed in.
+            # This Python may not be the one that jitlisten is installed in.
             if "jitlisten" not in sys.modules:
                 _load("jitlisten", [os.path.dirname(os.path.dirname(_HERE))])
             from jitlisten import _compilations as compilations
@@ -98,20 +98,20 @@ class _UntilNumba(object):
             pass
 
 
-def _lines(said):
-    words = said.split(":")[0].split("+")
-    if sys.version_info < (3, 8) or "lines" not in words:
+def _enable_lines(settings):
+    features = settings.split(":")[0].split("+")
+    if sys.version_info < (3, 8) or "lines" not in features:
         return
-    # After a Python that was started with -I or -E, its children get here without the library.
-    if words == ["lines"] and said != "lines:%d" % os.getpid():
+    # Children of a Python that was started with -I or -E run this file without the library.
+    if features == ["lines"] and settings != "lines:%d" % os.getpid():
         return
     if "numba" in sys.modules:
-        _UntilNumba().start()
+        _NumbaFinder().start()
     else:
-        sys.meta_path.insert(0, _UntilNumba())
+        sys.meta_path.insert(0, _NumbaFinder())
 
 
-def _coverage():
+def _enable_coverage():
     if sys.version_info < (3, 8) or not os.environ.get("JITLISTEN_COVERAGE"):
         return
     try:
@@ -124,8 +124,8 @@ def _coverage():
         pass
 
 
-_lines(_take_away())
-_coverage()
+_enable_lines(_remove_from_path())
+_enable_coverage()
 if sys.version_info >= (3, 4) and _load("sitecustomize", sys.path) is None:
-    # As without this file; `site` ignores it.
+    # Same result as without this file; `site` ignores the exception.
     raise ImportError("No module named 'sitecustomize'", name="sitecustomize")

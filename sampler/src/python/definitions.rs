@@ -1,38 +1,38 @@
-//! Code objects that handlers met for the first time: a ring of all threads, read by the writer.
+//! Definitions of code objects that handlers see for the first time: one ring for all threads, read by the writer.
 //!
 //! ```text
-//!   word 0: words << 1 | 1, when the rest is there     1: number     2: time
-//!   3: first line | bytes of the line table << 32      4, 5: name, file: bytes of each, and its `state` << 32
-//!   6..: name, file, line table, each from a whole word on
+//!   word 0: words << 1 | 1 once the record is complete     1: number     2: time
+//!   3: first line | line table bytes << 32                 4, 5: name, file: size in bytes | `state` << 32
+//!   6..: name, file, line table, each starting at a whole word
 //! ```
-//! Unused words are zero. A record that a thread is still writing delays the following records, and the samples that
-//! need them.
+//! Unused words are zero. An incomplete record delays the following records, and the samples that need them.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Words of the ring.
-const RING: usize = 1 << 16;
-/// Of one record.
-const MOST: u64 = 1 << 13;
-const HEAD: u64 = 6;
+/// Size of the ring in words.
+const RING_WORDS: usize = 1 << 16;
+/// Limit for one record.
+const MAX_RECORD_WORDS: u64 = 1 << 13;
+/// Words before the pieces of a record.
+const HEADER_WORDS: u64 = 6;
 
-static WORDS: [AtomicU64; RING] = [const { AtomicU64::new(0) }; RING];
-static WRITTEN: AtomicU64 = AtomicU64::new(0);
-static READ: AtomicU64 = AtomicU64::new(0);
+static WORDS: [AtomicU64; RING_WORDS] = [const { AtomicU64::new(0) }; RING_WORDS];
+static WRITE_POSITION: AtomicU64 = AtomicU64::new(0);
+static READ_POSITION: AtomicU64 = AtomicU64::new(0);
 
-/// A piece of a record.
+/// A part of a record, in the interpreter's memory.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Piece {
-    /// The bytes in the interpreter's memory.
+    /// Address of the bytes.
     pub(super) address: u64,
     pub(super) size: u32,
-    /// How characters are stored, where it is text.
+    /// Bytes per character, if it is text.
     pub(super) state: u32,
 }
 
-/// A code object in the words of a handler.
+/// A code object that a handler defines.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Found {
+pub(super) struct CodeObject {
     pub(super) number: u64,
     pub(super) time: u64,
     pub(super) first_line: u32,
@@ -41,7 +41,7 @@ pub(super) struct Found {
     pub(super) lines: Piece,
 }
 
-/// A code object as the writer gets it.
+/// A code object's definition as the writer reads it.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub(super) struct Definition {
     pub(super) number: u64,
@@ -52,28 +52,28 @@ pub(super) struct Definition {
     pub(super) lines: Vec<u8>,
 }
 
-fn place(position: u64) -> &'static AtomicU64 {
-    WORDS.get(position as usize % RING).unwrap_or(&WORDS[0])
+fn ring_word(position: u64) -> &'static AtomicU64 {
+    WORDS.get(position as usize % RING_WORDS).unwrap_or(&WORDS[0])
 }
 
-fn words_of(piece: Piece) -> u64 {
+fn piece_words(piece: Piece) -> u64 {
     u64::from(piece.size).div_ceil(8)
 }
 
-/// Words that one record may have.
+/// Reserves contiguous space for a record. Returns its position; `None` if the ring is full.
 fn reserve(words: u64) -> Option<u64> {
-    // A few attempts: others may be at it.
+    // Several attempts: other threads may reserve space at the same time.
     for _ in 0..16 {
-        let start = WRITTEN.load(Ordering::Relaxed);
-        let to_end = RING as u64 - start % RING as u64;
-        let padding = if to_end < words { to_end } else { 0 };
-        if start + padding + words - READ.load(Ordering::Acquire) > RING as u64 {
+        let start = WRITE_POSITION.load(Ordering::Relaxed);
+        let words_to_end = RING_WORDS as u64 - start % RING_WORDS as u64;
+        let padding = if words_to_end < words { words_to_end } else { 0 };
+        if start + padding + words - READ_POSITION.load(Ordering::Acquire) > RING_WORDS as u64 {
             return None;
         }
         let end = start + padding + words;
-        if WRITTEN.compare_exchange(start, end, Ordering::AcqRel, Ordering::Relaxed).is_ok() {
+        if WRITE_POSITION.compare_exchange(start, end, Ordering::AcqRel, Ordering::Relaxed).is_ok() {
             if padding != 0 {
-                place(start).store(padding << 1 | 1, Ordering::Release);
+                ring_word(start).store(padding << 1 | 1, Ordering::Release);
             }
             return Some(start + padding);
         }
@@ -81,79 +81,81 @@ fn reserve(words: u64) -> Option<u64> {
     None
 }
 
-/// Writes a record. `copy` copies bytes to an address; where it cannot, the piece is empty. `None`: there is no space.
-pub(super) fn write(found: &Found, mut copy: impl FnMut(u64, *mut u8, usize) -> bool) -> Option<()> {
-    let pieces = [found.name, found.file, found.lines];
-    let words = HEAD + pieces.into_iter().map(words_of).sum::<u64>();
-    if words > MOST {
+/// Writes a record. `copy` copies bytes to an address and may fail; the record then has no number. `None` if that
+/// happens, or there is no space.
+pub(super) fn write(code_object: &CodeObject, mut copy: impl FnMut(u64, *mut u8, usize) -> bool) -> Option<()> {
+    let pieces = [code_object.name, code_object.file, code_object.lines];
+    let words = HEADER_WORDS + pieces.into_iter().map(piece_words).sum::<u64>();
+    if words > MAX_RECORD_WORDS {
         return None;
     }
     let start = reserve(words)?;
     let head = [
-        found.number,
-        found.time,
-        u64::from(found.first_line) | u64::from(found.lines.size) << 32,
-        u64::from(found.name.size) | u64::from(found.name.state) << 32,
-        u64::from(found.file.size) | u64::from(found.file.state) << 32,
+        code_object.number,
+        code_object.time,
+        u64::from(code_object.first_line) | u64::from(code_object.lines.size) << 32,
+        u64::from(code_object.name.size) | u64::from(code_object.name.state) << 32,
+        u64::from(code_object.file.size) | u64::from(code_object.file.state) << 32,
     ];
-    for (at, word) in (1..).zip(head) {
-        place(start + at).store(word, Ordering::Relaxed);
+    for (position, word) in (1..).zip(head) {
+        ring_word(start + position).store(word, Ordering::Relaxed);
     }
-    let mut at = start + HEAD;
+    let mut position = start + HEADER_WORDS;
     let mut is_whole = true;
     for piece in pieces {
-        is_whole &= copy(piece.address, place(at).as_ptr().cast(), piece.size as usize);
-        at += words_of(piece);
+        is_whole &= copy(piece.address, ring_word(position).as_ptr().cast(), piece.size as usize);
+        position += piece_words(piece);
     }
     if !is_whole {
-        // Number 0 is never asked for.
-        place(start + 1).store(0, Ordering::Relaxed);
+        // Number 0 is never looked up.
+        ring_word(start + 1).store(0, Ordering::Relaxed);
     }
-    place(start).store(words << 1 | 1, Ordering::Release);
+    ring_word(start).store(words << 1 | 1, Ordering::Release);
     is_whole.then_some(())
 }
 
-/// Forgets everything, also what a thread of the parent has begun. While no handler writes.
+/// Clears the ring, including a record that a thread of the parent has begun. Only call while no handler writes.
 pub(super) fn clear() {
-    let (start, end) = (READ.load(Ordering::Acquire), WRITTEN.load(Ordering::Acquire));
-    (start..end).for_each(|at| place(at).store(0, Ordering::Relaxed));
-    READ.store(end, Ordering::Release);
+    let (start, end) = (READ_POSITION.load(Ordering::Acquire), WRITE_POSITION.load(Ordering::Acquire));
+    (start..end).for_each(|position| ring_word(position).store(0, Ordering::Relaxed));
+    READ_POSITION.store(end, Ordering::Release);
 }
 
-/// Takes out what is there. For the one writer.
-pub(super) fn take(mut each: impl FnMut(Definition)) {
+/// Reads and removes all complete records. Only for the writer.
+pub(super) fn drain(mut visit: impl FnMut(Definition)) {
     loop {
-        let start = READ.load(Ordering::Relaxed);
-        let head = place(start).load(Ordering::Acquire);
-        if head & 1 == 0 || WRITTEN.load(Ordering::Acquire) == start {
+        let start = READ_POSITION.load(Ordering::Relaxed);
+        let head = ring_word(start).load(Ordering::Acquire);
+        if head & 1 == 0 || WRITE_POSITION.load(Ordering::Acquire) == start {
             return;
         }
-        let words = (head >> 1).clamp(1, RING as u64);
-        if words >= HEAD
-            && let Some(definition) = read(start, words).filter(|definition| definition.number != 0)
+        let words = (head >> 1).clamp(1, RING_WORDS as u64);
+        if words >= HEADER_WORDS
+            && let Some(definition) = read_record(start, words).filter(|definition| definition.number != 0)
         {
-            each(definition);
+            visit(definition);
         }
-        for at in 0..words {
-            place(start + at).store(0, Ordering::Relaxed);
+        for index in 0..words {
+            ring_word(start + index).store(0, Ordering::Relaxed);
         }
-        READ.store(start + words, Ordering::Release);
+        READ_POSITION.store(start + words, Ordering::Release);
     }
 }
 
-fn read(start: u64, words: u64) -> Option<Definition> {
-    let word = |at: u64| place(start + at).load(Ordering::Relaxed);
-    let half = |at: u64| (word(at) as u32, (word(at) >> 32) as u32);
-    let ((first_line, lines), (name, name_state), (file, file_state)) = (half(3), half(4), half(5));
-    let mut at = HEAD;
+fn read_record(start: u64, words: u64) -> Option<Definition> {
+    let word = |index: u64| ring_word(start + index).load(Ordering::Relaxed);
+    let read_halves = |index: u64| (word(index) as u32, (word(index) >> 32) as u32);
+    let ((first_line, lines), (name, name_state), (file, file_state)) =
+        (read_halves(3), read_halves(4), read_halves(5));
+    let mut index = HEADER_WORDS;
     let mut piece = |size: u32| {
-        let end = at + u64::from(size).div_ceil(8);
+        let end = index + u64::from(size).div_ceil(8);
         if end > words {
             return None;
         }
-        let mut bytes: Vec<u8> = (at..end).flat_map(|at| word(at).to_ne_bytes()).collect();
+        let mut bytes: Vec<u8> = (index..end).flat_map(|index| word(index).to_ne_bytes()).collect();
         bytes.truncate(size as usize);
-        at = end;
+        index = end;
         Some(bytes)
     };
     Some(Definition {
@@ -175,20 +177,20 @@ mod tests {
     }
 
     fn copy(from: u64, to: *mut u8, size: usize) -> bool {
-        // SAFETY: of the test's own bytes, to the ring, which has so many.
+        // SAFETY: copies the test's own bytes to the ring, which has space for them.
         unsafe { std::ptr::copy_nonoverlapping(from as *const u8, to, size) };
         true
     }
 
     #[test]
     fn records_come_out_as_they_went_in_and_a_full_ring_says_so() {
-        let _alone = crate::slot::alone();
+        let _lock = crate::slot::lock_for_test();
         clear();
         let (name, file, lines) = (b"outer.<locals>.inner", b"/tmp/a.py", vec![7_u8; 3001]);
         let mut number = 1;
         for _ in 0..5 {
             let first = number;
-            let found = |number| Found {
+            let code_object = |number| CodeObject {
                 number,
                 time: 5,
                 first_line: 12,
@@ -196,22 +198,22 @@ mod tests {
                 file: piece(file, 2),
                 lines: piece(&lines, 0),
             };
-            while write(&found(number), copy).is_some() {
+            while write(&code_object(number), copy).is_some() {
                 number += 1;
             }
             assert!(number - first > 150);
-            let mut next = first;
-            take(|definition| {
-                assert_eq!((definition.number, definition.first_line, definition.time), (next, 12, 5));
+            let mut expected = first;
+            drain(|definition| {
+                assert_eq!((definition.number, definition.first_line, definition.time), (expected, 12, 5));
                 assert_eq!(definition.name, (1, name.to_vec()));
                 assert_eq!((definition.file, definition.lines), ((2, file.to_vec()), lines.clone()));
-                next += 1;
+                expected += 1;
             });
-            assert_eq!(next, number);
+            assert_eq!(expected, number);
         }
-        // Bytes that are not there any more.
-        let gone = Found { number, name: piece(name, 1), ..Found::default() };
-        assert_eq!(write(&gone, |_, _, _| false), None);
-        take(|_| panic!("it has no number"));
+        // Bytes that have become unreadable.
+        let unreadable = CodeObject { number, name: piece(name, 1), ..CodeObject::default() };
+        assert_eq!(write(&unreadable, |_, _, _| false), None);
+        drain(|_| panic!("it has no number"));
     }
 }

@@ -1,56 +1,64 @@
-//! Recognises the native frames that are evaluators, in the handler.
+//! Recognizes native frames that are evaluators. Runs in the handler.
 
 #![forbid(unsafe_code)]
 
-use super::frames::{self, Walked};
+use super::frames::{self, WalkSummary};
 use super::interpreter::{self, Interpreter};
 use crate::slot::Slot;
 
-/// Of one sample.
+/// Python frames of one sample, and the anchors that are not yet matched.
 pub(crate) struct Evaluators<'a> {
     interpreter: Option<&'static Interpreter>,
     anchors: &'a [u64],
-    /// Of the native frame before: its code, and where the stack was in it.
-    address: u64,
-    stack: u64,
-    pub(crate) walked: Walked,
+    /// Code address of the previous native frame.
+    previous_address: u64,
+    /// Stack pointer in the previous native frame.
+    previous_stack: u64,
+    pub(crate) walked: WalkSummary,
 }
 
 impl<'a> Evaluators<'a> {
-    /// Reads the frames of the interpreter, `most` at most, in the thread whose slot it is: at `time`: `put` gets the
-    /// word of each.
-    pub(crate) fn look(
+    /// Reads the Python frames, at most `max_frames`, of the slot's thread, which must be the caller. `put` gets a word
+    /// for each.
+    pub(crate) fn read(
         slot: &Slot,
         time: u64,
         anchors: &'a mut [u64],
-        most: u64,
+        max_frames: u64,
         put: impl FnMut(u64),
     ) -> Evaluators<'a> {
-        let none = Evaluators { interpreter: None, anchors: &[], address: 0, stack: 0, walked: Walked::default() };
-        let Some(interpreter) = interpreter::published() else { return none };
+        let no_frames = Evaluators {
+            interpreter: None,
+            anchors: &[],
+            previous_address: 0,
+            previous_stack: 0,
+            walked: WalkSummary::default(),
+        };
+        let Some(interpreter) = interpreter::published() else { return no_frames };
         let state = interpreter.thread_state(slot);
         if state == 0 {
-            return none;
+            return no_frames;
         }
-        let most = most.min(frames::MOST_FRAMES);
-        let walked = frames::walk(interpreter, state, time, most, anchors, put);
+        let max_frames = max_frames.min(frames::MAX_PYTHON_FRAMES);
+        let walked = frames::walk(interpreter, state, time, max_frames, anchors, put);
         let anchors = anchors.get(..walked.anchors).unwrap_or_default();
-        Evaluators { interpreter: Some(interpreter), anchors, address: 0, stack: 0, walked }
+        Evaluators { interpreter: Some(interpreter), anchors, previous_address: 0, previous_stack: 0, walked }
     }
 
-    /// How many evaluators the native frame before this one was, in which the stack is there. A stack grows downwards,
-    /// so what an evaluator has on it lies between.
-    pub(crate) fn before(&mut self, address: u64, stack: u64) -> usize {
-        let passed = self.anchors.iter().take_while(|anchor| **anchor < stack).count();
-        let (now, rest) = self.anchors.split_at(passed);
-        let found = now.iter().filter(|anchor| **anchor >= self.stack && self.stack != 0).count();
-        let is_evaluator = self.interpreter.is_some_and(|interpreter| interpreter.has_code(self.address));
-        (self.anchors, self.address, self.stack) = (rest, address, stack);
-        if is_evaluator { found } else { 0 }
+    /// Returns the number of evaluators that the previous native frame was; `stack` is the stack pointer in this frame.
+    /// The stack grows downwards, so the previous frame's data lies between the two stack pointers.
+    pub(crate) fn count_before(&mut self, address: u64, stack: u64) -> usize {
+        let passed_count = self.anchors.iter().take_while(|anchor| **anchor < stack).count();
+        let (passed_anchors, rest) = self.anchors.split_at(passed_count);
+        let count =
+            passed_anchors.iter().filter(|anchor| **anchor >= self.previous_stack && self.previous_stack != 0).count();
+        let is_evaluator = self.interpreter.is_some_and(|interpreter| interpreter.has_code(self.previous_address));
+        (self.anchors, self.previous_address, self.previous_stack) = (rest, address, stack);
+        if is_evaluator { count } else { 0 }
     }
 
-    /// Whether the code there is an evaluator's, where evaluators leave nothing on the stack.
-    pub(crate) fn is_at(&self, address: u64) -> bool {
+    /// True if the code is an evaluator's, in releases where evaluators leave no anchors.
+    pub(crate) fn is_evaluator_at(&self, address: u64) -> bool {
         self.interpreter.is_some_and(|interpreter| interpreter.is_evaluator(address))
     }
 }

@@ -1,9 +1,9 @@
-//! The writer's side: definitions of handlers become functions of images, and words of frames become addresses in them.
+//! The writer's side of Python frames: turns definitions into functions of images, and frame words into addresses in
+//! them.
 //!
-//! Images lie at addresses that no process has: behind the end of user space of x86_64 with four levels of tables and
-//! of AArch64, and below what a program that reads them with JavaScript can count to. An image is written anew when
-//! functions come to it, until it is full; a code object that says the same as one before it is the same function,
-//! wherever it lies.
+//! Images lie at addresses where no process has memory: above the user space of x86_64 with four-level paging and of
+//! AArch64, and below the largest integer that JavaScript represents exactly. An image is rewritten as functions are
+//! added, until it is full. Code objects with the same contents are one function, whatever their addresses.
 
 #![forbid(unsafe_code)]
 
@@ -16,59 +16,64 @@ use std::sync::Arc;
 use jitlisten_files::OwnDirectory;
 
 use super::definitions::{self, Definition};
-use super::frames::{UNNAMED, Word};
-use super::image::{self, Function, LINE, TEXT};
+use super::frames::{FrameWord, UNNAMED_CODE};
+use super::image::{self, Function, LINE_BYTES, TEXT_OFFSET};
 use super::{known, lines, text};
 use crate::perf_data::Mapping;
 
-/// Where the first image lies.
-const BASE: u64 = 1 << 52;
-/// Between two images.
-const STRIDE: u64 = 1 << 28;
-/// Functions of one image; all of it is written again for each that comes.
-const MOST_FUNCTIONS: usize = 256;
-/// Numbers that are remembered before those are forgotten that no handler can use.
-const MOST_NUMBERS: usize = 1 << 16;
-/// Functions that are known again by what they say.
-const MOST_KNOWN: usize = 1 << 17;
+/// Address of the first image.
+const IMAGE_BASE: u64 = 1 << 52;
+/// Distance between two images.
+const IMAGE_STRIDE: u64 = 1 << 28;
+/// Limit for the functions of one image: each added function rewrites all of it.
+const MAX_FUNCTIONS_PER_IMAGE: usize = 256;
+/// Number of code object numbers above which unused ones are forgotten.
+const MAX_NUMBERS: usize = 1 << 16;
+/// Limit for functions that are recognized by their contents.
+const MAX_KNOWN_FUNCTIONS: usize = 1 << 17;
 
-/// Whether an address is a frame of the interpreter's.
+/// True if the address is a Python frame.
 pub(super) fn is_in_image(address: u64) -> bool {
-    address >= BASE
+    address >= IMAGE_BASE
 }
 
-/// Where a code object's function is.
+/// The location of a code object's function in an image.
 #[derive(Debug)]
-struct Placed {
+struct PlacedFunction {
     start: u64,
-    /// From which instruction on, which of its lines.
+    /// Pairs of first instruction and line index in the function, sorted.
     runs: Vec<(u64, u32)>,
 }
 
-impl Placed {
+impl PlacedFunction {
     fn address(&self, instruction: u64) -> u64 {
-        let after = self.runs.partition_point(|(from, _)| *from <= instruction);
-        let line = after.checked_sub(1).and_then(|at| self.runs.get(at)).map_or(0, |(_, line)| u64::from(*line));
-        // In the middle: a reader may go back from it by one.
-        self.start + line * LINE + LINE / 2
+        let index = self.runs.partition_point(|(from, _)| *from <= instruction);
+        let line =
+            index.checked_sub(1).and_then(|run_index| self.runs.get(run_index)).map_or(0, |(_, line)| u64::from(*line));
+        // The middle of a line's bytes: a reader may subtract one from a return address.
+        self.start + line * LINE_BYTES + LINE_BYTES / 2
     }
 }
 
-/// See the module's head.
+/// The Python functions of a recording, and their images.
 #[derive(Debug)]
 pub(crate) struct Functions {
     minor: u8,
     directory: PathBuf,
-    /// The name of this process's files, without their numbers.
+    /// File name of this process's images, without the number.
     stem: String,
+    /// Functions by code object number.
     working_directory: PathBuf,
-    numbers: BTreeMap<u64, Arc<Placed>>,
-    known: BTreeMap<u64, Arc<Placed>>,
+    numbers: BTreeMap<u64, Arc<PlacedFunction>>,
+    /// Functions by a hash of their contents.
+    by_contents: BTreeMap<u64, Arc<PlacedFunction>>,
+    /// Functions of the current image.
     functions: Vec<Function>,
     image: u64,
     is_written: bool,
-    /// When the first function came that no mapping is of yet.
-    since: u64,
+    /// Definition time of the first function that no mapping covers; 0 if none.
+    unmapped_since: u64,
+    /// Size of the part of the image that mappings cover.
     mapped: u64,
 }
 
@@ -80,44 +85,49 @@ impl Functions {
             stem: format!("python-{}-{:x}", std::process::id(), crate::clock::monotonic()),
             working_directory: std::env::current_dir().unwrap_or_default(),
             numbers: BTreeMap::new(),
-            known: BTreeMap::new(),
+            by_contents: BTreeMap::new(),
             functions: Vec::new(),
             image: 0,
             is_written: true,
-            since: 0,
+            unmapped_since: 0,
             mapped: 0,
         };
-        functions.put(&Definition { number: UNNAMED, name: (1, b"[unnamed]".to_vec()), ..Definition::default() });
+        functions.add_definition(&Definition {
+            number: UNNAMED_CODE,
+            name: (1, b"[unnamed]".to_vec()),
+            ..Definition::default()
+        });
         functions
     }
 
-    /// Takes what handlers have defined. What is to be mapped is handed to `mapping`, with since when.
-    pub(crate) fn take(&mut self, mut mapping: impl FnMut(u64, Mapping)) {
-        definitions::take(|definition| {
-            if self.functions.len() >= MOST_FUNCTIONS {
-                self.map(&mut mapping);
-                self.write_and_begin();
+    /// Reads the definitions that handlers have written. Passes each new mapping and its start time to `mapping`.
+    pub(crate) fn take_definitions(&mut self, mut mapping: impl FnMut(u64, Mapping)) {
+        definitions::drain(|definition| {
+            if self.functions.len() >= MAX_FUNCTIONS_PER_IMAGE {
+                self.emit_mapping(&mut mapping);
+                self.start_next_image();
             }
-            self.put(&definition);
+            self.add_definition(&definition);
         });
-        self.map(&mut mapping);
-        if self.numbers.len() > MOST_NUMBERS {
-            self.forget();
+        self.emit_mapping(&mut mapping);
+        if self.numbers.len() > MAX_NUMBERS {
+            self.forget_unused_numbers();
         }
     }
 
-    fn map(&mut self, mapping: &mut impl FnMut(u64, Mapping)) {
+    /// Emits a mapping of the part of the image that has none.
+    fn emit_mapping(&mut self, mapping: &mut impl FnMut(u64, Mapping)) {
         let end = self.size();
         if end <= self.mapped {
             return;
         }
-        let start = BASE + self.image * STRIDE;
+        let start = IMAGE_BASE + self.image * IMAGE_STRIDE;
         let path = self.directory.join(self.file_name()).into_os_string().into_encoded_bytes();
-        let (start, offset) = (start + self.mapped, TEXT + self.mapped);
-        let end = BASE + self.image * STRIDE + end;
-        mapping(self.since, Mapping { start, end, offset, device: (0, 0), inode: 0, build_id: None, path });
+        let (start, offset) = (start + self.mapped, TEXT_OFFSET + self.mapped);
+        let end = IMAGE_BASE + self.image * IMAGE_STRIDE + end;
+        mapping(self.unmapped_since, Mapping { start, end, offset, device: (0, 0), inode: 0, build_id: None, path });
         self.mapped = self.size();
-        self.since = 0;
+        self.unmapped_since = 0;
     }
 
     fn size(&self) -> u64 {
@@ -128,49 +138,49 @@ impl Functions {
         format!("{}-{}.so", self.stem, self.image)
     }
 
-    fn write_and_begin(&mut self) {
-        // Of a full disk the recording itself says so.
+    fn start_next_image(&mut self) {
+        // On a full disk, writing the recording fails as well and reports it.
         let _ = self.write();
         self.functions.clear();
         self.image += 1;
         self.mapped = 0;
     }
 
-    /// Writes what is not in the file yet, if a mapping of it is known. To be done before a sample is that needs it.
+    /// Writes the image if it has new, mapped functions. Call this before writing a sample that refers to them.
     ///
     /// # Errors
-    /// When it cannot be written.
+    /// If the file cannot be written.
     pub(crate) fn write(&mut self) -> io::Result<()> {
         if self.is_written || self.mapped == 0 {
             return Ok(());
         }
         self.is_written = true;
-        let Some(bytes) = self.encoded() else { return Err(io::Error::other("an image is refused")) };
+        let Some(bytes) = self.encode_image() else { return Err(io::Error::other("an image is refused")) };
         OwnDirectory::create(&self.directory)?.write(self.file_name(), &bytes)
     }
 
-    /// The newest image's bytes.
-    pub(super) fn encoded(&self) -> Option<Vec<u8>> {
+    /// Encodes the current image.
+    pub(super) fn encode_image(&self) -> Option<Vec<u8>> {
         image::encode(&self.functions)
     }
 
-    fn put(&mut self, definition: &Definition) {
-        let key = key(definition);
-        let placed = match self.known.get(&key) {
+    fn add_definition(&mut self, definition: &Definition) {
+        let key = definition_key(definition);
+        let placed = match self.by_contents.get(&key) {
             Some(placed) => Arc::clone(placed),
             None => {
-                let placed = Arc::new(self.place(definition));
-                if self.known.len() >= MOST_KNOWN {
-                    self.known.clear();
+                let placed = Arc::new(self.place_function(definition));
+                if self.by_contents.len() >= MAX_KNOWN_FUNCTIONS {
+                    self.by_contents.clear();
                 }
-                self.known.insert(key, Arc::clone(&placed));
+                self.by_contents.insert(key, Arc::clone(&placed));
                 placed
             }
         };
         self.numbers.insert(definition.number, placed);
     }
 
-    fn place(&mut self, definition: &Definition) -> Placed {
+    fn place_function(&mut self, definition: &Definition) -> PlacedFunction {
         let runs = lines::runs(self.minor, definition.first_line, &definition.lines);
         let mut lines: Vec<u32> = runs.iter().map(|(_, line)| *line).collect();
         lines.sort_unstable();
@@ -181,38 +191,39 @@ impl Functions {
         let file = self.absolute(text::decode(definition.file.0, &definition.file.1));
         self.functions.push(Function { name, file, start, lines });
         self.is_written = false;
-        if self.since == 0 {
-            self.since = definition.time;
+        if self.unmapped_since == 0 {
+            self.unmapped_since = definition.time;
         }
-        Placed { start: BASE + self.image * STRIDE + start, runs }
+        PlacedFunction { start: IMAGE_BASE + self.image * IMAGE_STRIDE + start, runs }
     }
 
-    /// A script's name may be as it was given, before 3.9.
+    /// Makes a script's path absolute: before 3.9 it may be as given on the command line.
     fn absolute(&self, file: String) -> String {
         let path = self.working_directory.join(&file);
         if file.starts_with(['/', '<']) || !path.is_file() { file } else { path.to_string_lossy().into_owned() }
     }
 
-    /// Numbers that no handler uses any more. The newest may be in a ring still.
-    fn forget(&mut self) {
-        let used = known::numbers();
-        let newest = self.numbers.keys().rev().nth(MOST_NUMBERS / 4).copied().unwrap_or(0);
-        self.numbers.retain(|number, _| *number == UNNAMED || *number >= newest || used.contains(number));
+    /// Forgets numbers that no handler uses any more. The newest ones may still be in a ring.
+    fn forget_unused_numbers(&mut self) {
+        let used_numbers = known::used_numbers();
+        let oldest_kept = self.numbers.keys().rev().nth(MAX_NUMBERS / 4).copied().unwrap_or(0);
+        self.numbers
+            .retain(|number, _| *number == UNNAMED_CODE || *number >= oldest_kept || used_numbers.contains(number));
     }
 
-    /// The address of a frame; `None` while its code object is not defined.
+    /// Returns the address of a frame; `None` until its code object is defined.
     pub(crate) fn address(&self, word: u64) -> Option<u64> {
-        let word = Word::decode(word)?;
+        let word = FrameWord::decode(word)?;
         self.numbers.get(&word.number).map(|placed| placed.address(word.instruction))
     }
 
-    /// That of one that never was.
-    pub(crate) fn unnamed(&self) -> u64 {
-        self.numbers.get(&UNNAMED).map_or(BASE, |placed| placed.address(0))
+    /// Returns the address of code objects that could not be defined.
+    pub(crate) fn unnamed_address(&self) -> u64 {
+        self.numbers.get(&UNNAMED_CODE).map_or(IMAGE_BASE, |placed| placed.address(0))
     }
 }
 
-fn key(definition: &Definition) -> u64 {
+fn definition_key(definition: &Definition) -> u64 {
     let mut hasher = DefaultHasher::new();
     (&definition.name, &definition.file, definition.first_line, &definition.lines).hash(&mut hasher);
     hasher.finish()

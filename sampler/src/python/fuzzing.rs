@@ -1,9 +1,10 @@
-//! For the fuzz target: an interpreter whose memory is anything.
+//! Entry points of the fuzz target: an interpreter with arbitrary memory.
 //!
 //! ```text
-//!   byte 0      release    byte 1: bit 0, whether the thread holds its state
-//!   from 8 on   memory, of which the first word is the thread state's; a word with the highest byte 0x5a leads to
-//!               the byte of the memory that its lowest two bytes say
+//!   byte 0      release
+//!   byte 1      bit 0: the thread holds its state
+//!   from 8 on   memory; its first word belongs to the thread state. A word with the highest byte 0x5a is a pointer to
+//!               the memory, at the offset in its lowest two bytes
 //! ```
 
 #![forbid(unsafe_code)]
@@ -15,17 +16,17 @@ use std::sync::OnceLock;
 use super::functions::Functions;
 use super::interpreter::{Interpreter, Types};
 use super::layout::{Layout, NONE};
-use super::merge::{Names, merge};
+use super::merge::{FrameAddresses, merge};
 use super::tasks::Tasks;
 use super::{definitions, frames, tasks};
 use crate::unwind::Outcome;
 
-const LEADS: u64 = 0x5a << 56;
+const POINTER_TAG: u64 = 0x5a << 56;
 const RELEASES: RangeInclusive<u8> = 8..=15;
-/// In the thread's state, in words.
-const RUNNING_TASK: u64 = 5;
+/// Word index of the running task in the thread state.
+const RUNNING_TASK_WORD: u64 = 5;
 
-/// `_PyRuntime`, which is always there: offsets in it have sixteen bits.
+/// Substitute for `_PyRuntime`, larger than any 16-bit offset.
 static RUNTIME: [u64; (1 << 13) + 1] = [0; (1 << 13) + 1];
 
 extern "C" fn no_state() -> *mut c_void {
@@ -34,9 +35,9 @@ extern "C" fn no_state() -> *mut c_void {
 
 struct Addresses<'a>(&'a Functions);
 
-impl Names for Addresses<'_> {
+impl FrameAddresses for Addresses<'_> {
     fn address(&self, word: u64) -> u64 {
-        self.0.address(word).unwrap_or_else(|| self.0.unnamed())
+        self.0.address(word).unwrap_or_else(|| self.0.unnamed_address())
     }
 
     fn is_glue(&self, address: u64) -> bool {
@@ -44,17 +45,17 @@ impl Names for Addresses<'_> {
     }
 }
 
-/// Walks the frames, and makes everything of them that a recording does. Returns how many frames there were.
+/// Walks the frames, and processes them as a recording does. Returns the number of frames.
 pub fn frames(data: &[u8]) -> usize {
     let Some((head, rest)) = data.split_at_checked(8) else { return 0 };
     let minor = RELEASES.start() + head[0] % RELEASES.clone().count() as u8;
-    let Some(layout) = Layout::sample(minor) else { return 0 };
-    crate::slot::PROCESS.store(std::process::id(), std::sync::atomic::Ordering::Relaxed);
+    let Some(layout) = Layout::example(minor) else { return 0 };
+    crate::slot::RECORDED_PID.store(std::process::id(), std::sync::atomic::Ordering::Relaxed);
     let mut memory: Vec<u64> =
         rest.chunks_exact(8).filter_map(|word| word.try_into().ok().map(u64::from_le_bytes)).collect();
     let (base, size) = (memory.as_ptr() as u64, memory.len() as u64 * 8);
     for word in &mut memory {
-        if *word & !0x00ff_ffff_ffff_ffff == LEADS && size != 0 {
+        if *word & !0x00ff_ffff_ffff_ffff == POINTER_TAG && size != 0 {
             *word = base + (*word & 0xffff) % size;
         }
     }
@@ -62,13 +63,13 @@ pub fn frames(data: &[u8]) -> usize {
         layout,
         types: Types { code: base, text: base + 8, bytes: base + 16, coroutine: base + 24, generator: base + 32 },
         runtime: RUNTIME.as_ptr() as u64,
-        this_state: 0,
-        current_state: no_state as *const () as u64,
+        this_state_getter: 0,
+        current_state_getter: no_state as *const () as u64,
         evaluator: 0..0,
         code: 0..0,
-        tasks: Tasks::parse(&tasks::sample(8 * RUNNING_TASK)).map_or_else(OnceLock::new, OnceLock::from),
+        tasks: Tasks::parse(&tasks::example_section(8 * RUNNING_TASK_WORD)).map_or_else(OnceLock::new, OnceLock::from),
     };
-    frames::begin();
+    frames::reset();
     definitions::clear();
     let mut words = Vec::new();
     let mut anchors = [0; 16];
@@ -77,66 +78,66 @@ pub fn frames(data: &[u8]) -> usize {
         assert!(words.len() as u64 == walked.frames && walked.frames <= 64 && walked.anchors <= 16);
     }
     let mut functions = Functions::new(minor, &std::env::temp_dir().join("jitlisten-fuzzed"));
-    functions.take(|_, mapping| assert!(mapping.start < mapping.end));
-    assert!(functions.encoded().is_some());
-    let walked = words.len();
+    functions.take_definitions(|_, mapping| assert!(mapping.start < mapping.end));
+    assert!(functions.encode_image().is_some());
+    let frame_count = words.len();
     words.extend(memory.iter().take(64));
     let mut merged = Vec::new();
     for outcome in [Outcome::Complete, Outcome::Broken] {
         merge(&words, outcome, &Addresses(&functions), &mut merged);
     }
-    walked
+    frame_count
 }
 
-/// Two frames of one code object, as the interpreter has them, and a third one in a task that awaits that of the
-/// second: what mutations begin with.
+/// Returns a valid input, from which mutations start: two frames of one code object, and a third one in a task that
+/// awaits the second one's task.
 pub fn seed(minor: u8) -> Vec<u8> {
-    let Some(layout) = Layout::sample(minor) else { return Vec::new() };
+    let Some(layout) = Layout::example(minor) else { return Vec::new() };
     let release = &layout.release;
     let mut memory = vec![0_u64; 240];
-    let lead = |word: usize| LEADS | (word as u64 * 8);
+    let pointer_to = |word: usize| POINTER_TAG | (word as u64 * 8);
     let (cframe, frames, code, name, lines) = (32, [40, 56, 72], 90, 120, 140);
     let mut put = |object: usize, offset: u16, value: u64| {
         if let Some(word) = memory.get_mut(object + usize::from(offset) / 8).filter(|_| offset != NONE) {
             *word |= if offset.is_multiple_of(8) { value } else { value << (u64::from(offset % 8) * 8) };
         }
     };
-    put(0, release.thread_frame, lead(if release.cframe_current == NONE { frames[0] } else { cframe }));
-    put(cframe, release.cframe_current, lead(frames[0]));
+    put(0, release.thread_frame, pointer_to(if release.cframe_current == NONE { frames[0] } else { cframe }));
+    put(cframe, release.cframe_current, pointer_to(frames[0]));
     for pair in frames.windows(2) {
-        put(pair[0], release.frame_code, lead(code));
+        put(pair[0], release.frame_code, pointer_to(code));
         if pair[1] != frames[2] || minor >= 12 {
-            put(pair[0], release.frame_previous, lead(pair[1]));
+            put(pair[0], release.frame_previous, pointer_to(pair[1]));
         }
-        put(pair[0], release.frame_instruction, if minor <= 10 { 4 } else { lead(code + 26) });
+        put(pair[0], release.frame_instruction, if minor <= 10 { 4 } else { pointer_to(code + 26) });
     }
-    // The last one is the evaluator's own.
+    // The outermost frame is the evaluator's own.
     put(frames[1], release.frame_is_entry, 1);
     put(frames[2], release.frame_owner, 3);
     if let Some(coroutines) = &layout.coroutines {
         let (task, waiter, coroutine) = (160, 184, 208);
         let frame = usize::from(coroutines.frame) / 8;
-        put(RUNNING_TASK as usize, 0, lead(task));
-        put(task, 128, lead(frames[1] - frame));
-        put(task, 96, lead(waiter));
-        put(waiter, 128, lead(coroutine));
+        put(RUNNING_TASK_WORD as usize, 0, pointer_to(task));
+        put(task, 128, pointer_to(frames[1] - frame));
+        put(task, 96, pointer_to(waiter));
+        put(waiter, 128, pointer_to(coroutine));
         [task, waiter].into_iter().for_each(|task| put(task, 108, 1));
-        put(coroutine, layout.object_type, lead(3));
+        put(coroutine, layout.object_type, pointer_to(3));
         put(coroutine, coroutines.state, u64::from(coroutines.suspended[0] as u8));
-        put(coroutine + frame, release.frame_code, lead(code));
-        put(coroutine + frame, release.frame_instruction, lead(code + 26));
+        put(coroutine + frame, release.frame_code, pointer_to(code));
+        put(coroutine + frame, release.frame_instruction, pointer_to(code + 26));
     }
     put(code, 0, 1);
-    put(code, layout.object_type, lead(0));
-    put(code, release.code_name, lead(name));
-    put(code, release.code_file, lead(name));
-    put(code, release.code_lines, lead(lines));
+    put(code, layout.object_type, pointer_to(0));
+    put(code, release.code_name, pointer_to(name));
+    put(code, release.code_file, pointer_to(name));
+    put(code, release.code_lines, pointer_to(lines));
     put(code, release.code_first_line, 7);
-    put(name, layout.object_type, lead(1));
+    put(name, layout.object_type, pointer_to(1));
     put(name, layout.text_length, 4);
     put(name, layout.text_state, 0x65);
     put(name, release.text_header, u64::from_le_bytes(*b"name\0\0\0\0"));
-    put(lines, layout.object_type, lead(2));
+    put(lines, layout.object_type, pointer_to(2));
     put(lines, layout.bytes_size, 8);
     put(lines, layout.bytes_value, 0x0201_80d8_0080_0102);
     let mut bytes = vec![minor - 8, 0, 0, 0, 0, 0, 0, 0];
@@ -150,7 +151,7 @@ mod tests {
 
     #[test]
     fn damaged_frames_are_lost_and_nothing_else() {
-        let _alone = crate::slot::alone();
+        let _lock = crate::slot::lock_for_test();
         for minor in RELEASES {
             let seed = seed(minor);
             assert_eq!(frames(&seed), if minor >= 14 { 3 } else { 2 }, "3.{minor}");
@@ -164,13 +165,13 @@ mod tests {
             for _ in 0..400 {
                 let mut damaged = seed.clone();
                 for _ in 0..1 + random(6) {
-                    let at = 8 + random(seed.len() - 8) / 8 * 8;
-                    let from = 8 + random(seed.len() - 8) / 8 * 8;
-                    let word: [u8; 8] = seed[from..from + 8].try_into().unwrap();
+                    let target = 8 + random(seed.len() - 8) / 8 * 8;
+                    let source = 8 + random(seed.len() - 8) / 8 * 8;
+                    let word: [u8; 8] = seed[source..source + 8].try_into().unwrap();
                     match random(3) {
-                        0 => damaged[at + random(8)] ^= 1 << random(8),
-                        1 => damaged[at..at + 8].copy_from_slice(&word),
-                        _ => damaged[at..at + 8].copy_from_slice(&(random(usize::MAX) as u64).to_le_bytes()),
+                        0 => damaged[target + random(8)] ^= 1 << random(8),
+                        1 => damaged[target..target + 8].copy_from_slice(&word),
+                        _ => damaged[target..target + 8].copy_from_slice(&(random(usize::MAX) as u64).to_le_bytes()),
                     }
                 }
                 frames(&damaged);

@@ -1,13 +1,13 @@
-//! The ELF file of interpreted functions: symbols and a line table, at addresses where no process has memory.
+//! Encodes the ELF file of interpreted functions: symbols and a line table, at addresses where no process has memory.
 //!
 //! ```text
 //!   0       ELF header, program header
-//!   4096    .text: nothing to run; four bytes for each line of each function
+//!   4096    .text: nothing to execute; four bytes for each line of each function
 //!   ...     .debug_info, .debug_abbrev, .debug_line, .symtab, .strtab
 //! ```
-//! A sample is in the middle of its line's four bytes, so a reader that takes one from a return address finds the same
-//! line. The symbol is `py::NAME:FILE`, as CPython writes it into perf maps. To see one: `addr2line -e FILE -f
-//! ADDRESS`, `readelf -sW`, `objdump --dwarf=decodedline`.
+//! A sample lies in the middle of its line's four bytes, so a reader that subtracts one from a return address finds the
+//! same line. The symbol is `py::NAME:FILE`, as CPython writes it into perf maps. To inspect a file: `addr2line -e FILE
+//! -f ADDRESS`, `readelf -sW`, `objdump --dwarf=decodedline`.
 
 #![forbid(unsafe_code)]
 
@@ -16,29 +16,29 @@ use gimli::{Encoding, Format, LineEncoding, LittleEndian, SectionId};
 use object::write::elf::{FileHeader, ProgramHeader, SectionHeader, Sym, Writer};
 use object::{Endianness, elf};
 
-/// Where code begins in the file.
-pub(super) const TEXT: u64 = 4096;
-/// Bytes of a line.
-pub(super) const LINE: u64 = 4;
+/// File offset of the code.
+pub(super) const TEXT_OFFSET: u64 = 4096;
+/// Bytes of code for each line.
+pub(super) const LINE_BYTES: u64 = 4;
 
 /// A function of an image.
 #[derive(Clone, Debug)]
 pub(super) struct Function {
     pub(super) name: String,
     pub(super) file: String,
-    /// Where it is behind [`TEXT`].
+    /// Offset in the code after [`TEXT_OFFSET`].
     pub(super) start: u64,
-    /// Of each [`LINE`] bytes.
+    /// Line number for each [`LINE_BYTES`] of code.
     pub(super) lines: Vec<u32>,
 }
 
 impl Function {
     pub(super) fn size(&self) -> u64 {
-        self.lines.len() as u64 * LINE
+        self.lines.len() as u64 * LINE_BYTES
     }
 }
 
-/// Encodes an image. `None` where the writers refuse.
+/// Encodes an image. `None` if it does not fit into the formats.
 pub(super) fn encode(functions: &[Function]) -> Option<Vec<u8>> {
     let size = functions.last().map_or(0, |last| last.start + last.size());
     let debug = debug_sections(functions, size)?;
@@ -46,13 +46,13 @@ pub(super) fn encode(functions: &[Function]) -> Option<Vec<u8>> {
     let mut writer = Writer::new(Endianness::Little, true, &mut bytes);
     writer.reserve_file_header();
     writer.reserve_program_headers(1);
-    writer.reserve_until(TEXT + size);
+    writer.reserve_until(TEXT_OFFSET + size);
     let text_name = writer.add_section_name(b".text");
     let text_index = writer.reserve_section_index();
-    let mut places = Vec::new();
+    let mut debug_places = Vec::new();
     for (name, content) in &debug {
         let offset = writer.reserve(content.len() as u64, 1);
-        places.push((writer.add_section_name(name.as_bytes()), offset));
+        debug_places.push((writer.add_section_name(name.as_bytes()), offset));
         writer.reserve_section_index();
     }
     let names: Vec<Vec<u8>> = functions.iter().map(symbol).collect();
@@ -78,12 +78,12 @@ pub(super) fn encode(functions: &[Function]) -> Option<Vec<u8>> {
         p_offset: 0,
         p_vaddr: 0,
         p_paddr: 0,
-        p_filesz: TEXT + size,
-        p_memsz: TEXT + size,
-        p_align: TEXT,
+        p_filesz: TEXT_OFFSET + size,
+        p_memsz: TEXT_OFFSET + size,
+        p_align: TEXT_OFFSET,
     });
-    writer.pad_until(TEXT + size);
-    for ((_, content), (_, offset)) in debug.iter().zip(&places) {
+    writer.pad_until(TEXT_OFFSET + size);
+    for ((_, content), (_, offset)) in debug.iter().zip(&debug_places) {
         writer.pad_until(*offset);
         writer.write(content);
     }
@@ -96,7 +96,7 @@ pub(super) fn encode(functions: &[Function]) -> Option<Vec<u8>> {
             st_info: elf::SymbolInfo::new(elf::STB_GLOBAL, elf::STT_FUNC),
             st_other: elf::SymbolOther::default(),
             st_shndx: elf::SHN_ABS,
-            st_value: TEXT + function.start,
+            st_value: TEXT_OFFSET + function.start,
             st_size: function.size(),
         });
     }
@@ -108,13 +108,13 @@ pub(super) fn encode(functions: &[Function]) -> Option<Vec<u8>> {
         sh_name,
         sh_type: elf::SHT_PROGBITS,
         sh_flags: elf::SHF_ALLOC | elf::SHF_EXECINSTR,
-        sh_addr: TEXT,
-        sh_offset: TEXT,
+        sh_addr: TEXT_OFFSET,
+        sh_offset: TEXT_OFFSET,
         sh_size: size,
         sh_addralign: 1,
         ..SectionHeader::default()
     });
-    for ((_, content), (name, offset)) in debug.iter().zip(places) {
+    for ((_, content), (name, offset)) in debug.iter().zip(debug_places) {
         let sh_name = writer.section_name_offset(Some(name));
         writer.write_section_header(&SectionHeader {
             sh_name,
@@ -131,29 +131,30 @@ pub(super) fn encode(functions: &[Function]) -> Option<Vec<u8>> {
     Some(bytes)
 }
 
-/// As CPython names its trampolines.
+/// Returns the symbol name, in the form of CPython's trampolines.
 fn symbol(function: &Function) -> Vec<u8> {
     printable(&format!("py::{}:{}", function.name, function.file))
 }
 
-/// A name in a section of names ends with a zero, and a newline would make two lines of it in perf.
+/// Replaces control characters: a NUL would end a name, and perf would break a line at a newline.
 fn printable(text: &str) -> Vec<u8> {
     text.bytes().map(|byte| if byte < b' ' { b'?' } else { byte }).collect()
 }
 
 fn debug_sections(functions: &[Function], size: u64) -> Option<Vec<(&'static str, Vec<u8>)>> {
     let encoding = Encoding { format: Format::Dwarf32, version: 4, address_size: 8 };
-    let text = |text: &str| LineString::String(printable(text));
-    let mut lines = LineProgram::new(encoding, LineEncoding::default(), text(""), None, text("python"), None);
+    let line_string = |text: &str| LineString::String(printable(text));
+    let mut lines =
+        LineProgram::new(encoding, LineEncoding::default(), line_string(""), None, line_string("python"), None);
     let directory = lines.default_directory();
     for function in functions {
-        // The writer takes no file without a name.
+        // The DWARF writer rejects an empty file name.
         let file = if function.file.is_empty() { "?" } else { &function.file };
-        let file = lines.add_file(text(file), directory, None);
-        lines.begin_sequence(Some(Address::Constant(TEXT + function.start)));
-        for (at, &line) in (0..).zip(&function.lines) {
+        let file = lines.add_file(line_string(file), directory, None);
+        lines.begin_sequence(Some(Address::Constant(TEXT_OFFSET + function.start)));
+        for (index, &line) in (0..).zip(&function.lines) {
             let row = lines.row();
-            (row.address_offset, row.file, row.line) = (at * LINE, file, u64::from(line));
+            (row.address_offset, row.file, row.line) = (index * LINE_BYTES, file, u64::from(line));
             lines.generate_row();
         }
         lines.end_sequence(function.size());
@@ -162,21 +163,21 @@ fn debug_sections(functions: &[Function], size: u64) -> Option<Vec<(&'static str
     let root = unit.root();
     let root = unit.get_mut(root);
     root.set(gimli::DW_AT_name, AttributeValue::String(b"python".to_vec()));
-    root.set(gimli::DW_AT_low_pc, AttributeValue::Address(Address::Constant(TEXT)));
+    root.set(gimli::DW_AT_low_pc, AttributeValue::Address(Address::Constant(TEXT_OFFSET)));
     root.set(gimli::DW_AT_high_pc, AttributeValue::Udata(size));
     let mut dwarf = Dwarf::new();
     dwarf.units.add(unit);
     let mut sections = Sections::new(EndianVec::new(LittleEndian));
     dwarf.write(&mut sections).ok()?;
-    let mut written = Vec::new();
-    let take = |id: SectionId, section: &EndianVec<LittleEndian>| {
+    let mut encoded = Vec::new();
+    let collect_section = |id: SectionId, section: &EndianVec<LittleEndian>| {
         if !section.slice().is_empty() {
-            written.push((id.name(), section.slice().to_vec()));
+            encoded.push((id.name(), section.slice().to_vec()));
         }
         Ok::<(), gimli::write::Error>(())
     };
-    sections.for_each(take).ok()?;
-    Some(written)
+    sections.for_each(collect_section).ok()?;
+    Some(encoded)
 }
 
 #[cfg(test)]
@@ -212,16 +213,16 @@ mod tests {
         let mut units = dwarf.units();
         let unit = dwarf.unit(units.next().unwrap().unwrap()).unwrap();
         let mut rows = unit.line_program.clone().unwrap().rows();
-        let mut found = Vec::new();
+        let mut rows_read = Vec::new();
         while let Some((header, row)) = rows.next_row().unwrap() {
             let file = row.file(header).unwrap().path_name();
             let file = dwarf.attr_string(&unit, file).unwrap().to_string().unwrap().to_owned();
             if !row.end_sequence() {
-                found.push((row.address(), row.line().unwrap().get(), file));
+                rows_read.push((row.address(), row.line().unwrap().get(), file));
             }
         }
         let expected = [(4096, 10, "/tmp/a b.py"), (4100, 12, "/tmp/a b.py"), (4104, 11, "/tmp/a b.py")];
         let expected = expected.into_iter().chain([(4108, 1, "<string>"), (4112, 7, "?"), (4116, 8, "?")]);
-        assert!(found.iter().map(|(address, line, file)| (*address, *line, file.as_str())).eq(expected));
+        assert!(rows_read.iter().map(|(address, line, file)| (*address, *line, file.as_str())).eq(expected));
     }
 }

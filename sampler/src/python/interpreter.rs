@@ -1,4 +1,4 @@
-//! The CPython of this process: where its state is, and which thread's state is the caller's.
+//! The CPython of this process: its global state, and the thread state of the caller.
 
 use std::ffi::c_void;
 use std::sync::OnceLock;
@@ -9,15 +9,16 @@ use super::memory::Reader;
 use super::tasks::Tasks;
 use crate::slot::Slot;
 
-/// `_status.active` of a thread state: it holds the GIL, or is attached.
-const ACTIVE: u32 = 1 << 4;
-/// Interpreters, and threads of all of them, that are looked at.
-const MOST_INTERPRETERS: u32 = 64;
-const MOST_THREADS: u32 = 4096;
+/// Bit `active` of `_status` in a thread state: the thread holds the GIL, or is attached.
+const STATUS_ACTIVE: u32 = 1 << 4;
+/// Limit for the interpreters that are searched.
+const MAX_INTERPRETERS: u32 = 64;
+/// Limit for the threads that are searched, of all interpreters.
+const MAX_THREADS: u32 = 4096;
 
-type State = unsafe extern "C" fn() -> *mut c_void;
+type GetState = unsafe extern "C" fn() -> *mut c_void;
 
-/// Addresses of the types of what is read.
+/// Addresses of type objects.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Types {
     pub(super) code: u64,
@@ -27,151 +28,153 @@ pub(crate) struct Types {
     pub(super) generator: u64,
 }
 
-/// An interpreter that was found.
+/// A CPython interpreter in this process.
 #[derive(Clone, Debug)]
 pub(crate) struct Interpreter {
     pub(super) layout: Layout,
     pub(super) types: Types,
-    /// `_PyRuntime`
+    /// Address of `_PyRuntime`.
     pub(super) runtime: u64,
-    /// `PyGILState_GetThisThreadState`, which reads a key of the thread, up to 3.13.
-    pub(super) this_state: u64,
-    /// `_PyThreadState_UncheckedGet`, which reads a variable of the process, up to 3.11; else 0.
-    pub(super) current_state: u64,
-    /// `_PyEval_EvalFrameDefault`
+    /// Address of `PyGILState_GetThisThreadState`, which reads a thread-specific key, up to 3.13; else 0.
+    pub(super) this_state_getter: u64,
+    /// Address of `_PyThreadState_UncheckedGet`, which reads a variable of the process, up to 3.11; else 0.
+    pub(super) current_state_getter: u64,
+    /// Code of `_PyEval_EvalFrameDefault`.
     pub(super) evaluator: std::ops::Range<u64>,
-    /// The code of its library or program.
+    /// Executable mapping of the interpreter's library or program.
     pub(super) code: std::ops::Range<u64>,
-    /// From when on asyncio is there.
+    /// Offsets of asyncio, once it is loaded.
     pub(super) tasks: OnceLock<Tasks>,
 }
 
-/// The one that handlers read; never freed, there are few.
+/// The interpreter that handlers read. Never freed, because there are only few.
 static PUBLISHED: AtomicPtr<Interpreter> = AtomicPtr::new(std::ptr::null_mut());
 
-/// The interpreter whose frames are read.
+/// Returns the interpreter whose frames handlers read.
 pub(crate) fn published() -> Option<&'static Interpreter> {
     // SAFETY: null, or leaked by `publish`.
     unsafe { PUBLISHED.load(Ordering::SeqCst).as_ref() }
 }
 
-/// Lets handlers read its frames.
+/// Makes handlers read this interpreter's frames.
 pub(super) fn publish(interpreter: Interpreter) {
     PUBLISHED.store(Box::into_raw(Box::new(interpreter)), Ordering::SeqCst);
 }
 
-/// No handler that begins now reads any.
+/// Makes handlers stop reading frames. A handler that is already running may continue.
 pub(super) fn withdraw() {
     PUBLISHED.store(std::ptr::null_mut(), Ordering::SeqCst);
 }
 
-/// Calls a function that takes nothing and returns a pointer.
+/// Calls a function without arguments that returns a pointer.
 ///
 /// # Safety
-/// There is one at that address.
-unsafe fn call(function: u64) -> u64 {
-    // SAFETY: the caller's promise.
-    let function = unsafe { std::mem::transmute::<usize, State>(function as usize) };
-    // SAFETY: the caller's promise: it takes nothing.
+/// There must be such a function at that address.
+unsafe fn call_getter(function: u64) -> u64 {
+    // SAFETY: the caller upholds this function's contract.
+    let function = unsafe { std::mem::transmute::<usize, GetState>(function as usize) };
+    // SAFETY: the caller guarantees that the function takes no argument.
     unsafe { function() as u64 }
 }
 
 impl Interpreter {
-    /// Whether an evaluator's frame is known by where its code is: it leaves no anchor.
+    /// True if an evaluator is recognized by its code address, because it leaves no anchor.
     pub(crate) fn is_evaluator(&self, address: u64) -> bool {
         self.layout.release.minor <= 10 && self.evaluator.contains(&address)
     }
 
-    /// Whether code there may be an evaluator's: greenlet's own code, too, has something of the interpreter's on the
-    /// stack.
+    /// True if the code may be an evaluator's. Greenlet's own code also has interpreter data on its stack.
     pub(super) fn has_code(&self, address: u64) -> bool {
         self.code.contains(&address)
     }
 
     pub(super) fn is_finalizing(&self) -> bool {
-        let place = self.runtime + u64::from(self.layout.release.finalizing);
-        // SAFETY: `_PyRuntime` is a variable of a library that is not unloaded; the field is a pointer in it.
-        unsafe { (place as *const u64).read_volatile() != 0 }
+        let address = self.runtime + u64::from(self.layout.release.finalizing);
+        // SAFETY: `_PyRuntime` is a variable of a library that is never unloaded; the field is a pointer in it.
+        unsafe { (address as *const u64).read_volatile() != 0 }
     }
 
-    /// The state of the calling thread, the one it used last if it has several; 0: none.
+    /// Returns the state of the calling thread; the last used one if it has several, 0 if it has none.
     pub(crate) fn thread_state(&self, slot: &Slot) -> u64 {
-        if self.this_state == 0 {
-            return self.listed_state(slot);
+        if self.this_state_getter == 0 {
+            return self.search_state(slot);
         }
-        // SAFETY: the function of that name: it reads the process's key and this thread's value of it, by
+        // SAFETY: the function of that name reads the process's key and this thread's value for it, by
         // `pthread_getspecific`, which takes no lock and allocates nothing.
-        let state = unsafe { call(self.this_state) };
-        if self.current_state == 0 {
+        let state = unsafe { call_getter(self.this_state_getter) };
+        if self.current_state_getter == 0 {
             return state;
         }
-        // That of a thread's first interpreter; it may be in another one.
-        match self.current() {
+        // That is the state of the thread's first interpreter; it may now be running in another one.
+        match self.gil_holder() {
             current if current != 0 && current != state && self.is_of_this_thread(current) => current,
             _ => state,
         }
     }
 
-    /// The state that has the GIL, up to 3.11.
-    fn current(&self) -> u64 {
-        // SAFETY: the function of that name: it reads one variable.
-        unsafe { call(self.current_state) }
+    /// Returns the state that holds the GIL, up to 3.11.
+    fn gil_holder(&self) -> u64 {
+        // SAFETY: the function of that name only reads one variable.
+        unsafe { call_getter(self.current_state_getter) }
     }
 
     fn is_of_this_thread(&self, state: u64) -> bool {
-        // It may be another thread's, which frees it now.
-        let place = state + u64::from(self.layout.release.thread_id);
+        // The state may belong to another thread, which may be freeing it.
+        let address = state + u64::from(self.layout.release.thread_id);
         let mut id = 0_u64;
-        // SAFETY: has no precondition.
-        let own = unsafe { libc::pthread_self() } as u64;
-        super::memory::fetch(place, (&raw mut id).cast(), size_of::<u64>()).is_some() && id == own
+        // SAFETY: `pthread_self` has no precondition.
+        let own_id = unsafe { libc::pthread_self() } as u64;
+        super::memory::fetch(address, (&raw mut id).cast(), size_of::<u64>()).is_some() && id == own_id
     }
 
-    /// Whether the state holds the GIL, or is attached: no other thread frees it then.
+    /// True if the state holds the GIL, or is attached: no other thread frees it then.
     pub(super) fn is_held(&self, state: u64, reader: &mut Reader) -> bool {
         match self.layout.release.thread_status {
-            NONE => self.current() == state,
-            offset => reader.half(state + u64::from(offset)).is_some_and(|status| status & ACTIVE != 0),
+            NONE => self.gil_holder() == state,
+            offset => {
+                reader.read_half_word(state + u64::from(offset)).is_some_and(|status| status & STATUS_ACTIVE != 0)
+            }
         }
     }
 
-    /// From 3.14 on: looked for in the interpreters' lists, and remembered by the slot.
-    fn listed_state(&self, slot: &Slot) -> u64 {
-        let own = u64::from(slot.tid.load(Ordering::Relaxed));
+    /// Finds the calling thread's state in the interpreters' lists, from 3.14 on. The slot caches it.
+    fn search_state(&self, slot: &Slot) -> u64 {
+        let own_tid = u64::from(slot.tid.load(Ordering::Relaxed));
         let mut reader = Reader::new(false);
-        let id = u64::from(self.layout.threads.native_id);
-        let is_own = |state: u64, reader: &mut Reader| state != 0 && reader.word(state + id) == Some(own);
-        let known = slot.python_state.load(Ordering::Relaxed);
-        if is_own(known, &mut reader) {
-            return known;
+        let id_offset = u64::from(self.layout.threads.native_id);
+        let is_own =
+            |state: u64, reader: &mut Reader| state != 0 && reader.read_word(state + id_offset) == Some(own_tid);
+        let cached = slot.python_state.load(Ordering::Relaxed);
+        if is_own(cached, &mut reader) {
+            return cached;
         }
-        // A thread without a state is not looked for in every sample.
+        // A thread without a state is not searched for at every sample.
         let misses = slot.python_misses.fetch_add(1, Ordering::Relaxed);
         if misses > 4 && !misses.is_multiple_of(32) {
             return 0;
         }
-        let found = self.find_state(&mut reader, |state, reader| is_own(state, reader)).unwrap_or(0);
-        slot.python_state.store(found, Ordering::Relaxed);
-        found
+        let state = self.find_state(&mut reader, |state, reader| is_own(state, reader)).unwrap_or(0);
+        slot.python_state.store(state, Ordering::Relaxed);
+        state
     }
 
     fn find_state(&self, reader: &mut Reader, is_own: impl Fn(u64, &mut Reader) -> bool) -> Option<u64> {
         let threads = &self.layout.threads;
-        let mut interpreter = reader.word(self.runtime + u64::from(threads.interpreters_head))?;
-        let mut left = MOST_THREADS;
-        for _ in 0..MOST_INTERPRETERS {
+        let mut interpreter = reader.read_word(self.runtime + u64::from(threads.interpreters_head))?;
+        let mut remaining_threads = MAX_THREADS;
+        for _ in 0..MAX_INTERPRETERS {
             if interpreter == 0 {
                 return None;
             }
-            let mut state = reader.word(interpreter + u64::from(threads.threads_head))?;
-            while state != 0 && left != 0 {
+            let mut state = reader.read_word(interpreter + u64::from(threads.threads_head))?;
+            while state != 0 && remaining_threads != 0 {
                 if is_own(state, reader) {
                     return Some(state);
                 }
-                state = reader.word(state + u64::from(threads.thread_next))?;
-                left -= 1;
+                state = reader.read_word(state + u64::from(threads.thread_next))?;
+                remaining_threads -= 1;
             }
-            interpreter = reader.word(interpreter + u64::from(threads.interpreter_next))?;
+            interpreter = reader.read_word(interpreter + u64::from(threads.interpreter_next))?;
         }
         None
     }

@@ -1,28 +1,31 @@
-//! Numbers of code objects: a table for handlers, and the hook that removes freed ones.
+//! Numbers of code objects: a table for handlers, and a hook that removes freed ones.
 //!
 //! ```text
-//!   handler: code object ---> number          no lock; a miss gives it a new number and defines it (`definitions`)
-//!   hook on PyCode_Type.tp_dealloc: code object ---> gone
+//!   handler: code object ---> number          no lock; on a miss, the object is numbered and defined (`definitions`)
+//!   hook on PyCode_Type.tp_dealloc: code object ---> removed
 //! ```
-//! A frame holds its code object, so one that is on a stack is not freed; and one that is freed is in no table when
-//! another one gets its address. A number is never used twice in a recording.
+//! A frame holds a reference to its code object, so an object on a stack is not freed. A freed object is no longer in
+//! the table when another one gets its address. Numbers are never reused within a recording.
 
 use std::collections::BTreeSet;
 use std::ffi::c_void;
 use std::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
 
+/// Number of sets in the table.
 const SETS: usize = 4096;
+/// Entries per set.
 const WAYS: usize = 4;
-/// Being changed.
+/// Address of an entry that is being changed.
 const BUSY: u64 = 1;
 
+/// A code object's address and number.
 #[derive(Debug)]
 struct Entry {
     code: AtomicU64,
     number: AtomicU64,
 }
 
-/// One cache line.
+/// A set of entries: one cache line.
 #[derive(Debug)]
 #[repr(align(64))]
 struct Set([Entry; WAYS]);
@@ -30,103 +33,105 @@ struct Set([Entry; WAYS]);
 static TABLE: [Set; SETS] =
     [const { Set([const { Entry { code: AtomicU64::new(0), number: AtomicU64::new(0) } }; WAYS]) }; SETS];
 
-fn set(code: u64) -> &'static [Entry; WAYS] {
-    // Code objects are aligned to 16 bytes, and of similar size.
+/// Returns the set that may contain a code object.
+fn set_of(code: u64) -> &'static [Entry; WAYS] {
+    // Code objects are aligned to 16 bytes and have similar sizes.
     let hash = (code >> 4).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 48;
     TABLE.get(hash as usize % SETS).map_or(&TABLE[0].0, |set| &set.0)
 }
 
-/// The number of a code object that is on the caller's stack.
+/// Returns the number of a code object that is on the caller's stack.
 pub(super) fn find(code: u64) -> Option<u64> {
-    let is_it = |entry: &&Entry| code > BUSY && entry.code.load(Ordering::Acquire) == code;
-    let entry = set(code).iter().find(is_it)?;
+    let matches = |entry: &&Entry| code > BUSY && entry.code.load(Ordering::Acquire) == code;
+    let entry = set_of(code).iter().find(matches)?;
     let number = entry.number.load(Ordering::Acquire);
-    // Another handler may have put another one in its place meanwhile.
+    // Another handler may have replaced the entry in the meantime.
     (entry.code.load(Ordering::Acquire) == code).then_some(number)
 }
 
-/// Remembers it. In a full set another one is forgotten, and gets a new number when it is met again.
+/// Adds a code object. In a full set it replaces another one, which gets a new number at its next sample.
 pub(super) fn insert(code: u64, number: u64) {
-    let entries = set(code);
-    let free = entries.iter().find(|entry| entry.code.load(Ordering::Relaxed) == 0);
-    let Some(entry) = free.or_else(|| entries.get(number as usize % WAYS)) else { return };
-    let before = entry.code.load(Ordering::Relaxed);
-    let is_mine =
-        before != BUSY && entry.code.compare_exchange(before, BUSY, Ordering::AcqRel, Ordering::Relaxed).is_ok();
-    if is_mine {
+    let entries = set_of(code);
+    let free_entry = entries.iter().find(|entry| entry.code.load(Ordering::Relaxed) == 0);
+    let Some(entry) = free_entry.or_else(|| entries.get(number as usize % WAYS)) else { return };
+    let old_code = entry.code.load(Ordering::Relaxed);
+    let is_claimed =
+        old_code != BUSY && entry.code.compare_exchange(old_code, BUSY, Ordering::AcqRel, Ordering::Relaxed).is_ok();
+    if is_claimed {
         entry.number.store(number, Ordering::Release);
         entry.code.store(code, Ordering::Release);
     }
 }
 
-/// It is freed.
+/// Removes a code object that is being freed.
 fn remove(code: u64) {
-    for entry in set(code) {
+    for entry in set_of(code) {
         if entry.code.load(Ordering::Relaxed) == code {
             let _ = entry.code.compare_exchange(code, 0, Ordering::AcqRel, Ordering::Relaxed);
         }
     }
 }
 
-/// Before a recording, while no handler runs.
+/// Clears the table before a recording. Only call while no handler runs.
 pub(super) fn clear() {
-    // In the child of a fork, a page that is written to is copied.
+    // Write only to used entries: in a fork child, each written page is copied.
     for entry in TABLE.iter().flat_map(|set| &set.0).filter(|entry| entry.code.load(Ordering::Relaxed) != 0) {
         entry.code.store(0, Ordering::Release);
     }
 }
 
-/// The numbers that handlers may still use.
-pub(super) fn numbers() -> BTreeSet<u64> {
+/// Returns the numbers that handlers may still use.
+pub(super) fn used_numbers() -> BTreeSet<u64> {
     let entries = TABLE.iter().flat_map(|set| &set.0);
-    let used = entries.filter(|entry| entry.code.load(Ordering::Acquire) != 0);
-    used.map(|entry| entry.number.load(Ordering::Acquire)).collect()
+    let entries_in_use = entries.filter(|entry| entry.code.load(Ordering::Acquire) != 0);
+    entries_in_use.map(|entry| entry.number.load(Ordering::Acquire)).collect()
 }
 
 type Dealloc = unsafe extern "C" fn(*mut c_void);
 
-/// `code_dealloc` of CPython, while the hook is there or a call of it runs.
-static ORIGINAL: AtomicPtr<c_void> = AtomicPtr::new(std::ptr::null_mut());
+/// CPython's `code_dealloc`, while the hook is installed or a call of it runs.
+static ORIGINAL_DEALLOC: AtomicPtr<c_void> = AtomicPtr::new(std::ptr::null_mut());
 
-unsafe extern "C" fn freed(code: *mut c_void) {
+/// Substitute for `tp_dealloc` of code objects: forgets the number, then calls the original.
+unsafe extern "C" fn dealloc_hook(code: *mut c_void) {
     remove(code as u64);
-    let original = ORIGINAL.load(Ordering::Acquire);
-    // SAFETY: set before the hook, and never reset: the function whose place this one takes.
+    let original = ORIGINAL_DEALLOC.load(Ordering::Acquire);
+    // SAFETY: set before the hook, and never reset: the replaced function.
     let original = unsafe { std::mem::transmute::<*mut c_void, Dealloc>(original) };
-    // SAFETY: the caller's argument.
+    // SAFETY: passes the caller's argument on.
     unsafe { original(code) };
 }
 
-/// Puts the hook into a type. Returns whether it is there.
+/// Installs the hook in a type. Returns true if it is installed.
 ///
 /// # Safety
-/// `slot` is the writable `tp_dealloc` of `PyCode_Type`.
-pub(super) unsafe fn hook(slot: u64) -> bool {
-    // SAFETY: the caller's promise; the interpreter reads it as one word.
+/// `slot` must be the address of the writable `tp_dealloc` of `PyCode_Type`.
+pub(super) unsafe fn install_hook(slot: u64) -> bool {
+    // SAFETY: the caller guarantees a valid slot; the interpreter reads it as one word.
     let slot = unsafe { AtomicPtr::<c_void>::from_ptr(slot as *mut *mut c_void) };
-    let ours = freed as *mut c_void;
-    let before = slot.load(Ordering::Acquire);
-    if before == ours {
+    let hook = dealloc_hook as *mut c_void;
+    let installed = slot.load(Ordering::Acquire);
+    if installed == hook {
         return true;
     }
-    let known = ORIGINAL.load(Ordering::Acquire);
-    // Another interpreter's may run still.
-    if before.is_null() || (!known.is_null() && known != before) {
+    let original = ORIGINAL_DEALLOC.load(Ordering::Acquire);
+    // The hook of another interpreter may still be running.
+    if installed.is_null() || (!original.is_null() && original != installed) {
         return false;
     }
-    ORIGINAL.store(before, Ordering::Release);
-    slot.compare_exchange(before, ours, Ordering::AcqRel, Ordering::Relaxed).is_ok()
+    ORIGINAL_DEALLOC.store(installed, Ordering::Release);
+    slot.compare_exchange(installed, hook, Ordering::AcqRel, Ordering::Relaxed).is_ok()
 }
 
-/// Takes it out, unless another one was put over it.
+/// Removes the hook, unless another one was installed over it.
 ///
 /// # Safety
-/// As [`hook`].
-pub(super) unsafe fn unhook(slot: u64) {
-    // SAFETY: the caller's promise; the interpreter reads it as one word.
+/// Same contract as [`install_hook`].
+pub(super) unsafe fn remove_hook(slot: u64) {
+    // SAFETY: the caller guarantees a valid slot; the interpreter reads it as one word.
     let slot = unsafe { AtomicPtr::<c_void>::from_ptr(slot as *mut *mut c_void) };
-    let original = ORIGINAL.load(Ordering::Acquire);
-    let _ = slot.compare_exchange(freed as *mut c_void, original, Ordering::AcqRel, Ordering::Relaxed);
+    let original = ORIGINAL_DEALLOC.load(Ordering::Acquire);
+    let _ = slot.compare_exchange(dealloc_hook as *mut c_void, original, Ordering::AcqRel, Ordering::Relaxed);
 }
 
 #[cfg(test)]
@@ -135,7 +140,7 @@ mod tests {
 
     #[test]
     fn a_code_object_that_is_freed_has_no_number() {
-        let _alone = crate::slot::alone();
+        let _lock = crate::slot::lock_for_test();
         clear();
         for code in 1..=1000_u64 {
             insert(code * 16, code);
@@ -145,7 +150,7 @@ mod tests {
         assert_eq!((find(16), find(0), find(BUSY)), (None, None, None));
         insert(16, 2000);
         assert_eq!(find(16), Some(2000));
-        assert!(numbers().contains(&2000) && !numbers().contains(&1));
+        assert!(used_numbers().contains(&2000) && !used_numbers().contains(&1));
         clear();
     }
 }

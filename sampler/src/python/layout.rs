@@ -1,4 +1,4 @@
-//! Offsets of the interpreter's structures: from a table up to 3.12, since 3.13 from `_Py_DebugOffsets` at the start of
+//! Offsets of the interpreter's structures: from a table up to 3.12; since 3.13 from `_Py_DebugOffsets` at the start of
 //! `_PyRuntime`.
 
 #![forbid(unsafe_code)]
@@ -7,24 +7,24 @@ mod table;
 
 use table::RELEASES;
 
-/// There is no such field.
+/// Offset of a field that the release does not have.
 pub(super) const NONE: u16 = u16::MAX;
-/// `_Py_Debug_Cookie`
+/// `_Py_Debug_Cookie`, the first word of `_Py_DebugOffsets`.
 const COOKIE: &[u8; 8] = b"xdebugpy";
-/// Bytes of `_Py_DebugOffsets` that are looked at.
-pub(super) const DEBUG_OFFSETS: u64 = 8 * 104;
-/// `tp_dealloc` stands behind `tp_name`, `tp_basicsize` and `tp_itemsize`.
-const DEALLOC_BEHIND_NAME: u16 = 24;
+/// Size of the part of `_Py_DebugOffsets` that is read.
+pub(super) const DEBUG_OFFSETS_BYTES: u64 = 8 * 104;
+/// Distance from `tp_name` to `tp_dealloc`: `tp_basicsize` and `tp_itemsize` lie between them.
+const DEALLOC_AFTER_NAME: u16 = 24;
 
-/// Offsets of one release, in bytes.
+/// Field offsets of one release, in bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Release {
     pub(super) minor: u8,
-    /// In `_PyRuntime`.
+    /// Finalizing flag in `_PyRuntime`.
     pub(super) finalizing: u16,
-    /// In the thread state: the innermost frame, or in 3.11 and 3.12 the innermost `_PyCFrame`.
+    /// Innermost frame in the thread state; in 3.11 and 3.12 the innermost `_PyCFrame`.
     pub(super) thread_frame: u16,
-    /// `pthread_self()`
+    /// Thread id in the thread state: `pthread_self()`.
     pub(super) thread_id: u16,
     pub(super) thread_status: u16,
     pub(super) cframe_current: u16,
@@ -36,17 +36,18 @@ pub(super) struct Release {
     pub(super) frame_is_entry: u16,
     pub(super) code_file: u16,
     pub(super) code_name: u16,
-    /// The first instruction; none where frames have an index.
+    /// First instruction in a code object; `NONE` if frames store an index instead.
     pub(super) code_instructions: u16,
     pub(super) code_lines: u16,
     pub(super) code_first_line: u16,
-    /// `sizeof(PyASCIIObject)` and `sizeof(PyCompactUnicodeObject)`
+    /// `sizeof(PyASCIIObject)`
     pub(super) text_header: u16,
+    /// `sizeof(PyCompactUnicodeObject)`
     pub(super) text_wide_header: u16,
 }
 
-/// How threads of an interpreter are known from each other, from 3.14 on: its own variable may have no place yet in a
-/// thread, and to give it one allocates.
+/// Offsets for finding a thread's state in the interpreter's lists, from 3.14 on. The thread-local variable may not be
+/// allocated yet in a thread, and its first access would allocate.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Threads {
     pub(super) interpreters_head: u16,
@@ -56,24 +57,25 @@ pub(super) struct Threads {
     pub(super) native_id: u16,
 }
 
-/// What a coroutine that waits leaves behind, from 3.14 on, and a set.
+/// Offsets for following suspended coroutines, from 3.14 on, and for reading a set.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Coroutines {
-    /// In the coroutine: its frame, and what it does.
+    /// Frame in the coroutine.
     pub(super) frame: u16,
+    /// State in the coroutine.
     pub(super) state: u16,
-    /// `FRAME_SUSPENDED_YIELD_FROM`, and the same with a lock.
+    /// Values of `state` for `FRAME_SUSPENDED_YIELD_FROM`, and its variant with a lock.
     pub(super) suspended: [i8; 2],
-    /// In the frame.
+    /// Stack pointer in the frame.
     pub(super) stack_pointer: u16,
-    /// Words on the stack above what is awaited, and that one.
+    /// Position of the awaited object, in words below the top of the stack.
     pub(super) awaited_below_top: u8,
     pub(super) set_used: u16,
     pub(super) set_table: u16,
     pub(super) set_mask: u16,
 }
 
-/// Offsets of one interpreter.
+/// All offsets of one interpreter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Layout {
     pub(super) release: Release,
@@ -84,25 +86,26 @@ pub(super) struct Layout {
     pub(super) bytes_size: u16,
     pub(super) bytes_value: u16,
     pub(super) threads: Threads,
-    /// Free-threaded from 3.14 on: each thread has a copy of the instructions. In the frame, and in the code object.
+    /// Free-threaded, from 3.14 on: each thread has a copy of the instructions. Offsets of its index in the frame, and
+    /// of the copies in the code object.
     pub(super) copies: Option<(u16, u16)>,
     pub(super) coroutines: Option<Coroutines>,
 }
 
 impl Layout {
-    /// Of any release.
+    /// Returns the layout of a release, for tests.
     #[cfg(any(test, feature = "fuzzing"))]
-    pub(super) fn sample(minor: u8) -> Option<Layout> {
-        Layout::of_release(minor).or_else(|| Layout::parse(&sample(minor)?))
+    pub(super) fn example(minor: u8) -> Option<Layout> {
+        Layout::of_release(minor).or_else(|| Layout::parse(&example(minor)?))
     }
 
-    /// Of a release before 3.13.
+    /// Returns the layout of a release before 3.13.
     pub(super) fn of_release(minor: u8) -> Option<Layout> {
         let release = *RELEASES.iter().find(|release| release.minor == minor)?;
         Some(Layout {
             release,
             object_type: 8,
-            type_dealloc: 24 + DEALLOC_BEHIND_NAME,
+            type_dealloc: 24 + DEALLOC_AFTER_NAME,
             text_length: 16,
             text_state: 32,
             bytes_size: 16,
@@ -113,24 +116,24 @@ impl Layout {
         })
     }
 
-    /// From the start of `_PyRuntime`. `None`: it does not say so, or not in a way that is known.
+    /// Parses the start of `_PyRuntime`. `None` if it has no offsets, or not in a known form.
     pub(super) fn parse(runtime: &[u8]) -> Option<Layout> {
-        let word = |at: usize| Some(u64::from_le_bytes(runtime.get(at * 8..at * 8 + 8)?.try_into().ok()?));
-        let offset = |at: usize| u16::try_from(word(at)?).ok().filter(|&offset| offset != NONE);
+        let word = |index: usize| Some(u64::from_le_bytes(runtime.get(index * 8..index * 8 + 8)?.try_into().ok()?));
+        let offset = |index: usize| u16::try_from(word(index)?).ok().filter(|&offset| offset != NONE);
         if runtime.get(..8)? != COOKIE {
             return None;
         }
         let version = word(1)?;
         let (minor, is_free_threaded) = ((version >> 16) as u8, word(2)? != 0);
-        // `_interpreter_state` begins at 6; in 3.14 it has three words more, frames two and code objects one. In 3.15
-        // threads have seven more, of which three stand before `thread_id`; behind them is one for exceptions.
+        // `_interpreter_state` begins at word 6. In 3.14 it has three more words, frames two and code objects one. In
+        // 3.15 threads have seven more, three of them before `thread_id`; a word for exceptions follows.
         let (thread, thread_id, frame, code, object) = match (version >> 24, minor) {
             (3, 13) => (19, 24, 28, 34, 44),
             (3, 14) => (22, 27, 31, 39, 50),
             (3, 15) => (22, 30, 39, 47, 58),
             _ => return None,
         };
-        let objects = Objects::at(object, minor);
+        let objects = Objects::locate(object, minor);
         let release = Release {
             minor,
             finalizing: offset(4)?,
@@ -150,10 +153,10 @@ impl Layout {
             code_lines: offset(code + 4)?,
             code_first_line: offset(code + 5)?,
             text_header: offset(objects.text + 3)?,
-            // `utf8_length` and `utf8` are behind it.
+            // `utf8_length` and `utf8` follow it.
             text_wide_header: offset(objects.text + 3)? + 16,
         };
-        // The set is twelve words in front of `bytes_object`; behind the texts is `gc`, then the coroutines.
+        // The set is twelve words before `bytes_object`; `gc` follows the texts, then the coroutines.
         let (set, coroutine) = (objects.bytes - 12, objects.text + if minor >= 15 { 10 } else { 6 });
         let coroutines = || {
             Some(Coroutines {
@@ -170,7 +173,7 @@ impl Layout {
         let layout = Layout {
             release,
             object_type: offset(object + 1)?,
-            type_dealloc: offset(object + 3)? + DEALLOC_BEHIND_NAME,
+            type_dealloc: offset(object + 3)? + DEALLOC_AFTER_NAME,
             text_length: offset(objects.text + 2)?,
             text_state: offset(objects.text + 1)?,
             bytes_size: offset(objects.bytes + 1)?,
@@ -188,7 +191,7 @@ impl Layout {
         layout.is_plausible().then_some(layout)
     }
 
-    /// What holds in every release: a table that does not fit fails it.
+    /// Checks invariants of all releases: wrong offsets violate them.
     fn is_plausible(&self) -> bool {
         let release = &self.release;
         let words = [release.code_file, release.code_name, release.code_lines, release.frame_code];
@@ -203,28 +206,28 @@ impl Layout {
     }
 }
 
-/// Where `bytes_object` and `unicode_object` stand in `_Py_DebugOffsets`: behind the types in front of them.
+/// Word indexes of `bytes_object` and `unicode_object` in `_Py_DebugOffsets`, after the other types.
 struct Objects {
     bytes: usize,
     text: usize,
 }
 
 impl Objects {
-    fn at(object: usize, minor: u8) -> Objects {
-        // pyobject 2, type_object 4 (3.15: 6, heap_type_object 2), tuple 3, list 3, set 4 (3.14), dict 3, float 2, long
-        // 3.
+    fn locate(object: usize, minor: u8) -> Objects {
+        // Sizes in words: pyobject 2, type_object 4 (3.15: 6, heap_type_object 2), tuple 3, list 3, set 4 (3.14), dict
+        // 3, float 2, long 3.
         let types = if minor >= 15 { 8 } else { 4 };
         let bytes = object + 2 + types + 3 + 3 + if minor >= 14 { 4 } else { 0 } + 3 + 2 + 3;
         Objects { bytes, text: bytes + 3 }
     }
 }
 
-/// The words of `_Py_DebugOffsets` as interpreters for x86_64 have them.
+/// Words of `_Py_DebugOffsets` as in interpreters for x86_64.
 #[cfg(any(test, feature = "fuzzing"))]
-pub(super) fn sample(minor: u8) -> Option<Vec<u8>> {
+pub(super) fn example(minor: u8) -> Option<Vec<u8>> {
     let mut words = vec![u64::from_le_bytes(*COOKIE), 0x0300_02f0 | u64::from(minor) << 16, 0];
     match minor {
-        // 3.13.0, of which the fields that are read are those of its headers.
+        // CPython 3.13.0; the fields that are read have the values of its headers.
         13 => {
             words.extend([1000, 608, 632]);
             words.extend([6000, 0, 8, 16, 1, 2, 3, 4, 5, 6, 7, 8, 9]);
@@ -234,7 +237,7 @@ pub(super) fn sample(minor: u8) -> Option<Vec<u8>> {
             words.extend([16, 8, 416, 24, 88, 168, 32, 24, 16, 40, 24, 16, 48, 32, 40, 24, 16, 32, 16, 24]);
             words.extend([40, 16, 32, 64, 32, 16, 40, 100, 8]);
         }
-        // 3.14.10 of Debian.
+        // CPython 3.14.10 of Debian.
         14 => {
             words.extend([316_616, 784, 808]);
             words.extend([225_864, 7280, 7272, 7344, 7360, 7408, 7688, 7672, 7680, 16, 7784, 0, 7800, 7792, 7992, 0]);
@@ -243,7 +246,7 @@ pub(super) fn sample(minor: u8) -> Option<Vec<u8>> {
             words.extend([16, 8, 416, 24, 88, 168, 40, 32, 16, 40, 24, 16, 200, 24, 40, 32, 48, 32, 40, 24, 16]);
             words.extend([32, 16, 24, 40, 16, 32, 64, 32, 16, 40, 264, 192, 160, 24, 72, 67]);
         }
-        // 3.15.2 of Debian.
+        // CPython 3.15.2 of Debian.
         15 => {
             words.extend([346_568, 912, 936]);
             words.extend([226_240, 7272, 7264, 7336, 7352, 7400, 7592, 7576, 7584, 16, 7736, 0, 7752, 7744, 7944, 0]);
@@ -264,7 +267,7 @@ mod tests {
 
     #[test]
     fn what_an_interpreter_says_of_itself() {
-        let bytes = sample(13).unwrap();
+        let bytes = example(13).unwrap();
         let layout = Layout::parse(&bytes).unwrap();
         let release = layout.release;
         assert_eq!((release.thread_frame, release.frame_instruction, release.frame_owner), (72, 56, 74));
@@ -272,20 +275,20 @@ mod tests {
         assert_eq!((layout.bytes_size, layout.bytes_value, layout.text_state, release.text_header), (16, 32, 32, 40));
         assert_eq!((layout.type_dealloc, layout.threads.native_id, layout.copies), (48, 160, None));
         assert_eq!(layout.coroutines, None);
-        // An unknown release, and one whose fields are elsewhere.
-        let mut other = bytes.clone();
-        other[10] = 99;
-        assert_eq!(Layout::parse(&other), None);
-        let mut moved = bytes.clone();
-        moved[34 * 8 + 24] = 0;
-        assert_eq!(Layout::parse(&moved), None);
+        // An unknown release, and one with other offsets.
+        let mut unknown = bytes.clone();
+        unknown[10] = 99;
+        assert_eq!(Layout::parse(&unknown), None);
+        let mut shifted = bytes.clone();
+        shifted[34 * 8 + 24] = 0;
+        assert_eq!(Layout::parse(&shifted), None);
         assert_eq!(Layout::parse(&bytes[..200]), None);
     }
 
     #[test]
     fn what_newer_interpreters_say_of_themselves() {
         for (minor, thread_id) in [(14, 152), (15, 176)] {
-            let layout = Layout::parse(&sample(minor).unwrap()).unwrap();
+            let layout = Layout::parse(&example(minor).unwrap()).unwrap();
             let release = layout.release;
             assert_eq!((release.thread_frame, release.thread_id, release.thread_status), (72, thread_id, 32));
             assert_eq!((layout.threads.native_id, layout.threads.thread_next), (thread_id + 8, 8));

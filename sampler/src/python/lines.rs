@@ -1,32 +1,34 @@
-//! Line tables of code objects, of three kinds: `co_lnotab` (3.8, 3.9), `co_linetable` of PEP 626 (3.10) and of PEP 657
-//! (3.11 on).
+//! Decodes line tables of code objects: `co_lnotab` (3.8, 3.9), `co_linetable` of PEP 626 (3.10) and of PEP 657 (since
+//! 3.11).
 //!
-//! <https://github.com/python/cpython/blob/main/InternalDocs/code_objects.md>, `Objects/lnotab_notes.txt`
+//! Formats: <https://github.com/python/cpython/blob/main/InternalDocs/code_objects.md>, `Objects/lnotab_notes.txt`.
 
 #![forbid(unsafe_code)]
 
-/// From which instruction on, in units of two bytes, which line is meant. Sorted; instructions of no line have that
-/// before them.
+/// Pairs of first instruction, in units of two bytes, and line; sorted. An instruction without a line has the line
+/// before it.
 pub(super) type Runs = Vec<(u64, u32)>;
 
-/// Decodes the table of a code object of CPython 3.`minor`. What is damaged ends it.
+/// Decodes the line table of a code object of CPython 3.`minor`, up to the first malformed byte.
 pub(super) fn runs(minor: u8, first_line: u32, table: &[u8]) -> Runs {
-    let mut runs = Table { runs: vec![(0, first_line)], line: i64::from(first_line) };
+    let mut runs = Decoder { runs: vec![(0, first_line)], line: i64::from(first_line) };
     match minor {
-        ..=9 => runs.by_increments(table),
-        10 => runs.by_ranges(table),
-        _ => drop(runs.by_entries(table)),
+        ..=9 => runs.decode_lnotab(table),
+        10 => runs.decode_pep626(table),
+        _ => drop(runs.decode_pep657(table)),
     };
     runs.runs
 }
 
-struct Table {
+/// A line table being decoded.
+struct Decoder {
     runs: Runs,
     line: i64,
 }
 
-impl Table {
-    fn put(&mut self, unit: u64) {
+impl Decoder {
+    /// Adds a run of instructions that starts at `unit`, with the current line.
+    fn add_run(&mut self, unit: u64) {
         let Ok(line) = u32::try_from(self.line) else { return };
         match self.runs.last_mut() {
             Some((start, last)) if *start == unit => *last = line,
@@ -35,53 +37,53 @@ impl Table {
         }
     }
 
-    fn by_increments(&mut self, table: &[u8]) {
-        let mut at = 0;
+    fn decode_lnotab(&mut self, table: &[u8]) {
+        let mut offset = 0;
         for pair in table.chunks_exact(2) {
-            at += u64::from(pair[0]);
+            offset += u64::from(pair[0]);
             self.line += i64::from(pair[1] as i8);
-            self.put(at / 2);
+            self.add_run(offset / 2);
         }
     }
 
-    fn by_ranges(&mut self, table: &[u8]) {
-        let mut at = 0;
+    fn decode_pep626(&mut self, table: &[u8]) {
+        let mut offset = 0;
         for pair in table.chunks_exact(2) {
-            // -128: no line.
+            // A delta of -128 means no line.
             if pair[1] != 0x80 {
                 self.line += i64::from(pair[1] as i8);
                 if pair[0] != 0 {
-                    self.put(at / 2);
+                    self.add_run(offset / 2);
                 }
             }
-            at += u64::from(pair[0]);
+            offset += u64::from(pair[0]);
         }
     }
 
-    fn by_entries(&mut self, table: &[u8]) -> Option<()> {
-        let (mut at, mut unit) = (0, 0);
-        while let Some(&head) = table.get(at) {
-            at += 1;
+    fn decode_pep657(&mut self, table: &[u8]) -> Option<()> {
+        let (mut position, mut unit) = (0, 0);
+        while let Some(&head) = table.get(position) {
+            position += 1;
             let kind = head >> 3 & 15;
             let delta = match kind {
                 0..=9 => 0,
                 10..=12 => i64::from(kind) - 10,
                 13 | 14 => {
-                    let number = variable(table, &mut at)?;
+                    let number = read_varint(table, &mut position)?;
                     let size = (number >> 1) as i64;
                     if number & 1 != 0 { -size } else { size }
                 }
                 _ => 0,
             };
             match kind {
-                0..=9 => at += 1,
-                10..=12 => at += 2,
-                14 => (0..3).try_for_each(|_| variable(table, &mut at).map(drop))?,
+                0..=9 => position += 1,
+                10..=12 => position += 2,
+                14 => (0..3).try_for_each(|_| read_varint(table, &mut position).map(drop))?,
                 _ => {}
             }
             if kind != 15 {
                 self.line += delta;
-                self.put(unit);
+                self.add_run(unit);
             }
             unit += u64::from(head & 7) + 1;
         }
@@ -89,12 +91,12 @@ impl Table {
     }
 }
 
-/// A number in parts of six bits, the lowest first; bit 6 says that there is more.
-fn variable(table: &[u8], at: &mut usize) -> Option<u64> {
+/// Reads a number in groups of six bits, the lowest first; bit 6 is set in all but the last.
+fn read_varint(table: &[u8], position: &mut usize) -> Option<u64> {
     let mut number = 0;
     for shift in (0..60).step_by(6) {
-        let byte = *table.get(*at)?;
-        *at += 1;
+        let byte = *table.get(*position)?;
+        *position += 1;
         number |= u64::from(byte & 63) << shift;
         if byte & 64 == 0 {
             return Some(number);
@@ -107,13 +109,13 @@ fn variable(table: &[u8], at: &mut usize) -> Option<u64> {
 mod tests {
     use super::*;
 
-    /// `def f(a):` on line 3, `b = a + 1` on 4, `return b` on 5, as the compilers of the three kinds write it.
+    /// Tables of the three kinds for `def f(a):` on line 3, `b = a + 1` on 4, `return b` on 5.
     #[test]
     fn one_function_of_three_kinds() {
         let expected = vec![(0, 4), (4, 5)];
         assert_eq!(runs(8, 3, &[0, 1, 8, 1]), expected);
         assert_eq!(runs(10, 3, &[8, 1, 4, 1]), expected);
-        // RESUME on line 3.
+        // RESUME is on line 3.
         assert_eq!(runs(11, 3, &[0x80, 0, 0xd8, 8, 9, 0x88, 2, 0x80, 0, 0xd8, 1, 2]), [(0, 3), (1, 4), (4, 5)]);
     }
 

@@ -2,24 +2,26 @@
 //!
 //! ```text
 //!   handler    frames  -->  a word for each frame, in the sample       known, memory
-//!                 \-------> code objects that are new                  definitions
+//!                 \-------> new code objects                           definitions
 //!   writer     functions -> image (names, lines) and addresses in it   lines, text
-//!              merge   -->  one stack: native frames, with the interpreter's in the place of its evaluators
+//!              merge   -->  one stack: native frames, with Python frames in place of the evaluators
 //! ```
 //!
-//! In the recording, a frame of an interpreted function is an address in a mapping whose file is
-//! `FILE.images/python-PID-TIME-N.so`, an ELF file with the function as the symbol `py::QUALIFIED_NAME:FILE` and its
-//! line in the line table. So `perf report` and `perf script -F +srcline` show them, too. Kinds of code are thus:
-//! *python* is such a file, *compiled* any other file in `FILE.images`, *native* the rest.
+//! In the recording, a frame of an interpreted function is an address in a mapping of
+//! `FILE.images/python-PID-TIME-N.so`. That ELF file has the function as the symbol `py::QUALIFIED_NAME:FILE`, and its
+//! line in the line table. So `perf report` and `perf script -F +srcline` show such frames, too. The mapped file thus
+//! gives the kind of code: *python* for such a file, *compiled* for any other file in `FILE.images`, *native* for the
+//! rest.
 //!
-//! The state of a thread at a sample is in the stack: it *runs* in its innermost frame; it *waits* where that is a
-//! system call of libc's below a frame of kind python or native (`pthread_cond_timedwait` below `take_gil`: for the
-//! GIL); it *collects garbage* below `gc_collect_main` or `gc_collect_region`; it *imports* below `_find_and_load` of
-//! `<frozen importlib._bootstrap>`, whose caller's line is the `import`; it *compiles* below `Dispatcher.compile`,
-//! `_compile_for_args` (Numba) or a frame of LLVM's.
+//! The stack also shows the state of the thread. It *runs* in its innermost frame. It *waits* if that is a system call
+//! in libc below a frame of kind python or native; below `take_gil`, `pthread_cond_timedwait` waits for the GIL. It
+//! *collects garbage* below `gc_collect_main` or `gc_collect_region`. It *imports* below `_find_and_load` of `<frozen
+//! importlib._bootstrap>`, whose caller's line is the `import`. It *compiles* below `Dispatcher.compile`,
+//! `_compile_for_args` (Numba) or a frame of LLVM.
 //!
-//! Code objects are not kept alive: names and lines are copied when a thread meets one for the first time, and a hook
-//! on `tp_dealloc` forgets it when it is freed. The type of every object is checked, so wrong offsets give no names.
+//! Code objects are not kept alive: names and lines are copied at a code object's first sample, and a hook on
+//! `tp_dealloc` forgets it when it is freed. The type of every object is checked, so wrong offsets yield no names
+//! rather than wrong ones.
 
 mod definitions;
 mod evaluators;
@@ -46,26 +48,26 @@ use std::sync::atomic::Ordering;
 use jitlisten::log_line;
 
 pub(crate) use evaluators::Evaluators;
-pub(crate) use frames::EVALUATOR;
+pub(crate) use frames::EVALUATOR_MARK;
 
 use crate::perf_data::Mapping;
 use crate::unwind::Outcome;
 use functions::Functions;
 
-/// A copy of this process's memory, if all of it can be read.
+/// Copies a range of this process's memory. `None` if a part of it is unreadable.
 fn read(address: u64, size: u64) -> Option<Vec<u8>> {
-    crate::mappings::read(address, size)
+    crate::mappings::read_memory(address, size)
 }
 
-/// The interpreter of this process as the writer has it.
+/// The writer's state for the interpreter of this process.
 #[derive(Debug)]
 pub(crate) struct Python {
     functions: Functions,
     inherited: Inherited,
-    bases: merge::Bases,
+    bases: merge::StackBases,
 }
 
-/// What the child of a fork need not look for.
+/// Facts about the interpreter that a fork child need not search for again.
 #[derive(Clone, Debug)]
 pub(crate) struct Inherited {
     minor: u8,
@@ -74,130 +76,130 @@ pub(crate) struct Inherited {
 }
 
 impl Python {
-    /// Looks for an interpreter in new mappings, of all that `maps` lists; from then on handlers read its frames.
-    /// `directory` says where images are to be.
-    pub(crate) fn find(maps: &[u8], new: &[Mapping], directory: &Path) -> Option<Python> {
-        let found = match find::find(maps, new)? {
-            Ok(found) => found,
+    /// Searches new mappings for an interpreter; `maps` lists all of them. Then handlers read its frames. Images are
+    /// stored in `directory`.
+    pub(crate) fn find(maps: &[u8], new_mappings: &[Mapping], directory: &Path) -> Option<Python> {
+        let cpython = match find::find(maps, new_mappings)? {
+            Ok(cpython) => cpython,
             Err(refusal) => {
                 log_line!(Warn, "Python functions are not shown: {refusal}");
                 return None;
             }
         };
         let inherited = Inherited {
-            minor: found.interpreter.layout.release.minor,
-            glue: found.glue.into(),
-            dealloc: found.dealloc,
+            minor: cpython.interpreter.layout.release.minor,
+            glue: cpython.glue.into(),
+            dealloc: cpython.dealloc,
         };
         forget_numbers();
-        // SAFETY: found as the type of code objects, in memory that is writable.
-        if !unsafe { known::hook(inherited.dealloc) } {
+        // SAFETY: located through the type of code objects, in writable memory.
+        if !unsafe { known::install_hook(inherited.dealloc) } {
             log_line!(Warn, "Python functions are not shown: another tool has hooked their code");
             return None;
         }
-        log_line!(Info, "reading frames of {}", found.name);
-        interpreter::publish(found.interpreter);
+        log_line!(Info, "reading frames of {}", cpython.name);
+        interpreter::publish(cpython.interpreter);
         Some(Python::new(inherited, directory))
     }
 
     fn new(inherited: Inherited, directory: &Path) -> Python {
         let functions = Functions::new(inherited.minor, directory);
-        Python { functions, inherited, bases: merge::Bases::default() }
+        Python { functions, inherited, bases: merge::StackBases::default() }
     }
 
-    /// In the child of a fork: handlers read the frames of the parent's interpreter, and it has the hook.
-    pub(crate) fn of_parent(inherited: Inherited, directory: &Path) -> Option<Python> {
-        is_read().then(|| {
+    /// Continues in a fork child, where the parent's interpreter is published and hooked.
+    pub(crate) fn inherit(inherited: Inherited, directory: &Path) -> Option<Python> {
+        is_published().then(|| {
             forget_numbers();
             Python::new(inherited, directory)
         })
     }
 
-    /// For the child of a fork.
+    /// Returns the state for a fork child.
     pub(crate) fn inherited(&self) -> Inherited {
         self.inherited.clone()
     }
 
-    /// Looks for asyncio among new mappings.
-    pub(crate) fn look(&self, new: &[Mapping]) {
+    /// Searches new mappings for asyncio.
+    pub(crate) fn find_asyncio(&self, new_mappings: &[Mapping]) {
         let Some(interpreter) = interpreter::published() else { return };
         if interpreter.layout.coroutines.is_none() || interpreter.tasks.get().is_some() {
             return;
         }
         let name = |mapping: &Mapping| mapping.path.rsplit(|&byte| byte == b'/').next().map(<[u8]>::to_vec);
-        let may_have = |mapping: &&Mapping| {
+        let may_contain_asyncio = |mapping: &&Mapping| {
             interpreter.has_code(mapping.start) || name(mapping).is_some_and(|name| name.starts_with(b"_asyncio."))
         };
-        if let Some(found) = new.iter().filter(may_have).find_map(find::tasks) {
-            let _ = interpreter.tasks.set(found);
+        if let Some(tasks) = new_mappings.iter().filter(may_contain_asyncio).find_map(find::find_tasks) {
+            let _ = interpreter.tasks.set(tasks);
         }
     }
 
-    /// Takes what handlers have defined since the last time.
-    pub(crate) fn take(&mut self, mapping: impl FnMut(u64, Mapping)) {
-        self.functions.take(mapping);
+    /// Reads the definitions that handlers have written since the last call.
+    pub(crate) fn take_definitions(&mut self, mapping: impl FnMut(u64, Mapping)) {
+        self.functions.take_definitions(mapping);
     }
 
-    /// Whether every frame of a sample can be named by now.
-    pub(crate) fn knows(&self, words: &[u64]) -> bool {
-        let frames = words.iter().take_while(|word| frames::Word::decode(**word).is_some());
+    /// True if all code objects of a sample are defined.
+    pub(crate) fn can_name(&self, words: &[u64]) -> bool {
+        let frames = words.iter().take_while(|word| frames::FrameWord::decode(**word).is_some());
         frames.into_iter().all(|&word| self.functions.address(word).is_some())
     }
 
-    /// See [`merge::merge`] and [`merge::Bases::complete`]; `slot` is the thread's.
+    /// Merges a sample's stack: see [`merge::merge`] and [`merge::StackBases::complete`].
     pub(crate) fn merge(&mut self, slot: usize, words: &[u64], outcome: Outcome, merged: &mut Vec<u64>) -> bool {
         let is_joined = merge::merge(words, outcome, self, merged);
         self.bases.complete(slot, words, outcome, functions::is_in_image, merged);
         is_joined
     }
 
-    /// Writes the images.
-    pub(crate) fn write(&mut self) {
+    /// Writes the current image if it has changed.
+    pub(crate) fn write_images(&mut self) {
         if let Err(error) = self.functions.write() {
             log_line!(Warn, "names of Python functions cannot be written: {error}");
         }
     }
 
-    /// No frames are read any more.
+    /// Stops reading frames, and removes the hook.
     pub(crate) fn end(self) {
         interpreter::withdraw();
-        // SAFETY: the slot that `hook` has changed in `find`; the interpreter stays mapped.
-        unsafe { known::unhook(self.inherited.dealloc) };
-        let (damaged, nameless) = (&frames::DAMAGED, &frames::NAMELESS);
-        let (damaged, nameless) = (damaged.load(Ordering::Relaxed), nameless.load(Ordering::Relaxed));
-        if damaged + nameless != 0 {
+        // SAFETY: the slot that `install_hook` has changed; the interpreter stays mapped.
+        unsafe { known::remove_hook(self.inherited.dealloc) };
+        let (unreadable, unnamed) = (&frames::UNREADABLE_STACKS, &frames::UNNAMED_FRAMES);
+        let (unreadable, unnamed) = (unreadable.load(Ordering::Relaxed), unnamed.load(Ordering::Relaxed));
+        if unreadable + unnamed != 0 {
             log_line!(
                 Info,
-                "{damaged} stacks had a frame of Python that could not be read, {nameless} frames have no name"
+                "{unreadable} stacks had a frame of Python that could not be read, {unnamed} frames have no name"
             );
         }
     }
 }
 
-impl merge::Names for Python {
+impl merge::FrameAddresses for Python {
     fn address(&self, word: u64) -> u64 {
-        self.functions.address(word).unwrap_or_else(|| self.functions.unnamed())
+        self.functions.address(word).unwrap_or_else(|| self.functions.unnamed_address())
     }
 
     fn is_glue(&self, address: u64) -> bool {
         let glue = &self.inherited.glue;
-        let after = glue.partition_point(|range| range.start <= address);
-        after.checked_sub(1).and_then(|at| glue.get(at)).is_some_and(|range| range.contains(&address))
+        let index = glue.partition_point(|range| range.start <= address);
+        index.checked_sub(1).and_then(|index| glue.get(index)).is_some_and(|range| range.contains(&address))
     }
 }
 
-/// Code objects get numbers anew, in the files of this recording. While no handler runs.
+/// Restarts the numbers of code objects, for the files of a new recording. Only call while no handler runs.
 fn forget_numbers() {
-    frames::begin();
+    frames::reset();
     definitions::clear();
 }
 
-/// Whether handlers read frames of an interpreter.
-pub(crate) fn is_read() -> bool {
+/// True if handlers read the frames of an interpreter.
+pub(crate) fn is_published() -> bool {
     interpreter::published().is_some()
 }
 
-/// In the child of a fork, and after a recording that ended in another way.
-pub(crate) fn forget() {
+/// Stops reading frames in a fork child that is not recorded, and after a recording that has ended otherwise.
+pub(crate) fn withdraw() {
     interpreter::withdraw();
 }

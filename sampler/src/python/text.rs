@@ -1,38 +1,38 @@
-//! The characters of a `str` (PEP 393).
+//! Decodes the characters of a `str` (PEP 393).
 
 #![forbid(unsafe_code)]
 
-/// Of `PyASCIIObject.state`.
+/// Representation of a `str`, from `PyASCIIObject.state`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct State {
-    /// Bytes of a character.
+pub(super) struct TextState {
+    /// Bytes per character.
     pub(super) width: u8,
     pub(super) is_ascii: bool,
 }
 
-impl State {
-    /// Behind `interned`, which has 2, 8 or 16 bits: `kind` of three bits, `compact`, `ascii`. `None`: the characters
-    /// are elsewhere.
-    pub(super) fn parse(state: u32) -> Option<State> {
+impl TextState {
+    /// Parses the fields after `interned`, which has 2, 8 or 16 bits: `kind` (three bits), `compact`, `ascii`. `None`
+    /// if the characters are stored elsewhere.
+    pub(super) fn parse(state: u32) -> Option<TextState> {
         let fields = [2, 8, 16].into_iter().map(|shift| state >> shift).find(|fields| fields & 7 != 0)?;
         let (width, is_compact, is_ascii) = ((fields & 7) as u8, fields >> 3 & 1 != 0, fields >> 4 & 1 != 0);
-        (is_compact && matches!(width, 1 | 2 | 4)).then_some(State { width, is_ascii })
+        (is_compact && matches!(width, 1 | 2 | 4)).then_some(TextState { width, is_ascii })
     }
 }
 
-/// Characters of so many bytes each as UTF-8.
+/// Decodes characters of `width` bytes each.
 pub(super) fn decode(width: u32, bytes: &[u8]) -> String {
-    let wide = |size: usize| {
-        let characters = bytes.chunks_exact(size).map(|part| {
-            let code = part.iter().rev().fold(0_u32, |code, &byte| code << 8 | u32::from(byte));
+    let decode_wide = |size: usize| {
+        let characters = bytes.chunks_exact(size).map(|chunk| {
+            let code = chunk.iter().rev().fold(0_u32, |code, &byte| code << 8 | u32::from(byte));
             char::from_u32(code).unwrap_or(char::REPLACEMENT_CHARACTER)
         });
         characters.collect()
     };
     match width {
         1 => bytes.iter().map(|&byte| char::from(byte)).collect(),
-        2 => wide(2),
-        _ => wide(4),
+        2 => decode_wide(2),
+        _ => decode_wide(4),
     }
 }
 
@@ -42,13 +42,16 @@ mod tests {
 
     #[test]
     fn states_of_all_releases() {
-        let ascii = Some(State { width: 1, is_ascii: true });
-        // interned: 2 bits with `ready` behind them, 2 without, 8, 16.
+        let ascii = Some(TextState { width: 1, is_ascii: true });
+        // `interned` with 2 bits (and `ready` after it, or not), with 8 bits and with 16.
         for state in [0xe5, 0x65, 0x64, 1 | 0b11001 << 8, 3 | 0b11001 << 16] {
-            assert_eq!(State::parse(state), ascii, "{state:#x}");
+            assert_eq!(TextState::parse(state), ascii, "{state:#x}");
         }
-        assert_eq!(State::parse(2 << 2 | 1 << 5), Some(State { width: 2, is_ascii: false }));
-        assert_eq!((State::parse(0), State::parse(1 << 2), State::parse(3 << 2 | 1 << 5)), (None, None, None));
+        assert_eq!(TextState::parse(2 << 2 | 1 << 5), Some(TextState { width: 2, is_ascii: false }));
+        assert_eq!(
+            (TextState::parse(0), TextState::parse(1 << 2), TextState::parse(3 << 2 | 1 << 5)),
+            (None, None, None)
+        );
     }
 
     #[test]

@@ -1,6 +1,7 @@
-//! An `.eh_frame` section, copied unless it stays where it is, with an index of its entries.
+//! An `.eh_frame` section with an index of its entries.
 //!
-//! Copy and index are made outside the signal handler, which only reads them.
+//! The section is copied, unless its memory is never unmapped. Copy and index are made outside the signal handler,
+//! which only reads them.
 
 #![forbid(unsafe_code)]
 
@@ -8,20 +9,20 @@ use std::borrow::Cow;
 
 use jitlisten_unwinder::{Entry, Header, Section};
 
-/// An `.eh_frame` with an index. Nothing in it points to memory that can be unmapped.
+/// An `.eh_frame` section with an index. Nothing in it points to memory that may be unmapped.
 #[derive(Debug)]
 pub struct FrameTable {
     bytes: Cow<'static, [u8]>,
-    /// Where the section is in the process: pointers in it are relative to that.
+    /// Address of the section in the process: pointers in it are relative to themselves.
     address: u64,
-    /// What the index is relative to.
+    /// Base address of the offsets in the index.
     base: u64,
-    /// Start of the function and offset of its entry, sorted.
+    /// Pairs of function start and entry offset, sorted.
     index: Box<[(u32, u32)]>,
 }
 
 impl FrameTable {
-    /// A section without an index: every entry is read once.
+    /// Indexes a section by reading every entry once.
     pub fn by_reading(bytes: Cow<'static, [u8]>, address: u64, base: u64) -> FrameTable {
         let mut table = FrameTable { bytes, address, base, index: Box::default() };
         let section = table.section();
@@ -36,7 +37,7 @@ impl FrameTable {
         table
     }
 
-    /// A section with the table of its `.eh_frame_hdr`, which was loaded at `header_address`. `None` if it has no
+    /// Takes the index from the section's `.eh_frame_hdr`, which is loaded at `header_address`. `None` if that has no
     /// table.
     pub fn with_header(
         bytes: Cow<'static, [u8]>,
@@ -57,31 +58,31 @@ impl FrameTable {
         Some(FrameTable { bytes, address, base, index: index.into_boxed_slice() })
     }
 
-    /// Where `.eh_frame_hdr` says that the section is.
+    /// Returns the address of the `.eh_frame` according to its `.eh_frame_hdr`.
     pub fn section_address(header: &[u8], header_address: u64) -> Option<u64> {
         Header::read(header, header_address).map(|header| header.section)
     }
 
-    /// How many functions it describes.
+    /// Number of functions in the index.
     pub fn len(&self) -> usize {
         self.index.len()
     }
 
-    /// Whether it describes none.
+    /// True if the index has no functions.
     pub fn is_empty(&self) -> bool {
         self.index.is_empty()
     }
 
-    /// The addresses at which functions begin.
+    /// Iterates over the start addresses of the functions.
     pub fn starts(&self) -> impl Iterator<Item = u64> {
         self.index.iter().map(|&(start, _)| self.base.wrapping_add(u64::from(start)))
     }
 
-    /// The entry for the function that `address` is in.
+    /// Returns the entry of the function that contains `address`.
     pub(crate) fn find(&self, address: u64) -> Option<Entry<'_>> {
-        let wanted = u32::try_from(address.checked_sub(self.base)?).ok()?;
-        let after = self.index.partition_point(|&(start, _)| start <= wanted);
-        let &(_, offset) = self.index.get(after.checked_sub(1)?)?;
+        let distance = u32::try_from(address.checked_sub(self.base)?).ok()?;
+        let next_index = self.index.partition_point(|&(start, _)| start <= distance);
+        let &(_, offset) = self.index.get(next_index.checked_sub(1)?)?;
         let entry = self.section().entry(offset as usize).ok()?;
         (address.wrapping_sub(entry.start) < entry.size).then_some(entry)
     }

@@ -1,4 +1,4 @@
-//! Rows against gimli's, for every function of real libraries.
+//! Compares our rows with gimli's, for every function of real libraries.
 
 use gimli::{BaseAddresses, CfaRule, EhFrame, LittleEndian, RegisterRule, UnwindContext, UnwindSection as _};
 use object::{Object as _, ObjectSection as _};
@@ -7,12 +7,12 @@ use jitlisten_unwinder::{Cfa, Rule};
 
 use super::*;
 
-/// gimli's rule in our words; `None` where it speaks of what we leave alone.
-fn same(ours: Rule, theirs: Option<RegisterRule<usize>>, register: u16) -> bool {
+/// Returns true if our rule equals gimli's; panics if it does not.
+fn assert_same_rule(ours: Rule, theirs: Option<RegisterRule<usize>>, register: u16) -> bool {
     match (ours, theirs.clone()) {
         (Rule::Same, None | Some(RegisterRule::SameValue)) => true,
         (Rule::Undefined, Some(RegisterRule::Undefined)) => true,
-        // gimli makes no difference between the two when nothing was said.
+        // gimli has the same value for both if no rule is given.
         (Rule::Same, Some(RegisterRule::Undefined)) => true,
         (Rule::Offset(ours), Some(RegisterRule::Offset(theirs))) => i64::from(ours) == theirs,
         (Rule::ValueOffset(ours), Some(RegisterRule::ValOffset(theirs))) => i64::from(ours) == theirs,
@@ -23,7 +23,7 @@ fn same(ours: Rule, theirs: Option<RegisterRule<usize>>, register: u16) -> bool 
     }
 }
 
-fn compare(path: &str) -> usize {
+fn compare_library(path: &str) -> usize {
     let Ok(file) = std::fs::read(path) else { return 0 };
     let file = object::File::parse(&*file).unwrap();
     let section = file.section_by_name(".eh_frame").unwrap();
@@ -32,8 +32,8 @@ fn compare(path: &str) -> usize {
     let table =
         FrameTable::with_header(data.to_vec().into(), section.address(), 0, header.data().unwrap(), header.address());
     let table = table.expect("a sorted table");
-    let read = FrameTable::by_reading(data.to_vec().into(), section.address(), 0);
-    assert!(table.starts().eq(read.starts()), "{path}: the header's table is not what reading finds");
+    let scanned = FrameTable::by_reading(data.to_vec().into(), section.address(), 0);
+    assert!(table.starts().eq(scanned.starts()), "{path}: the header's table is not what reading finds");
     let bases = BaseAddresses::default().set_eh_frame(section.address());
     let mut eh_frame = EhFrame::new(data, LittleEndian);
     if cfg!(target_arch = "aarch64") {
@@ -68,7 +68,7 @@ fn compare(path: &str) -> usize {
                 for register in 0..REGISTERS as u16 {
                     let rule =
                         theirs.registers().find(|(number, _)| number.0 == register).map(|(_, rule)| rule.clone());
-                    assert!(same(ours.rules[register as usize], rule, register));
+                    assert!(assert_same_rule(ours.rules[register as usize], rule, register));
                 }
                 rows += 1;
             }
@@ -85,13 +85,13 @@ fn every_row_of_real_libraries_is_gimlis() {
         .filter(|line| line.contains("r-xp"))
         .filter_map(|line| line.split_ascii_whitespace().nth(5))
         .collect();
-    let rows: usize = libraries.iter().filter(|path| path.contains(".so")).map(|path| compare(path)).sum();
+    let rows: usize = libraries.iter().filter(|path| path.contains(".so")).map(|path| compare_library(path)).sum();
     assert!(rows > 10_000, "only {rows} rows in {libraries:?}");
 }
 
-struct Words(u64, Vec<u64>);
+struct WordMemory(u64, Vec<u64>);
 
-impl Memory for Words {
+impl Memory for WordMemory {
     fn read(&mut self, address: u64) -> Option<u64> {
         let offset = address.checked_sub(self.0)?;
         (offset % 8 == 0).then_some(())?;
@@ -100,10 +100,10 @@ impl Memory for Words {
 }
 
 #[cfg(target_arch = "x86_64")]
-struct Trampolines;
+struct TrampolineMap;
 
 #[cfg(target_arch = "x86_64")]
-impl CodeMap for Trampolines {
+impl CodeMap for TrampolineMap {
     fn find(&self, address: u64) -> Option<Code<'_>> {
         match address {
             0x1000..0x2000 => Some(Code::Trampoline),
@@ -117,52 +117,51 @@ impl CodeMap for Trampolines {
 #[test]
 fn trampolines_and_frame_pointers_are_followed_and_nonsense_is_not() {
     let mut values = [0; REGISTERS];
-    // In bare code, whose frame pointer leads to a trampoline, which leads to bare code again.
+    // Start in bare code. Its frame pointer leads to a trampoline, and that one's to bare code again.
     (values[PROGRAM], values[STACK], values[FRAME]) = (0x2500, 0x10000, 0x10010);
     let stack = vec![0, 0, 0x10030, 0x1006, 0, 0x2600, 0x10028, 0x7777];
-    let mut seen = Vec::new();
+    let mut addresses = Vec::new();
     let mut push = |address, _| {
-        seen.push(address);
+        addresses.push(address);
         true
     };
     let mut cache = RuleCache::default();
-    let outcome = walk(Registers::new(values), &Trampolines, &mut Words(0x10000, stack), &mut cache, &mut push);
-    assert_eq!(seen, [0x2500, 0x1006, 0x2600]);
+    let outcome = walk(Registers::new(values), &TrampolineMap, &mut WordMemory(0x10000, stack), &mut cache, &mut push);
+    assert_eq!(addresses, [0x2500, 0x1006, 0x2600]);
     assert_eq!(outcome, Outcome::Broken, "0x7777 is no code");
 }
 
-/// By the table and then by the rule that was kept of it: the same.
+/// Unwinding by the table and by the cached rule gives the same result.
 #[test]
 fn a_stack_that_ends_with_a_zero_is_complete_every_time() {
     let program = std::fs::read("/proc/self/exe").unwrap();
     let file = object::File::parse(&*program).unwrap();
     let section = file.section_by_name(".eh_frame").unwrap();
     let table = FrameTable::by_reading(section.data().unwrap().to_vec().into(), section.address(), 0);
-    // At the first instruction of a function the return address is all that there is on its stack, or in its register;
-    // `_start` has none.
+    // Choose a function at whose first instruction only the return address is on the stack or in its register. `_start`
+    // has none.
     let is_plain = |start: &u64| {
         let row = table.find(*start).and_then(|entry| Row::find(&entry, *start, machine::MACHINE));
         row.is_some_and(|row| {
             row.cfa == Cfa::Register(STACK as u8, machine::MACHINE.distance_at_entry())
-                && row.rules[RETURN] == if RETURN == PROGRAM { Rule::Offset(-8) } else { Rule::Same }
+                && row.rules[RETURN_COLUMN] == if RETURN_COLUMN == PROGRAM { Rule::Offset(-8) } else { Rule::Same }
         })
     };
     let start = table.starts().filter(|&start| start != 0).find(is_plain).unwrap();
     let mut values = [0; REGISTERS];
     (values[PROGRAM], values[STACK]) = (start, 0x10000);
-    let (mut stack, map, mut cache) = (Words(0x10000, vec![0]), Damaged(table), RuleCache::default());
+    let (mut stack, map, mut cache) = (WordMemory(0x10000, vec![0]), CorruptedTable(table), RuleCache::default());
     let mut outcome = || walk(Registers::new(values), &map, &mut stack, &mut cache, |_, _| true);
     assert_eq!([outcome(), outcome()], [Outcome::Complete; 2]);
     assert!(cache.get(start).is_some());
 }
 
-/// By the stack pointer, and where that is not known, by the kernel's frame record. One of the return addresses is
-/// signed.
+/// By the stack pointer, or if that is unknown, by the kernel's frame record. One of the return addresses is signed.
 #[cfg(target_arch = "aarch64")]
 #[test]
 fn a_signal_handler_returns_to_where_the_program_was() {
-    struct Kernel;
-    impl CodeMap for Kernel {
+    struct SignalReturnMap;
+    impl CodeMap for SignalReturnMap {
         fn find(&self, address: u64) -> Option<Code<'_>> {
             (0x2000..0x3000).contains(&address).then_some(Code::Bare)
         }
@@ -172,44 +171,49 @@ fn a_signal_handler_returns_to_where_the_program_was() {
         }
     }
     let mut stack = vec![0; 1024];
-    // A handler's frame record; then the kernel's frame with `x29`, `x30`, `sp` and the program counter, and its record
-    // of the first two.
-    let (kernels, record) = (20, 20 + 4688 / 8);
-    let place = |word: usize| 0x10000 + 8 * word as u64;
-    (stack[10], stack[11]) = (place(record), 0x4000);
-    (stack[kernels + 39 + 29], stack[kernels + 39 + 30]) = (place(700), 0x2999);
-    (stack[kernels + 39 + 31], stack[kernels + 39 + 32]) = (place(690), 0x2500);
-    (stack[record], stack[record + 1]) = (place(700), 0x2999);
-    (stack[700], stack[701]) = (place(710), 0x12_0000_0000_2600);
+    // A handler's frame record; then the kernel's frame with `x29`, `x30`, `sp` and the program counter; then its
+    // record of the first two.
+    let (kernel_frame, record) = (20, 20 + 4688 / 8);
+    let address_of = |word: usize| 0x10000 + 8 * word as u64;
+    (stack[10], stack[11]) = (address_of(record), 0x4000);
+    (stack[kernel_frame + 39 + 29], stack[kernel_frame + 39 + 30]) = (address_of(700), 0x2999);
+    (stack[kernel_frame + 39 + 31], stack[kernel_frame + 39 + 32]) = (address_of(690), 0x2500);
+    (stack[record], stack[record + 1]) = (address_of(700), 0x2999);
+    (stack[700], stack[701]) = (address_of(710), 0x12_0000_0000_2600);
     (stack[710], stack[711]) = (0, 0x2700);
-    let walked = |program: u64, at: usize, frame: usize, stack: &[u64]| {
+    let walk_from = |program: u64, stack_index: usize, frame_index: usize, stack: &[u64]| {
         let mut values = [0; REGISTERS];
-        (values[PROGRAM], values[STACK], values[FRAME]) = (program, place(at), place(frame));
-        let (mut seen, mut cache) = (Vec::new(), RuleCache::default());
-        let outcome =
-            walk(Registers::new(values), &Kernel, &mut Words(0x10000, stack.to_vec()), &mut cache, |address, _| {
-                seen.push(address);
+        (values[PROGRAM], values[STACK], values[FRAME]) = (program, address_of(stack_index), address_of(frame_index));
+        let (mut addresses, mut cache) = (Vec::new(), RuleCache::default());
+        let outcome = walk(
+            Registers::new(values),
+            &SignalReturnMap,
+            &mut WordMemory(0x10000, stack.to_vec()),
+            &mut cache,
+            |address, _| {
+                addresses.push(address);
                 true
-            });
+            },
+        );
         assert_eq!(outcome, Outcome::Broken, "a frame record at 0");
-        seen
+        addresses
     };
-    assert_eq!(walked(0x4000, kernels, 0, &stack), [0x4000, 0x2500, 0x2600, 0x2700]);
-    // The stack pointer is not known behind a frame record.
-    assert_eq!(walked(0x2100, 5, 10, &stack), [0x2100, 0x4000, 0x2500, 0x2600, 0x2700]);
+    assert_eq!(walk_from(0x4000, kernel_frame, 0, &stack), [0x4000, 0x2500, 0x2600, 0x2700]);
+    // After a step by frame record the stack pointer is unknown.
+    assert_eq!(walk_from(0x2100, 5, 10, &stack), [0x2100, 0x4000, 0x2500, 0x2600, 0x2700]);
     stack[record + 1] = 0x2998;
-    assert_eq!(walked(0x2100, 5, 10, &stack), [0x2100, 0x4000]);
+    assert_eq!(walk_from(0x2100, 5, 10, &stack), [0x2100, 0x4000]);
 }
 
-struct Damaged(FrameTable);
+struct CorruptedTable(FrameTable);
 
-impl CodeMap for Damaged {
+impl CodeMap for CorruptedTable {
     fn find(&self, address: u64) -> Option<Code<'_>> {
         (address < 1 << 30).then_some(Code::Table(&self.0))
     }
 }
 
-/// The tables of a real library with bytes changed, over a stack of plausible words: a walk ends, and nothing panics.
+/// Changes bytes in the tables of a real library, over a stack of plausible words: each walk ends, and nothing panics.
 #[test]
 fn damaged_tables_are_survived() {
     let program = std::fs::read("/proc/self/exe").unwrap();
@@ -226,7 +230,7 @@ fn damaged_tables_are_survived() {
     let mut frames = 0_u64;
     for _ in 0..3_000 {
         let size = data.len().min(1024);
-        // From the start, where a CIE is.
+        // Start at the beginning, where a CIE is.
         let mut bytes = data[..size].to_vec();
         for _ in 0..next(12) {
             bytes[next(size)] = next(256) as u8;
@@ -236,11 +240,11 @@ fn damaged_tables_are_survived() {
         let Some(&first) = starts.get(next(starts.len().max(1))) else { continue };
         let words =
             (0..512).map(|word| if word % 3 == 0 { starts[next(starts.len())] + 4 } else { 0x10000 + 8 * word });
-        let mut stack = Words(0x10000, words.collect());
+        let mut stack = WordMemory(0x10000, words.collect());
         let mut values = [0x10040; REGISTERS];
         values[PROGRAM] = first + next(64) as u64;
         let mut cache = RuleCache::default();
-        let map = Damaged(table);
+        let map = CorruptedTable(table);
         walk(Registers::new(values), &map, &mut stack, &mut cache, |_, _| {
             frames += 1;
             true
@@ -250,29 +254,29 @@ fn damaged_tables_are_survived() {
 }
 
 #[cfg(target_arch = "x86_64")]
-struct Library {
+struct LibraryMap {
     table: FrameTable,
-    bare: u64,
+    uncovered_address: u64,
 }
 
 #[cfg(target_arch = "x86_64")]
-impl CodeMap for Library {
+impl CodeMap for LibraryMap {
     fn find(&self, address: u64) -> Option<Code<'_>> {
-        (address == self.bare || self.table.find(address).is_some()).then_some(Code::Table(&self.table))
+        (address == self.uncovered_address || self.table.find(address).is_some()).then_some(Code::Table(&self.table))
     }
 }
 
 #[cfg(target_arch = "x86_64")]
-struct Places(Vec<(u64, u64)>);
+struct SparseMemory(Vec<(u64, u64)>);
 
 #[cfg(target_arch = "x86_64")]
-impl Memory for Places {
+impl Memory for SparseMemory {
     fn read(&mut self, address: u64) -> Option<u64> {
-        self.0.iter().find(|(place, _)| *place == address).map(|(_, word)| *word)
+        self.0.iter().find(|(word_address, _)| *word_address == address).map(|(_, word)| *word)
     }
 }
 
-/// `dnrm2_k` of OpenBLAS: its library has a table, and it has no entry there.
+/// `dnrm2_k` of OpenBLAS has no entry, although its library has a table.
 #[cfg(target_arch = "x86_64")]
 #[test]
 fn a_function_without_an_entry_returns_to_what_lies_on_top_if_that_is_behind_a_call() {
@@ -280,24 +284,24 @@ fn a_function_without_an_entry_returns_to_what_lies_on_top_if_that_is_behind_a_c
     let file = object::File::parse(&*file).unwrap();
     let section = file.section_by_name(".eh_frame").unwrap();
     let table = FrameTable::by_reading(section.data().unwrap().to_vec().into(), section.address(), 0);
-    let within = table.starts().next().unwrap() + 5;
-    let library = Library { table, bare: 0x7000_0000 };
+    let return_address = table.starts().next().unwrap() + 5;
+    let library = LibraryMap { table, uncovered_address: 0x7000_0000 };
     let mut values = [0; REGISTERS];
-    (values[STACK], values[PROGRAM]) = (0x9000, library.bare);
-    let caller_of = |returns_to: u64, before: [u8; 8]| {
-        let words = vec![(0x9000, returns_to), (returns_to - 8, u64::from_le_bytes(before))];
-        let mut found = Vec::new();
+    (values[STACK], values[PROGRAM]) = (0x9000, library.uncovered_address);
+    let walk_two_frames = |return_address: u64, call: [u8; 8]| {
+        let words = vec![(0x9000, return_address), (return_address - 8, u64::from_le_bytes(call))];
+        let mut addresses = Vec::new();
         let registers = Registers::new(values);
-        walk(registers, &library, &mut Places(words), &mut RuleCache::default(), |address, _| {
-            found.push(address);
-            found.len() < 2
+        walk(registers, &library, &mut SparseMemory(words), &mut RuleCache::default(), |address, _| {
+            addresses.push(address);
+            addresses.len() < 2
         });
-        found
+        addresses
     };
-    let [relative, register, none] = [[0, 0, 0, 0xe8, 0, 0, 0, 0], [0, 0, 0, 0, 0, 0, 0xff, 0xd0], [0x90; 8]];
-    assert_eq!(caller_of(within, relative), [library.bare, within]);
-    assert_eq!(caller_of(within, register), [library.bare, within]);
-    assert_eq!(caller_of(within, none), [library.bare]);
-    // No table there.
-    assert_eq!(caller_of(0x8000_0000, relative), [library.bare]);
+    let [relative, register, no_call] = [[0, 0, 0, 0xe8, 0, 0, 0, 0], [0, 0, 0, 0, 0, 0, 0xff, 0xd0], [0x90; 8]];
+    assert_eq!(walk_two_frames(return_address, relative), [library.uncovered_address, return_address]);
+    assert_eq!(walk_two_frames(return_address, register), [library.uncovered_address, return_address]);
+    assert_eq!(walk_two_frames(return_address, no_call), [library.uncovered_address]);
+    // No table at the return address.
+    assert_eq!(walk_two_frames(0x8000_0000, relative), [library.uncovered_address]);
 }

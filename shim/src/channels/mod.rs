@@ -1,4 +1,4 @@
-//! How objects of an LLVM are detected, one folder for each channel.
+//! Channels: the ways to observe the objects of an LLVM, one folder or file each.
 //!
 //! | channel | reports |
 //! | --- | --- |

@@ -8,34 +8,35 @@ use std::path::PathBuf;
 /// An observed LLVM.
 #[derive(Clone, Debug)]
 pub struct DiscoveredLlvm {
-    /// The library it is in; `/proc/self/exe` for the program itself.
+    /// Path of the library with this LLVM; `/proc/self/exe` for the program itself.
     pub path: PathBuf,
-    /// Where that is mapped.
+    /// Start address of the library's mapping.
     pub start: usize,
-    /// Whether it calls us for each object. Otherwise its list is read whenever it makes memory executable.
+    /// True if this LLVM calls us for each object. Otherwise its GDB JIT list is read whenever it makes memory
+    /// executable.
     pub detoured: bool,
-    /// How many of its objects are in its GDB JIT list now.
+    /// Number of objects currently in its GDB JIT list.
     pub objects: usize,
-    /// Its release as far as the library says: `14`, `19.1`.
+    /// Release as far as the library reveals it: `14`, `19.1`.
     pub version: Option<String>,
-    /// How it is observed: `runtimedyld`, `jitlink` (hooks of its linkers), `list-call` (hook of
+    /// Methods of observation: `runtimedyld`, `jitlink` (hooks of its linkers), `list-call` (hook of
     /// `__jit_debug_register_code`), `list-poll` (the list is read when memory becomes executable).
     pub heard_by: Vec<&'static str>,
-    /// How many objects its linkers have reported; of JITLink, those that were found in memory.
+    /// Number of objects that its linkers have reported; JITLink's objects count once they were found in memory.
     pub linked: u64,
-    /// What cannot be observed, and why, a sentence each.
+    /// Parts that cannot be observed, and the reason: one sentence each.
     pub missing: Vec<String>,
 }
 
 impl DiscoveredLlvm {
-    /// All of this as a JSON object: `{"file": s, "version": s or null, "heard_by": [s], "linked": n, "listed": n,
-    /// "missing": [s]}`. Later releases may add members.
+    /// Returns a JSON object: `{"file": s, "version": s or null, "heard_by": [s], "linked": n, "listed": n, "missing":
+    /// [s]}`. Later releases may add members.
     pub fn json(&self) -> String {
         format!("{{{}}}", self.members())
     }
 
-    /// The same, with its slot and where it is, for other processes: see `facts.rs`.
-    pub(crate) fn json_in(&self, slot: usize) -> String {
+    /// Returns the same JSON object plus slot and start address, for other processes: see `facts.rs`.
+    pub(crate) fn json_with_slot(&self, slot: usize) -> String {
         format!("{{\"slot\": {slot}, \"start\": {}, {}}}", self.start, self.members())
     }
 
@@ -58,7 +59,7 @@ impl DiscoveredLlvm {
 #[derive(Clone, Debug)]
 pub(crate) struct UnheardLlvm {
     pub(crate) path: PathBuf,
-    /// Where it is mapped.
+    /// Start address of the library's mapping.
     pub(crate) start: usize,
     pub(crate) why: String,
 }
@@ -70,7 +71,7 @@ impl UnheardLlvm {
     }
 }
 
-/// A JSON string.
+/// Quotes a JSON string.
 fn quoted(text: &str) -> String {
     let mut quoted = String::from("\"");
     for letter in text.chars() {
@@ -102,9 +103,9 @@ mod tests {
             linked: 3,
             missing: vec![],
         };
-        let who = r#""file": "/a \"b\"\u000a.so", "version": "14", "heard_by": ["runtimedyld", "list-call"]"#;
-        let expected = format!(r#"{{{who}, "linked": 3, "listed": 2, "missing": []}}"#);
+        let members_json = r#""file": "/a \"b\"\u000a.so", "version": "14", "heard_by": ["runtimedyld", "list-call"]"#;
+        let expected = format!(r#"{{{members_json}, "linked": 3, "listed": 2, "missing": []}}"#);
         assert_eq!(llvm.json(), expected);
-        assert_eq!(llvm.json_in(3), expected.replacen('{', r#"{"slot": 3, "start": 16, "#, 1));
+        assert_eq!(llvm.json_with_slot(3), expected.replacen('{', r#"{"slot": 3, "start": 16, "#, 1));
     }
 }

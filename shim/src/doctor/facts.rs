@@ -8,19 +8,19 @@
 //!     0  magic      "JLFACTS\0", once the session observes the process
 //!     8  layout     1
 //!    16  capacity   of the text, in bytes
-//!    24  sequence   odd while the text changes: a reading is valid if it was even before, and the same after
+//!    24  sequence   odd while the text changes: a read is valid if it was even before and is unchanged after
 //!    32  length     of the text
 //!    40  totals[8]  of the session, since it began: see `Total`
 //!   104  counts[16][4]  of the LLVM in each slot: see `Count`
 //!   616  text       JSON: {"llvms": [{"slot": n, "start": n, "file": s, ..}], "unheard": [{"start": n, "file": s,
-//!                   "why": s}], "left_out": n}; "start" is where the library is mapped, "left_out" how many do not fit
+//!                   "why": s}], "left_out": n}; "start" is the library's address, "left_out" the number omitted
 //! ```
 //!
 //! The text is rewritten when an LLVM is loaded, closed or reclassified, never per object: counts are separate words,
-//! and those in the text are from the time of writing. It lies in zeroed memory of the library, so it is never
-//! allocated or freed under a reader, costs nothing until written, and a child of `fork(2)` has its own copy. All
-//! writers except those of counts hold the shim's lock, which is held across `fork(2)`, too, so a child's text is
-//! whole.
+//! and the counts in the text are from the time of writing. The text lies in zeroed memory of the library. It is
+//! therefore never allocated or freed under a reader, costs nothing until written, and a child of `fork(2)` has its own
+//! copy. All writers except those of counts hold the shim's lock. That lock is also held across `fork(2)`, so a child's
+//! text is complete.
 
 use std::fmt::Write as _;
 use std::sync::atomic::{AtomicU64, Ordering, fence};
@@ -32,24 +32,24 @@ use crate::hook_table::SLOTS;
 
 const MAGIC: u64 = u64::from_ne_bytes(*b"JLFACTS\0");
 const LAYOUT: u64 = 1;
-/// Sixteen LLVMs with long paths and many sentences each.
-const CAPACITY: usize = 32 << 10;
+/// Capacity of the text in bytes: enough for sixteen LLVMs with long paths and explanations.
+const TEXT_CAPACITY: usize = 32 << 10;
 const WORD: usize = size_of::<u64>();
 
-/// What is counted of each LLVM.
+/// Counter of one LLVM.
 #[derive(Clone, Copy)]
 pub(crate) enum Count {
     /// Objects that RuntimeDyld has reported.
     RuntimeDyld = 0,
     /// Objects with code that were handed to JITLink.
     ForJitLink = 1,
-    /// Of those, objects that were found in memory.
+    /// JITLink objects that were found in memory.
     JitLink = 2,
-    /// Objects in its GDB JIT list, when that was read last.
+    /// Objects in its GDB JIT list at the last reading.
     Listed = 3,
 }
 
-/// What is counted of all of them.
+/// Counter of the whole session.
 #[derive(Clone, Copy)]
 enum Total {
     /// Objects that became final.
@@ -61,13 +61,13 @@ enum Total {
     Images = 4,
     /// Images whose unwind tables perf cannot use.
     ImagesWithoutPadding = 5,
-    /// Handlers of diagnostics that are observed; written by [`add_remark_handler`].
+    /// Observed diagnostic handlers; written by [`add_remark_handler`].
     RemarkHandlers = 6,
     /// Remarks of LLVM's vectoriser; written by [`add_remark`].
     Remarks = 7,
 }
 
-/// See the module's head.
+/// Shared facts; the module documentation describes the layout, which other processes rely on.
 #[repr(C)]
 struct Facts {
     magic: AtomicU64,
@@ -77,7 +77,7 @@ struct Facts {
     length: AtomicU64,
     totals: [AtomicU64; 8],
     counts: [[AtomicU64; 4]; SLOTS],
-    text: [AtomicU64; CAPACITY / WORD],
+    text: [AtomicU64; TEXT_CAPACITY / WORD],
 }
 
 const _: () = assert!(std::mem::offset_of!(Facts, totals) == 40 && std::mem::offset_of!(Facts, counts) == 104);
@@ -87,32 +87,33 @@ const _: () = assert!(std::mem::offset_of!(Facts, text) == 616);
 #[unsafe(export_name = "jitlisten_facts")]
 static FACTS: Facts = Facts::new();
 
-fn cell(slot: usize, what: Count) -> Option<&'static AtomicU64> {
-    FACTS.counts.get(slot).map(|counts| &counts[what as usize])
+fn counter_cell(slot: usize, counter: Count) -> Option<&'static AtomicU64> {
+    FACTS.counts.get(slot).map(|counts| &counts[counter as usize])
 }
 
-/// One more.
-pub(crate) fn count(slot: usize, what: Count) {
-    if let Some(cell) = cell(slot, what) {
-        cell.fetch_add(1, Ordering::Relaxed);
+/// Increments a counter.
+pub(crate) fn count(slot: usize, counter: Count) {
+    if let Some(counter_cell) = counter_cell(slot, counter) {
+        counter_cell.fetch_add(1, Ordering::Relaxed);
     }
 }
 
-/// So many.
-pub(crate) fn set_count(slot: usize, what: Count, number: u64) {
-    if let Some(cell) = cell(slot, what) {
-        cell.store(number, Ordering::Relaxed);
+/// Sets a counter.
+pub(crate) fn set_count(slot: usize, counter: Count, number: u64) {
+    if let Some(counter_cell) = counter_cell(slot, counter) {
+        counter_cell.store(number, Ordering::Relaxed);
     }
 }
 
-pub(crate) fn counted(slot: usize, what: Count) -> u64 {
-    cell(slot, what).map_or(0, |cell| cell.load(Ordering::Relaxed))
+/// Returns a counter.
+pub(crate) fn read_count(slot: usize, counter: Count) -> u64 {
+    counter_cell(slot, counter).map_or(0, |counter_cell| counter_cell.load(Ordering::Relaxed))
 }
 
-/// Another LLVM has come to this slot.
-pub(crate) fn begin(slot: usize) {
-    for cell in FACTS.counts.get(slot).into_iter().flatten() {
-        cell.store(0, Ordering::Relaxed);
+/// Resets the counters of a slot for a new LLVM.
+pub(crate) fn reset_counts(slot: usize) {
+    for counter_cell in FACTS.counts.get(slot).into_iter().flatten() {
+        counter_cell.store(0, Ordering::Relaxed);
     }
 }
 
@@ -128,7 +129,7 @@ pub(crate) fn add_remark() {
     FACTS.totals[Total::Remarks as usize].fetch_add(1, Ordering::Relaxed);
 }
 
-/// Takes the counters of the session over.
+/// Copies the session's counters.
 pub(crate) fn set_totals(statistics: &Statistics) {
     let totals = [
         (Total::Final, statistics.objects_finalized),
@@ -142,9 +143,9 @@ pub(crate) fn set_totals(statistics: &Statistics) {
     }
 }
 
-/// Publishes these LLVMs, by slot, and those that are not observed. Under the shim's lock.
+/// Publishes the observed LLVMs, by slot, and the unobserved ones. Call under the shim's lock.
 pub(crate) fn publish(llvms: &[(usize, DiscoveredLlvm)], unheard: &[UnheardLlvm]) {
-    FACTS.publish(text(llvms, unheard, CAPACITY).as_bytes());
+    FACTS.publish(format_json(llvms, unheard, TEXT_CAPACITY).as_bytes());
 }
 
 impl Facts {
@@ -157,14 +158,14 @@ impl Facts {
             length: AtomicU64::new(0),
             totals: [const { AtomicU64::new(0) }; 8],
             counts: [const { [const { AtomicU64::new(0) }; 4] }; SLOTS],
-            text: [const { AtomicU64::new(0) }; CAPACITY / WORD],
+            text: [const { AtomicU64::new(0) }; TEXT_CAPACITY / WORD],
         }
     }
 
     fn publish(&self, text: &[u8]) {
         self.layout.store(LAYOUT, Ordering::Relaxed);
-        self.capacity.store(CAPACITY as u64, Ordering::Relaxed);
-        // Odd already where a thread is missing that was at this in the parent of a `clone(2)` without handlers.
+        self.capacity.store(TEXT_CAPACITY as u64, Ordering::Relaxed);
+        // The sequence is already odd if `clone(2)` without fork handlers copied the parent during a write.
         let odd = self.sequence.load(Ordering::Relaxed) | 1;
         self.sequence.store(odd, Ordering::Relaxed);
         fence(Ordering::Release);
@@ -173,22 +174,22 @@ impl Facts {
             padded[..bytes.len()].copy_from_slice(bytes);
             word.store(u64::from_ne_bytes(padded), Ordering::Relaxed);
         }
-        self.length.store(text.len().min(CAPACITY) as u64, Ordering::Relaxed);
+        self.length.store(text.len().min(TEXT_CAPACITY) as u64, Ordering::Relaxed);
         self.sequence.store(odd.wrapping_add(1), Ordering::Release);
         self.magic.store(MAGIC, Ordering::Release);
     }
 }
 
-/// The JSON, of at most so many bytes.
-fn text(llvms: &[(usize, DiscoveredLlvm)], unheard: &[UnheardLlvm], most: usize) -> String {
-    /// For what is behind the entries.
-    const END: usize = 64;
-    let mut left_out = 0;
-    let mut entries = |text: &mut String, all: &mut dyn Iterator<Item = String>| {
+/// Formats the JSON in at most `max_bytes`.
+fn format_json(llvms: &[(usize, DiscoveredLlvm)], unheard: &[UnheardLlvm], max_bytes: usize) -> String {
+    /// Bytes reserved for the end of the JSON.
+    const TRAILER_BYTES: usize = 64;
+    let mut omitted_count = 0;
+    let mut append_entries = |text: &mut String, entries: &mut dyn Iterator<Item = String>| {
         let mut separator = "";
-        for entry in all {
-            if text.len() + entry.len() + END > most {
-                left_out += 1;
+        for entry in entries {
+            if text.len() + entry.len() + TRAILER_BYTES > max_bytes {
+                omitted_count += 1;
                 continue;
             }
             let _ = write!(text, "{separator}{entry}");
@@ -196,10 +197,10 @@ fn text(llvms: &[(usize, DiscoveredLlvm)], unheard: &[UnheardLlvm], most: usize)
         }
     };
     let mut text = String::from("{\"llvms\": [");
-    entries(&mut text, &mut llvms.iter().map(|(slot, llvm)| llvm.json_in(*slot)));
+    append_entries(&mut text, &mut llvms.iter().map(|(slot, llvm)| llvm.json_with_slot(*slot)));
     text.push_str("], \"unheard\": [");
-    entries(&mut text, &mut unheard.iter().map(UnheardLlvm::json));
-    let _ = write!(text, "], \"left_out\": {left_out}}}");
+    append_entries(&mut text, &mut unheard.iter().map(UnheardLlvm::json));
+    let _ = write!(text, "], \"left_out\": {omitted_count}}}");
     text
 }
 
@@ -223,51 +224,51 @@ mod tests {
         }
     }
 
-    /// As another process reads it.
+    /// Reads the text as another process would.
     fn read(facts: &Facts) -> Option<Vec<u8>> {
         let before = facts.sequence.load(Ordering::Acquire);
         let words: Vec<u64> = facts.text.iter().map(|word| word.load(Ordering::Relaxed)).collect();
         let length = facts.length.load(Ordering::Relaxed) as usize;
         fence(Ordering::Acquire);
-        let is_good = before.is_multiple_of(2) && facts.sequence.load(Ordering::Relaxed) == before;
+        let is_consistent = before.is_multiple_of(2) && facts.sequence.load(Ordering::Relaxed) == before;
         let bytes: Vec<u8> = words.into_iter().flat_map(u64::to_ne_bytes).collect();
-        is_good.then(|| bytes[..length].to_vec())
+        is_consistent.then(|| bytes[..length].to_vec())
     }
 
     #[test]
     fn what_does_not_fit_is_counted() {
         let llvms: Vec<_> = (0..40).map(|slot| (slot, llvm(&"p".repeat(1000)))).collect();
         let unheard = [UnheardLlvm { path: "/odd.so".into(), start: 1, why: "no names".to_owned() }];
-        let text = text(&llvms, &unheard, CAPACITY);
-        assert!(text.len() <= CAPACITY && text.len() > CAPACITY - 2000, "{}", text.len());
-        let shown = text.matches("\"slot\"").count();
-        assert!(text.ends_with(&format!("\"left_out\": {}}}", 40 - shown)), "{}", &text[text.len() - 200..]);
+        let text = format_json(&llvms, &unheard, TEXT_CAPACITY);
+        assert!(text.len() <= TEXT_CAPACITY && text.len() > TEXT_CAPACITY - 2000, "{}", text.len());
+        let entry_count = text.matches("\"slot\"").count();
+        assert!(text.ends_with(&format!("\"left_out\": {}}}", 40 - entry_count)), "{}", &text[text.len() - 200..]);
         assert!(text.contains("{\"start\": 1, \"file\": \"/odd.so\", \"why\": \"no names\"}"));
     }
 
     #[test]
     fn a_text_is_read_whole_or_not_at_all() {
-        static HERE: Facts = Facts::new();
+        static SHARED_FACTS: Facts = Facts::new();
         static DONE: AtomicBool = AtomicBool::new(false);
-        HERE.publish(b"a");
+        SHARED_FACTS.publish(b"a");
         let writer = thread::spawn(|| {
             let rounds = if cfg!(miri) { 3 } else { 2000 };
             for round in 0..rounds {
-                HERE.publish(&[b'a' + (round % 26) as u8].repeat(1 + round % 3000));
+                SHARED_FACTS.publish(&[b'a' + (round % 26) as u8].repeat(1 + round % 3000));
             }
             DONE.store(true, Ordering::Relaxed);
         });
-        let mut good = 0;
-        while !DONE.load(Ordering::Relaxed) || good == 0 {
-            let Some(text) = read(&HERE) else { continue };
-            good += 1;
+        let mut complete_reads = 0;
+        while !DONE.load(Ordering::Relaxed) || complete_reads == 0 {
+            let Some(text) = read(&SHARED_FACTS) else { continue };
+            complete_reads += 1;
             assert!(text.iter().all(|byte| *byte == text[0]), "torn");
         }
         writer.join().unwrap();
-        // A writer that was lost in the middle does not stop the next one.
-        HERE.sequence.fetch_add(1, Ordering::Relaxed);
-        assert_eq!(read(&HERE), None);
-        HERE.publish(b"whole");
-        assert_eq!(read(&HERE).as_deref(), Some(&b"whole"[..]));
+        // A writer that died in the middle does not block the next one.
+        SHARED_FACTS.sequence.fetch_add(1, Ordering::Relaxed);
+        assert_eq!(read(&SHARED_FACTS), None);
+        SHARED_FACTS.publish(b"whole");
+        assert_eq!(read(&SHARED_FACTS).as_deref(), Some(&b"whole"[..]));
     }
 }

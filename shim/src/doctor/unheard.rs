@@ -1,8 +1,8 @@
-//! Code of an LLVM that is not observed: one of its linkers is unknown, and the program registers nothing with
-//! debuggers.
+//! Detection of unobserved code: an LLVM has an unknown linker, and the program registers nothing with debuggers.
 //!
-//! Most programs do register. An ignored linker is worth a warning only if it produces code: LLVM itself has made
-//! memory executable, after a second no object is known there, and that LLVM has never reported one.
+//! Most programs do register. An ignored linker is worth a warning only if it produces code. Three conditions must
+//! hold: LLVM itself has made memory executable, no object is known there after a second, and that LLVM has never
+//! reported an object.
 
 #![forbid(unsafe_code)]
 
@@ -10,44 +10,45 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use jitlisten::AddressRange;
 
-/// In nanoseconds: ORC lists an object once it is final.
-const PATIENCE: u64 = 1_000_000_000;
+/// Delay before a warning in ns: ORC lists an object only when it is final.
+const WARNING_DELAY_NS: u64 = 1_000_000_000;
 
-/// Whether an LLVM may be unheard: nothing is asked under a lock before.
-static POSSIBLE: AtomicBool = AtomicBool::new(false);
+/// Set if an LLVM with an unobserved linker was loaded. Checked before any lock is taken.
+static IS_ENABLED: AtomicBool = AtomicBool::new(false);
 
+/// Memory that may contain code of an unobserved linker.
 #[derive(Default)]
 pub(crate) struct Unheard {
-    /// Memory without a known object, and when it was allowed to run.
-    waiting: Option<(AddressRange, u64)>,
+    /// Memory without a known object, and the time at which it became executable.
+    candidate: Option<(AddressRange, u64)>,
     warned: bool,
 }
 
-/// An LLVM was loaded with a linker that is not observed.
-pub(crate) fn may_be() {
-    POSSIBLE.store(true, Ordering::Relaxed);
+/// Enables the checks: an LLVM was loaded with a linker that is not observed.
+pub(crate) fn enable_checks() {
+    IS_ENABLED.store(true, Ordering::Relaxed);
 }
 
-/// Whether `Shim::let_run` has anything to do.
-pub(crate) fn is_possible() -> bool {
-    POSSIBLE.load(Ordering::Relaxed)
+/// Returns true if `Shim::record_executable` has work to do.
+pub(crate) fn is_enabled() -> bool {
+    IS_ENABLED.load(Ordering::Relaxed)
 }
 
 impl Unheard {
-    /// `range`, where no object is known to be, may run since `now`.
+    /// Records that `range`, which contains no known object, became executable at `now`.
     pub(crate) fn add(&mut self, range: AddressRange, now: u64) {
-        if !self.warned && self.waiting.is_none() {
-            self.waiting = Some((range, now));
+        if !self.warned && self.candidate.is_none() {
+            self.candidate = Some((range, now));
         }
     }
 
-    /// Takes the memory that has been allowed to run for a second.
+    /// Removes and returns the range if it has been executable for a second.
     pub(crate) fn take(&mut self, now: u64) -> Option<AddressRange> {
-        self.waiting.take_if(|(_, since)| now.saturating_sub(*since) >= PATIENCE).map(|(range, _)| range)
+        self.candidate.take_if(|(_, since)| now.saturating_sub(*since) >= WARNING_DELAY_NS).map(|(range, _)| range)
     }
 
-    /// It was said.
-    pub(crate) fn warned(&mut self) {
+    /// Records that the warning was printed.
+    pub(crate) fn set_warned(&mut self) {
         self.warned = true;
     }
 }

@@ -1,14 +1,14 @@
-//! Frame pointers and unwind tables for a module that is about to be compiled, through the host's own LLVM-C functions.
+//! Adds frame pointers and unwind tables to a module before it is compiled, through the host's own LLVM-C functions.
 //!
 //! Numba infers `nounwind` for many functions. LLVM then gives them neither a frame pointer nor an entry in
-//! `.eh_frame`, so no unwinder can pass them. Therefore every function with a body gets `"frame-pointer"="all"` and
+//! `.eh_frame`, so no unwinder can get past them. Every function with a body therefore gets `"frame-pointer"="all"` and
 //! `uwtable`.
 //!
-//! The llvmlite wheels are built with assertions: a wrong edit aborts the host. With an unknown version, nothing is
-//! set.
+//! The llvmlite wheels are built with assertions: a wrong edit aborts the host. If the version is unknown, nothing is
+//! changed.
 //!
-//! Tried and dropped: the option `-frame-pointer=all` through `LLVMPY_SetCommandLine`. The wheels do not have it, and
-//! ignore unknown options. Numba's `inspect_llvm()` and `inspect_asm()` show the attributes, because they print the
+//! Rejected alternative: the option `-frame-pointer=all` through `LLVMPY_SetCommandLine`. The wheels lack this option
+//! and ignore unknown ones. Numba's `inspect_llvm()` and `inspect_asm()` show the attributes, because they print the
 //! compiled module.
 
 use std::collections::BTreeMap;
@@ -21,13 +21,15 @@ use jitlisten::options::FramePointerPolicy;
 use crate::llvm::releases;
 use crate::process::library::Library;
 
-/// What becomes of the unwind tables of functions that have none.
+/// Policy for functions that lack an unwind table.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum UnwindTables {
+    /// Give every function an unwind table.
     Added,
-    /// Of a host whose memory may be its own. LLVM registers the tables of an object with the unwinder, and reads them
-    /// when the engine ends; a host that has never had any has given that memory back by then (drjit).
-    AsTheyAre,
+    /// Leave functions without a table, because the host may manage the memory. LLVM registers an object's tables with
+    /// the unwinder and reads them when the engine ends. A host whose code never had tables may have freed that memory
+    /// by then (drjit).
+    Unchanged,
 }
 
 type Module = *mut c_void;
@@ -41,7 +43,7 @@ type MemoryBuffer = *mut c_void;
 /// `LLVMAttributeFunctionIndex` of `llvm-c/Core.h`: `~0U`
 const FUNCTION_INDEX: c_uint = c_uint::MAX;
 
-/// A table of C functions found by name.
+/// Declares a struct of C functions that are looked up by name.
 macro_rules! c_functions {
     ($(#[$doc:meta])* $vis:vis $table:ident {
         $($field:ident = $symbol:literal ($($argument:ty),*) $(-> $result:ty)?;)*
@@ -56,14 +58,14 @@ macro_rules! c_functions {
             #[allow(dead_code, reason = "not every table is searched for in a file")]
             const NAMES: &[&str] = &[$($symbol),*];
 
-            /// The functions of these names in one LLVM, if it has them all.
+            /// Looks up all functions in one LLVM; `None` if one is missing.
             fn new(address: impl Fn(&str) -> Option<usize>) -> Option<$table> {
                 Some($table {
                     $($field: {
                         type Pointer = unsafe extern "C" fn($($argument),*) $(-> $result)?;
-                        let found = address($symbol)?;
-                        // SAFETY: an address, of which whoever calls it vouches that it is this function of LLVM.
-                        unsafe { std::mem::transmute::<usize, Pointer>(found) }
+                        let function_address = address($symbol)?;
+                        // SAFETY: the caller of the pointer vouches that the address is this function of LLVM.
+                        unsafe { std::mem::transmute::<usize, Pointer>(function_address) }
                     },)*
                 })
             }
@@ -74,7 +76,7 @@ macro_rules! c_functions {
 pub(crate) use c_functions;
 
 c_functions! {
-    /// From `llvm-c/Core.h`, unchanged from LLVM 10 to 22.
+    /// Functions of `llvm-c/Core.h`, unchanged from LLVM 10 to 22.
     ModuleFunctions {
         get_first_function = "LLVMGetFirstFunction" (Module) -> Function;
         get_next_function = "LLVMGetNextFunction" (Function) -> Function;
@@ -90,7 +92,7 @@ c_functions! {
 }
 
 c_functions! {
-    /// What it takes to edit a module that is handed over as text; from `llvm-c/Core.h` and `llvm-c/IRReader.h`.
+    /// Functions that edit a module in text form; from `llvm-c/Core.h` and `llvm-c/IRReader.h`.
     TextFunctions {
         context_create = "LLVMContextCreate" () -> Context;
         context_dispose = "LLVMContextDispose" (Context);
@@ -105,7 +107,7 @@ c_functions! {
 }
 
 c_functions! {
-    /// Which functions need the frame pointer's register for an argument; from `llvm-c/Core.h`.
+    /// Functions for finding calls that pass an argument in the frame pointer register; from `llvm-c/Core.h`.
     ConventionFunctions {
         get_function_call_conv = "LLVMGetFunctionCallConv" (Function) -> c_uint;
         get_first_basic_block = "LLVMGetFirstBasicBlock" (Function) -> Block;
@@ -118,27 +120,27 @@ c_functions! {
 }
 
 c_functions! {
-    /// What else is asked about modules of hosts that are not known; from `llvm-c/Core.h`.
+    /// Functions that return the target of a module; from `llvm-c/Core.h`.
     TargetFunctions {
         get_target = "LLVMGetTarget" (Module) -> *const c_char;
     }
 }
 
 c_functions! {
-    /// From LLVM 16 on; from `llvm-c/Core.h`.
+    /// Functions of `llvm-c/Core.h` since LLVM 16.
     VersionFunctions {
         get_version = "LLVMGetVersion" (*mut c_uint, *mut c_uint, *mut c_uint);
     }
 }
 
-/// The functions of an LLVM that has them among its dynamic symbols.
+/// C functions that an LLVM exports as dynamic symbols.
 pub(crate) struct Exported {
     functions: Option<(ModuleFunctions, ConventionFunctions, TargetFunctions)>,
     version: Option<VersionFunctions>,
 }
 
 impl Exported {
-    /// Finds them; nothing is called yet.
+    /// Looks up the functions without calling any.
     pub(crate) fn find(library: &Library<'_>) -> Option<Exported> {
         let address = |name: &str| library.dynamic_address(name);
         let (module, conventions) = (ModuleFunctions::new(address)?, ConventionFunctions::new(address)?);
@@ -147,31 +149,31 @@ impl Exported {
     }
 
     #[cfg(test)]
-    pub(crate) fn none() -> Exported {
+    pub(crate) fn empty() -> Exported {
         Exported { functions: None, version: None }
     }
 
-    /// LLVM's major version. The library must be relocated.
+    /// Returns LLVM's major version. The library must be relocated.
     pub(crate) fn version(&self) -> Option<u32> {
         let (mut major, mut minor, mut patch) = (0, 0, 0);
-        // SAFETY: it writes three numbers.
+        // SAFETY: `LLVMGetVersion` only writes three numbers.
         unsafe { (self.version?.get_version)(&raw mut major, &raw mut minor, &raw mut patch) };
         Some(major)
     }
 
-    /// What edits modules, in a release that is known.
+    /// Returns the functions that edit modules, if the release is known.
     pub(crate) fn llvm(&self, version: u32) -> Option<LlvmC> {
         let (module, conventions, _) = self.functions?;
         Some(LlvmC { uwtable: releases::uwtable(version)?, module, conventions: Some(conventions), text: None })
     }
 
-    /// Whether a module's target is this machine.
+    /// Returns true if a module's target is this machine.
     ///
     /// # Safety
     /// `module` must be a module of this LLVM, used by no other thread.
     pub(crate) unsafe fn is_for_this_machine(&self, module: Module) -> bool {
         let Some((.., target)) = self.functions else { return false };
-        // SAFETY: a module of this LLVM; its triple is a C string, which lives as long as the module is not changed.
+        // SAFETY: a module of this LLVM; its triple is a C string that lives as long as the module is unchanged.
         unsafe {
             let triple = (target.get_target)(module);
             !triple.is_null() && is_this_machine(CStr::from_ptr(triple))
@@ -179,34 +181,34 @@ impl Exported {
     }
 }
 
-/// The architecture in a target triple: an empty one means this machine's.
+/// Returns true if a target triple names this machine's architecture. An empty triple means this machine.
 pub(crate) fn is_this_machine(triple: &CStr) -> bool {
     let architecture = triple.to_bytes().split(|&byte| byte == b'-').next().unwrap_or_default();
     let names: [&[u8]; 2] = if cfg!(target_arch = "x86_64") { [b"x86_64", b"amd64"] } else { [b"aarch64", b"arm64"] };
     architecture.is_empty() || names.contains(&architecture)
 }
 
-/// Whether a calling convention (`llvm/IR/CallingConv.h`) passes an argument in the register of the frame pointer: GHC,
-/// HiPE, HHVM's.
+/// Returns true if a calling convention (`llvm/IR/CallingConv.h`) passes an argument in the frame pointer register:
+/// those of GHC, HiPE and HHVM.
 fn takes_frame_register(convention: c_uint) -> bool {
     matches!(convention, 10 | 11 | 81 | 82)
 }
 
-/// `LLVMInvoke`, `LLVMCall`, `LLVMCallBr` of `LLVMOpcode` in `llvm-c/Core.h`.
+/// Returns true for `LLVMInvoke`, `LLVMCall` and `LLVMCallBr` of `LLVMOpcode` in `llvm-c/Core.h`.
 fn is_call(opcode: c_uint) -> bool {
     matches!(opcode, 5 | 45 | 67)
 }
 
 impl ConventionFunctions {
-    /// Whether a function gets an argument in the register of the frame pointer, or calls one that does. With a frame
-    /// pointer, such a caller finds its own stack no more when the call returns (before LLVM 20), or is not compiled at
-    /// all (some, since).
+    /// Returns true if a function takes an argument in the frame pointer register, or calls a function that does. With
+    /// a frame pointer, such a caller loses its stack when the call returns (before LLVM 20); since LLVM 20, some do
+    /// not compile at all.
     ///
     /// # Safety
     /// `function` must be a function of this LLVM in a module that no other thread uses.
     unsafe fn needs_frame_register(&self, function: Function) -> bool {
-        // SAFETY: the function, its blocks and their instructions are this LLVM's, and nothing changes them meanwhile.
-        // One that is not read yet (lazily, from bitcode) has no block; a call has a convention.
+        // SAFETY: the function, its blocks and their instructions belong to this LLVM, and no thread changes them
+        // meanwhile. A function that is not yet read (lazily, from bitcode) has no block; every call has a convention.
         unsafe {
             if takes_frame_register((self.get_function_call_conv)(function)) {
                 return true;
@@ -229,38 +231,39 @@ impl ConventionFunctions {
     }
 }
 
-/// The functions of one LLVM.
+/// Functions of one LLVM that edit modules.
 pub(crate) struct LlvmC {
-    /// The value of that attribute.
+    /// Value of the attribute `uwtable`.
     uwtable: u64,
     module: ModuleFunctions,
-    /// Where they were found.
+    /// Functions that read calling conventions; `None` if the LLVM lacks them.
     conventions: Option<ConventionFunctions>,
+    /// Functions that edit modules in text form; `None` if the LLVM lacks them.
     text: Option<TextFunctions>,
 }
 
 impl LlvmC {
-    /// What to look for in the `.symtab` of an llvmlite.
+    /// Symbols to look up in the `.symtab` of an llvmlite.
     pub(crate) fn names() -> Vec<&'static str> {
         [ModuleFunctions::NAMES, ConventionFunctions::NAMES, TextFunctions::NAMES].concat()
     }
 
-    /// Finds the functions an llvmlite calls: in the `.symtab` of its own file (the wheels, where LLVM is part of it),
-    /// of which `values` are the values, or in a `libLLVM.so` it is linked with. `version` is LLVM's major version.
-    /// Asks the loader: not under a lock of ours.
+    /// Finds the LLVM functions that an llvmlite uses. They are in the `.symtab` of its own file (the wheels, which
+    /// contain LLVM; `values` are the symbol values), or in a `libLLVM.so` that it links to. `version` is LLVM's major
+    /// version. Takes the loader's lock, so it must not be called under a lock of ours.
     pub(crate) fn find(path: &Path, bias: usize, values: &BTreeMap<&str, u64>, version: u32) -> Option<LlvmC> {
         let uwtable = releases::uwtable(version)?;
-        let shared = OpenLibrary::open(path);
+        let open_library = OpenLibrary::open(path);
         let address = |name: &str| match values.get(name) {
             Some(&value) => Some(bias.wrapping_add(value as usize)),
-            None => shared.as_ref()?.symbol(name),
+            None => open_library.as_ref()?.symbol(name),
         };
         let module = ModuleFunctions::new(address)?;
         let (conventions, text) = (ConventionFunctions::new(address), TextFunctions::new(address));
         Some(LlvmC { uwtable, module, conventions, text })
     }
 
-    /// Gives every function of `module` that has a body what `policy` asks for.
+    /// Applies `policy` to every function of `module` that has a body.
     ///
     /// # Safety
     /// `module` must be a module of this LLVM, used by no other thread.
@@ -268,13 +271,13 @@ impl LlvmC {
         if module.is_null() || policy == FramePointerPolicy::Untouched {
             return;
         }
-        // SAFETY: the context and the functions are the module's; the attribute's name is as long as that, and its
-        // value fits this version (see the module's head). Attributes do not move functions.
+        // SAFETY: the context and the functions belong to the module; the name of the attribute has the given length,
+        // and its value fits this version (see the module documentation). Attributes do not move functions.
         unsafe {
             let context = (self.module.get_module_context)(module);
             let kind = (self.module.get_enum_attribute_kind_for_name)(c"uwtable".as_ptr(), 7);
-            let wanted = kind != 0 && tables == UnwindTables::Added;
-            let uwtable = wanted.then(|| (self.module.create_enum_attribute)(context, kind, self.uwtable));
+            let adds_tables = kind != 0 && tables == UnwindTables::Added;
+            let uwtable = adds_tables.then(|| (self.module.create_enum_attribute)(context, kind, self.uwtable));
             let mut function = (self.module.get_first_function)(module);
             while !function.is_null() {
                 if (self.module.is_declaration)(function) == 0 {
@@ -285,8 +288,11 @@ impl LlvmC {
         }
     }
 
+    /// Applies `policy` to one function.
+    ///
     /// # Safety
-    /// `function` must be one of such a module, with a body; `uwtable` of its context and of that kind.
+    /// `function` must be a function with a body in a module of this LLVM that no other thread uses; `uwtable` must be
+    /// an attribute of its context and of kind `kind`.
     unsafe fn patch_function(
         &self,
         function: Function,
@@ -310,24 +316,24 @@ impl LlvmC {
         }
     }
 
-    /// The same for a module handed over as text (or bitcode); `None` where that cannot be done.
+    /// Returns a module in text form (or bitcode) with the policy applied; `None` if that is impossible.
     ///
     /// # Safety
     /// This LLVM must be ready to be called.
     pub(crate) unsafe fn patch_text(&self, module: &[u8], policy: FramePointerPolicy) -> Option<PatchedText<'_>> {
         let text = self.text.as_ref()?;
-        let (mut parsed, mut message) = (std::ptr::null_mut(), std::ptr::null_mut());
-        // SAFETY: LLVM copies the bytes into the buffer, which the parser consumes in any case. The context and the
-        // module are ours alone, and disposed of once, as is the message of a failure.
+        let (mut module_pointer, mut message) = (std::ptr::null_mut(), std::ptr::null_mut());
+        // SAFETY: LLVM copies the bytes into the buffer, which the parser consumes even if it fails. Only this function
+        // uses the context and the module, and it disposes of each once, as it does of an error message.
         unsafe {
             let buffer = (text.create_memory_buffer)(module.as_ptr().cast(), module.len(), c"ir".as_ptr());
             let context = (text.context_create)();
             let mut printed = None;
-            if (text.parse_ir_in_context)(context, buffer, &mut parsed, &mut message) == 0 {
-                self.patch_module(parsed, policy, UnwindTables::Added);
-                let string = (text.print_module_to_string)(parsed);
+            if (text.parse_ir_in_context)(context, buffer, &mut module_pointer, &mut message) == 0 {
+                self.patch_module(module_pointer, policy, UnwindTables::Added);
+                let string = (text.print_module_to_string)(module_pointer);
                 printed = std::ptr::NonNull::new(string).map(|string| PatchedText { functions: text, string });
-                (text.dispose_module)(parsed);
+                (text.dispose_module)(module_pointer);
             } else if !message.is_null() {
                 (text.dispose_message)(message);
             }
@@ -337,13 +343,13 @@ impl LlvmC {
     }
 }
 
-/// A library that is loaded, and those it is linked with, as the loader sees them.
+/// Handle of a loaded library, for lookups in it and in the libraries it links to.
 struct OpenLibrary(*mut c_void);
 
 impl OpenLibrary {
     fn open(path: &Path) -> Option<OpenLibrary> {
         let path = CString::new(path.as_os_str().as_bytes()).ok()?;
-        // SAFETY: NOLOAD never loads anything; the library is there and stays so while the handle is held.
+        // SAFETY: NOLOAD never loads anything; the handle keeps the library loaded.
         let handle = unsafe { libc::dlopen(path.as_ptr(), libc::RTLD_LAZY | libc::RTLD_NOLOAD) };
         (!handle.is_null()).then_some(OpenLibrary(handle))
     }
@@ -363,23 +369,23 @@ impl Drop for OpenLibrary {
     }
 }
 
-/// A module as text, with attributes added. Belongs to LLVM's allocator until dropped.
+/// A module in text form with attributes added, owned by LLVM's allocator.
 pub(crate) struct PatchedText<'a> {
     functions: &'a TextFunctions,
     string: std::ptr::NonNull<c_char>,
 }
 
 impl PatchedText<'_> {
-    /// The C string.
+    /// Returns the text as a C string.
     pub(crate) fn as_c_str(&self) -> &CStr {
-        // SAFETY: LLVM ends the string with a zero, and it lives until dropped.
+        // SAFETY: LLVM terminates the string with a zero, and it lives until this value is dropped.
         unsafe { CStr::from_ptr(self.string.as_ptr()) }
     }
 }
 
 impl Drop for PatchedText<'_> {
     fn drop(&mut self) {
-        // SAFETY: made by this LLVM's LLVMPrintModuleToString, and disposed of once.
+        // SAFETY: the string comes from this LLVM's LLVMPrintModuleToString, and is disposed of once.
         unsafe { (self.functions.dispose_message)(self.string.as_ptr()) };
     }
 }
@@ -390,8 +396,9 @@ mod tests {
 
     #[test]
     fn only_modules_for_this_machine_are_changed() {
-        let ours = if cfg!(target_arch = "x86_64") { c"x86_64-pc-linux-gnu" } else { c"aarch64-unknown-linux-gnu" };
-        assert!(is_this_machine(ours) && is_this_machine(c""));
+        let own_triple =
+            if cfg!(target_arch = "x86_64") { c"x86_64-pc-linux-gnu" } else { c"aarch64-unknown-linux-gnu" };
+        assert!(is_this_machine(own_triple) && is_this_machine(c""));
         for other in
             [c"bpf-pc-linux", c"bpf", c"nvptx64-nvidia-cuda", c"amdgcn-amd-amdhsa", c"i386-pc-linux", c"x86_64h-x"]
         {

@@ -1,4 +1,4 @@
-//! One library with an LLVM in it: its facts, and its hooks.
+//! A library with LLVM: its release, its vtables, its hooks.
 
 pub(crate) mod linkers;
 pub(crate) mod releases;

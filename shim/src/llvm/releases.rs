@@ -1,12 +1,13 @@
-//! The LLVM release of a library, and what differs from release to release.
+//! The LLVM release of a library, and the differences between releases.
 //!
-//! | source | e.g. | where |
+//! | source of the version | example | found in |
 //! | --- | --- | --- |
 //! | versions of its symbols | `LLVM_19.1` | distributions' `libLLVM` |
-//! | the string of the bitcode writer (`BitcodeWriter.cpp`) | `LLVM22.1.0`, `LLVM23.0.0git` | nearly every other |
+//! | the string of the bitcode writer (`BitcodeWriter.cpp`) | `LLVM22.1.0`, `LLVM23.0.0git` | nearly all other
+//! libraries |
 //!
 //! Between two releases the version has the number of the next one and ends in `git`: such a build may have either
-//! layout. Without a version, the numbers of slots of all known releases are accepted.
+//! layout. Without a version, the slot counts of all known releases are accepted.
 
 #![forbid(unsafe_code)]
 
@@ -14,34 +15,34 @@ use std::ops::RangeInclusive;
 
 use crate::llvm::vtable::find::Segment;
 
-/// What differs from release to release: the one place that says which LLVMs are supported, and how far.
+/// Supported releases with the same layout. This table alone defines which LLVMs are supported, and how far.
 pub(crate) struct Row {
     releases: RangeInclusive<u32>,
-    /// How many slots the vtable of `RuntimeDyldELF` has.
-    runtime_dyld: &'static [usize],
-    /// The same of the vtables of `ObjectLinkingLayer`, one behind the other.
-    jitlink: &'static [&'static [usize]],
-    /// The value of the attribute `uwtable`, where functions may be given attributes: it has one since 15 (2:
-    /// asynchronous, correct at every instruction).
+    /// Possible numbers of slots in the vtable of `RuntimeDyldELF`.
+    runtime_dyld_slots: &'static [usize],
+    /// Possible numbers of slots in the consecutive vtables of `ObjectLinkingLayer`.
+    jitlink_slots: &'static [&'static [usize]],
+    /// Value of the attribute `uwtable`; `None` if functions must not get attributes. Since 15 the attribute has a
+    /// value (2: asynchronous, correct at every instruction).
     uwtable: Option<u64>,
-    /// Whether `DiagnosticInfoOptimizationBase` was checked: in the releases of Numba 0.57 to 0.68.
-    remarks: bool,
+    /// True if the layout of `DiagnosticInfoOptimizationBase` was checked: in the releases of Numba 0.57 to 0.68.
+    has_remarks: bool,
 }
 
 type Slots = &'static [usize];
 
 const fn row(
     releases: RangeInclusive<u32>,
-    runtime_dyld: Slots,
-    jitlink: &'static [Slots],
+    runtime_dyld_slots: Slots,
+    jitlink_slots: &'static [Slots],
     uwtable: Option<u64>,
-    remarks: bool,
+    has_remarks: bool,
 ) -> Row {
-    Row { releases, runtime_dyld, jitlink, uwtable, remarks }
+    Row { releases, runtime_dyld_slots, jitlink_slots, uwtable, has_remarks }
 }
 
-/// Of 20, vtables were looked at only in builds between two releases; of 24, in builds on the way to it. Of those
-/// before 10 some were tried, not all.
+/// Known releases in ascending order. The vtables of 20 come from builds between two releases, those of 24 from builds
+/// before its release. Only some releases before 10 were tested.
 const ROWS: [Row; 11] = [
     row(0..=9, &[16, 17, 19], &[], None, false),
     row(10..=12, &[16], &[], Some(0), false),
@@ -58,102 +59,104 @@ const ROWS: [Row; 11] = [
 
 impl Row {
     pub(crate) fn has_runtime_dyld(&self, slots: usize) -> bool {
-        self.runtime_dyld.contains(&slots)
+        self.runtime_dyld_slots.contains(&slots)
     }
 
     pub(crate) fn has_jitlink(&self, slots: &[usize]) -> bool {
-        self.jitlink.contains(&slots)
+        self.jitlink_slots.contains(&slots)
     }
 }
 
-fn row_of(release: u32) -> Option<&'static Row> {
+fn find_row(release: u32) -> Option<&'static Row> {
     ROWS.iter().find(|row| row.releases.contains(&release))
 }
 
-/// The value of the attribute `uwtable`; `None` for a release whose attributes are not known.
+/// Returns the value of the attribute `uwtable`; `None` for a release whose attributes are unknown.
 pub(crate) fn uwtable(release: u32) -> Option<u64> {
-    row_of(release)?.uwtable
+    find_row(release)?.uwtable
 }
 
-/// Whether the remarks of a release can be read.
+/// Returns true if the remarks of a release can be read.
 pub(crate) fn has_remarks(release: u32) -> bool {
-    row_of(release).is_some_and(|row| row.remarks)
+    find_row(release).is_some_and(|row| row.has_remarks)
 }
 
-/// Whether a library that says it is one of `releases` may have vtables like these; where it says nothing, any
-/// supported release will do.
+/// Checks that one of `releases` may have vtables that `fits` accepts. If `releases` is empty, any supported release
+/// counts.
 ///
 /// # Errors
-/// None of them has; then the number of a release that is newer than any supported one, if it says so.
-pub(crate) fn check(releases: &[Release], has: impl Fn(&Row) -> bool) -> Result<(), Option<u32>> {
-    let is_plausible = |release: &Release| ROWS.iter().any(|row| has(row) && release.may_be_in(&row.releases));
-    let is_known = if releases.is_empty() { ROWS.iter().any(&has) } else { releases.iter().any(is_plausible) };
+/// If no release fits, the first release that is newer than any supported one, if any.
+pub(crate) fn check(releases: &[Release], fits: impl Fn(&Row) -> bool) -> Result<(), Option<u32>> {
+    let is_plausible = |release: &Release| ROWS.iter().any(|row| fits(row) && release.may_be_in(&row.releases));
+    let is_known = if releases.is_empty() { ROWS.iter().any(&fits) } else { releases.iter().any(is_plausible) };
     let newest = ROWS.iter().map(|row| *row.releases.end()).max().unwrap_or(0);
     let too_new = || releases.iter().map(|release| release.number).find(|&number| number > newest);
     is_known.then_some(()).ok_or_else(too_new)
 }
 
-/// A lower number in a constant may be about something else.
-const OLDEST: u32 = 10;
+/// Minimum release to trust in a constant: a lower number may mean something else.
+const MIN_TRUSTED_RELEASE: u32 = 10;
 
 fn is_supported(number: u32) -> bool {
-    row_of(number).is_some()
+    find_row(number).is_some()
 }
 
-/// Longer versions are none.
-const LONGEST: usize = 64;
+/// Maximum length of a version with its prefix; longer strings are not versions.
+const MAX_VERSION_BYTES: usize = 64;
 
-/// A release, or a build on the way to it.
+/// A release, or a development build before it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Release {
     pub(crate) number: u32,
-    is_on_the_way: bool,
-    /// In full.
+    is_development_build: bool,
+    /// Full version string.
     pub(crate) version: String,
 }
 
 impl Release {
-    /// The one of this version: `19.1`, `22.1.0`, `20.0.0git`.
+    /// Parses a version: `19.1`, `22.1.0`, `20.0.0git`.
     pub(crate) fn of(version: &str) -> Option<Release> {
         let number = version.split('.').next()?.parse().ok()?;
-        Some(Release { number, is_on_the_way: version.contains("git"), version: version.to_owned() })
+        Some(Release { number, is_development_build: version.contains("git"), version: version.to_owned() })
     }
 
-    /// Whether it may be as these releases. A build on the way to a release that is not supported is not.
+    /// Returns true if the layout may be that of `releases`. A development build of an unsupported release never
+    /// matches.
     fn may_be_in(&self, releases: &RangeInclusive<u32>) -> bool {
-        let may_be_before = self.is_on_the_way && is_supported(self.number);
-        releases.contains(&self.number) || may_be_before && releases.contains(&self.number.saturating_sub(1))
+        let may_have_previous_layout = self.is_development_build && is_supported(self.number);
+        releases.contains(&self.number) || may_have_previous_layout && releases.contains(&self.number.saturating_sub(1))
     }
 }
 
-/// What the constants of a library say: up to the first release that is known, so that not all of them are read.
-pub(crate) fn said(constants: &[Segment<'_>]) -> Vec<Release> {
-    let mut found = Vec::new();
+/// Finds releases in the constants of a library. Stops at the first supported release, so that not all constants are
+/// read.
+pub(crate) fn find_in_constants(constants: &[Segment<'_>]) -> Vec<Release> {
+    let mut releases = Vec::new();
     for segment in constants {
-        for at in memchr::memmem::find_iter(segment.bytes, b"\0LLVM") {
-            if let Some(release) = identification(&segment.bytes[at + 1..]) {
-                let is_known = release.number >= OLDEST && is_supported(release.number);
-                found.push(release);
+        for offset in memchr::memmem::find_iter(segment.bytes, b"\0LLVM") {
+            if let Some(release) = parse_identification(&segment.bytes[offset + 1..]) {
+                let is_known = release.number >= MIN_TRUSTED_RELEASE && is_supported(release.number);
+                releases.push(release);
                 if is_known {
-                    return found;
+                    return releases;
                 }
             }
         }
     }
-    found
+    releases
 }
 
-/// `LLVM22.1.0\0`, `LLVM20.0.0git\0`, `LLVM17.0.6-rust-1.75.0-stable\0`
-fn identification(bytes: &[u8]) -> Option<Release> {
-    let end = memchr::memchr(0, &bytes[..bytes.len().min(LONGEST)])?;
+/// Parses an identification string: `LLVM22.1.0\0`, `LLVM20.0.0git\0`, `LLVM17.0.6-rust-1.75.0-stable\0`.
+fn parse_identification(bytes: &[u8]) -> Option<Release> {
+    let end = memchr::memchr(0, &bytes[..bytes.len().min(MAX_VERSION_BYTES)])?;
     let version = std::str::from_utf8(bytes[..end].strip_prefix(b"LLVM")?).ok()?;
     let mut parts = version.splitn(3, '.');
     let [major, minor, patch] = [parts.next()?, parts.next()?, parts.next()?];
     let is_number = |number: &str| !number.is_empty() && number.bytes().all(|byte| byte.is_ascii_digit());
     let suffix = patch.trim_start_matches(|letter: char| letter.is_ascii_digit());
     let is_plain = suffix.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-+.~_".contains(&byte));
-    let is_one = is_number(major) && is_number(minor) && suffix.len() < patch.len() && is_plain;
-    is_one.then(|| Release::of(version))?
+    let is_version = is_number(major) && is_number(minor) && suffix.len() < patch.len() && is_plain;
+    is_version.then(|| Release::of(version))?
 }
 
 #[cfg(test)]
@@ -164,9 +167,9 @@ mod tests {
     fn the_version_is_a_string_of_its_own() {
         for version in ["22.1.0", "20.0.0git", "17.0.6-rust-1.75.0-stable", "16.0.6+rc1"] {
             let bytes = format!("LLVM{version}\0and more");
-            assert_eq!(identification(bytes.as_bytes()).map(|found| found.version).as_deref(), Some(version));
+            assert_eq!(parse_identification(bytes.as_bytes()).map(|release| release.version).as_deref(), Some(version));
         }
-        for other in [
+        for malformed in [
             "LLVM\0",
             "LLVM22\0",
             "LLVM22.1.x\0",
@@ -176,20 +179,20 @@ mod tests {
             "LLVM1.2.3 x\0",
             "LLVM_19.1.2\0",
         ] {
-            assert_eq!(identification(other.as_bytes()), None, "{other}");
+            assert_eq!(parse_identification(malformed.as_bytes()), None, "{malformed}");
         }
     }
 
     #[test]
     fn constants_are_read_up_to_a_release_that_is_known() {
-        let said = |texts: &[&str]| {
+        let find_releases = |texts: &[&str]| {
             let segments: Vec<Segment<'_>> =
                 texts.iter().map(|text| Segment { address: 0x1000, bytes: text.as_bytes() }).collect();
-            super::said(&segments).into_iter().map(|release| release.number).collect::<Vec<_>>()
+            super::find_in_constants(&segments).into_iter().map(|release| release.number).collect::<Vec<_>>()
         };
-        assert_eq!(said(&["of nothing", "\0LLVM\0LLVM ERROR: \0"]), []);
-        assert_eq!(said(&["x\0LLVM3.2.1\0", "\0LLVM18.1.8\0LLVM19.1.0\0"]), [3, 18]);
-        assert_eq!(said(&["x\0LLVM25.0.0git\0more"]), [25]);
+        assert_eq!(find_releases(&["of nothing", "\0LLVM\0LLVM ERROR: \0"]), []);
+        assert_eq!(find_releases(&["x\0LLVM3.2.1\0", "\0LLVM18.1.8\0LLVM19.1.0\0"]), [3, 18]);
+        assert_eq!(find_releases(&["x\0LLVM25.0.0git\0more"]), [25]);
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! One library with an LLVM in it; its linkers are in `linkers.rs`, its GDB JIT list in `channels/gdb_list/`.
+//! A library with LLVM. Its linkers are in `linkers.rs`, its GDB JIT list in `channels/gdb_list/`.
 
 #![forbid(unsafe_code)]
 
@@ -29,55 +29,58 @@ use crate::process::relocation_slot::{self, MemorySlots};
 pub(crate) struct Source {
     pub(crate) identity: Identity,
     pub(crate) path: PathBuf,
-    /// The same, as text.
+    /// Path of the library as text, for messages.
     pub(crate) name: Arc<str>,
-    /// Where it is mapped.
+    /// Start address of the library's mapping.
     start: usize,
-    /// Its GDB JIT list, if it has one that can be found.
+    /// Address of its GDB JIT list, if known.
     descriptor: Option<DescriptorAddress>,
-    /// Whether `__jit_debug_register_code` is hooked; otherwise the list is read whenever memory becomes executable.
+    /// True if `__jit_debug_register_code` is hooked. Otherwise the list is read whenever memory becomes executable.
     pub(crate) detoured: bool,
-    /// Whether they call us for each object.
+    /// Hooks of its linkers.
     linkers: Linkers,
-    /// Whether functions get frame pointers when it generates code.
+    /// Result of hooking code generation, which gives functions frame pointers.
     codegen: Result<(), codegen::Refusal>,
-    /// Its place in the table of hooks.
+    /// Slot of this LLVM in the table of hooks.
     slot: usize,
-    /// Whether `JITLISTEN_LLVM` has the list.
+    /// True if `JITLISTEN_LLVM` includes the list.
     wants_list: bool,
+    /// LLVM release, if known.
     version: Option<String>,
-    /// Whether it has llvmlite's functions, which are hooked apart.
+    /// True if it is an llvmlite, whose functions have their own hooks.
     is_llvmlite: bool,
-    /// The slots through which it calls for memory.
+    /// Import slots of its memory functions.
     slots: MemorySlots,
-    /// Whether they were changed.
-    listening: bool,
-    /// The list entries that were read, and what became of them; `None` for one that was refused.
-    known: BTreeMap<u64, Known>,
-    /// Whether there ever was one.
-    has_listed: bool,
-    /// Whether it seems to have compiled code without a report.
+    /// True once the slots were patched.
+    memory_is_hooked: bool,
+    /// List entries that were read, with the object of each; `None` if the object was refused.
+    known_entries: BTreeMap<u64, KnownEntry>,
+    /// True if its list ever had an entry.
+    has_had_entries: bool,
+    /// True if it seems to have compiled code without reporting it.
     is_silent: bool,
 }
 
-struct Known {
+/// A list entry that was read.
+struct KnownEntry {
     listed: ListedObject,
     id: Option<ObjectId>,
 }
 
-/// What is new in the list.
+/// Changes of the list.
 #[derive(Default)]
 pub(crate) struct News {
-    /// Entries not seen before, the oldest first.
+    /// New entries, oldest first.
     pub(crate) appeared: Vec<ListedObject>,
-    /// Objects whose entry was taken out.
+    /// Objects whose entries were removed.
     pub(crate) left: Vec<ObjectId>,
-    /// The head of the list, if its changes are announced.
+    /// Head of the list, if changes of the list are announced.
     pub(crate) first: Option<u64>,
 }
 
-/// The slots through which it calls for memory. Where the loader has not come to them yet, it will find our hooks.
-fn memory_slots(library: &Library<'_>, hooks: &'static HookTable) -> MemorySlots {
+/// Finds the import slots of its memory functions. If the loader has not relocated them yet, it will bind them to our
+/// hooks.
+fn find_memory_slots(library: &Library<'_>, hooks: &'static HookTable) -> MemorySlots {
     let slots = MemorySlots::find(library, hooks);
     if !slots.are_relocated(library.mapped())
         && let Err(error) = relocation_slot::listen_from_the_start(library, hooks)
@@ -89,47 +92,47 @@ fn memory_slots(library: &Library<'_>, hooks: &'static HookTable) -> MemorySlots
 }
 
 impl Source {
-    /// Looks for an LLVM in `library` and hooks it; `slot` is its index in the table of `hooks`. Leaves the library's
-    /// file in `symbols` if it had to be opened. The error is the reason why an LLVM is not observed, or `None` for a
-    /// library without LLVM. It need not be relocated.
+    /// Finds and hooks an LLVM in `library`; `slot` is its index in the table of `hooks`. If the library's file must be
+    /// opened, it is left in `symbols`. The error is the reason why an LLVM is not observed, or `None` for a library
+    /// without LLVM. The library need not be relocated.
     pub(crate) fn attach(
         library: &Library<'_>,
         symbols: &mut Option<SymbolFile>,
         slot: usize,
         hooks: &'static HookTable,
         callers: Callers,
-        wanted: LlvmSources,
+        enabled: LlvmSources,
     ) -> Result<Source, Option<String>> {
-        // Built without optimisation, it is as large as an LLVM, and it has a GDB JIT list of its own.
+        // An unoptimised build of this library is as large as an LLVM, and has its own GDB JIT list.
         if library.is_this() {
             return Err(None);
         }
         if slot >= SLOTS {
-            return Err(linkers::say_no_place(library, symbols, wanted));
+            return Err(linkers::warn_too_many_llvms(library, symbols, enabled));
         }
-        // Before it can report anything.
-        facts::begin(slot);
+        // Reset the counters before LLVM can report anything.
+        facts::reset_counts(slot);
         if library.is_llvmlite() {
-            // Its symbols are needed for other things, and its constants are 60 MB.
+            // Its symbols are needed anyway, and searching its constants would read 60 MB.
             *symbols = SymbolFile::open(library).ok();
         }
-        let linkers = Linkers::attach(library, symbols, slot, hooks, callers, wanted).ok_or(None)?;
-        // llvmlite's file is opened for other functions anyway; elsewhere the list adds nothing that the linkers do not
-        // say.
-        let hidden = !linkers.report_all() || library.is_llvmlite();
+        let linkers = Linkers::attach(library, symbols, slot, hooks, callers, enabled).ok_or(None)?;
+        // llvmlite's file is open anyway. In other libraries a hidden list adds nothing if the linkers report all
+        // objects.
+        let searches_file = !linkers.reports_everything() || library.is_llvmlite();
         let interface =
-            if wanted.contains(LlvmSource::List) { JitInterface::find(library, symbols, hidden) } else { None };
-        if linkers.report_nothing() {
-            let why = linkers.warn(library, interface.is_some());
+            if enabled.contains(LlvmSource::List) { JitInterface::find(library, symbols, searches_file) } else { None };
+        if linkers.reports_nothing() {
+            let reason = linkers.warn(library, interface.is_some());
             if interface.is_none() {
-                return Err(why);
+                return Err(reason);
             }
         }
         log_line!(Info, "LLVM in {}, slot {slot}", library.path.display());
-        if linkers.left_alone().is_some() || linkers.is_unseen {
-            unheard::may_be();
+        if linkers.ignored_reason().is_some() || linkers.has_hidden_linker {
+            unheard::enable_checks();
         }
-        let codegen = match linkers::wanted_classes(wanted) {
+        let codegen = match linkers::enabled_classes(enabled) {
             [] => Err(codegen::Refusal::Unwanted),
             _ => codegen::attach(library, slot, hooks.generate_code[slot], callers),
         };
@@ -137,7 +140,7 @@ impl Source {
         let detoured = interface.as_ref().is_none_or(|interface| {
             interface.detour(library, hooks.register_code[slot], callers, linkers.runtime_dyld.is_ok())
         });
-        let slots = memory_slots(library, hooks);
+        let slots = find_memory_slots(library, hooks);
         Ok(Source {
             identity: library.identity,
             path: library.path.clone(),
@@ -149,45 +152,45 @@ impl Source {
             linkers,
             codegen,
             slot,
-            wants_list: wanted.contains(LlvmSource::List),
+            wants_list: enabled.contains(LlvmSource::List),
             is_llvmlite: library.is_llvmlite(),
             slots,
-            listening: false,
-            known: BTreeMap::new(),
-            has_listed: false,
+            memory_is_hooked: false,
+            known_entries: BTreeMap::new(),
+            has_had_entries: false,
             is_silent: false,
         })
     }
 
-    /// Changes the relocation slots, the first time and whenever others have changed them. Returns whether this was the
-    /// first time, and what others had put there. The library must be relocated.
+    /// Patches the import slots: the first time, and again if others have overwritten them. Returns true if this was
+    /// the first time, and the functions that others had stored there. The library must be relocated.
     pub(crate) fn hook_memory(&mut self, mapped: Mapped<'_>) -> (bool, Vec<(Function, usize)>) {
-        let first = !std::mem::replace(&mut self.listening, true);
-        let found = self.slots.listen(mapped);
-        let found = found.inspect_err(|error| {
-            if first {
+        let is_first = !std::mem::replace(&mut self.memory_is_hooked, true);
+        let replaced = self.slots.listen(mapped);
+        let replaced = replaced.inspect_err(|error| {
+            if is_first {
                 log_line!(Warn, "{}: its mprotect cannot be observed: {error}", self.path.display());
             }
         });
-        (first, found.unwrap_or_default())
+        (is_first, replaced.unwrap_or_default())
     }
 
-    /// Whether the slots were changed.
+    /// Returns true if the import slots were patched.
     pub(crate) fn is_listening(&self) -> bool {
-        self.listening
+        self.memory_is_hooked
     }
 
-    /// Whether the library is relocated, as far as its slots show.
+    /// Returns true if the library is relocated, as far as its slots show.
     pub(crate) fn is_relocated(&self, mapped: Mapped<'_>) -> bool {
         self.slots.are_relocated(mapped)
     }
 
-    /// Whether its compilers lead to us.
+    /// Returns true if its code generation is hooked.
     pub(crate) fn generates_for_us(&self) -> bool {
         self.codegen.is_ok()
     }
 
-    /// Its linker is not understood after all: from now on its GDB JIT list is read, also where that is not exported.
+    /// Reads its GDB JIT list from now on, even if it is not exported: its linker turned out to have an unknown layout.
     pub(crate) fn fall_back_to_list(&mut self, mapped: Mapped<'_>, hooks: &HookTable) {
         if self.descriptor.is_some() || !self.wants_list {
             return;
@@ -201,67 +204,69 @@ impl Source {
         self.descriptor = Some(DescriptorAddress(interface.descriptor));
     }
 
-    /// Reads the list.
+    /// Reads the changes of the GDB JIT list.
     pub(crate) fn read(&mut self) -> News {
         let Some(descriptor) = self.descriptor else { return News::default() };
-        let complain = |error: &_| log_line!(Warn, "{}: GDB JIT list: {error}", self.path.display());
-        let Ok(reading) = descriptor.read().inspect_err(complain) else {
+        let log_error = |error: &_| log_line!(Warn, "{}: GDB JIT list: {error}", self.path.display());
+        let Ok(reading) = descriptor.read().inspect_err(log_error) else {
             return News::default();
         };
         let first = Some(reading.first).filter(|_| self.detoured);
-        let left = reading.unregistered.and_then(|entry| self.known.remove(&entry)?.id);
-        let mut news = News { left: left.into_iter().collect(), first, ..News::default() };
+        let removed = reading.unregistered.and_then(|entry| self.known_entries.remove(&entry)?.id);
+        let mut changes = News { left: removed.into_iter().collect(), first, ..News::default() };
         if self.detoured {
-            news.appeared = reading.entries_until(|entry| self.known.contains_key(&entry)).collect();
+            changes.appeared = reading.entries_until(|entry| self.known_entries.contains_key(&entry)).collect();
         } else {
-            self.read_all(reading.entries_until(|_| false).collect(), &mut news);
+            self.read_all(reading.entries_until(|_| false).collect(), &mut changes);
         }
-        news.appeared.reverse();
-        news
+        changes.appeared.reverse();
+        changes
     }
 
-    /// Without the hook nothing announces that an entry was removed, and its memory may contain another entry by now.
-    fn read_all(&mut self, all: Vec<ListedObject>, news: &mut News) {
-        let listed: BTreeMap<u64, ListedObject> = all.iter().map(|listed| (listed.entry, *listed)).collect();
-        self.known.retain(|entry, known| {
-            let stays = listed.get(entry) == Some(&known.listed);
-            if !stays {
-                news.left.extend(known.id);
+    /// Compares the whole list with the known entries. Without the hook, removals are not announced, and the memory of
+    /// a removed entry may contain another entry by now.
+    fn read_all(&mut self, listed_objects: Vec<ListedObject>, changes: &mut News) {
+        let listed: BTreeMap<u64, ListedObject> = listed_objects.iter().map(|listed| (listed.entry, *listed)).collect();
+        self.known_entries.retain(|entry, known_entry| {
+            let is_unchanged = listed.get(entry) == Some(&known_entry.listed);
+            if !is_unchanged {
+                changes.left.extend(known_entry.id);
             }
-            stays
+            is_unchanged
         });
-        news.appeared = all.into_iter().filter(|listed| !self.known.contains_key(&listed.entry)).collect();
+        changes.appeared =
+            listed_objects.into_iter().filter(|listed| !self.known_entries.contains_key(&listed.entry)).collect();
     }
 
-    /// Remembers what became of an entry.
+    /// Remembers the object of a list entry; `None` if the object was refused.
     pub(crate) fn remember(&mut self, listed: ListedObject, id: Option<ObjectId>) {
-        self.has_listed = true;
-        self.known.insert(listed.entry, Known { listed, id });
+        self.has_had_entries = true;
+        self.known_entries.insert(listed.entry, KnownEntry { listed, id });
     }
 
-    /// How many objects its linkers have reported.
+    /// Number of objects that its linkers have reported.
     fn linked(&self) -> u64 {
-        facts::counted(self.slot, Count::RuntimeDyld) + facts::counted(self.slot, Count::JitLink)
+        facts::read_count(self.slot, Count::RuntimeDyld) + facts::read_count(self.slot, Count::JitLink)
     }
 
-    /// Why code of it may have no names, where a linker is not understood and no object was ever heard.
-    pub(crate) fn unheard(&self) -> Option<String> {
-        // What JITLink links says nothing of the code that RuntimeDyld does.
-        let is_heard = self.has_listed || facts::counted(self.slot, Count::RuntimeDyld) > 0;
-        self.linkers.left_alone().filter(|_| !is_heard)
+    /// Reason why its code may lack names: a linker is unknown, and no object was ever reported.
+    pub(crate) fn unobserved_reason(&self) -> Option<String> {
+        // Reports by JITLink do not count: they do not cover code that RuntimeDyld links.
+        let has_reported = self.has_had_entries || facts::read_count(self.slot, Count::RuntimeDyld) > 0;
+        self.linkers.ignored_reason().filter(|_| !has_reported)
     }
 
-    /// Whether it has linkers that cannot be found, and its list has never had an object.
+    /// Returns true if its linkers cannot be found and its list has never had an object.
     pub(crate) fn is_unnamed(&self) -> bool {
-        self.linkers.is_unseen && !self.has_listed
+        self.linkers.has_hidden_linker && !self.has_had_entries
     }
 
-    /// Code became executable of which no LLVM has reported anything.
+    /// Records that code became executable without a report by any LLVM.
     pub(crate) fn note_silent(&mut self) {
-        self.is_silent = self.unheard().is_some();
+        self.is_silent = self.unobserved_reason().is_some();
     }
 
-    /// What people are shown who ask.
+    /// Describes this LLVM for the API and the doctor.
     pub(crate) fn describe(&self) -> DiscoveredLlvm {
         let (mut heard_by, mut missing) = (Vec::new(), Vec::new());
         match &self.linkers.runtime_dyld {
@@ -278,8 +283,8 @@ impl Source {
             (Some(_), false) => heard_by.push("list-poll"),
             (None, _) => missing.push("GDB JIT list: not found".to_owned()),
         }
-        missing.extend(self.linkers.nameless());
-        if self.is_silent && self.unheard().is_some() {
+        missing.extend(self.linkers.hidden_linker_note());
+        if self.is_silent && self.unobserved_reason().is_some() {
             missing.push("code became executable without a report".to_owned());
         }
         if let (Err(refusal), false) = (&self.codegen, self.is_llvmlite) {
@@ -297,13 +302,13 @@ impl Source {
         }
     }
 
-    /// How many entries its list has, also those that were refused.
+    /// Number of entries in its list, including refused ones.
     pub(crate) fn listed(&self) -> usize {
-        self.known.len()
+        self.known_entries.len()
     }
 
-    /// Every object it has reported, when the library is closed.
+    /// All objects in its list. They are freed when the library is closed.
     pub(crate) fn objects(&self) -> Vec<ObjectId> {
-        self.known.values().filter_map(|known| known.id).collect()
+        self.known_entries.values().filter_map(|known_entry| known_entry.id).collect()
     }
 }

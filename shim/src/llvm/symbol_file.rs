@@ -1,4 +1,4 @@
-//! `.symtab` of a library's file: the names that are not exported. The llvmlite wheels keep LLVM's own functions there.
+//! `.symtab` of a library's file: symbols that are not exported. The llvmlite wheels keep LLVM's own functions there.
 
 use std::cell::OnceCell;
 use std::collections::BTreeMap;
@@ -18,36 +18,36 @@ use crate::process::search;
 
 type ElfHeader = elf::FileHeader64<object::Endianness>;
 
-/// The symbols of the GDB JIT list.
+/// Symbols of the GDB JIT interface.
 pub(crate) const DESCRIPTOR: &str = "__jit_debug_descriptor";
 pub(crate) const REGISTER_FUNCTION: &str = "__jit_debug_register_code";
 
-/// In front of a class, this is the symbol of its vtables.
-pub(crate) const VTABLE: &str = "_ZTV";
+/// Prefix of a mangled class name that gives the symbol of its vtables.
+pub(crate) const VTABLE_PREFIX: &str = "_ZTV";
 
-/// Names that are longer are not looked for.
-const LONGEST: usize = 256;
+/// Maximum length of a searched name.
+const MAX_NAME_BYTES: usize = 256;
 
-/// How much of the file's start must equal the mapping: headers, build-id, hash table, the first symbols.
-const COMPARED: u64 = 1 << 16;
+/// Number of bytes at the start of the file that must equal the mapping: headers, build ID, hash table, first symbols.
+const COMPARED_BYTES: u64 = 1 << 16;
 
-/// Values (addresses before the bias) and sizes of symbols, by their names.
+/// Values (addresses before the bias) and sizes of symbols, by name.
 type Symbols = BTreeMap<String, (u64, u64)>;
 
 /// A library's file, mapped for reading.
 pub(crate) struct SymbolFile {
     mapping: Mapping,
-    /// What [`SymbolFile::llvm_symbols`] has found.
+    /// Cached result of [`SymbolFile::llvm_symbols`].
     llvm: OnceCell<Symbols>,
 }
 
 impl SymbolFile {
-    /// Opens the file of `library`, if it is still the one that was loaded.
+    /// Opens the file of `library`, if it is still the file that was loaded.
     pub(crate) fn open(library: &Library<'_>) -> io::Result<SymbolFile> {
         let file = SymbolFile { mapping: Mapping::open(&library.path)?, llvm: OnceCell::new() };
-        // Of a stripped file, nothing is used.
+        // A stripped file is not used, so it is not compared.
         if file.tables().is_some() {
-            let loaded = library.first_bytes(COMPARED).ok_or(io::ErrorKind::InvalidData)?;
+            let loaded = library.first_bytes(COMPARED_BYTES).ok_or(io::ErrorKind::InvalidData)?;
             if !file.mapping.bytes().starts_with(&loaded) {
                 return Err(io::Error::other("the file is not the one that was loaded"));
             }
@@ -55,7 +55,7 @@ impl SymbolFile {
         Ok(file)
     }
 
-    /// The file in `symbols`, opened if it was not yet; the log says why not.
+    /// Returns the file in `symbols`, opening it first if necessary; logs errors.
     pub(crate) fn opened<'a>(symbols: &'a mut Option<SymbolFile>, library: &Library<'_>) -> Option<&'a SymbolFile> {
         if symbols.is_none() {
             *symbols = SymbolFile::open(library)
@@ -65,63 +65,64 @@ impl SymbolFile {
         symbols.as_ref()
     }
 
-    /// The values (addresses before the bias) of defined symbols with these names, all of which begin with one of
-    /// `prefixes`.
+    /// Returns the values (addresses before the bias) of defined symbols with these names. Each name must begin with
+    /// one of `prefixes`.
     ///
-    /// The string table, 15 MB in a wheel, is searched for the names, and then the symbols for those few strings:
-    /// looking at 174,692 names one by one costs more than importing llvmlite may.
+    /// The string table (15 MB in a wheel) is searched for the names, then the symbol table for these few strings.
+    /// Looking up 174,692 names one by one would noticeably slow down the import of llvmlite.
     pub(crate) fn find<'a>(&self, prefixes: &[&str], names: &[&'a str]) -> BTreeMap<&'a str, u64> {
-        let found = self.find_sized(prefixes, |name| names.contains(&name));
-        names.iter().filter_map(|&name| Some((name, found.get(name)?.0))).collect()
+        let symbols = self.find_sized(prefixes, |name| names.contains(&name));
+        names.iter().filter_map(|&name| Some((name, symbols.get(name)?.0))).collect()
     }
 
-    /// Those of LLVM's linkers and of its GDB JIT list, by one pass.
+    /// Symbols of LLVM's linkers and of the GDB JIT interface, found in a single pass.
     pub(crate) fn llvm_symbols(&self) -> &Symbols {
         let is_wanted = |name: &str| {
             name == DESCRIPTOR
                 || name == REGISTER_FUNCTION
-                || name.strip_prefix(VTABLE).is_some_and(|class| CLASSES.contains(&class))
+                || name.strip_prefix(VTABLE_PREFIX).is_some_and(|class| CLASSES.contains(&class))
         };
         self.llvm.get_or_init(|| self.find_sized(&["__jit_debug_", "_ZTVN4llvm"], is_wanted))
     }
 
-    /// Each name that is wanted begins with one of `prefixes`. A linker may let one name be the tail of another.
+    /// Finds the symbols that `is_wanted` accepts; each begins with one of `prefixes`. Linkers may store a name as the
+    /// tail of another string.
     fn find_sized(&self, prefixes: &[&str], is_wanted: impl Fn(&str) -> bool) -> Symbols {
         let mut values = BTreeMap::new();
         let Some((symbols, strings)) = self.tables() else { return values };
-        let mut wanted: Vec<(u32, &str)> = Vec::new();
-        // A bit for each wanted string rules out nearly every symbol at once.
+        let mut candidates: Vec<(u32, &str)> = Vec::new();
+        // A bitmap of the string offsets excludes nearly every symbol with one test.
         let mut filter = [0_u64; 64];
-        let bit = |at: usize| (at / 64 % 64, 1_u64 << (at % 64));
+        let bit = |offset: usize| (offset / 64 % 64, 1_u64 << (offset % 64));
         let prefixes: Vec<&[u8]> = prefixes.iter().map(|prefix| prefix.as_bytes()).collect();
-        search::each(strings, &prefixes, |_, at| {
-            let text = &strings[at..][..LONGEST.min(strings.len() - at)];
+        search::each(strings, &prefixes, |_, offset| {
+            let text = &strings[offset..][..MAX_NAME_BYTES.min(strings.len() - offset)];
             let name = text.split(|&byte| byte == 0).next().and_then(|name| std::str::from_utf8(name).ok());
             if let Some(name) = name.filter(|name| is_wanted(name)) {
-                wanted.push((at as u32, name));
-                let (word, bit) = bit(at);
+                candidates.push((offset as u32, name));
+                let (word, bit) = bit(offset);
                 filter[word] |= bit;
             }
             true
         });
-        if wanted.is_empty() {
+        if candidates.is_empty() {
             return values;
         }
         let endian = object::Endianness::Little;
         for symbol in symbols {
-            let at = symbol.st_name(endian);
-            let (word, bit) = bit(at as usize);
+            let offset = symbol.st_name(endian);
+            let (word, bit) = bit(offset as usize);
             if filter[word] & bit == 0 || symbol.is_undefined(endian) {
                 continue;
             }
-            if let Some(&(_, name)) = wanted.iter().find(|wanted| wanted.0 == at) {
+            if let Some(&(_, name)) = candidates.iter().find(|candidate| candidate.0 == offset) {
                 values.entry(name.to_owned()).or_insert_with(|| (symbol.st_value(endian), symbol.st_size(endian)));
             }
         }
         values
     }
 
-    /// The symbols and the string table, if the file was not stripped.
+    /// Symbol table and string table, unless the file was stripped.
     fn tables(&self) -> Option<(&[elf::Sym64<object::Endianness>], &[u8])> {
         let data = self.mapping.bytes();
         let header = ElfHeader::parse(data).ok()?;
@@ -134,7 +135,7 @@ impl SymbolFile {
     }
 }
 
-/// A file mapped privately; what is not looked at is not read.
+/// Private mapping of a file; pages are read on demand.
 struct Mapping {
     start: *mut libc::c_void,
     size: usize,
@@ -147,22 +148,22 @@ impl Mapping {
     fn open(path: &Path) -> io::Result<Mapping> {
         let file = File::open(path)?;
         let size = usize::try_from(file.metadata()?.len()).map_err(io::Error::other)?;
-        // SAFETY: a new private read-only mapping touches nothing that exists.
+        // SAFETY: a new private read-only mapping does not affect existing memory.
         let start =
             unsafe { libc::mmap(ptr::null_mut(), size, libc::PROT_READ, libc::MAP_PRIVATE, file.as_raw_fd(), 0) };
         if start == libc::MAP_FAILED { Err(io::Error::last_os_error()) } else { Ok(Mapping { start, size }) }
     }
 
     fn bytes(&self) -> &[u8] {
-        // SAFETY: mapped for reading until dropped. A file that is truncated meanwhile would raise SIGBUS: libraries
-        // are replaced by renaming, and the loader's own mapping of the same file would suffer alike.
+        // SAFETY: mapped for reading until dropped. Truncating the file would raise SIGBUS, but libraries are replaced
+        // by renaming, and the loader's own mapping of the file would fail as well.
         unsafe { std::slice::from_raw_parts(self.start.cast(), self.size) }
     }
 }
 
 impl Drop for Mapping {
     fn drop(&mut self) {
-        // SAFETY: our own mapping, and nothing borrows from it any more.
+        // SAFETY: our own mapping, from which nothing borrows any longer.
         unsafe { libc::munmap(self.start, self.size) };
     }
 }

@@ -1,5 +1,4 @@
-//! The libraries of a process that may make code executable of which nothing else is known: see
-//! `channels/unwind_tables.rs`.
+//! Libraries of a process that may make code executable that no other source reports: see `channels/unwind_tables.rs`.
 
 #![forbid(unsafe_code)]
 
@@ -8,15 +7,16 @@ use std::path::Path;
 use crate::process::held::Identity;
 use crate::process::library::Library;
 
-/// These libraries, with their names.
+/// Libraries that may make unreported code executable, with their file names.
 #[derive(Default)]
 pub(crate) struct Unnamed {
     pub(crate) libraries: Vec<(Identity, String)>,
+    /// True once the log has mentioned them.
     pub(crate) said: bool,
 }
 
 impl Unnamed {
-    /// A library was loaded that may compile, or load what it has cached.
+    /// Adds a newly loaded library that may compile code or load cached code.
     pub(crate) fn add(&mut self, library: &Library<'_>) {
         self.libraries.push((library.identity, file_name(&library.path)));
     }
@@ -25,7 +25,7 @@ impl Unnamed {
         self.libraries.iter().any(|(identity, _)| *identity == library)
     }
 
-    /// Whether there is one.
+    /// Returns true if any such library is loaded.
     pub(crate) fn any(&self) -> bool {
         !self.libraries.is_empty()
     }
@@ -35,6 +35,7 @@ impl Unnamed {
     }
 }
 
+/// File name of a library; that of the executable for the program itself.
 pub(crate) fn file_name(path: &Path) -> String {
     let program = if path == Path::new("/proc/self/exe") { std::fs::read_link(path).ok() } else { None };
     let path = program.as_deref().unwrap_or(path);

@@ -1,5 +1,5 @@
-//! Writable memory that LLVMs have allocated with `mmap(2)`: it becomes executable only with another call, so the
-//! kernel need not be asked. Before Linux 6.11 that means reading all mappings of the process as text.
+//! Writable memory that LLVMs have allocated with `mmap(2)`. It becomes executable only through another call, so the
+//! kernel need not be queried, which before Linux 6.11 means reading all mappings of the process as text.
 
 #![forbid(unsafe_code)]
 
@@ -7,33 +7,37 @@ use std::collections::VecDeque;
 
 use jitlisten::AddressRange;
 
-/// So many of the last.
-const LAST: usize = 64;
+/// Maximum number of ranges remembered.
+const MAX_RANGES: usize = 64;
 
-/// The last of it.
+/// The most recently allocated ranges, oldest first.
 #[derive(Default)]
 pub(crate) struct Allocated {
-    last: VecDeque<AddressRange>,
+    ranges: VecDeque<AddressRange>,
 }
 
 impl Allocated {
-    /// `range` is new, may be written, and may not run.
+    /// Records a new range, which is writable and not executable.
     pub(crate) fn add(&mut self, range: AddressRange) {
         self.remove(range);
-        if self.last.len() == LAST {
-            self.last.pop_front();
+        if self.ranges.len() == MAX_RANGES {
+            self.ranges.pop_front();
         }
-        self.last.push_back(range);
+        self.ranges.push_back(range);
     }
 
-    /// A part of `range`, or all of it, is no longer what it was.
+    /// Forgets all ranges that overlap `range`, because their memory has changed.
     pub(crate) fn remove(&mut self, range: AddressRange) {
-        self.last.retain(|allocated| !allocated.overlaps(range));
+        self.ranges.retain(|allocated| !allocated.overlaps(range));
     }
 
-    /// What `part` was allocated with.
-    pub(crate) fn around(&self, part: AddressRange) -> Option<AddressRange> {
-        self.last.iter().rev().copied().find(|all| all.start() <= part.start() && part.end() <= all.end())
+    /// The allocation that contains `part`.
+    pub(crate) fn containing(&self, part: AddressRange) -> Option<AddressRange> {
+        self.ranges
+            .iter()
+            .rev()
+            .copied()
+            .find(|allocation| allocation.start() <= part.start() && part.end() <= allocation.end())
     }
 }
 
@@ -46,17 +50,17 @@ mod tests {
     fn the_last_are_known_until_they_go() {
         let mut allocated = Allocated::default();
         allocated.add(range(0x1000, 0x4000));
-        assert_eq!(allocated.around(range(0x2000, 0x3000)), Some(range(0x1000, 0x4000)));
-        assert_eq!(allocated.around(range(0x3000, 0x5000)), None);
+        assert_eq!(allocated.containing(range(0x2000, 0x3000)), Some(range(0x1000, 0x4000)));
+        assert_eq!(allocated.containing(range(0x3000, 0x5000)), None);
         allocated.add(range(0x3000, 0x5000));
-        assert_eq!(allocated.around(range(0x2000, 0x3000)), None, "something else is at its end");
-        assert_eq!(allocated.around(range(0x3000, 0x5000)), Some(range(0x3000, 0x5000)));
+        assert_eq!(allocated.containing(range(0x2000, 0x3000)), None, "something else is at its end");
+        assert_eq!(allocated.containing(range(0x3000, 0x5000)), Some(range(0x3000, 0x5000)));
         allocated.remove(range(0x4000, 0x4001));
-        assert_eq!(allocated.around(range(0x3000, 0x4000)), None);
-        for at in 1..=LAST as u64 + 1 {
-            allocated.add(range(at << 20, (at << 20) + 0x1000));
+        assert_eq!(allocated.containing(range(0x3000, 0x4000)), None);
+        for number in 1..=MAX_RANGES as u64 + 1 {
+            allocated.add(range(number << 20, (number << 20) + 0x1000));
         }
-        assert_eq!(allocated.around(range(1 << 20, (1 << 20) + 1)), None);
-        assert!(allocated.around(range(2 << 20, (2 << 20) + 1)).is_some());
+        assert_eq!(allocated.containing(range(1 << 20, (1 << 20) + 1)), None);
+        assert!(allocated.containing(range(2 << 20, (2 << 20) + 1)).is_some());
     }
 }

@@ -1,4 +1,4 @@
-//! The memory functions of libraries without LLVM, in a process with one: calls that do not concern code are passed on
+//! Memory hooks of libraries without LLVM, in a process that has one. Calls that do not concern code are forwarded
 //! without a lock (`code_pages`).
 
 use std::ffi::{c_int, c_void};
@@ -10,15 +10,17 @@ use crate::hooks::{self, Change, guarded, pages};
 use crate::memory::header_padding;
 use crate::process::next;
 
+/// Hook of `mprotect(2)`.
 pub(crate) unsafe extern "C" fn mprotect(address: *mut c_void, size: usize, protection: c_int) -> c_int {
     if protection & libc::PROT_EXEC == 0 && !code_pages::overlaps(pages(address, size)) {
-        // SAFETY: the host's own call, passed on.
+        // SAFETY: forwards the host's own call.
         return unsafe { next::mprotect(address, size, protection) };
     }
-    // SAFETY: the host's own call, passed on.
+    // SAFETY: forwards the host's own call.
     unsafe { hooks::protect(address, size, protection) }
 }
 
+/// Hook of `munmap(2)`.
 pub(crate) unsafe extern "C" fn munmap(address: *mut c_void, size: usize) -> c_int {
     let range = pages(address, size);
     let held_code = code_pages::overlaps(range);
@@ -26,7 +28,7 @@ pub(crate) unsafe extern "C" fn munmap(address: *mut c_void, size: usize) -> c_i
     if held_code {
         guarded(|shim| shim.replacing(range));
     }
-    // SAFETY: the host's own call, passed on.
+    // SAFETY: forwards the host's own call.
     let result = unsafe { next::munmap(address, size) };
     drop(change);
     if held_code && result == 0 {
@@ -35,6 +37,7 @@ pub(crate) unsafe extern "C" fn munmap(address: *mut c_void, size: usize) -> c_i
     result
 }
 
+/// Hook of `mmap(2)`.
 pub(crate) unsafe extern "C" fn mmap(
     address: *mut c_void,
     size: usize,
@@ -44,11 +47,11 @@ pub(crate) unsafe extern "C" fn mmap(
     offset: i64,
 ) -> *mut c_void {
     let replaces = hooks::is_fixed(flags) && code_pages::overlaps(pages(address, size));
-    // SAFETY: the host's own call, passed on.
+    // SAFETY: forwards the host's own call.
     unsafe { hooks::map(address, size, protection, flags, file, offset, replaces) }
 }
 
-/// `pkey_mprotect(2)`, of every library.
+/// Hook of `pkey_mprotect(2)`, for all libraries.
 pub(crate) unsafe extern "C" fn pkey_mprotect(
     address: *mut c_void,
     size: usize,
@@ -56,50 +59,51 @@ pub(crate) unsafe extern "C" fn pkey_mprotect(
     key: c_int,
 ) -> c_int {
     let (range, executable) = (pages(address, size), protection & libc::PROT_EXEC != 0);
-    let concerned = executable || code_pages::overlaps(range);
-    let change = concerned.then(|| Change::begin(range));
-    if concerned {
+    let concerns_code = executable || code_pages::overlaps(range);
+    let change = concerns_code.then(|| Change::begin(range));
+    if concerns_code {
         hooks::protecting(range, protection);
     }
-    // SAFETY: the host's own call, passed on.
+    // SAFETY: forwards the host's own call.
     let result = unsafe { next::pkey_mprotect(address, size, protection, key) };
     drop(change);
-    if concerned && result == 0 {
+    if concerns_code && result == 0 {
         hooks::protected(range, protection);
     }
     result
 }
 
-/// `mremap(2)`, of every library. Code that is moved is other code at its new place: its addresses in it may be wrong
-/// now.
+/// Hook of `mremap(2)`, for all libraries. Moved code is new code at its new address, because addresses in it may be
+/// wrong now.
 pub(crate) unsafe extern "C" fn mremap(
     address: *mut c_void,
     size: usize,
     new_size: usize,
     flags: c_int,
-    place: *mut c_void,
+    new_address: *mut c_void,
 ) -> *mut c_void {
-    let (before, target) = (pages(address, size), pages(place, new_size));
-    let replaces = flags & libc::MREMAP_FIXED != 0 && code_pages::overlaps(target);
-    let held_code = code_pages::overlaps(before);
-    let changes = [(replaces, target), (held_code, before)].map(|(is, range)| is.then(|| Change::begin(range)));
+    let (old_range, target_range) = (pages(address, size), pages(new_address, new_size));
+    let replaces = flags & libc::MREMAP_FIXED != 0 && code_pages::overlaps(target_range);
+    let held_code = code_pages::overlaps(old_range);
+    let changes = [(replaces, target_range), (held_code, old_range)]
+        .map(|(is_affected, range)| is_affected.then(|| Change::begin(range)));
     if replaces {
-        guarded(|shim| shim.replacing(target));
+        guarded(|shim| shim.replacing(target_range));
     }
-    // SAFETY: the host's own call, passed on.
-    let moved = unsafe { next::mremap(address, size, new_size, flags, place) };
-    if !held_code || moved == libc::MAP_FAILED {
-        return moved;
+    // SAFETY: forwards the host's own call.
+    let new_base = unsafe { next::mremap(address, size, new_size, flags, new_address) };
+    if !held_code || new_base == libc::MAP_FAILED {
+        return new_base;
     }
-    let after = pages(moved, new_size);
-    if moved != address {
-        guarded(|shim| shim.replacing(before));
+    let new_range = pages(new_base, new_size);
+    if new_base != address {
+        guarded(|shim| shim.replacing(old_range));
     } else if new_size < size {
-        let gone = AddressRange::new(after.end(), before.end().0.saturating_sub(after.end().0));
-        guarded(|shim| shim.replacing(gone.unwrap_or_default()));
-        return moved;
+        let removed = AddressRange::new(new_range.end(), old_range.end().0.saturating_sub(new_range.end().0));
+        guarded(|shim| shim.replacing(removed.unwrap_or_default()));
+        return new_base;
     }
     drop(changes);
-    guarded(|shim| shim.look_at(after));
-    moved
+    guarded(|shim| shim.examine_moved(new_range));
+    new_base
 }

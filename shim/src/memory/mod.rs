@@ -1,5 +1,5 @@
-//! Memory for code: the hooks of the `mmap(2)` family. What a change of it means for objects, the session's ledger
-//! says.
+//! Hooks of the `mmap(2)` family, which report changes of memory for code. The session's ledger decides what a change
+//! means for objects.
 
 pub(crate) mod allocated;
 pub(crate) mod elsewhere;
@@ -7,6 +7,7 @@ pub(crate) mod header_padding;
 pub(crate) mod other_libraries;
 pub(crate) mod overdue;
 
+/// Address range from `start` to `end`.
 #[cfg(test)]
 pub(crate) fn range(start: u64, end: u64) -> jitlisten::AddressRange {
     jitlisten::AddressRange::new(jitlisten::Address(start), end - start).unwrap()

@@ -1,6 +1,7 @@
-//! Objects that are *loaded* and not final after a second: they are searched, and the log says so once.
+//! Objects that are *loaded* but not final after a second. Their code is searched for elsewhere, and the log reports
+//! the first one.
 //!
-//! There is no thread of ours: the time is checked at each event.
+//! The library has no thread of its own, so the time is checked at each event.
 
 #![forbid(unsafe_code)]
 
@@ -11,67 +12,73 @@ use jitlisten::plumbing::Mapping;
 
 use crate::process::this_thread;
 
-/// In nanoseconds.
-const PATIENCE: u64 = 1_000_000_000;
+/// Time after which a pending object is overdue, in ns.
+const FINALIZE_TIMEOUT_NS: u64 = 1_000_000_000;
 
-/// How many are remembered; of more, the oldest are given up.
-const MOST: usize = 1 << 16;
+/// Maximum number of pending objects; beyond it the oldest are dropped.
+const MAX_PENDING_OBJECTS: usize = 1 << 16;
 
-/// An object that was not final when it was loaded.
+/// An object that is loaded, but not yet final.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Waiting {
+pub(crate) struct PendingObject {
     pub(crate) id: ObjectId,
-    pub(crate) since: u64,
+    /// Load time (monotonic clock), in ns.
+    pub(crate) loaded_at_ns: u64,
+    /// Thread that loaded the object.
     pub(crate) thread: u64,
-    /// How often it was looked for elsewhere.
-    pub(crate) tries: u8,
+    /// Number of searches for its code at other addresses.
+    pub(crate) searches: u8,
 }
 
-impl Waiting {
-    pub(crate) fn new(id: ObjectId, since: u64) -> Waiting {
-        Waiting { id, since, thread: this_thread(), tries: 0 }
+impl PendingObject {
+    pub(crate) fn new(id: ObjectId, loaded_at_ns: u64) -> PendingObject {
+        PendingObject { id, loaded_at_ns, thread: this_thread(), searches: 0 }
     }
 }
 
-/// The objects that were not final when they were loaded, the oldest first.
+/// Objects that are loaded but not final, oldest first. Some may have become final since.
 #[derive(Default)]
 pub(crate) struct Overdue {
-    waiting: VecDeque<Waiting>,
+    pending: VecDeque<PendingObject>,
     warned: bool,
 }
 
 impl Overdue {
-    /// An object was loaded at `now` and is not final.
+    /// Adds a pending object that was loaded at `now`.
     pub(crate) fn add(&mut self, now: u64, id: ObjectId) {
-        if self.waiting.len() == MOST {
-            self.waiting.pop_front();
+        if self.pending.len() == MAX_PENDING_OBJECTS {
+            self.pending.pop_front();
         }
-        self.waiting.push_back(Waiting::new(id, now));
+        self.pending.push_back(PendingObject::new(id, now));
     }
 
-    /// Takes those that have been loaded for a second, if there are any.
+    /// Removes and returns the objects that were loaded at least a second ago.
     pub(crate) fn take(&mut self, now: u64) -> Vec<ObjectId> {
-        let due = self.waiting.iter().take_while(|waiting| now.saturating_sub(waiting.since) >= PATIENCE).count();
-        self.waiting.drain(..due).map(|waiting| waiting.id).collect()
+        let due_count = self
+            .pending
+            .iter()
+            .take_while(|pending| now.saturating_sub(pending.loaded_at_ns) >= FINALIZE_TIMEOUT_NS)
+            .count();
+        self.pending.drain(..due_count).map(|pending| pending.id).collect()
     }
 
-    /// The last so many, the youngest first.
-    pub(crate) fn last(&mut self, count: usize) -> impl Iterator<Item = &mut Waiting> {
-        self.waiting.iter_mut().rev().take(count)
+    /// The newest `count` objects, newest first.
+    pub(crate) fn newest(&mut self, count: usize) -> impl Iterator<Item = &mut PendingObject> {
+        self.pending.iter_mut().rev().take(count)
     }
 
-    /// Whether there may be some, without a look at the clock.
+    /// Returns true if no object is pending. Needs no clock, unlike [`Overdue::take`].
     pub(crate) fn is_empty(&self) -> bool {
-        self.waiting.is_empty()
+        self.pending.is_empty()
     }
 
-    /// Whether this is the first warning.
-    pub(crate) fn warns(&mut self) -> bool {
+    /// Returns true on the first call: the warning is logged once.
+    pub(crate) fn should_warn(&mut self) -> bool {
         !std::mem::replace(&mut self.warned, true)
     }
 }
 
-/// What is wrong with the memory of an object that is not final.
+/// Reason why an object is not final, according to the mappings of its memory.
 pub(crate) fn reason(mappings: Option<&[Mapping]>) -> &'static str {
     let Some(mappings) = mappings else { return "its memory is gone" };
     if mappings.iter().all(|mapping| mapping.executable) {
@@ -88,12 +95,12 @@ mod tests {
     fn what_waits_for_a_second_is_taken_once() {
         let mut overdue = Overdue::default();
         overdue.add(5, ObjectId(1));
-        overdue.add(7 + PATIENCE, ObjectId(2));
-        assert_eq!(overdue.take(4 + PATIENCE), []);
-        assert_eq!(overdue.take(5 + PATIENCE), [ObjectId(1)]);
-        assert_eq!(overdue.take(5 + PATIENCE), []);
+        overdue.add(7 + FINALIZE_TIMEOUT_NS, ObjectId(2));
+        assert_eq!(overdue.take(4 + FINALIZE_TIMEOUT_NS), []);
+        assert_eq!(overdue.take(5 + FINALIZE_TIMEOUT_NS), [ObjectId(1)]);
+        assert_eq!(overdue.take(5 + FINALIZE_TIMEOUT_NS), []);
         assert!(!overdue.is_empty());
         assert_eq!(overdue.take(u64::MAX), [ObjectId(2)]);
-        assert!(overdue.is_empty() && overdue.warns() && !overdue.warns());
+        assert!(overdue.is_empty() && overdue.should_warn() && !overdue.should_warn());
     }
 }

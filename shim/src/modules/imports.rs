@@ -1,112 +1,113 @@
-//! The relocation slots through which libraries call the functions that we replace.
+//! Import slots through which libraries call the functions that we hook.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use jitlisten::log_line;
 
-use super::hooks::HOOKED;
-use super::real::{find_real, real};
+use super::hooks::HOOKS;
+use super::real::{find_originals, original};
 use super::unwind_names;
 use crate::process::held::{Identity, Mapped};
 use crate::process::library::Library;
 use crate::process::relocation_slot::bind_from_the_start;
 use crate::process::slot::{KeptSlot, Slot};
 
-/// Whether libraries are hooked. Checked without a lock, set under the shim's.
+/// True once libraries are hooked. Checked without a lock, set under the shim's lock.
 static ACTIVE: AtomicBool = AtomicBool::new(false);
 
-/// File names, up to their first digit, dot or dash behind `lib`, of libraries that keep the loader's own functions.
-const LEFT_ALONE: [&str; 9] = ["gcc_s", "unwind", "asan", "hwasan", "lsan", "msan", "tsan", "ubsan", "clang_rt"];
+/// Libraries that keep the loader's own functions: the file name after `lib`, up to the first dot or dash.
+const IGNORED_LIBRARIES: [&str; 9] = ["gcc_s", "unwind", "asan", "hwasan", "lsan", "msan", "tsan", "ubsan", "clang_rt"];
 
-/// The slots of libraries that the loader was not done with.
+/// Import slots that the loader has not relocated yet.
 #[derive(Default)]
+/// Hooks of import slots in all libraries.
 pub(crate) struct Imports {
-    waiting: Vec<(KeptSlot, usize)>,
+    pending_slots: Vec<(KeptSlot, usize)>,
 }
 
 impl Imports {
-    /// Whether libraries are hooked.
+    /// Returns true if libraries are hooked.
     pub(crate) fn are_hooked() -> bool {
         ACTIVE.load(Ordering::Acquire)
     }
 
-    /// From now on, libraries are to be added. Returns whether they were not before.
+    /// Starts hooking libraries. Returns true if they were not hooked before.
     pub(crate) fn activate() -> bool {
         !ACTIVE.swap(true, Ordering::AcqRel)
     }
 
     /// Finds the originals of our functions. Takes the loader's lock.
     pub(crate) fn prepare() {
-        find_real();
+        find_originals();
     }
 
-    /// A library of the program's own namespace has come. It must not be relocated by another thread meanwhile.
+    /// Hooks a new library of the program's own namespace. No other thread may relocate it meanwhile.
     pub(crate) fn add(&mut self, library: &Library<'_>) {
-        if !Self::are_hooked() || is_left_alone(library) {
+        if !Self::are_hooked() || is_ignored(library) {
             return;
         }
-        for slot in unwind_names::names().flat_map(|name| library.import_slots(name)) {
-            // What is not relocated yet will be bound to ours.
-            if let Some(ours) = unwind_names::hook_of(slot.value()) {
-                // SAFETY: the hook of the function that it leads to.
-                let _ = unsafe { slot.write(ours) };
+        for slot in unwind_names::hooked_names().flat_map(|name| library.import_slots(name)) {
+            // Slots that are not relocated yet will be bound to our hook.
+            if let Some(hook) = unwind_names::find_hook(slot.value()) {
+                // SAFETY: the hook of the function that the slot points to.
+                let _ = unsafe { slot.write(hook) };
             }
         }
-        let names = HOOKED.map(|hooked| hooked.0);
+        let names = HOOKS.map(|entry| entry.0);
         for name in library.imported(&names) {
-            let Some(function) = names.iter().position(|&other| other == name) else { continue };
+            let Some(function) = names.iter().position(|&candidate| candidate == name) else { continue };
             let slots = library.import_slots(name);
             if slots.iter().all(|slot| slot.is_relocated()) {
-                slots.into_iter().for_each(|slot| hook(library, slot, function));
+                slots.into_iter().for_each(|slot| hook_slot(library, slot, function));
                 continue;
             }
-            // SAFETY: our function of this name.
-            let bound = unsafe { bind_from_the_start(library, name, HOOKED[function].1(), real(function) != 0) };
+            // SAFETY: our hook has the type of the function of this name.
+            let bound = unsafe { bind_from_the_start(library, name, HOOKS[function].1(), original(function) != 0) };
             if let Err(error) = bound {
                 log_line!(Info, "{}: {name} is hooked later: {error}", library.path.display());
-                self.waiting.extend(slots.into_iter().map(|slot| (slot.keep(), function)));
+                self.pending_slots.extend(slots.into_iter().map(|slot| (slot.keep(), function)));
             }
         }
     }
 
-    /// Changes the slots that the loader has relocated by now.
+    /// Patches the slots that the loader has relocated by now.
     pub(crate) fn change_relocated(&mut self, mapped: Mapped<'_>) {
-        self.waiting.retain(|&(kept, function)| {
-            let Some(slot) = kept.of(mapped).filter(|slot| slot.is_relocated()) else { return true };
-            // SAFETY: a slot of the function that ours has the name of.
-            let _ = unsafe { slot.write(HOOKED[function].1()) };
+        self.pending_slots.retain(|&(kept_slot, function)| {
+            let Some(slot) = kept_slot.of(mapped).filter(|slot| slot.is_relocated()) else { return true };
+            // SAFETY: a slot of the function that the hook replaces.
+            let _ = unsafe { slot.write(HOOKS[function].1()) };
             false
         });
     }
 
-    /// Forgets a library that was closed.
+    /// Forgets a closed library.
     pub(crate) fn forget(&mut self, library: Identity) {
-        self.waiting.retain(|(slot, _)| slot.library() != library);
-        unwind_names::library_closed(library.bias);
+        self.pending_slots.retain(|(slot, _)| slot.library() != library);
+        unwind_names::release_copy(library.bias);
     }
 }
 
-/// Points one slot of a function to ours, if it is relocated and points to the original or was never called.
-fn hook(library: &Library<'_>, slot: Slot<'_>, function: usize) {
+/// Points a slot to our hook, if it is relocated and points to the original or was never called.
+fn hook_slot(library: &Library<'_>, slot: Slot<'_>, function: usize) {
     let value = slot.value();
-    if value != real(function) && !library.range().contains(&value) {
+    if value != original(function) && !library.range().contains(&value) {
         return;
     }
-    // SAFETY: a slot of the function that ours has the name of.
-    if let Err(error) = unsafe { slot.write(HOOKED[function].1()) } {
-        log_line!(Info, "{}: could not hook {}: {error}", library.path.display(), HOOKED[function].0);
+    // SAFETY: a slot of the function that the hook replaces.
+    if let Err(error) = unsafe { slot.write(HOOKS[function].1()) } {
+        log_line!(Info, "{}: could not hook {}: {error}", library.path.display(), HOOKS[function].0);
     }
 }
 
-/// Unwinders that compiled code is registered with, sanitizers, and the library that this code is in.
-fn is_left_alone(library: &Library<'_>) -> bool {
-    let ours = HOOKED[0].1();
-    if library.range().contains(&ours) && !library.is_program() {
+/// Returns true for unwinders that compiled code is registered with, sanitizers, and the library with this code.
+fn is_ignored(library: &Library<'_>) -> bool {
+    let our_function = HOOKS[0].1();
+    if library.range().contains(&our_function) && !library.is_program() {
         return true;
     }
     let name = library.path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
-    let Some(rest) = name.strip_prefix("lib") else { return false };
-    let word = rest.split(['.', '-']).next().unwrap_or_default();
+    let Some(stem) = name.strip_prefix("lib") else { return false };
+    let library_name = stem.split(['.', '-']).next().unwrap_or_default();
     // nongnu libunwind is `libunwind.so.8`; LLVM's is `libunwind.so.1` and has no `_U_dyn_register`.
-    LEFT_ALONE.contains(&word) && !unwind_names::is_libunwind(library)
+    IGNORED_LIBRARIES.contains(&library_name) && !unwind_names::is_libunwind(library)
 }

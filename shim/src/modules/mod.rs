@@ -4,20 +4,20 @@
 //! | file | content |
 //! | --- | --- |
 //! | `hooks.rs` | the functions that replace those of the loader and libc |
-//! | `real.rs` | those functions themselves |
+//! | `real.rs` | the original functions |
 //! | `symbolize.rs` | the text of `backtrace_symbols` |
 //! | `imports.rs` | the relocation slots of libraries that call them, and the libraries that are skipped |
 //! | `unwind_names.rs` | `unw_get_proc_name` of each libunwind |
-//! | `stale_list.rs` | marks the own lists of memray and heaptrack as old |
+//! | `stale_list.rs` | invalidates the module lists of memray and heaptrack |
 //!
-//! The hooks show the list of [`jitlisten::modules`], which the sink `modules` maintains. Nothing is hooked until the
-//! sink is on; afterwards the hooks stay, and only call the original while the list is empty.
+//! The hooks show the list of [`jitlisten::modules`], which the sink `modules` maintains. No function is hooked until
+//! the sink is on; afterwards the hooks stay, and only call the original while the list is empty.
 //!
 //! Unwinding does not change. libgcc, LLVM's libunwind and the runtimes of sanitizers keep the loader's functions,
-//! because compiled code is registered with them. A library with a libgcc of its own (`-static-libgcc`) calls our
-//! hooks, and gets unwind tables only of code without personality routines, which the tables of images omit.
+//! because compiled code is registered with them. A library with its own libgcc (`-static-libgcc`) calls our hooks. It
+//! gets unwind tables only of code without personality routines, which the tables of images omit.
 //!
-//! The hooks take none of our locks. The loader's functions take its lock, as without us.
+//! The hooks take none of our locks. The loader's functions take its lock, as they do without us.
 
 mod hooks;
 mod imports;
@@ -27,5 +27,5 @@ mod symbolize;
 mod unwind_names;
 
 pub(crate) use imports::Imports;
-pub(crate) use stale_list::announce;
-pub(crate) use unwind_names::library_appeared as unwinder_appeared;
+pub(crate) use stale_list::announce_new_modules;
+pub(crate) use unwind_names::hook_library as unwinder_appeared;

@@ -1,4 +1,4 @@
-//! The functions of the loader and libc that our hooks replace, and our own answers for an address.
+//! The functions of the loader and libc that our hooks replace, and symbol lookup in our list.
 
 use std::ffi::{CStr, c_char};
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use jitlisten::Address;
 use jitlisten::modules::{self, Counts};
 
-/// How many there are.
+/// Number of hooked functions, whose indices follow.
 pub(super) const FUNCTIONS: usize = 6;
 pub(super) const DL_ITERATE_PHDR: usize = 0;
 pub(super) const DLADDR: usize = 1;
@@ -15,29 +15,33 @@ pub(super) const DL_FIND_OBJECT: usize = 3;
 pub(super) const BACKTRACE_SYMBOLS: usize = 4;
 pub(super) const BACKTRACE_SYMBOLS_FD: usize = 5;
 
-/// The originals of our functions, by these numbers; 0 if there is none.
-static REAL: [AtomicUsize; FUNCTIONS] = [const { AtomicUsize::new(0) }; FUNCTIONS];
+/// Addresses of the original functions, by index; 0 if the function does not exist.
+static ORIGINALS: [AtomicUsize; FUNCTIONS] = [const { AtomicUsize::new(0) }; FUNCTIONS];
 
-/// Looks them up: what every library of the program is bound to. Takes the loader's lock.
-pub(super) fn find_real() {
+/// Looks up the originals: the functions that every library of the program is bound to. Takes the loader's lock.
+pub(super) fn find_originals() {
     const NAMES: [&CStr; FUNCTIONS] =
         [c"dl_iterate_phdr", c"dladdr", c"dladdr1", c"_dl_find_object", c"backtrace_symbols", c"backtrace_symbols_fd"];
-    for (real, name) in REAL.iter().zip(NAMES) {
-        if real.load(Ordering::Relaxed) == 0 {
-            // SAFETY: a terminated name.
-            let found = unsafe { libc::dlsym(libc::RTLD_DEFAULT, name.as_ptr()) };
-            real.store(found as usize, Ordering::Release);
+    for (slot, name) in ORIGINALS.iter().zip(NAMES) {
+        if slot.load(Ordering::Relaxed) == 0 {
+            // SAFETY: the name is null-terminated.
+            let address = unsafe { libc::dlsym(libc::RTLD_DEFAULT, name.as_ptr()) };
+            slot.store(address as usize, Ordering::Release);
         }
     }
 }
 
-/// Where the real function is; 0 if there is none.
-pub(super) fn real(function: usize) -> usize {
-    REAL.get(function).map_or(0, |real| real.load(Ordering::Acquire))
+/// Address of the original function; 0 if it does not exist.
+pub(super) fn original(function: usize) -> usize {
+    ORIGINALS.get(function).map_or(0, |slot| slot.load(Ordering::Acquire))
 }
 
-/// The name of the compiled function at `address`, and how far into it that is.
-pub(super) fn with_name<R>(address: u64, then: impl FnOnce(Option<&CStr>, Option<&CStr>, u64) -> R) -> Option<R> {
+/// Calls `use_symbol` with the name of the compiled function at `address`, the module's path, and the offset in the
+/// function (in the module, if it has no symbol). `None` if no module contains the address.
+pub(super) fn with_symbol<R>(
+    address: u64,
+    use_symbol: impl FnOnce(Option<&CStr>, Option<&CStr>, u64) -> R,
+) -> Option<R> {
     if modules::counts() == Counts::default() {
         return None;
     }
@@ -45,8 +49,8 @@ pub(super) fn with_name<R>(address: u64, then: impl FnOnce(Option<&CStr>, Option
     let module = reading.find(Address(address))?;
     let symbol = module.symbol(Address(address));
     let start = symbol.as_ref().map_or(module.bias(), |symbol| symbol.range.start().0);
-    Some(then(symbol.map(|symbol| symbol.name), Some(module.path()), address.wrapping_sub(start)))
+    Some(use_symbol(symbol.map(|symbol| symbol.name), Some(module.path()), address.wrapping_sub(start)))
 }
 
-/// So that the strings of C have one type here.
-pub(super) type Text = *const c_char;
+/// A C string, with the same type in all hooks.
+pub(super) type CStringPointer = *const c_char;

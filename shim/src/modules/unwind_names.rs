@@ -4,8 +4,8 @@
 //! returns `-UNW_ENOINFO` and an empty string. We keep that registration, because its walks are cheap, and fill in the
 //! name.
 //!
-//! A process may have several copies of libunwind (memray's wheel has its own). In each, the value of the function in
-//! the dynamic symbol table is patched, as in llvmlite: callers bound later get ours.
+//! A process may have several copies of libunwind (memray's wheel bundles one). In each copy, the value of the function
+//! in the dynamic symbol table is patched, as in llvmlite: callers that are bound later call our hook.
 
 use std::ffi::{c_char, c_int, c_void};
 use std::mem;
@@ -13,7 +13,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use jitlisten::log_line;
 
-use super::real::with_name;
+use super::real::with_symbol;
 use crate::hook_table::{SLOTS, for_each_slot};
 use crate::process::library::Library;
 
@@ -24,113 +24,112 @@ const NAMES: [(&str, &str); 2] =
 const NAMES: [(&str, &str); 2] =
     [("_ULaarch64_get_proc_name", "_ULaarch64_get_reg"), ("_Uaarch64_get_proc_name", "_Uaarch64_get_reg")];
 
-/// `UNW_REG_IP` of `<libunwind.h>`
+/// `UNW_REG_IP` of `<libunwind.h>`.
 #[cfg(target_arch = "x86_64")]
 const UNW_REG_IP: c_int = 16;
 #[cfg(target_arch = "aarch64")]
 const UNW_REG_IP: c_int = 32;
 
-/// `UNW_ENOINFO`, `UNW_ENOMEM` of `<libunwind-common.h>`
+/// `UNW_ENOINFO` and `UNW_ENOMEM` of `<libunwind-common.h>`.
 const UNW_ENOINFO: c_int = 10;
 const UNW_ENOMEM: c_int = 2;
 
 type GetProcName = unsafe extern "C-unwind" fn(*mut c_void, *mut c_char, usize, *mut u64) -> c_int;
 type GetReg = unsafe extern "C-unwind" fn(*mut c_void, c_int, *mut u64) -> c_int;
 
-/// A copy's own functions: so many are hooked in a process. A place is given to one copy, for ever: a call may be on
-/// its way.
-struct Copy {
+/// Original functions of one hooked copy of libunwind; free if `get_proc_name` is 0. Each entry has its own hook.
+struct LibunwindCopy {
     bias: AtomicUsize,
     get_proc_name: AtomicUsize,
     get_reg: AtomicUsize,
 }
 
-static TABLE: [Copy; SLOTS] =
-    [const { Copy { bias: AtomicUsize::new(0), get_proc_name: AtomicUsize::new(0), get_reg: AtomicUsize::new(0) } };
-        SLOTS];
+static COPIES: [LibunwindCopy; SLOTS] = [const {
+    LibunwindCopy { bias: AtomicUsize::new(0), get_proc_name: AtomicUsize::new(0), get_reg: AtomicUsize::new(0) }
+}; SLOTS];
 
 const HOOKS: [GetProcName; SLOTS] = for_each_slot!(SLOT => get_proc_name::<SLOT>);
 
-/// Whether the library is a nongnu libunwind.
+/// Returns true if the library is a nongnu libunwind.
 pub(super) fn is_libunwind(library: &Library<'_>) -> bool {
     library.dynamic_symbol("_U_dyn_register").is_some()
 }
 
-/// Hooks the copy of libunwind that `library` is, if it is one.
-pub(crate) fn library_appeared(library: &Library<'_>) {
-    let is_known = |copy: &Copy| copy.bias.load(Ordering::Acquire) == library.identity.bias;
-    if !is_libunwind(library) || TABLE.iter().any(is_known) {
+/// Hooks `library` if it is a libunwind.
+pub(crate) fn hook_library(library: &Library<'_>) {
+    let is_known = |copy: &LibunwindCopy| copy.bias.load(Ordering::Acquire) == library.identity.bias;
+    if !is_libunwind(library) || COPIES.iter().any(is_known) {
         return;
     }
     for (name, get_reg) in NAMES {
         let (Some(original), Some(get_reg)) = (library.dynamic_address(name), library.dynamic_address(get_reg)) else {
             continue;
         };
-        let is_free = |copy: &Copy| copy.get_proc_name.load(Ordering::Acquire) == 0;
-        let Some(at) = TABLE.iter().position(is_free) else { return };
-        TABLE[at].get_reg.store(get_reg, Ordering::Release);
-        TABLE[at].bias.store(library.identity.bias, Ordering::Release);
-        TABLE[at].get_proc_name.store(original, Ordering::Release);
-        // SAFETY: the hook of the function of this name, which calls that.
-        if let Some(Err(error)) = unsafe { library.redefine(name, HOOKS[at] as usize) } {
+        let is_free = |copy: &LibunwindCopy| copy.get_proc_name.load(Ordering::Acquire) == 0;
+        let Some(index) = COPIES.iter().position(is_free) else { return };
+        COPIES[index].get_reg.store(get_reg, Ordering::Release);
+        COPIES[index].bias.store(library.identity.bias, Ordering::Release);
+        COPIES[index].get_proc_name.store(original, Ordering::Release);
+        // SAFETY: the hook of this function, which calls the original.
+        if let Some(Err(error)) = unsafe { library.redefine(name, HOOKS[index] as usize) } {
             log_line!(Info, "could not hook {name}: {error}; libunwind has no names of compiled code");
         }
     }
 }
 
-/// A copy was closed: no call of its functions is on its way. Its place is free again.
-pub(super) fn library_closed(bias: usize) {
-    for copy in TABLE.iter().filter(|copy| copy.bias.load(Ordering::Acquire) == bias) {
+/// Frees the entry of a closed copy. No call of its functions is in progress.
+pub(super) fn release_copy(bias: usize) {
+    for copy in COPIES.iter().filter(|copy| copy.bias.load(Ordering::Acquire) == bias) {
         copy.bias.store(0, Ordering::Release);
         copy.get_proc_name.store(0, Ordering::Release);
     }
 }
 
-/// The copy's function that ours takes the place of, where a slot is bound to it already.
-pub(super) fn hook_of(address: usize) -> Option<usize> {
-    let at = TABLE.iter().position(|copy| address != 0 && copy.get_proc_name.load(Ordering::Acquire) == address)?;
-    Some(HOOKS[at] as usize)
+/// Returns the hook that replaces the function at `address`, for slots that are already bound to it.
+pub(super) fn find_hook(address: usize) -> Option<usize> {
+    let index = COPIES.iter().position(|copy| address != 0 && copy.get_proc_name.load(Ordering::Acquire) == address)?;
+    Some(HOOKS[index] as usize)
 }
 
-/// The functions, as importers call them.
-pub(super) fn names() -> impl Iterator<Item = &'static str> {
+/// Names of the hooked functions, as importers refer to them.
+pub(super) fn hooked_names() -> impl Iterator<Item = &'static str> {
     NAMES.into_iter().map(|name| name.0)
 }
 
-/// `unw_get_proc_name(3)` of one copy.
+/// Hook of `unw_get_proc_name(3)` in one copy.
 unsafe extern "C-unwind" fn get_proc_name<const COPY: usize>(
     cursor: *mut c_void,
     buffer: *mut c_char,
     size: usize,
     offset: *mut u64,
 ) -> c_int {
-    let original = TABLE[COPY].get_proc_name.load(Ordering::Acquire);
+    let original = COPIES[COPY].get_proc_name.load(Ordering::Acquire);
     if original == 0 {
         return -UNW_ENOINFO;
     }
-    // SAFETY: the function of that name has this type; the caller's own call.
+    // SAFETY: the symbol of this name has this type; forwards the caller's own call.
     let result = unsafe { mem::transmute::<usize, GetProcName>(original)(cursor, buffer, size, offset) };
-    // 1.6 takes the structure of another format for its own there, and returns `-UNW_EINVAL` or what it finds.
+    // libunwind 1.6 misreads the table's format here, and returns `-UNW_EINVAL` or an arbitrary result.
     if result == 0 || result == -UNW_ENOMEM || buffer.is_null() || size == 0 {
         return result;
     }
-    let (get_reg, mut address) = (TABLE[COPY].get_reg.load(Ordering::Acquire), 0);
-    // SAFETY: the function of that name has this type; the caller's cursor, and a word for the register.
+    let (get_reg, mut address) = (COPIES[COPY].get_reg.load(Ordering::Acquire), 0);
+    // SAFETY: the symbol of this name has this type; the caller's cursor, and a word for the register.
     if unsafe { mem::transmute::<usize, GetReg>(get_reg)(cursor, UNW_REG_IP, &raw mut address) } != 0 {
         return result;
     }
-    let named = with_name(address, |name, _, into| {
+    let result_with_name = with_symbol(address, |name, _, offset_in_function| {
         let name = name?.to_bytes_with_nul();
-        let fits = name.len().min(size);
-        // SAFETY: the caller's buffer has `size` bytes, of which there is one at least; and the caller's word.
+        let copied_bytes = name.len().min(size);
+        // SAFETY: the caller's buffer has `size` bytes, at least one; `offset` is null or the caller's word.
         unsafe {
-            std::ptr::copy_nonoverlapping(name.as_ptr().cast(), buffer, fits);
-            buffer.add(fits - 1).write(0);
+            std::ptr::copy_nonoverlapping(name.as_ptr().cast(), buffer, copied_bytes);
+            buffer.add(copied_bytes - 1).write(0);
             if !offset.is_null() {
-                offset.write(into);
+                offset.write(offset_in_function);
             }
         }
-        Some(if fits < name.len() { -UNW_ENOMEM } else { 0 })
+        Some(if copied_bytes < name.len() { -UNW_ENOMEM } else { 0 })
     });
-    named.flatten().unwrap_or(result)
+    result_with_name.flatten().unwrap_or(result)
 }

@@ -3,17 +3,17 @@
 //!
 //! Whole sections are searched in executable memory, by all bytes that relocations do not change:
 //!
-//! 1. A text section that matches at exactly one place is there.
+//! 1. A text section that matches in exactly one place is located.
 //! 2. Its relocations point to further sections, whose bytes must match.
-//! 3. `.eh_frame` is searched around it. It must agree with every section found so far, and locates others: those whose
-//!    bytes match at two places (equal functions).
+//! 3. `.eh_frame` is searched for near the text. It must agree with every located section, and gives the addresses of
+//!    sections that match in several places (equal functions).
 //!
-//! Ambiguous matches are dropped: a name would be a guess. JITLink omits unused sections, so some may be missing: a
-//! jump of five bytes, of which relocations change four, then matches inside other functions. Therefore nothing is
-//! searched where a larger section matches, and of two sections that match at one place neither is placed. If no
-//! section is found, or two disagree, there is no placement.
+//! Ambiguous matches are dropped, because a name would be a guess. JITLink omits unused sections, so sections may be
+//! missing. A five-byte jump, of which relocations change four bytes, then matches inside other functions. Therefore
+//! the places where a larger section matches are not searched, and of two sections that match in one place neither is
+//! located. If no section is located, or two overlap, there is no placement.
 //!
-//! A registered `.eh_frame` locates everything: `by_table.rs`.
+//! A registered `.eh_frame` gives all addresses: see `by_table.rs`.
 
 #![forbid(unsafe_code)]
 
@@ -32,20 +32,20 @@ use memchr::memmem;
 pub(crate) use pattern::Pattern;
 use pattern::Section;
 
-/// Fewer bytes than these are somewhere by chance.
-const WEIGHTY: usize = 12;
+/// Minimum weight (number of unchanged bytes) of a section to search for: lighter sections match by chance.
+const MIN_SEARCH_WEIGHT: usize = 12;
 
-/// So many, or an unwind table that agrees, are not.
-const CERTAIN: usize = 64;
+/// Weight from which a placement is certain without an unwind table.
+const MIN_CERTAIN_WEIGHT: usize = 64;
 
-/// Where a section fits more places, nothing smaller is looked for: it may be inside one of those that were not looked
-/// at.
-const MOST_FITS: usize = 4096;
+/// Maximum number of matches of one section. With more, smaller sections are not searched for: they may lie inside an
+/// unrecorded match.
+const MAX_MATCHES: usize = 4096;
 
-/// So many bytes are searched for one object: what has thousands of sections has an unwind table, too.
-const MOST_SEARCHED: usize = 1 << 28;
+/// Maximum number of bytes searched for one object. Objects with thousands of sections have an unwind table anyway.
+const MAX_SEARCHED_BYTES: usize = 1 << 28;
 
-/// Memory, as it was copied.
+/// Copy of a range of memory.
 pub(crate) struct Piece {
     pub(crate) start: Address,
     pub(crate) bytes: Vec<u8>,
@@ -58,17 +58,17 @@ impl Piece {
     }
 }
 
-/// What is in front of code and behind it, copied when it is asked for.
+/// Memory before and after the code, copied on first use.
 pub(crate) type Around = LazyCell<Vec<Piece>, Box<dyn FnOnce() -> Vec<Piece>>>;
 
-/// The sections that were found, by their places in the section table.
+/// Located sections, by index in the section table.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Placement {
     pub(crate) sections: Vec<(usize, AddressRange)>,
     pub(crate) text: Vec<AddressRange>,
-    /// So few bytes may be there by chance.
+    /// True if every located text section is short enough to match by chance.
     pub(crate) is_small: bool,
-    /// So many are nowhere by chance.
+    /// True if the placement is too long to be a chance match.
     pub(crate) is_certain: bool,
 }
 
@@ -77,263 +77,288 @@ impl Placement {
         self.text.iter().any(|text| other.text.iter().any(|other| text.overlaps(*other)))
     }
 
-    /// Of all its text.
+    /// Total size of the located text.
     pub(crate) fn size(&self) -> u64 {
         self.text.iter().map(|text| text.size()).sum()
     }
 }
 
-/// Which of those that were found are there, and no other: objects have functions in common (templates of C++), and
-/// what is there has more than what others have in common with it. Equal objects cannot be distinguished.
-pub(crate) fn certain<'a>(found: impl Iterator<Item = &'a Placement> + Clone) -> Vec<bool> {
-    let is_best = |(at, one): (usize, &Placement)| {
+/// Returns which placements are unambiguous. Objects may share functions (C++ templates): an object that is really
+/// there covers all text that others share with it. Equal objects cannot be distinguished.
+pub(crate) fn certain<'a>(placements: impl Iterator<Item = &'a Placement> + Clone) -> Vec<bool> {
+    let is_unambiguous = |(own_index, placement): (usize, &Placement)| {
         let mut covered = Ranges::default();
-        one.text.iter().for_each(|&text| covered.insert(text));
-        found.clone().enumerate().all(|(index, other)| {
-            let is_part = || other.size() < one.size() && other.text.iter().all(|&text| covered.covers(text));
-            index == at || !one.overlaps(other) || is_part()
+        placement.text.iter().for_each(|&text| covered.insert(text));
+        placements.clone().enumerate().all(|(index, other)| {
+            let is_covered = || other.size() < placement.size() && other.text.iter().all(|&text| covered.covers(text));
+            index == own_index || !placement.overlaps(other) || is_covered()
         })
     };
-    found.clone().enumerate().map(is_best).collect()
+    placements.clone().enumerate().map(is_unambiguous).collect()
 }
 
 impl Pattern {
-    /// Whether all the text of `placement`, which is another object's, may be of this one as well. What cannot be read
-    /// may be.
+    /// Returns true if all the text of another object's `placement` may also belong to this object. Unreadable text
+    /// may.
     pub(crate) fn may_also_be_at(&self, placement: &Placement, read: &dyn Fn(AddressRange) -> Option<Vec<u8>>) -> bool {
         placement.text.iter().all(|&text| {
             let size = text.size() as usize;
-            let mut alike =
+            let mut candidates =
                 self.sections.iter().filter(|section| section.is_text && section.bytes.len() == size).peekable();
-            alike.peek().is_some() && read(text).is_none_or(|bytes| alike.any(|section| section.is(&bytes)))
+            candidates.peek().is_some()
+                && read(text).is_none_or(|bytes| candidates.any(|section| section.matches(&bytes)))
         })
     }
 
-    /// Looks for the object in `code`, and for what belongs to it `around`, by `read` where something leads there.
-    /// `is_free` returns whether a place is not known to be another object's. Where `sure`, this is the object's
-    /// memory, and a small object is found, too.
+    /// Searches for the object in `code`, and for its other sections `around` it; `read` copies other memory that
+    /// relocations point to. `is_free` returns false for memory of another object. If `is_own_memory`, the memory is
+    /// known to hold this object, and even a small object is accepted.
     pub(crate) fn place(
         &self,
         code: &Piece,
         around: &Around,
         read: &dyn Fn(AddressRange) -> Option<Vec<u8>>,
         is_free: &dyn Fn(AddressRange) -> bool,
-        sure: bool,
+        is_own_memory: bool,
     ) -> Option<Placement> {
-        let found = Found { order: Vec::new(), places: vec![None; self.sections.len()], followed: 0 };
-        let mut search =
-            Search { pattern: self, code, read, is_free, found, taken: Ranges::default(), budget: MOST_SEARCHED };
-        let table = search.search(around, sure);
-        if search.found.order.is_empty() || search.overlaps_itself() {
+        let located = Located { order: Vec::new(), addresses: vec![None; self.sections.len()], followed_count: 0 };
+        let mut search = Search {
+            pattern: self,
+            code,
+            read,
+            is_free,
+            located,
+            reserved: Ranges::default(),
+            budget: MAX_SEARCHED_BYTES,
+        };
+        let table = search.locate_sections(around, is_own_memory);
+        if search.located.order.is_empty() || search.overlaps_itself() {
             return None;
         }
-        let of_text = || search.found_sections().filter(|(section, _)| section.is_text);
-        let mut text: Vec<AddressRange> = of_text().map(|(_, range)| range).collect();
+        let text_sections = || search.located_sections().filter(|(section, _)| section.is_text);
+        let mut text: Vec<AddressRange> = text_sections().map(|(_, range)| range).collect();
         text.sort();
-        let weight = of_text().map(|(section, _)| section.weight()).sum::<usize>();
-        if weight < WEIGHTY && text.len() < self.texts() {
+        let weight = text_sections().map(|(section, _)| section.weight()).sum::<usize>();
+        if weight < MIN_SEARCH_WEIGHT && text.len() < self.texts() {
             return None;
         }
-        let is_small = of_text().all(|(section, _)| section.weight() < WEIGHTY);
-        let is_certain = weight >= CERTAIN || table.is_some();
-        let sections = search.found_sections().map(|(section, range)| (section.index, range)).chain(table).collect();
+        let is_small = text_sections().all(|(section, _)| section.weight() < MIN_SEARCH_WEIGHT);
+        let is_certain = weight >= MIN_CERTAIN_WEIGHT || table.is_some();
+        let sections = search.located_sections().map(|(section, range)| (section.index, range)).chain(table).collect();
         Some(Placement { sections, text, is_small, is_certain })
     }
 }
 
+/// A search for one object in a copy of memory.
 struct Search<'a> {
     pattern: &'a Pattern,
     code: &'a Piece,
     read: &'a dyn Fn(AddressRange) -> Option<Vec<u8>>,
     is_free: &'a dyn Fn(AddressRange) -> bool,
-    found: Found,
-    /// Where text was found, or what is larger fits.
-    taken: Ranges,
-    /// So many bytes are still searched.
+    located: Located,
+    /// Text ranges that are located, or that match a larger section.
+    reserved: Ranges,
+    /// Remaining number of bytes to search.
     budget: usize,
 }
 
-/// Sections of the pattern and where they are.
-struct Found {
+/// Addresses of the located sections.
+struct Located {
+    /// Sections (positions in `Pattern::sections`) and their addresses, in the order of discovery.
     order: Vec<(usize, Address)>,
-    places: Vec<Option<Address>>,
-    /// The relocations of so many have been followed.
-    followed: usize,
+    /// Address of each section of the pattern, if located.
+    addresses: Vec<Option<Address>>,
+    /// Number of entries of `order` whose relocations have been followed.
+    followed_count: usize,
 }
 
 impl Search<'_> {
-    /// The places in the code where a section may be; `None` where there are too many.
-    fn fits(&self, section: &Section) -> Option<Vec<Address>> {
-        let (first, length) = section.anchor;
-        if length == 0 {
+    /// Returns the addresses in the code at which a section matches; `None` if there are too many.
+    fn find_matches(&self, section: &Section) -> Option<Vec<Address>> {
+        let (anchor_start, anchor_length) = section.anchor;
+        if anchor_length == 0 {
             return Some(Vec::new());
         }
         let size = section.bytes.len() as u64;
-        let mut fits = Vec::new();
-        for at in memmem::find_iter(&self.code.bytes, &section.bytes[first..first + length]) {
-            let Some(start) = at.checked_sub(first) else { continue };
+        let mut matches = Vec::new();
+        for offset in memmem::find_iter(&self.code.bytes, &section.bytes[anchor_start..anchor_start + anchor_length]) {
+            let Some(start) = offset.checked_sub(anchor_start) else { continue };
             let address = Address(self.code.start.0 + start as u64);
             let Some(range) = AddressRange::new(address, size) else { continue };
-            let is_there = address.0.is_multiple_of(section.alignment)
-                && self.code.get(range).is_some_and(|bytes| section.is(bytes))
-                && !self.taken.overlaps(range)
+            let is_match = address.0.is_multiple_of(section.alignment)
+                && self.code.get(range).is_some_and(|bytes| section.matches(bytes))
+                && !self.reserved.overlaps(range)
                 && (self.is_free)(range);
-            if is_there {
-                if fits.len() == MOST_FITS {
+            if is_match {
+                if matches.len() == MAX_MATCHES {
                     return None;
                 }
-                fits.push(address);
+                matches.push(address);
             }
         }
-        Some(fits)
+        Some(matches)
     }
 
-    /// The heaviest text sections first: one of them leads to most others. Of those that weigh the same the largest,
-    /// which may have the bytes of a smaller one in it.
-    fn search(&mut self, around: &Around, sure: bool) -> Option<(usize, AddressRange)> {
+    /// Locates the text sections, heaviest first, because their relocations lead to most other sections. Among equal
+    /// weights the largest comes first, because it may contain a smaller one. Returns the unwind table, if found.
+    fn locate_sections(&mut self, around: &Around, is_own_memory: bool) -> Option<(usize, AddressRange)> {
         let pattern = self.pattern;
         let mut texts: Vec<(usize, usize)> = pattern
             .sections
             .iter()
             .enumerate()
             .filter(|(_, section)| section.is_text)
-            .map(|(at, section)| (section.weight(), at))
+            .map(|(position, section)| (section.weight(), position))
             .collect();
-        texts.sort_by_key(|&(weight, at)| Reverse((weight, pattern.sections[at].bytes.len())));
+        texts.sort_by_key(|&(weight, position)| Reverse((weight, pattern.sections[position].bytes.len())));
         let eh_frame = pattern.sections.iter().find(|section| section.is_eh_frame);
         let mut table = None;
-        // Where these fit is known.
-        let mut looked_for = BTreeSet::new();
-        for (weight, at) in texts {
-            if self.found.places[at].is_some() || (weight < WEIGHTY && !sure && self.found.order.is_empty()) {
-                continue;
-            }
-            if !looked_for.insert(pattern.sections[at].search_key()) {
-                continue;
-            }
-            let Some(left) = self.budget.checked_sub(self.code.bytes.len()) else { break };
-            self.budget = left;
-            let Some(fits) = self.fits(&pattern.sections[at]) else { break };
-            fits.iter().for_each(|&place| self.take(at, place));
-            let [only] = fits[..] else { continue };
-            if self.another_fits(at, only) {
-                continue;
-            }
-            self.put(at, only);
-            self.follow();
-            if let (None, Some(section)) = (table, eh_frame)
-                && let Some(found) = eh_frame::find(self, section, around)
+        // Keys of sections whose matches are known.
+        let mut searched_keys = BTreeSet::new();
+        for (weight, position) in texts {
+            if self.located.addresses[position].is_some()
+                || (weight < MIN_SEARCH_WEIGHT && !is_own_memory && self.located.order.is_empty())
             {
-                table = found.range().map(|range| (section.index, range));
-                for (index, place) in found.found {
-                    pattern.at(index).into_iter().for_each(|at| self.put(at, place));
+                continue;
+            }
+            if !searched_keys.insert(pattern.sections[position].search_key()) {
+                continue;
+            }
+            let Some(remaining) = self.budget.checked_sub(self.code.bytes.len()) else { break };
+            self.budget = remaining;
+            let Some(matches) = self.find_matches(&pattern.sections[position]) else { break };
+            matches.iter().for_each(|&address| self.reserve(position, address));
+            let [unique_match] = matches[..] else { continue };
+            if self.larger_section_matches(position, unique_match) {
+                continue;
+            }
+            self.place_section(position, unique_match);
+            self.follow_references();
+            if let (None, Some(section)) = (table, eh_frame)
+                && let Some(table_match) = eh_frame::find(self, section, around)
+            {
+                table = table_match.range().map(|range| (section.index, range));
+                for (index, address) in table_match.functions {
+                    pattern.position_of(index).into_iter().for_each(|position| self.place_section(position, address));
                 }
-                self.follow();
+                self.follow_references();
             }
         }
         table
     }
 
-    /// The first word counts.
-    fn put(&mut self, at: usize, address: Address) {
-        if self.found.places[at].is_none() {
-            self.found.places[at] = Some(address);
-            self.found.order.push((at, address));
-            self.take(at, address);
+    /// Records the address of a section, unless it already has one.
+    fn place_section(&mut self, position: usize, address: Address) {
+        if self.located.addresses[position].is_none() {
+            self.located.addresses[position] = Some(address);
+            self.located.order.push((position, address));
+            self.reserve(position, address);
         }
     }
 
-    /// No other text is looked for where this section is, or may be.
-    fn take(&mut self, at: usize, address: Address) {
-        let section = &self.pattern.sections[at];
+    /// Excludes the range of a text section from further searches.
+    fn reserve(&mut self, position: usize, address: Address) {
+        let section = &self.pattern.sections[position];
         if section.is_text {
             AddressRange::new(address, section.bytes.len() as u64)
                 .into_iter()
-                .for_each(|range| self.taken.insert(range));
+                .for_each(|range| self.reserved.insert(range));
         }
     }
 
-    /// Whether another section that was not found yet, of this size or larger, may be at `address`: one of them was
-    /// left out.
-    fn another_fits(&self, at: usize, address: Address) -> bool {
-        let size = self.pattern.sections[at].bytes.len();
-        let fits = |section: &Section| {
+    /// Returns true if another section that is not yet located, of this size or larger, matches at `address`. One of
+    /// the two was omitted by the linker.
+    fn larger_section_matches(&self, position: usize, address: Address) -> bool {
+        let size = self.pattern.sections[position].bytes.len();
+        let matches_here = |section: &Section| {
             let range = AddressRange::new(address, section.bytes.len() as u64);
-            range.and_then(|range| self.code.get(range)).is_some_and(|bytes| section.is(bytes))
+            range.and_then(|range| self.code.get(range)).is_some_and(|bytes| section.matches(bytes))
         };
-        let mut others = self.pattern.sections.iter().zip(&self.found.places).enumerate();
-        others.any(|(other, (section, place))| {
-            other != at && place.is_none() && section.is_text && section.bytes.len() >= size && fits(section)
+        let mut sections = self.pattern.sections.iter().zip(&self.located.addresses).enumerate();
+        sections.any(|(other_position, (section, located_address))| {
+            other_position != position
+                && located_address.is_none()
+                && section.is_text
+                && section.bytes.len() >= size
+                && matches_here(section)
         })
     }
 
-    /// Where a section of the section table is.
-    fn where_is(&self, index: usize) -> Option<Address> {
-        self.found.places[self.pattern.at(index)?]
+    /// Address of a section, by index in the section table.
+    fn address_of(&self, index: usize) -> Option<Address> {
+        self.located.addresses[self.pattern.position_of(index)?]
     }
 
-    /// What such a section takes there.
+    /// Range of a section that begins at `address`, by index in the section table.
     fn range_at(&self, index: usize, address: Address) -> Option<AddressRange> {
-        AddressRange::new(address, self.pattern.sections[self.pattern.at(index)?].bytes.len() as u64)
+        AddressRange::new(address, self.pattern.sections[self.pattern.position_of(index)?].bytes.len() as u64)
     }
 
-    /// The sections that were found, in the order in which they were, and where each is.
-    fn found_sections(&self) -> impl Iterator<Item = (&Section, AddressRange)> {
-        self.found.order.iter().filter_map(|&(at, address)| {
-            let section = &self.pattern.sections[at];
+    /// Located sections with their ranges, in the order in which they were located.
+    fn located_sections(&self) -> impl Iterator<Item = (&Section, AddressRange)> {
+        self.located.order.iter().filter_map(|&(position, address)| {
+            let section = &self.pattern.sections[position];
             Some((section, AddressRange::new(address, section.bytes.len() as u64)?))
         })
     }
 
-    /// The text that was found.
-    fn found_text(&self) -> Ranges {
+    /// All located text.
+    fn located_text(&self) -> Ranges {
         let mut text = Ranges::default();
-        let of_text = self.found_sections().filter(|(section, _)| section.is_text);
-        of_text.for_each(|(_, range)| text.insert(range));
+        let text_sections = self.located_sections().filter(|(section, _)| section.is_text);
+        text_sections.for_each(|(_, range)| text.insert(range));
         text
     }
 
-    /// Whether such a section may be there.
-    fn index_may_be(&self, index: usize, address: Address) -> bool {
-        self.pattern.at(index).is_some_and(|at| self.may_be(&self.pattern.sections[at], address))
+    /// Returns true if a section, by index in the section table, matches at `address`.
+    fn section_matches_at(&self, index: usize, address: Address) -> bool {
+        self.pattern
+            .position_of(index)
+            .is_some_and(|position| self.matches_at(&self.pattern.sections[position], address))
     }
 
-    /// Follows the relocations of what was found, until there is no more.
-    fn follow(&mut self) {
-        while let Some(&(at, address)) = self.found.order.get(self.found.followed) {
-            self.found.followed += 1;
-            let section = &self.pattern.sections[at];
-            let Some(bytes) = self.copy(section, address) else { continue };
+    /// Follows the relocations of all located sections.
+    fn follow_references(&mut self) {
+        while let Some(&(position, address)) = self.located.order.get(self.located.followed_count) {
+            self.located.followed_count += 1;
+            let section = &self.pattern.sections[position];
+            let Some(bytes) = self.read_section(section, address) else { continue };
             for reference in &section.references {
-                if self.where_is(reference.target).is_some() {
+                if self.address_of(reference.target).is_some() {
                     continue;
                 }
-                let target = self.pattern.at(reference.target).filter(|&at| !self.pattern.sections[at].is_eh_frame);
-                let (Some(target), Some(there)) = (target, Section::resolve(reference, address, &bytes)) else {
+                let target = self
+                    .pattern
+                    .position_of(reference.target)
+                    .filter(|&position| !self.pattern.sections[position].is_eh_frame);
+                let (Some(target), Some(target_address)) = (target, Section::resolve(reference, address, &bytes))
+                else {
                     continue;
                 };
-                if self.may_be(&self.pattern.sections[target], there) {
-                    self.put(target, there);
+                if self.matches_at(&self.pattern.sections[target], target_address) {
+                    self.place_section(target, target_address);
                 }
             }
         }
     }
 
-    fn may_be(&self, section: &Section, address: Address) -> bool {
+    /// Returns true if a section matches at `address`.
+    fn matches_at(&self, section: &Section, address: Address) -> bool {
         let Some(range) = AddressRange::new(address, section.bytes.len() as u64) else { return false };
         address.0.is_multiple_of(section.alignment)
             && (!section.is_text || (self.code.get(range).is_some() && (self.is_free)(range)))
-            && self.copy(section, address).is_some_and(|bytes| section.is(&bytes))
+            && self.read_section(section, address).is_some_and(|bytes| section.matches(&bytes))
     }
 
-    fn copy(&self, section: &Section, address: Address) -> Option<Vec<u8>> {
+    /// Copies the memory that a section at `address` would occupy.
+    fn read_section(&self, section: &Section, address: Address) -> Option<Vec<u8>> {
         let range = AddressRange::new(address, section.bytes.len() as u64)?;
         self.code.get(range).map(<[u8]>::to_vec).or_else(|| (self.read)(range))
     }
 
-    /// Two sections cannot be at one place.
+    /// Returns true if two located sections overlap.
     fn overlaps_itself(&self) -> bool {
-        let mut ranges: Vec<AddressRange> = self.found_sections().map(|(_, range)| range).collect();
+        let mut ranges: Vec<AddressRange> = self.located_sections().map(|(_, range)| range).collect();
         ranges.sort();
         ranges.windows(2).any(|pair| matches!(pair, [first, second] if first.overlaps(*second)))
     }

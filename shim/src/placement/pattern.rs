@@ -7,67 +7,71 @@ use object::LittleEndian as LE;
 use object::elf::{self, FileHeader64, Rela64, SectionHeader64};
 use object::read::elf::{FileHeader as _, SectionHeader as _, Sym as _};
 
-/// Offsets in a section header.
+/// Offsets of fields in a section header.
 const SH_ADDR: usize = 16;
 const SH_SIZE: usize = 32;
 
-/// An object whose place is not known.
+/// An object to search for by its bytes, because its load address is unknown.
 pub(crate) struct Pattern {
     object: Vec<u8>,
     section_table: usize,
-    /// The sections that take memory and have bytes.
+    /// Allocated sections that have bytes in the file.
     pub(super) sections: Vec<Section>,
-    /// By their places in the section table.
+    /// Positions in `sections`, by index in the section table.
     by_index: BTreeMap<usize, usize>,
 }
 
+/// A section of the object, with the bytes that linking leaves unchanged.
 pub(super) struct Section {
-    /// Its place in the section table.
+    /// Index of the section in the section table.
     pub(super) index: usize,
     pub(super) is_text: bool,
     pub(super) is_eh_frame: bool,
     pub(super) alignment: u64,
     pub(super) bytes: Vec<u8>,
-    /// Whether a byte stays as it is.
-    stays: Vec<bool>,
-    /// The longest run of bytes that stay: first and length.
+    /// True for each byte that relocations leave unchanged.
+    is_fixed: Vec<bool>,
+    /// Start and length of the longest run of unchanged bytes.
     pub(super) anchor: (usize, usize),
     pub(super) references: Vec<Reference>,
 }
 
-/// A relocation that says where another section of the object is.
+/// A relocation whose field gives the address of another section of the object.
 #[derive(Clone, Copy)]
 pub(super) struct Reference {
-    /// Of the field, in its section.
+    /// Offset of the field in its section.
     pub(super) offset: u64,
     pub(super) width: usize,
     pub(super) relative: bool,
-    /// Which section, by its place in the section table.
+    /// Section that the field refers to, by index in the section table.
     pub(super) target: usize,
-    /// What the field holds beside the section's address.
-    pub(super) plus: u64,
+    /// Value that the field adds to the section's address.
+    pub(super) addend: u64,
 }
 
-/// What a relocation does to the bytes around it.
-struct Effect {
-    before: u64,
+/// Bytes that a type of relocation changes.
+struct RelocationEffect {
+    /// Number of bytes before the field that may change.
+    bytes_before: u64,
+    /// Width of the field in bytes.
     width: u64,
-    /// For those that say where their symbol is.
-    address: Option<Kind>,
+    /// Kind of address in the field; `None` if it does not give the address of its symbol.
+    address: Option<AddressKind>,
 }
 
+/// Base of the address in a relocated field.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Kind {
+enum AddressKind {
     Absolute,
     Relative,
 }
 
 impl Pattern {
-    /// Reads a relocatable object; `None` where there is something in it that is not understood.
+    /// Reads a relocatable object; `None` if it contains anything unsupported.
     pub(crate) fn of(object: Vec<u8>) -> Option<Pattern> {
         let header = FileHeader64::<LE>::parse(&*object).ok()?;
-        let here = if cfg!(target_arch = "aarch64") { elf::EM_AARCH64 } else { elf::EM_X86_64 };
-        if header.e_type(LE) != elf::ET_REL || header.e_machine(LE) != here {
+        let expected_machine = if cfg!(target_arch = "aarch64") { elf::EM_AARCH64 } else { elf::EM_X86_64 };
+        if header.e_type(LE) != elf::ET_REL || header.e_machine(LE) != expected_machine {
             return None;
         }
         let table = header.sections(LE, &*object).ok()?;
@@ -86,26 +90,29 @@ impl Pattern {
                 is_text: flags & elf::SHF_EXECINSTR.0 != 0,
                 is_eh_frame: name == b".eh_frame",
                 alignment: section.sh_addralign(LE).max(1),
-                stays: vec![true; bytes.len()],
+                is_fixed: vec![true; bytes.len()],
                 bytes,
                 anchor: (0, 0),
                 references: Vec::new(),
             });
         }
-        let by_index: BTreeMap<usize, usize> =
-            sections.iter().enumerate().map(|(at, section): (usize, &Section)| (section.index, at)).collect();
+        let by_index: BTreeMap<usize, usize> = sections
+            .iter()
+            .enumerate()
+            .map(|(position, section): (usize, &Section)| (section.index, position))
+            .collect();
         for relocations in table.iter() {
-            let Some(&at) = by_index.get(&relocations.info_link(LE).0) else { continue };
-            let section = &mut sections[at];
+            let Some(&position) = by_index.get(&relocations.info_link(LE).0) else { continue };
+            let section = &mut sections[position];
             if relocations.sh_type(LE) == elf::SHT_REL {
                 return None;
             }
             let Some((entries, _)) = relocations.rela(LE, &*object).ok()? else { continue };
             for entry in entries {
-                section.relocate(entry, |symbol| {
-                    let symbol_entry = symbols.symbol(symbol).ok()?;
-                    let home = symbols.symbol_section(LE, symbol_entry, symbol).ok()??;
-                    Some((home.0, symbol_entry.st_value(LE)))
+                section.record_relocation(entry, |symbol_index| {
+                    let symbol_entry = symbols.symbol(symbol_index).ok()?;
+                    let section_index = symbols.symbol_section(LE, symbol_entry, symbol_index).ok()??;
+                    Some((section_index.0, symbol_entry.st_value(LE)))
                 })?;
             }
         }
@@ -113,47 +120,47 @@ impl Pattern {
         Some(Pattern { section_table, sections, by_index, object })
     }
 
-    /// The object, as a debugger would get it: sections have the addresses and sizes in `placed`, others no address.
+    /// Returns the object as a debugger expects it: sections in `placed` have these addresses and sizes, others no
+    /// address.
     pub(crate) fn into_debug_object(self, placed: &[(usize, AddressRange)]) -> Vec<u8> {
         let Pattern { mut object, section_table, sections, .. } = self;
-        // The first word counts.
+        // The first range of a section wins.
         let placed: BTreeMap<usize, AddressRange> = placed.iter().rev().copied().collect();
         for section in sections {
-            let place = placed.get(&section.index).copied();
+            let range = placed.get(&section.index).copied();
             let header = section_table + section.index * size_of::<SectionHeader64<LE>>();
-            let mut set = |field: usize, value: u64| {
+            let mut set_field = |field: usize, value: u64| {
                 if let Some(field) = object.get_mut(header + field..header + field + 8) {
                     field.copy_from_slice(&value.to_le_bytes());
                 }
             };
-            set(SH_ADDR, place.map_or(0, |place| place.start().0));
-            if let Some(place) = place {
-                set(SH_SIZE, place.size());
+            set_field(SH_ADDR, range.map_or(0, |range| range.start().0));
+            if let Some(range) = range {
+                set_field(SH_SIZE, range.size());
             }
         }
         object
     }
 
-    /// No further is one of its sections from another of the same segment, with what linkers put between them.
+    /// Upper bound for the distance between two sections of one segment, with padding by the linker.
     pub(crate) fn extent(&self) -> u64 {
-        let size = |section: &Section| section.bytes.len() as u64 + section.alignment;
-        2 * self.sections.iter().map(size).sum::<u64>() + 4096
+        let padded_size = |section: &Section| section.bytes.len() as u64 + section.alignment;
+        2 * self.sections.iter().map(padded_size).sum::<u64>() + 4096
     }
 
-    /// Whether this is the object `bytes`, wherever that says that its sections are: LLVM writes the section table
-    /// last.
+    /// Returns true if `bytes` is this object, ignoring section addresses: LLVM writes the section table last.
     pub(crate) fn is_object(&self, bytes: &[u8]) -> bool {
         let (ours, theirs) = (self.object.get(..self.section_table), bytes.get(..self.section_table));
         self.object.len() == bytes.len() && self.section_table > 0 && ours == theirs
     }
 
-    /// The object as it was given.
+    /// The object as passed to [`Pattern::of`].
     pub(crate) fn object(&self) -> &[u8] {
         &self.object
     }
 
-    /// The place in `sections` of a section of the section table.
-    pub(super) fn at(&self, index: usize) -> Option<usize> {
+    /// Position in `sections` of a section, by index in the section table.
+    pub(super) fn position_of(&self, index: usize) -> Option<usize> {
         self.by_index.get(&index).copied()
     }
 
@@ -162,18 +169,18 @@ impl Pattern {
         Pattern::of_texts(&[])
     }
 
-    /// Text sections, each with the part that relocations change.
+    /// Pattern of text sections, each with the range that relocations change.
     #[cfg(test)]
     pub(crate) fn of_texts(texts: &[(&[u8], std::ops::Range<usize>)]) -> Pattern {
         let mut pattern =
             Pattern { object: Vec::new(), section_table: 0, sections: Vec::new(), by_index: BTreeMap::new() };
-        texts
-            .iter()
-            .for_each(|(bytes, changed)| pattern.add(bytes.to_vec(), true, |at| changed.contains(&at), Vec::new()));
+        texts.iter().for_each(|(bytes, changed)| {
+            pattern.add(bytes.to_vec(), true, |offset| changed.contains(&offset), Vec::new())
+        });
         pattern
     }
 
-    /// Adds an `.eh_frame`. Its fields at these offsets say where the texts are.
+    /// Adds an `.eh_frame` with the addresses of the texts at these offsets.
     #[cfg(test)]
     pub(crate) fn add_table(&mut self, bytes: Vec<u8>, fields: &[usize]) {
         let reference = |(target, &offset): (usize, &usize)| Reference {
@@ -181,129 +188,145 @@ impl Pattern {
             width: 4,
             relative: true,
             target,
-            plus: 0,
+            addend: 0,
         };
         let references = fields.iter().enumerate().map(reference).collect();
-        self.add(bytes, false, |at| fields.iter().any(|&field| (field..field + 4).contains(&at)), references);
+        self.add(
+            bytes,
+            false,
+            |position| fields.iter().any(|&field| (field..field + 4).contains(&position)),
+            references,
+        );
     }
 
     #[cfg(test)]
-    fn add(&mut self, bytes: Vec<u8>, is_text: bool, changes: impl Fn(usize) -> bool, references: Vec<Reference>) {
+    fn add(&mut self, bytes: Vec<u8>, is_text: bool, is_changed: impl Fn(usize) -> bool, references: Vec<Reference>) {
         let (index, is_eh_frame, alignment, anchor) =
             (self.sections.len(), !is_text, if is_text { 16 } else { 8 }, (0, 0));
-        let stays = (0..bytes.len()).map(|at| !changes(at)).collect();
-        let mut section = Section { index, is_text, is_eh_frame, alignment, bytes, stays, anchor, references };
+        let is_fixed = (0..bytes.len()).map(|offset| !is_changed(offset)).collect();
+        let mut section = Section { index, is_text, is_eh_frame, alignment, bytes, is_fixed, anchor, references };
         section.find_anchor();
         self.by_index.insert(index, index);
         self.sections.push(section);
     }
 
-    /// The size of the object.
+    /// Size of the object in bytes.
     pub(crate) fn size(&self) -> usize {
         self.object.len()
     }
 
-    /// How many sections hold code.
+    /// Number of text sections.
     pub(crate) fn texts(&self) -> usize {
         self.sections.iter().filter(|section| section.is_text).count()
     }
 }
 
 impl Section {
-    /// Whether `bytes` may be this section after linking.
-    pub(super) fn is(&self, bytes: &[u8]) -> bool {
+    /// Returns true if `bytes` may be this section after linking.
+    pub(super) fn matches(&self, bytes: &[u8]) -> bool {
         bytes.len() == self.bytes.len()
-            && self.bytes.iter().zip(&self.stays).zip(bytes).all(|((own, stays), there)| !stays || own == there)
+            && self
+                .bytes
+                .iter()
+                .zip(&self.is_fixed)
+                .zip(bytes)
+                .all(|((expected, is_fixed), other)| !is_fixed || expected == other)
     }
 
-    /// Whether `bytes` may be the part of this section from `start` on, whatever is at `except` in it.
-    pub(super) fn part_is(&self, start: usize, bytes: &[u8], except: Option<std::ops::Range<usize>>) -> bool {
-        let except = except.unwrap_or_default();
-        let own = self.bytes[start..].iter().zip(&self.stays[start..]).enumerate();
-        own.zip(bytes).all(|((at, (own, stays)), there)| !stays || except.contains(&at) || own == there)
+    /// Returns true if `bytes` may be this section from `start` on, ignoring the bytes in `except`.
+    pub(super) fn part_matches(&self, start: usize, bytes: &[u8], ignored: Option<std::ops::Range<usize>>) -> bool {
+        let ignored = ignored.unwrap_or_default();
+        let expected = self.bytes[start..].iter().zip(&self.is_fixed[start..]).enumerate();
+        expected
+            .zip(bytes)
+            .all(|((offset, (expected, is_fixed)), other)| !is_fixed || ignored.contains(&offset) || expected == other)
     }
 
-    /// Its bytes, with those that relocations change set to `changed`.
+    /// Bytes of the section, with every byte that relocations change set to `changed`.
     #[cfg(test)]
     pub(super) fn relocated_with(&self, changed: u8) -> Vec<u8> {
-        self.bytes.iter().zip(&self.stays).map(|(&byte, &stays)| if stays { byte } else { changed }).collect()
+        self.bytes.iter().zip(&self.is_fixed).map(|(&byte, &is_fixed)| if is_fixed { byte } else { changed }).collect()
     }
 
-    /// How many bytes at the start stay as they are.
-    pub(super) fn stays_from_start(&self) -> usize {
-        self.stays.iter().take_while(|&&stays| stays).count()
+    /// Number of unchanged bytes at the start of the section.
+    pub(super) fn fixed_prefix_len(&self) -> usize {
+        self.is_fixed.iter().take_while(|&&is_fixed| is_fixed).count()
     }
 
-    /// What decides where it fits: sections with the same key fit the same places.
+    /// Key that decides where a section matches: sections with equal keys match in the same places.
     pub(super) fn search_key(&self) -> (&[u8], &[bool], u64) {
-        (&self.bytes, &self.stays, self.alignment)
+        (&self.bytes, &self.is_fixed, self.alignment)
     }
 
-    /// How many bytes stay as they are.
+    /// Number of bytes that linking leaves unchanged.
     pub(super) fn weight(&self) -> usize {
-        self.stays.iter().filter(|&&stays| stays).count()
+        self.is_fixed.iter().filter(|&&is_fixed| is_fixed).count()
     }
 
-    /// Where a reference says that its target begins, when this section, with these bytes, is at `address`.
+    /// Address that a reference gives for its target, if this section, with these bytes, is at `address`.
     pub(super) fn resolve(reference: &Reference, address: Address, bytes: &[u8]) -> Option<Address> {
-        let at = usize::try_from(reference.offset).ok()?;
-        let field = bytes.get(at..at.checked_add(reference.width)?)?;
+        let offset = usize::try_from(reference.offset).ok()?;
+        let field = bytes.get(offset..offset.checked_add(reference.width)?)?;
         let value = match *field {
             [a, b, c, d] => i64::from(i32::from_le_bytes([a, b, c, d])) as u64,
             _ => u64::from_le_bytes(field.try_into().ok()?),
         };
         let base = if reference.relative { address.0.wrapping_add(reference.offset) } else { 0 };
-        Some(Address(value.wrapping_add(base).wrapping_sub(reference.plus)))
+        Some(Address(value.wrapping_add(base).wrapping_sub(reference.addend)))
     }
 
-    fn relocate(
+    /// Records the effect of a relocation; `None` if its type is unsupported or its field is out of bounds.
+    fn record_relocation(
         &mut self,
         entry: &Rela64<LE>,
         symbol: impl Fn(object::SymbolIndex) -> Option<(usize, u64)>,
     ) -> Option<()> {
         let (offset, kind) = (entry.r_offset.get(LE), entry.r_type(LE, false));
-        let effect = effect(kind.0)?;
-        let end = offset.checked_add(effect.width)?;
+        let relocation_effect = relocation_effect(kind.0)?;
+        let end = offset.checked_add(relocation_effect.width)?;
         if end > self.bytes.len() as u64 {
             return None;
         }
-        self.stays[offset.saturating_sub(effect.before) as usize..end as usize].fill(false);
-        if let Some(kind) = effect.address
+        self.is_fixed[offset.saturating_sub(relocation_effect.bytes_before) as usize..end as usize].fill(false);
+        if let Some(kind) = relocation_effect.address
             && let Some((target, value)) = symbol(object::SymbolIndex(entry.r_sym(LE, false) as usize))
         {
-            let (width, relative) = (effect.width as usize, kind == Kind::Relative);
-            let plus = value.wrapping_add(entry.r_addend.get(LE) as u64);
-            self.references.push(Reference { offset, width, relative, target, plus });
+            let (width, relative) = (relocation_effect.width as usize, kind == AddressKind::Relative);
+            let addend = value.wrapping_add(entry.r_addend.get(LE) as u64);
+            self.references.push(Reference { offset, width, relative, target, addend });
         }
         Some(())
     }
 
+    /// Finds the longest run of unchanged bytes.
     fn find_anchor(&mut self) {
-        let mut begin = 0;
-        for end in 0..=self.stays.len() {
-            if end == self.stays.len() || !self.stays[end] {
-                if end - begin > self.anchor.1 {
-                    self.anchor = (begin, end - begin);
+        let mut run_start = 0;
+        for position in 0..=self.is_fixed.len() {
+            if position == self.is_fixed.len() || !self.is_fixed[position] {
+                if position - run_start > self.anchor.1 {
+                    self.anchor = (run_start, position - run_start);
                 }
-                begin = end + 1;
+                run_start = position + 1;
             }
         }
     }
 }
 
-/// x86-64 psABI, table 4.9. JITLink turns loads from the table of addresses into plain ones
-/// (`optimizeGOTAndStubAccesses`), which changes up to three bytes in front of the field.
+/// Effect of a relocation: x86-64 psABI, table 4.9. JITLink turns loads from the global offset table into plain ones
+/// (`optimizeGOTAndStubAccesses`), which changes up to three bytes before the field.
 #[cfg(target_arch = "x86_64")]
-fn effect(kind: u32) -> Option<Effect> {
+fn relocation_effect(kind: u32) -> Option<RelocationEffect> {
     use elf::*;
-    let plain = |width| Some(Effect { before: 0, width, address: None });
+    let no_address = |width| Some(RelocationEffect { bytes_before: 0, width, address: None });
     match elf::RelocationType(kind) {
-        R_X86_64_NONE => plain(0),
-        R_X86_64_64 => Some(Effect { before: 0, width: 8, address: Some(Kind::Absolute) }),
-        R_X86_64_PC64 => Some(Effect { before: 0, width: 8, address: Some(Kind::Relative) }),
-        R_X86_64_PC32 | R_X86_64_PLT32 => Some(Effect { before: 0, width: 4, address: Some(Kind::Relative) }),
+        R_X86_64_NONE => no_address(0),
+        R_X86_64_64 => Some(RelocationEffect { bytes_before: 0, width: 8, address: Some(AddressKind::Absolute) }),
+        R_X86_64_PC64 => Some(RelocationEffect { bytes_before: 0, width: 8, address: Some(AddressKind::Relative) }),
+        R_X86_64_PC32 | R_X86_64_PLT32 => {
+            Some(RelocationEffect { bytes_before: 0, width: 4, address: Some(AddressKind::Relative) })
+        }
         R_X86_64_GOTPCREL | R_X86_64_GOTPCRELX | R_X86_64_REX_GOTPCRELX => {
-            Some(Effect { before: 3, width: 4, address: None })
+            Some(RelocationEffect { bytes_before: 3, width: 4, address: None })
         }
         R_X86_64_32
         | R_X86_64_32S
@@ -313,27 +336,27 @@ fn effect(kind: u32) -> Option<Effect> {
         | R_X86_64_DTPOFF32
         | R_X86_64_TLSGD
         | R_X86_64_TLSLD
-        | R_X86_64_GOTPC32_TLSDESC => plain(4),
+        | R_X86_64_GOTPC32_TLSDESC => no_address(4),
         R_X86_64_GOTOFF64 | R_X86_64_GOTPC64 | R_X86_64_GOTPCREL64 | R_X86_64_GOT64 | R_X86_64_PLTOFF64
-        | R_X86_64_TPOFF64 | R_X86_64_DTPOFF64 => plain(8),
-        R_X86_64_TLSDESC_CALL => plain(2),
+        | R_X86_64_TPOFF64 | R_X86_64_DTPOFF64 => no_address(8),
+        R_X86_64_TLSDESC_CALL => no_address(2),
         _ => None,
     }
 }
 
-/// AAELF64 5.7: data, and then instructions of four bytes.
+/// Effect of a relocation: AAELF64 5.7, data relocations, then instructions of four bytes.
 #[cfg(target_arch = "aarch64")]
-fn effect(kind: u32) -> Option<Effect> {
+fn relocation_effect(kind: u32) -> Option<RelocationEffect> {
     use elf::*;
     let kind = elf::RelocationType(kind);
     let (width, address) = match kind {
         R_AARCH64_NONE => (0, None),
-        R_AARCH64_ABS64 => (8, Some(Kind::Absolute)),
-        R_AARCH64_PREL64 => (8, Some(Kind::Relative)),
-        R_AARCH64_PREL32 => (4, Some(Kind::Relative)),
+        R_AARCH64_ABS64 => (8, Some(AddressKind::Absolute)),
+        R_AARCH64_PREL64 => (8, Some(AddressKind::Relative)),
+        R_AARCH64_PREL32 => (4, Some(AddressKind::Relative)),
         R_AARCH64_ABS32 => (4, None),
         _ if (R_AARCH64_MOVW_UABS_G0.0..=R_AARCH64_TLSDESC_CALL.0).contains(&kind.0) => (4, None),
         _ => return None,
     };
-    Some(Effect { before: 0, width, address })
+    Some(RelocationEffect { bytes_before: 0, width, address })
 }

@@ -7,36 +7,40 @@ const CODE: u64 = 0x7000_0000_1000;
 const DATA: u64 = 0x7000_0010_0000;
 const SIZE: usize = 1 << 16;
 
-/// The object as a linker would leave it: text in one piece, the rest in another; where they begin is returned, too.
-fn linked(pattern: &Pattern, gap: usize) -> (Piece, Piece, Vec<(usize, AddressRange)>) {
+/// Links the object: text into one piece, the rest into another, each after `gap` bytes. Also returns the range of each
+/// section.
+fn link(pattern: &Pattern, gap: usize) -> (Piece, Piece, Vec<(usize, AddressRange)>) {
     let mut pieces = [CODE, DATA].map(|start| Piece { start: Address(start), bytes: vec![0x90; SIZE] });
-    let mut next = [gap; 2];
-    let mut places = Vec::new();
+    let mut next_offsets = [gap; 2];
+    let mut ranges = Vec::new();
     for section in &pattern.sections {
-        let which = usize::from(!section.is_text);
-        let at = next[which].next_multiple_of(section.alignment as usize);
-        next[which] = at + section.bytes.len();
-        let address = Address(pieces[which].start.0 + at as u64);
-        places.push((section.index, AddressRange::new(address, section.bytes.len() as u64).unwrap()));
+        let piece_index = usize::from(!section.is_text);
+        let offset = next_offsets[piece_index].next_multiple_of(section.alignment as usize);
+        next_offsets[piece_index] = offset + section.bytes.len();
+        let address = Address(pieces[piece_index].start.0 + offset as u64);
+        ranges.push((section.index, AddressRange::new(address, section.bytes.len() as u64).unwrap()));
     }
-    for (section, &(_, place)) in pattern.sections.iter().zip(&places) {
+    for (section, &(_, range)) in pattern.sections.iter().zip(&ranges) {
         let piece = &mut pieces[usize::from(!section.is_text)];
-        let at = (place.start().0 - piece.start.0) as usize;
+        let offset = (range.start().0 - piece.start.0) as usize;
         let mut bytes = section.relocated_with(0xa5);
         for reference in &section.references {
-            let target = places.iter().find(|(index, _)| *index == reference.target).map_or(0, |(_, to)| to.start().0);
-            let from = if reference.relative { place.start().0 + reference.offset } else { 0 };
-            let value = target.wrapping_add(reference.plus).wrapping_sub(from).to_le_bytes();
+            let target = ranges
+                .iter()
+                .find(|(index, _)| *index == reference.target)
+                .map_or(0, |(_, target_range)| target_range.start().0);
+            let base = if reference.relative { range.start().0 + reference.offset } else { 0 };
+            let value = target.wrapping_add(reference.addend).wrapping_sub(base).to_le_bytes();
             let field = reference.offset as usize;
             bytes[field..field + reference.width].copy_from_slice(&value[..reference.width]);
         }
-        piece.bytes[at..at + bytes.len()].copy_from_slice(&bytes);
+        piece.bytes[offset..offset + bytes.len()].copy_from_slice(&bytes);
     }
     let [code, data] = pieces;
-    (code, data, places)
+    (code, data, ranges)
 }
 
-fn place(pattern: &Pattern, code: &Piece, data: &Piece, is_free: &dyn Fn(AddressRange) -> bool) -> Option<Placement> {
+fn locate(pattern: &Pattern, code: &Piece, data: &Piece, is_free: &dyn Fn(AddressRange) -> bool) -> Option<Placement> {
     let around = vec![Piece { start: data.start, bytes: data.bytes.clone() }];
     let around = Around::new(Box::new(|| around));
     let read = |range| data.get(range).map(<[u8]>::to_vec);
@@ -52,17 +56,17 @@ fn pattern() -> Pattern {
 fn every_section_is_where_it_is_found() {
     let pattern = pattern();
     for gap in [0, 48, 1024] {
-        let (code, data, places) = linked(&pattern, gap);
-        let mut found = place(&pattern, &code, &data, &|_| true).expect("it is there").sections;
-        found.sort();
-        assert!(found.len() >= 2, "{found:?}");
-        let is_known = |index: usize| found.iter().any(|(found, _)| *found == index);
-        let expected: Vec<_> = places.into_iter().filter(|(index, _)| is_known(*index)).collect();
-        assert_eq!(found, expected);
+        let (code, data, ranges) = link(&pattern, gap);
+        let mut located = locate(&pattern, &code, &data, &|_| true).expect("it is there").sections;
+        located.sort();
+        assert!(located.len() >= 2, "{located:?}");
+        let is_located = |index: usize| located.iter().any(|(located, _)| *located == index);
+        let expected: Vec<_> = ranges.into_iter().filter(|(index, _)| is_located(*index)).collect();
+        assert_eq!(located, expected);
         let eh_frame = pattern.sections.iter().find(|section| section.is_eh_frame).expect("it has a table");
         assert!(
-            is_known(eh_frame.index)
-                && pattern.sections.iter().all(|section| !section.is_text || is_known(section.index))
+            is_located(eh_frame.index)
+                && pattern.sections.iter().all(|section| !section.is_text || is_located(section.index))
         );
     }
 }
@@ -71,43 +75,44 @@ fn every_section_is_where_it_is_found() {
 #[cfg(target_arch = "x86_64")]
 fn what_is_there_twice_or_not_quite_is_not_found() {
     let pattern = pattern();
-    let (mut code, data, places) = linked(&pattern, 64);
-    assert!(place(&pattern, &code, &data, &|_| false).is_none(), "another object's memory");
+    let (mut code, data, ranges) = link(&pattern, 64);
+    assert!(locate(&pattern, &code, &data, &|_| false).is_none(), "another object's memory");
     let text: Vec<AddressRange> =
-        places.iter().map(|(_, range)| *range).filter(|range| range.start().0 < DATA).collect();
-    // A copy behind it.
+        ranges.iter().map(|(_, range)| *range).filter(|range| range.start().0 < DATA).collect();
+    // Append a copy of the text.
     let end = (text.iter().map(|range| range.end().0).max().unwrap() - CODE) as usize;
-    let copied = code.bytes[..end].to_vec();
-    let twice = end.next_multiple_of(4096);
-    code.bytes[twice..twice + end].copy_from_slice(&copied);
-    assert!(place(&pattern, &code, &data, &|_| true).is_none());
-    let first_only = |range: AddressRange| range.start().0 < CODE + twice as u64;
-    assert!(place(&pattern, &code, &data, &first_only).is_some());
-    // One byte that no relocation changes.
+    let text_copy = code.bytes[..end].to_vec();
+    let copy_offset = end.next_multiple_of(4096);
+    code.bytes[copy_offset..copy_offset + end].copy_from_slice(&text_copy);
+    assert!(locate(&pattern, &code, &data, &|_| true).is_none());
+    let is_before_copy = |range: AddressRange| range.start().0 < CODE + copy_offset as u64;
+    assert!(locate(&pattern, &code, &data, &is_before_copy).is_some());
+    // Change a byte that no relocation covers.
     let section = pattern.sections.iter().filter(|section| section.is_text).max_by_key(|section| section.bytes.len());
     let section = section.unwrap();
-    let (_, range) = places.iter().find(|(index, _)| *index == section.index).unwrap();
+    let (_, range) = ranges.iter().find(|(index, _)| *index == section.index).unwrap();
     code.bytes[(range.start().0 - CODE) as usize + section.anchor.0] ^= 1;
-    let found = place(&pattern, &code, &data, &first_only);
-    assert!(found.is_none_or(|found| found.sections.iter().all(|(index, _)| *index != section.index)));
+    let located = locate(&pattern, &code, &data, &is_before_copy);
+    assert!(located.is_none_or(|located| located.sections.iter().all(|(index, _)| *index != section.index)));
 }
 
-/// `code` with these texts in it, at these offsets.
+/// Memory with these texts at these offsets.
 fn with_texts(texts: &[(usize, &[u8])]) -> Piece {
-    let end = texts.iter().map(|(at, text)| at + text.len()).max().unwrap_or_default();
+    let end = texts.iter().map(|(offset, text)| offset + text.len()).max().unwrap_or_default();
     let mut bytes = vec![0; end.max(256)];
-    for (at, text) in texts {
-        bytes[*at..at + text.len()].copy_from_slice(text);
+    for (offset, text) in texts {
+        bytes[*offset..offset + text.len()].copy_from_slice(text);
     }
     Piece { start: Address(CODE), bytes }
 }
 
-fn found(pattern: &Pattern, code: &Piece) -> Option<Vec<(usize, u64)>> {
+/// Offsets of the located sections, by index in the section table.
+fn locate_offsets(pattern: &Pattern, code: &Piece) -> Option<Vec<(usize, u64)>> {
     let placement = pattern.place(code, &Around::new(Box::new(Vec::new)), &|_| None, &|_| true, true)?;
     Some(placement.sections.iter().map(|(index, range)| (*index, range.start().0 - CODE)).collect())
 }
 
-/// `jmp` is five bytes, of which a relocation changes four.
+/// A `jmp` of five bytes, of which a relocation changes four.
 const JUMP: (&[u8], std::ops::Range<usize>) = (&[0xe9, 0, 0, 0, 0], 1..5);
 
 #[test]
@@ -115,35 +120,36 @@ fn a_jump_that_was_left_out_is_not_found_inside_a_function() {
     let mut large: Vec<u8> = (0x10..0x50).collect();
     large[16] = 0xe9;
     let pattern = Pattern::of_texts(&[JUMP, (&large, 0..0), JUMP]);
-    assert_eq!(found(&pattern, &with_texts(&[(32, &large)])), Some(vec![(1, 32)]));
-    // Nor inside one that is equal to another.
+    assert_eq!(locate_offsets(&pattern, &with_texts(&[(32, &large)])), Some(vec![(1, 32)]));
+    // The jump also does not match inside a function that has a duplicate.
     let other: Vec<u8> = (0x80..0xc0).collect();
     let pattern = Pattern::of_texts(&[JUMP, (&large, 0..0), (&large, 0..0), (&other, 0..0)]);
     for code in [with_texts(&[(32, &large), (96, &other)]), with_texts(&[(32, &large), (96, &other), (160, &large)])] {
-        assert_eq!(found(&pattern, &code), Some(vec![(3, 96)]));
+        assert_eq!(locate_offsets(&pattern, &code), Some(vec![(3, 96)]));
     }
 }
 
-/// `mov eax, 1; ret`, left out, and a function that ends with it: what is in front there is changed by relocations.
+/// The omitted function is `mov eax, 1; ret`. Another function ends with these bytes; relocations change the bytes
+/// before them.
 #[test]
 fn a_function_that_was_left_out_is_not_found_at_the_end_of_one_that_weighs_the_same() {
     let small: Vec<u8> = (0x10..0x20).collect();
     let large = [&[0xe8; 16][..], &small].concat();
     let pattern = Pattern::of_texts(&[(&small, 0..0), (&large, 0..16)]);
-    assert_eq!(found(&pattern, &with_texts(&[(32, &large)])), Some(vec![(1, 32)]));
+    assert_eq!(locate_offsets(&pattern, &with_texts(&[(32, &large)])), Some(vec![(1, 32)]));
 }
 
-/// However many there are: others may be another object's, of which nothing is known.
+/// The number of equal functions does not matter: any of them may belong to an unknown object.
 #[test]
 fn a_jump_that_was_left_out_is_not_found_inside_one_of_many_equal_functions() {
     let mut equal: Vec<u8> = (0x10..0x30).collect();
     equal[16] = 0xe9;
     let other: Vec<u8> = (0x80..0xc0).collect();
     let pattern = Pattern::of_texts(&[(&equal, 0..0), (&other, 0..0), (&equal, 0..0), JUMP]);
-    for count in [2, 129, MOST_FITS, MOST_FITS + 1] {
+    for count in [2, 129, MAX_MATCHES, MAX_MATCHES + 1] {
         let mut texts: Vec<(usize, &[u8])> = (0..count).map(|number| (64 + number * 32, &equal[..])).collect();
         texts.insert(0, (0, &other));
-        assert_eq!(found(&pattern, &with_texts(&texts)), Some(vec![(1, 0)]), "{count}");
+        assert_eq!(locate_offsets(&pattern, &with_texts(&texts)), Some(vec![(1, 0)]), "{count}");
     }
 }
 
@@ -151,86 +157,87 @@ fn a_jump_that_was_left_out_is_not_found_inside_one_of_many_equal_functions() {
 fn one_of_two_equal_functions_that_is_there_is_neither() {
     let (equal, other): (Vec<u8>, Vec<u8>) = ((0x10..0x30).collect(), (0x80..0xc0).collect());
     let pattern = Pattern::of_texts(&[(&equal, 4..8), (&other, 0..0), (&equal, 4..8)]);
-    assert_eq!(found(&pattern, &with_texts(&[(32, &equal), (96, &other)])), Some(vec![(1, 96)]));
+    assert_eq!(locate_offsets(&pattern, &with_texts(&[(32, &equal), (96, &other)])), Some(vec![(1, 96)]));
     let pattern = Pattern::of_texts(&[(&equal, 4..8), (&equal, 4..8)]);
-    assert_eq!(found(&pattern, &with_texts(&[(32, &equal)])), None);
+    assert_eq!(locate_offsets(&pattern, &with_texts(&[(32, &equal)])), None);
 }
 
-/// An `.eh_frame` at `DATA` of functions of `size` bytes at these places, and where its fields with their addresses
-/// are.
-fn table(size: u32, places: &[u64]) -> (Vec<u8>, Vec<usize>) {
+/// Builds an `.eh_frame` at `DATA` for functions of `size` bytes at these offsets, and returns the offsets of its
+/// address fields.
+fn build_eh_frame(size: u32, offsets: &[u64]) -> (Vec<u8>, Vec<usize>) {
     let mut bytes = [&[16, 0, 0, 0, 0, 0, 0, 0], &b"\x01zR\0\x01\x78\x10\x01\x1b\0\0\0"[..]].concat();
     let mut fields = Vec::new();
-    for place in places {
+    for offset in offsets {
         let (cie, field) = (bytes.len() as u32 + 4, bytes.len() + 8);
-        let distance = (CODE + place).wrapping_sub(DATA + field as u64) as u32;
+        let distance = (CODE + offset).wrapping_sub(DATA + field as u64) as u32;
         [16, cie, distance, size, 0].iter().for_each(|word| bytes.extend(word.to_le_bytes()));
         fields.push(field);
     }
     (bytes, fields)
 }
 
-/// Functions of 32 bytes one behind the other, all in the object and some of them in memory: which of them are found,
-/// all of them where they are.
-fn found_of(functions: &[&[u8]], there: &[usize]) -> Vec<usize> {
+/// Links some of the object's functions, of 32 bytes each, one after the other. Returns the functions that are located,
+/// and checks their addresses.
+fn located_functions(functions: &[&[u8]], present: &[usize]) -> Vec<usize> {
     let mut pattern = Pattern::of_texts(&functions.iter().map(|&text| (text, 0..0)).collect::<Vec<_>>());
-    let (bytes, fields) = table(32, &vec![0; functions.len()]);
+    let (bytes, fields) = build_eh_frame(32, &vec![0; functions.len()]);
     pattern.add_table(bytes, &fields);
-    let place = |function: usize| 32 + 32 * function as u64;
+    let offset_of = |function: usize| 32 + 32 * function as u64;
     let texts: Vec<(usize, &[u8])> =
-        there.iter().map(|&function| (place(function) as usize, functions[function])).collect();
-    let places: Vec<u64> = there.iter().map(|&function| place(function)).collect();
-    // Something else follows it.
-    let bytes = [table(32, &places).0, vec![0; 8], vec![7; 256]].concat();
+        present.iter().map(|&function| (offset_of(function) as usize, functions[function])).collect();
+    let offsets: Vec<u64> = present.iter().map(|&function| offset_of(function)).collect();
+    // Other bytes follow the table.
+    let bytes = [build_eh_frame(32, &offsets).0, vec![0; 8], vec![7; 256]].concat();
     let around = Around::new(Box::new(|| vec![Piece { start: Address(DATA), bytes }]));
     let Some(placement) = pattern.place(&with_texts(&texts), &around, &|_| None, &|_| true, true) else {
         return Vec::new();
     };
-    let mut found = Vec::new();
+    let mut located = Vec::new();
     for (function, range) in placement.sections.into_iter().filter(|(_, range)| range.start().0 < DATA) {
-        assert_eq!(range.start().0 - CODE, place(function), "function {function} of {there:?}");
-        assert!(there.contains(&function), "function {function} of {there:?}");
-        found.push(function);
+        assert_eq!(range.start().0 - CODE, offset_of(function), "function {function} of {present:?}");
+        assert!(present.contains(&function), "function {function} of {present:?}");
+        located.push(function);
     }
-    found.sort_unstable();
-    found
+    located.sort_unstable();
+    located
 }
 
 #[test]
 fn a_table_says_nothing_of_equal_functions_of_which_one_was_left_out() {
     let (equal, other): (Vec<u8>, Vec<u8>) = ((0x10..0x30).collect(), (0x80..0xa0).collect());
-    let found = |there: &[usize]| found_of(&[&equal, &equal, &equal, &other, &equal], there);
-    assert_eq!(found(&[0, 1, 2, 3, 4]), [0, 1, 2, 3, 4]);
-    for there in [&[1, 2, 3, 4][..], &[0, 2, 3, 4], &[0, 1, 3, 4], &[1, 3, 4]] {
-        assert_eq!(found(there), [3, 4], "{there:?}");
+    let located = |present: &[usize]| located_functions(&[&equal, &equal, &equal, &other, &equal], present);
+    assert_eq!(located(&[0, 1, 2, 3, 4]), [0, 1, 2, 3, 4]);
+    for present in [&[1, 2, 3, 4][..], &[0, 2, 3, 4], &[0, 1, 3, 4], &[1, 3, 4]] {
+        assert_eq!(located(present), [3, 4], "{present:?}");
     }
-    // The order says which is missing.
-    assert_eq!(found(&[0, 1, 2, 3]), [0, 1, 2, 3]);
+    // The order of the entries reveals the missing function.
+    assert_eq!(located(&[0, 1, 2, 3]), [0, 1, 2, 3]);
 }
 
-/// Two classes of C++ with equal destructors: `~A` of both kinds, then `~B`. Another object had those of `A`.
+/// Models two C++ classes with equal destructors: both kinds of `~A`, then `~B`. Another object had the destructors of
+/// `A`.
 #[test]
 fn a_table_says_nothing_of_equal_groups_of_which_one_was_left_out() {
     let [main, first, second]: [Vec<u8>; 3] = [0x10, 0x40, 0x80].map(|byte| (byte..byte + 32).collect());
     let functions = [&main[..], &first, &second, &first, &second];
-    assert_eq!(found_of(&functions, &[0, 3, 4]), [0]);
-    assert_eq!(found_of(&functions, &[0, 1, 2]), [0]);
-    assert_eq!(found_of(&functions, &[0, 2, 3]), [0, 2, 3]);
-    assert_eq!(found_of(&functions, &[0, 2, 3, 4]), [0, 2, 3, 4]);
-    assert_eq!(found_of(&functions, &[0, 1, 2, 3, 4]), [0, 1, 2, 3, 4]);
+    assert_eq!(located_functions(&functions, &[0, 3, 4]), [0]);
+    assert_eq!(located_functions(&functions, &[0, 1, 2]), [0]);
+    assert_eq!(located_functions(&functions, &[0, 2, 3]), [0, 2, 3]);
+    assert_eq!(located_functions(&functions, &[0, 2, 3, 4]), [0, 2, 3, 4]);
+    assert_eq!(located_functions(&functions, &[0, 1, 2, 3, 4]), [0, 1, 2, 3, 4]);
 }
 
-/// Whatever was left out, nothing is where it is not.
+/// No function is located at a wrong address, whichever functions were omitted.
 #[test]
 fn whatever_was_left_out_what_is_found_is_there() {
     let texts: [Vec<u8>; 4] = [0x10_u8, 0x40, 0x80, 0xc0].map(|byte| (byte..byte + 32).collect());
     for order in [[0, 1, 2, 1, 2, 3, 1], [1, 1, 2, 0, 2, 2, 1], [1, 2, 3, 0, 1, 2, 3], [1, 2, 1, 2, 1, 2, 0]] {
         let functions = order.map(|text: usize| texts[text].as_slice());
-        for chosen in 1..1_u32 << order.len() {
-            let there: Vec<usize> = (0..order.len()).filter(|function| chosen & (1 << function) != 0).collect();
-            let found = found_of(&functions, &there);
-            let is_whole = there.len() == order.len();
-            assert!(!is_whole || found == there, "{order:?}: {found:?}");
+        for subset in 1..1_u32 << order.len() {
+            let present: Vec<usize> = (0..order.len()).filter(|function| subset & (1 << function) != 0).collect();
+            let located = located_functions(&functions, &present);
+            let is_complete = present.len() == order.len();
+            assert!(!is_complete || located == present, "{order:?}: {located:?}");
         }
     }
 }
@@ -239,8 +246,8 @@ fn whatever_was_left_out_what_is_found_is_there() {
 #[cfg(target_arch = "x86_64")]
 fn the_debug_object_has_the_addresses() {
     let pattern = pattern();
-    let (code, data, _) = linked(&pattern, 0);
-    let placement = place(&pattern, &code, &data, &|_| true).unwrap();
+    let (code, data, _) = link(&pattern, 0);
+    let placement = locate(&pattern, &code, &data, &|_| true).unwrap();
     let object = pattern.into_debug_object(&placement.sections);
     let parsed = jitlisten::LoadedObject::parse(&object).unwrap();
     let text: Vec<AddressRange> = parsed.text().iter().map(|text| text.range).collect();
@@ -253,59 +260,59 @@ fn the_debug_object_has_the_addresses() {
 fn rubbish_is_refused() {
     for cut in (0..NUMBA.len()).step_by(61) {
         let _ = Pattern::of(NUMBA[..cut].to_vec());
-        let mut broken = NUMBA.to_vec();
-        broken[cut] ^= 0xff;
-        let Some(pattern) = Pattern::of(broken) else { continue };
-        let (code, data, _) = linked_or_nothing(&pattern);
-        let _ = place(&pattern, &code, &data, &|_| true);
+        let mut corrupted = NUMBA.to_vec();
+        corrupted[cut] ^= 0xff;
+        let Some(pattern) = Pattern::of(corrupted) else { continue };
+        let (code, data, _) = unlinked(&pattern);
+        let _ = locate(&pattern, &code, &data, &|_| true);
     }
 }
 
-/// Memory with the sections one behind the other, whatever they say.
-fn linked_or_nothing(pattern: &Pattern) -> (Piece, Piece, ()) {
+/// Memory with all sections one after the other, without relocation.
+fn unlinked(pattern: &Pattern) -> (Piece, Piece, ()) {
     let bytes: Vec<u8> = pattern.sections.iter().flat_map(|section| section.bytes.clone()).collect();
     let piece = |start| Piece { start: Address(start), bytes: bytes.clone() };
     (piece(CODE), piece(DATA), ())
 }
 
-fn at(texts: &[(u64, u64)]) -> Placement {
+fn placement_at(texts: &[(u64, u64)]) -> Placement {
     let text = texts.iter().map(|&(start, end)| range(start, end)).collect();
     Placement { sections: Vec::new(), text, is_small: false, is_certain: true }
 }
 
-fn best(found: &[Placement]) -> Vec<usize> {
-    let certain = certain(found.iter());
-    (0..found.len()).filter(|&index| certain[index]).collect()
+fn unambiguous(placements: &[Placement]) -> Vec<usize> {
+    let certain = certain(placements.iter());
+    (0..placements.len()).filter(|&index| certain[index]).collect()
 }
 
 #[test]
 fn the_object_that_is_there_has_all_that_others_have_in_common_with_it() {
-    let whole = at(&[(0x1000, 0x1100), (0x1100, 0x1180), (0x1200, 0x1300)]);
-    let (part, inside) = (at(&[(0x1000, 0x1100), (0x1200, 0x1300)]), at(&[(0x1010, 0x1018)]));
-    let elsewhere = at(&[(0x3000, 0x3100)]);
-    assert_eq!(best(&[part, whole, inside, elsewhere]), [1, 3]);
-    let equal = || at(&[(0x1000, 0x1100)]);
-    assert_eq!(best(&[equal(), equal()]), [0_usize; 0]);
-    let other = at(&[(0x1080, 0x1280)]);
-    assert_eq!(best(&[equal(), other]), [0_usize; 0]);
-    assert_eq!(best(&[equal()]), [0]);
+    let whole = placement_at(&[(0x1000, 0x1100), (0x1100, 0x1180), (0x1200, 0x1300)]);
+    let (partial, inside) = (placement_at(&[(0x1000, 0x1100), (0x1200, 0x1300)]), placement_at(&[(0x1010, 0x1018)]));
+    let elsewhere = placement_at(&[(0x3000, 0x3100)]);
+    assert_eq!(unambiguous(&[partial, whole, inside, elsewhere]), [1, 3]);
+    let equal = || placement_at(&[(0x1000, 0x1100)]);
+    assert_eq!(unambiguous(&[equal(), equal()]), [0_usize; 0]);
+    let other = placement_at(&[(0x1080, 0x1280)]);
+    assert_eq!(unambiguous(&[equal(), other]), [0_usize; 0]);
+    assert_eq!(unambiguous(&[equal()]), [0]);
 }
 
 #[test]
 fn another_object_may_also_be_where_its_text_may_be_all_that_was_found() {
-    let there = [[0x11_u8; 32], [0x22; 32]].concat();
+    let memory = [[0x11_u8; 32], [0x22; 32]].concat();
     let start = CODE;
-    let found = at(&[(start, start + 32), (start + 32, start + 64)]);
-    let read = |range: AddressRange| there.get((range.start().0 - start) as usize..(range.end().0 - start) as usize);
+    let placement = placement_at(&[(start, start + 32), (start + 32, start + 64)]);
+    let read = |range: AddressRange| memory.get((range.start().0 - start) as usize..(range.end().0 - start) as usize);
     let read = |range| read(range).map(<[u8]>::to_vec);
-    let fits = |texts: &[(&[u8], std::ops::Range<usize>)]| Pattern::of_texts(texts).may_also_be_at(&found, &read);
-    let (one, other) = ([0x11_u8; 32], [0x22_u8; 32]);
-    assert!(fits(&[(&other, 0..0), (&one, 0..0)]));
-    assert!(fits(&[(&one, 0..0), (&[0x33; 32], 4..32), (&[0x22; 32], 0..0)]));
-    assert!(!fits(&[(&one, 0..0)]), "it has less");
-    assert!(!fits(&[(&one, 0..0), (&[0x22; 31], 0..0)]));
+    let fits = |texts: &[(&[u8], std::ops::Range<usize>)]| Pattern::of_texts(texts).may_also_be_at(&placement, &read);
+    let (first, second) = ([0x11_u8; 32], [0x22_u8; 32]);
+    assert!(fits(&[(&second, 0..0), (&first, 0..0)]));
+    assert!(fits(&[(&first, 0..0), (&[0x33; 32], 4..32), (&[0x22; 32], 0..0)]));
+    assert!(!fits(&[(&first, 0..0)]), "it has less");
+    assert!(!fits(&[(&first, 0..0), (&[0x22; 31], 0..0)]));
     assert!(
-        Pattern::of_texts(&[(&one, 0..0)]).may_also_be_at(&at(&[(CODE, CODE + 32)]), &|_| None),
+        Pattern::of_texts(&[(&first, 0..0)]).may_also_be_at(&placement_at(&[(CODE, CODE + 32)]), &|_| None),
         "it cannot be read"
     );
 }

@@ -1,4 +1,4 @@
-//! The hook of `dlsym`: looks at new libraries, then jumps to `dlsym` as if it had been called directly (see
+//! The hook of `dlsym`. It examines new libraries and then jumps to `dlsym`, which still sees its real caller (see
 //! [`crate::process::lookup`]).
 
 use std::arch::naked_asm;
@@ -6,9 +6,7 @@ use std::arch::naked_asm;
 use crate::hooks::look;
 use crate::process::lookup::DLSYM;
 
-/// See the module's head.
-///
-/// The arguments are in `rdi` and `rsi`; the third word aligns the stack.
+/// Hook for imports of `dlsym` on x86-64. Saves the arguments in `rdi` and `rsi`; the third `push` aligns the stack.
 #[cfg(target_arch = "x86_64")]
 #[unsafe(naked)]
 pub(crate) unsafe extern "C" fn before_dlsym() {
@@ -26,9 +24,7 @@ pub(crate) unsafe extern "C" fn before_dlsym() {
     )
 }
 
-/// See the module's head.
-///
-/// The arguments are in `x0` and `x1`, the return address in `x30`.
+/// Hook for imports of `dlsym` on AArch64. Saves the arguments in `x0` and `x1`, and the return address in `x30`.
 #[cfg(target_arch = "aarch64")]
 #[unsafe(naked)]
 pub(crate) unsafe extern "C" fn before_dlsym() {

@@ -1,86 +1,92 @@
-//! Evidence that libraries are mapped, as types: what is read of a library borrows from it.
+//! Proofs, as types, that libraries are mapped. Data read from a library borrows from such a proof.
 //!
-//! | type | says | who makes it |
+//! | type | guarantees | made by |
 //! | --- | --- | --- |
-//! | [`Held`] | no library comes or goes: the loader's lists may be read | [`with_libraries_held`], `loader_event` |
-//! | [`Mapped`] | the remembered libraries, or one of them, stay mapped; others may come and go | see its functions |
+//! | [`Held`] | no library is loaded or unloaded: the loader's lists may be read | [`with_libraries_held`], `loader_event` |
+//! | [`Mapped`] | the known libraries, or one of them, stay mapped; others may be loaded or unloaded | see its functions |
 //! | [`Library`](super::library::Library) | this library stays mapped | an entry of the loader's lists, or `Mapped` |
 
 use std::ffi::c_void;
 use std::marker::PhantomData;
 use std::ptr;
 
-/// What distinguishes one mapping of a library from every other: a library that was closed and opened again is another
-/// one.
+/// Identity of one mapping of a library. A library that is closed and opened again has a new identity.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Identity {
-    /// `l_addr`: what is added to addresses in the file.
+    /// `l_addr`: load bias, added to addresses in the file.
     pub(crate) bias: usize,
-    /// `l_ld`: where the dynamic section is mapped.
+    /// `l_ld`: address of the mapped dynamic section.
     pub(crate) dynamic: usize,
 }
 
-/// Evidence that during `'l` no library comes or goes.
+/// Proof that no library is loaded or unloaded during `'l`.
 #[derive(Clone, Copy)]
 pub(crate) struct Held<'l>(PhantomData<&'l ()>);
 
 impl Held<'_> {
+    /// Asserts that the loader's lists are stable.
+    ///
     /// # Safety
-    /// During `'l`, the loader must not change its lists: this thread has the loader's lock, and does not make the
-    /// loader change them.
+    /// During `'l`, the loader must not change its lists: this thread holds the loader's lock and does nothing that
+    /// makes the loader change them.
     pub(crate) unsafe fn new() -> Self {
         Held(PhantomData)
     }
 }
 
-/// Evidence that during `'l` these libraries are mapped: all that the shim remembers, or one of them.
+/// Proof that known libraries, all of them or a single one, stay mapped during `'l`.
 ///
-/// It does not say that no library comes: the loader's lists may change.
+/// Other libraries may be loaded meanwhile, so the loader's lists may change.
 #[derive(Clone, Copy)]
 pub(crate) struct Mapped<'l> {
+    /// The only library covered; `None` covers all known libraries.
     only: Option<Identity>,
     mapped: PhantomData<&'l ()>,
 }
 
 impl Mapped<'_> {
+    /// Asserts that all known libraries are mapped.
+    ///
     /// # Safety
-    /// Each library that was closed must have been forgotten (`State::libraries`), and none may be unmapped during
-    /// `'l`.
+    /// Every library that was closed must have been removed from `State::libraries`, and no known library may be
+    /// unmapped during `'l`.
     pub(crate) unsafe fn all() -> Self {
         Mapped { only: None, mapped: PhantomData }
     }
 
+    /// Asserts that one library is mapped.
+    ///
     /// # Safety
-    /// This library must stay mapped during `'l`: its code is running, or it is held.
-    pub(crate) unsafe fn one(library: Identity) -> Self {
+    /// This library must stay mapped during `'l`: its code is running, or another proof covers it.
+    pub(crate) unsafe fn single(library: Identity) -> Self {
         Mapped { only: Some(library), mapped: PhantomData }
     }
 
-    /// Whether `library`, which is remembered, is mapped.
+    /// Returns true if this proof covers `library`, which must be a known library.
     pub(crate) fn covers(self, library: Identity) -> bool {
         self.only.is_none_or(|only| only == library)
     }
 }
 
-/// How many libraries were ever loaded, and how many of them unloaded.
+/// The loader's counters of libraries loaded and unloaded since the process started.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Counts {
     pub(crate) loads: u64,
     pub(crate) unloads: u64,
 }
 
-/// Runs `work` while no library can come or go.
+/// Runs `work` under the loader's lock, so no library can be loaded or unloaded meanwhile.
 pub(crate) fn with_libraries_held<W: FnMut(Held<'_>, Counts)>(mut work: W) {
-    unsafe extern "C" fn once<W>(info: *mut libc::dl_phdr_info, _: usize, work: *mut c_void) -> i32
+    unsafe extern "C" fn callback<W>(info: *mut libc::dl_phdr_info, _: usize, work: *mut c_void) -> i32
     where
         W: FnMut(Held<'_>, Counts),
     {
-        // SAFETY: the loader hands a valid record; the caller below passes the address of its closure, and waits. The
-        // loader has its lock until this returns.
+        // SAFETY: the loader passes a valid record. `work` is the address of the closure in the caller below, which
+        // waits. The loader holds its lock until this function returns.
         let (info, work, held) = unsafe { (&*info, &mut *work.cast::<W>(), Held::new()) };
         work(held, Counts { loads: info.dlpi_adds, unloads: info.dlpi_subs });
         1
     }
-    // SAFETY: the callback gets the closure it was made for, which outlives the call.
-    unsafe { libc::dl_iterate_phdr(Some(once::<W>), ptr::from_mut(&mut work).cast()) };
+    // SAFETY: the callback receives the closure it was instantiated for, which outlives the call.
+    unsafe { libc::dl_iterate_phdr(Some(callback::<W>), ptr::from_mut(&mut work).cast()) };
 }

@@ -1,7 +1,7 @@
-//! The known libraries, in the order of the loader's lists, so that each event visits only new ones.
+//! The known libraries, in the order of the loader's lists, so that each event visits only new entries.
 //!
-//! The loader appends: new libraries follow the last known entry. Only when a library was closed is the whole list
-//! compared with the known libraries, in one pass, because both have the same order.
+//! The loader appends: new libraries follow the last known entry. After a library was closed, the whole list is
+//! compared with the known libraries. One pass suffices, because both have the same order.
 
 use std::ffi::{CStr, c_char};
 use std::marker::PhantomData;
@@ -9,7 +9,7 @@ use std::marker::PhantomData;
 use crate::process::held::{Held, Identity};
 use crate::process::library::Library;
 
-/// The public part of `struct link_map` of `<link.h>`: one entry per library, in a list.
+/// The public part of `struct link_map` in `<link.h>`: one list entry per library.
 #[repr(C)]
 pub(crate) struct LinkMap {
     addr: usize,
@@ -27,7 +27,7 @@ impl LinkMap {
     }
 }
 
-/// An entry of the list, which is there during `'l`, as its library is.
+/// A link map entry that, like its library, stays valid during `'l`.
 #[derive(Clone, Copy)]
 pub(crate) struct Entry<'l> {
     pub(crate) identity: Identity,
@@ -36,72 +36,75 @@ pub(crate) struct Entry<'l> {
 }
 
 impl<'l> Entry<'l> {
-    /// Reads the library's tables.
+    /// Reads the library's program headers and dynamic section.
     pub(crate) fn library(self) -> Option<Library<'l>> {
         if self.name.is_null() || self.identity.dynamic == 0 {
             return None;
         }
-        // SAFETY: the entry is there, and owns its name.
+        // SAFETY: the entry is valid and owns its name.
         let name = unsafe { CStr::from_ptr(self.name) };
-        // SAFETY: the library is in the list, and no library goes during `'l`.
+        // SAFETY: the library is in the list, and no library is unloaded during `'l`.
         unsafe { Library::read(self.identity, name) }
     }
 }
 
-/// A library that has been looked at.
+/// An examined library.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct KnownLibrary {
     pub(crate) identity: Identity,
-    /// Its slot in the table of sources, if there is an LLVM in it.
+    /// Slot in the table of sources, if the library contains an LLVM.
     pub(crate) source: Option<usize>,
 }
 
-/// Those of one namespace (`dlmopen(3)`).
+/// Known libraries of one namespace (`dlmopen(3)`).
 pub(crate) struct Namespace {
-    /// The address of its record, which stays.
+    /// Address of the namespace's `r_debug` record, which is never freed.
     record: usize,
-    /// The address of the last entry that was read.
-    last: usize,
+    /// Address of the link map entry that was read last; 0 if none.
+    last_entry: usize,
     libraries: Vec<KnownLibrary>,
 }
 
+/// The known libraries of all namespaces, the program's namespace first.
 #[derive(Default)]
 pub(crate) struct KnownLibraries(Vec<Namespace>);
 
 /// A library that is not known yet.
-pub(crate) struct Appeared<'l> {
+pub(crate) struct NewLibrary<'l> {
+    /// Index of its namespace in [`KnownLibraries`].
     namespace: usize,
     pub(crate) entry: Entry<'l>,
 }
 
-impl Appeared<'_> {
-    /// Whether it is in the program's own namespace, whose record comes first.
-    pub(crate) fn is_of_program(&self) -> bool {
+impl NewLibrary<'_> {
+    /// Returns true if the library is in the program's own namespace, whose record comes first.
+    pub(crate) fn is_in_program_namespace(&self) -> bool {
         self.namespace == 0
     }
 }
 
-/// What has changed.
+/// Libraries closed and opened since the last read.
 #[derive(Default)]
 pub(crate) struct Changes<'l> {
     pub(crate) closed: Vec<KnownLibrary>,
-    pub(crate) appeared: Vec<Appeared<'l>>,
+    pub(crate) opened: Vec<NewLibrary<'l>>,
 }
 
-/// Which part of the lists is read.
+/// Part of the loader's lists to read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Extent {
-    /// What is behind the last entry that is known: nothing was closed.
+    /// Entries after the last known one. Valid only if no library was closed.
     New,
+    /// All entries.
     Whole,
 }
 
 impl KnownLibraries {
-    /// Reads the list of one namespace.
+    /// Reads the list of one namespace and adds the differences to `changes`.
     ///
     /// # Safety
     /// `record` must be the address of a namespace's record whose list begins with `map`. With [`Extent::New`], no
-    /// library must have been closed since the last call.
+    /// library may have been closed since the last call.
     pub(crate) unsafe fn read<'l>(
         &mut self,
         _: Held<'l>,
@@ -111,58 +114,60 @@ impl KnownLibraries {
         changes: &mut Changes<'l>,
     ) {
         let index = self.0.iter().position(|namespace| namespace.record == record).unwrap_or_else(|| {
-            self.0.push(Namespace { record, last: 0, libraries: Vec::new() });
+            self.0.push(Namespace { record, last_entry: 0, libraries: Vec::new() });
             self.0.len() - 1
         });
         let namespace = &mut self.0[index];
-        let mut at = match (extent, namespace.last) {
-            (Extent::New, last) if last != 0 => {
-                // SAFETY: the caller vouches that the last entry is still there.
-                unsafe { &*(last as *const LinkMap) }.next
+        let mut cursor = match (extent, namespace.last_entry) {
+            (Extent::New, last_entry) if last_entry != 0 => {
+                // SAFETY: the caller guarantees that the last entry is still in the list.
+                unsafe { &*(last_entry as *const LinkMap) }.next
             }
             _ => map,
         };
-        let mut known = 0;
-        let mut skip = extent == Extent::New && namespace.last != 0;
-        while !at.is_null() {
-            // SAFETY: an entry of the list, which does not change as long as the libraries are held.
-            let link = unsafe { &*at };
+        let mut next_known = 0;
+        let mut is_new = extent == Extent::New && namespace.last_entry != 0;
+        while !cursor.is_null() {
+            // SAFETY: `cursor` points to an entry of the list, which cannot change while the libraries are held.
+            let link = unsafe { &*cursor };
             let entry = Entry { identity: link.identity(), name: link.name, held: PhantomData };
-            if !skip {
-                // Those in front of the one that is met were closed; if it is not met, it is new.
-                let found = namespace.libraries[known..].iter().position(|library| library.identity == entry.identity);
-                match found {
-                    Some(closed) => {
-                        changes.closed.extend(namespace.libraries.drain(known..known + closed));
-                        known += 1;
+            if !is_new {
+                // Known libraries before the match were closed. Without a match, the entry is new, and all remaining
+                // known libraries were closed.
+                let position =
+                    namespace.libraries[next_known..].iter().position(|library| library.identity == entry.identity);
+                match position {
+                    Some(closed_count) => {
+                        changes.closed.extend(namespace.libraries.drain(next_known..next_known + closed_count));
+                        next_known += 1;
                     }
                     None => {
-                        changes.closed.extend(namespace.libraries.drain(known..));
-                        skip = true;
+                        changes.closed.extend(namespace.libraries.drain(next_known..));
+                        is_new = true;
                     }
                 }
             }
-            if skip {
-                changes.appeared.push(Appeared { namespace: index, entry });
+            if is_new {
+                changes.opened.push(NewLibrary { namespace: index, entry });
             }
-            namespace.last = at as usize;
-            at = link.next;
+            namespace.last_entry = cursor as usize;
+            cursor = link.next;
         }
-        if !skip {
-            changes.closed.extend(namespace.libraries.drain(known..));
+        if !is_new {
+            changes.closed.extend(namespace.libraries.drain(next_known..));
         }
     }
 
-    /// Remembers a library that was looked at. In the order of [`Changes::appeared`].
-    pub(crate) fn add(&mut self, appeared: &Appeared<'_>, source: Option<usize>) {
-        let library = KnownLibrary { identity: appeared.entry.identity, source };
-        self.0[appeared.namespace].libraries.push(library);
+    /// Adds an examined library. Call in the order of [`Changes::opened`].
+    pub(crate) fn add(&mut self, library: &NewLibrary<'_>, source: Option<usize>) {
+        let known = KnownLibrary { identity: library.entry.identity, source };
+        self.0[library.namespace].libraries.push(known);
     }
 
-    /// The library that `address` is in: the one mapped last below it.
-    pub(crate) fn owner(&self, address: usize) -> Option<Identity> {
-        let all = self.0.iter().flat_map(|namespace| &namespace.libraries).map(|library| library.identity);
-        all.filter(|identity| identity.bias <= address).max_by_key(|identity| identity.bias)
+    /// Returns the library that contains `address`: the one with the highest load bias up to it.
+    pub(crate) fn library_at(&self, address: usize) -> Option<Identity> {
+        let identities = self.0.iter().flat_map(|namespace| &namespace.libraries).map(|library| library.identity);
+        identities.filter(|identity| identity.bias <= address).max_by_key(|identity| identity.bias)
     }
 }
 
@@ -170,7 +175,7 @@ impl KnownLibraries {
 mod tests {
     use super::*;
 
-    /// A list of entries distinguished by their bias, of which `closed` are taken out.
+    /// A link map whose entries differ in their bias.
     fn list(biases: &[usize]) -> Vec<LinkMap> {
         let null = std::ptr::null();
         let entry =
@@ -185,11 +190,11 @@ mod tests {
     fn read(known: &mut KnownLibraries, list: &[LinkMap], extent: Extent) -> (Vec<usize>, Vec<usize>) {
         let mut changes = Changes::default();
         let first = list.first().map_or(std::ptr::null(), |first| &raw const *first);
-        // SAFETY: the list is whole, and stays as it is during the call.
+        // SAFETY: the list is complete and does not change during the call.
         unsafe { known.read(Held::new(), 1, first, extent, &mut changes) };
-        changes.appeared.iter().for_each(|appeared| known.add(appeared, None));
+        changes.opened.iter().for_each(|library| known.add(library, None));
         let closed = changes.closed.iter().map(|library| library.identity.bias).collect();
-        (closed, changes.appeared.iter().map(|appeared| appeared.entry.identity.bias).collect())
+        (closed, changes.opened.iter().map(|library| library.entry.identity.bias).collect())
     }
 
     #[test]

@@ -1,13 +1,13 @@
 //! `_r_debug` of `<link.h>`, the protocol between the dynamic loader and debuggers.
 //!
 //! ```text
-//!   r_map    the link map: one entry per library, in a list
-//!   r_brk    an empty function, called when the list has changed
-//!   r_state  RT_CONSISTENT when it may be read, RT_ADD or RT_DELETE while it changes
+//!   r_map    the link map: one list entry per library
+//!   r_brk    an empty function, called before and after each change of the list
+//!   r_state  RT_CONSISTENT while the list may be read, RT_ADD or RT_DELETE while it changes
 //! ```
 //!
-//! The loader calls `r_brk` under its lock, before the constructors of a new library and, before glibc 2.41, before the
-//! library is relocated: its relocation slots must not be touched then.
+//! The loader calls `r_brk` under its lock, before the constructors of a new library run and, before glibc 2.41, before
+//! the library is relocated: its relocation slots must not be changed at that time.
 
 use std::ffi::c_void;
 use std::ptr;
@@ -15,9 +15,9 @@ use std::ptr;
 use jitlisten::plumbing::DynamicSection;
 
 use crate::process::held::Held;
-use crate::process::known::{Appeared, Changes, Extent, KnownLibraries, LinkMap};
+use crate::process::known::{Changes, Extent, KnownLibraries, LinkMap, NewLibrary};
 
-/// `struct r_debug` of `<link.h>`; from version 2 on (glibc 2.35) `next` is there too.
+/// `struct r_debug` of `<link.h>`. `next` exists from version 2 on (glibc 2.35).
 #[repr(C)]
 struct RDebug {
     version: i32,
@@ -33,7 +33,7 @@ const RT_DELETE: i32 = 2;
 
 const _: () = assert!(std::mem::offset_of!(RDebug, brk) == 16 && std::mem::offset_of!(RDebug, next) == 40);
 
-/// The loader's record for debuggers.
+/// The loader's `r_debug` record.
 #[derive(Clone, Copy)]
 pub(crate) struct LoaderDebug(*const RDebug);
 
@@ -43,36 +43,36 @@ unsafe impl Send for LoaderDebug {}
 unsafe impl Sync for LoaderDebug {}
 
 impl LoaderDebug {
-    /// Finds the record through `DT_DEBUG` of the program; a static program has none.
+    /// Finds the record through `DT_DEBUG` of the program. A static program has none.
     pub(crate) fn find() -> Option<LoaderDebug> {
-        let mut found = 0_usize;
-        // SAFETY: the callback gets the address of `found`, which outlives the call.
-        unsafe { libc::dl_iterate_phdr(Some(first_program_header), ptr::from_mut(&mut found).cast()) };
-        (found != 0).then(|| LoaderDebug(kept_up(found as *const RDebug)))
+        let mut record = 0_usize;
+        // SAFETY: the callback receives the address of `record`, which outlives the call.
+        unsafe { libc::dl_iterate_phdr(Some(read_debug_entry), ptr::from_mut(&mut record).cast()) };
+        (record != 0).then(|| LoaderDebug(maintained_record(record as *const RDebug)))
     }
 
-    /// The empty function the loader calls.
+    /// Address of `r_brk`, the empty function that the loader calls.
     pub(crate) fn function(self) -> usize {
         // SAFETY: the record lives as long as the process.
         unsafe { (*self.0).brk }
     }
 
-    /// Whether a list is being changed, and libraries taken out of it.
+    /// Returns true while the loader removes libraries from a list.
     pub(crate) fn is_closing(self, held: Held<'_>) -> bool {
         self.records(held).any(|record| record.state == RT_DELETE)
     }
 
-    /// Every library of every namespace, unless the list is being changed.
-    pub(crate) fn libraries(self, held: Held<'_>) -> Vec<Appeared<'_>> {
-        // SAFETY: the whole list is read.
+    /// All libraries of all namespaces; empty while a list changes.
+    pub(crate) fn libraries(self, held: Held<'_>) -> Vec<NewLibrary<'_>> {
+        // SAFETY: `Extent::Whole` reads the complete list.
         let changes = unsafe { self.changes(held, &mut KnownLibraries::default(), Extent::Whole) };
-        changes.unwrap_or_default().appeared
+        changes.unwrap_or_default().opened
     }
 
-    /// What has changed since `known`, unless the list is being changed.
+    /// Changes since `known` was last updated; `None` while a list changes.
     ///
     /// # Safety
-    /// With [`Extent::New`], no library must have been closed since the last call for `known`.
+    /// With [`Extent::New`], no library may have been closed since the last call for `known`.
     pub(crate) unsafe fn changes<'l>(
         self,
         held: Held<'l>,
@@ -84,18 +84,18 @@ impl LoaderDebug {
         }
         let mut changes = Changes::default();
         for record in self.records(held) {
-            // SAFETY: the loader's record of a namespace; the caller vouches for the extent.
+            // SAFETY: the loader owns the record of a namespace. The caller guarantees the precondition of the extent.
             unsafe { known.read(held, ptr::from_ref(record) as usize, record.map, extent, &mut changes) };
         }
         Some(changes)
     }
 
-    /// The records of all namespaces.
+    /// Records of all namespaces.
     fn records(self, _: Held<'_>) -> impl Iterator<Item = &'static RDebug> {
         let mut next = self.0;
         std::iter::from_fn(move || {
-            // SAFETY: null, the record, or one it is chained to, which live as long as the process, and do not change
-            // as long as the libraries are held.
+            // SAFETY: `next` is null, or a record in the loader's chain. Records live as long as the process, and do
+            // not change while the libraries are held.
             let record = unsafe { next.as_ref() }?;
             next = if record.version >= 2 { record.next } else { ptr::null() };
             Some(record)
@@ -103,33 +103,35 @@ impl LoaderDebug {
     }
 }
 
-/// The record itself, or the copy that a program has that names `_r_debug` (a copy relocation): before glibc 2.35 the
-/// loader goes on with the copy, and the record says for ever that libraries are being added.
-fn kept_up(record: *const RDebug) -> *const RDebug {
-    // SAFETY: a name.
+/// Selects the record that the loader maintains. A program that references `_r_debug` has a copy of it (copy
+/// relocation). Before glibc 2.35 the loader maintains only that copy, and the original stays in state RT_ADD.
+fn maintained_record(record: *const RDebug) -> *const RDebug {
+    // SAFETY: the name is NUL-terminated.
     let copy = unsafe { libc::dlsym(libc::RTLD_DEFAULT, c"_r_debug".as_ptr()) }.cast::<RDebug>().cast_const();
     if copy.is_null() || copy == record {
         return record;
     }
-    // SAFETY: both are the loader's, and live as long as the process.
-    let (first, second) = unsafe { (&*record, &*copy) };
-    let is_kept_up = first.state != RT_CONSISTENT && second.state == RT_CONSISTENT && first.brk == second.brk;
-    if is_kept_up { copy } else { record }
+    // SAFETY: both records are the loader's, and live as long as the process.
+    let (original, copied) = unsafe { (&*record, &*copy) };
+    let copy_is_maintained =
+        original.state != RT_CONSISTENT && copied.state == RT_CONSISTENT && original.brk == copied.brk;
+    if copy_is_maintained { copy } else { record }
 }
 
-/// `dl_iterate_phdr` reports the program first: finds its `DT_DEBUG`, and stops.
-unsafe extern "C" fn first_program_header(info: *mut libc::dl_phdr_info, _size: usize, found: *mut c_void) -> i32 {
-    // SAFETY: the loader hands a valid record.
+/// Callback of `dl_iterate_phdr`, which reports the program first. Stores the program's `DT_DEBUG` in `*record`, and
+/// stops.
+unsafe extern "C" fn read_debug_entry(info: *mut libc::dl_phdr_info, _size: usize, record: *mut c_void) -> i32 {
+    // SAFETY: the loader passes a valid record.
     let info = unsafe { &*info };
     for index in 0..info.dlpi_phnum {
-        // SAFETY: the loader says how many headers there are.
+        // SAFETY: `index` is less than the number of headers that the loader reports.
         let header = unsafe { &*info.dlpi_phdr.add(index.into()) };
         if header.p_type == libc::PT_DYNAMIC {
-            let (bias, at) = (info.dlpi_addr as usize, info.dlpi_addr.wrapping_add(header.p_vaddr) as usize);
-            // SAFETY: the program is mapped, and stays so.
-            let section = unsafe { DynamicSection::read(bias, at) };
-            // SAFETY: `LoaderDebug::find` passes the address of a number.
-            unsafe { *found.cast::<usize>() = section.debug };
+            let (bias, dynamic) = (info.dlpi_addr as usize, info.dlpi_addr.wrapping_add(header.p_vaddr) as usize);
+            // SAFETY: the program is mapped, and is never unmapped.
+            let section = unsafe { DynamicSection::read(bias, dynamic) };
+            // SAFETY: `LoaderDebug::find` passes the address of a `usize`.
+            unsafe { *record.cast::<usize>() = section.debug };
         }
     }
     1

@@ -1,4 +1,4 @@
-//! The process: its loader, its libraries, and patches of them. Nothing here knows LLVM.
+//! The host process: its loader and libraries, and how they are patched. Independent of LLVM's internals.
 
 pub(crate) mod detour;
 pub(crate) mod dlsym_entry;
@@ -13,7 +13,7 @@ pub(crate) mod relocation_slot;
 pub(crate) mod search;
 pub(crate) mod slot;
 
-/// Numbers threads; the number may come again when a thread has ended.
+/// Identifier of the calling thread. May be reused after the thread has exited.
 pub(crate) fn this_thread() -> u64 {
     // SAFETY: pthread_self has no precondition.
     unsafe { libc::pthread_self() }

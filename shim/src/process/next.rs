@@ -1,11 +1,11 @@
-//! The functions that our hooks call: libc's, or those of another tool that had patched the same relocation slot.
+//! The functions that our hooks forward to: libc's, or those of another tool that patched the same import slot first.
 
 use std::ffi::{c_int, c_void};
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use jitlisten::plumbing::Inside;
 
-/// A function that is hooked.
+/// A hooked function.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Function {
     Mprotect,
@@ -16,10 +16,10 @@ pub(crate) enum Function {
     Mremap,
 }
 
-pub(crate) const FUNCTIONS: usize = 6;
+pub(crate) const FUNCTION_COUNT: usize = 6;
 
-/// By their number.
-pub(crate) const ALL: [Function; FUNCTIONS] = [
+/// All functions, indexed by discriminant.
+pub(crate) const ALL_FUNCTIONS: [Function; FUNCTION_COUNT] = [
     Function::Mprotect,
     Function::Munmap,
     Function::Mmap,
@@ -28,18 +28,18 @@ pub(crate) const ALL: [Function; FUNCTIONS] = [
     Function::Mremap,
 ];
 
-/// The other tool's functions; 0 where there is none.
-static NEXT: [AtomicUsize; FUNCTIONS] = [const { AtomicUsize::new(0) }; FUNCTIONS];
+/// Addresses of other tools' functions, indexed by [`Function`]; 0 for libc's.
+static NEXT: [AtomicUsize; FUNCTION_COUNT] = [const { AtomicUsize::new(0) }; FUNCTION_COUNT];
 
-/// Threads that are in another tool's function. It may call what it had found in the slot, which is our hook.
-static INSIDE: Inside = Inside::new();
+/// Threads inside another tool's function. It may call the pointer that it saved from the slot, and that is our hook.
+static INSIDE_OTHER_TOOL: Inside = Inside::new();
 
 unsafe extern "C" {
     fn __register_frame(begin: *const c_void);
 }
 
-/// The address of libc's function, as this library calls it; 0 where it makes the system call itself.
-pub(crate) fn of_libc(function: Function) -> usize {
+/// Address of libc's function as this library calls it; 0 if the hook makes the system call itself.
+pub(crate) fn libc_address(function: Function) -> usize {
     match function {
         Function::Mprotect => libc::mprotect as *const () as usize,
         Function::Munmap => libc::munmap as *const () as usize,
@@ -50,66 +50,71 @@ pub(crate) fn of_libc(function: Function) -> usize {
     }
 }
 
-/// From now on, `address` is called in place of libc's function; 0 for libc's.
+/// Makes the hook forward to `address`. Zero selects libc's function.
 pub(crate) fn set(function: Function, address: usize) {
-    let address = if address == of_libc(function) { 0 } else { address };
+    let address = if address == libc_address(function) { 0 } else { address };
     NEXT[function as usize].store(address, Ordering::Release);
 }
 
-/// Whether our hook calls what stands at `address`.
-pub(crate) fn leads_to(function: Function, address: usize) -> bool {
-    address == of_libc(function) || address == NEXT[function as usize].load(Ordering::Acquire)
+/// Returns true if the hook forwards to `address`.
+pub(crate) fn forwards_to(function: Function, address: usize) -> bool {
+    address == libc_address(function) || address == NEXT[function as usize].load(Ordering::Acquire)
 }
 
-/// Whether another tool's function is called.
-pub(crate) fn is_set(function: Function) -> bool {
+/// Returns true if the hook forwards to another tool's function.
+pub(crate) fn is_overridden(function: Function) -> bool {
     NEXT[function as usize].load(Ordering::Acquire) != 0
 }
 
-/// Calls `theirs` with the address of the other tool's function, if there is one, and else `libc`.
-fn call<R>(function: Function, theirs: impl FnOnce(usize) -> R, libc: impl FnOnce() -> R) -> R {
+/// Calls `other_tool` with the address of the other tool's function, if one is set and this thread is not inside it.
+/// Otherwise calls `libc`.
+fn forward<R>(function: Function, other_tool: impl FnOnce(usize) -> R, libc: impl FnOnce() -> R) -> R {
     match NEXT[function as usize].load(Ordering::Acquire) {
         0 => libc(),
-        address => match INSIDE.enter() {
-            Some(_entered) => theirs(address),
+        address => match INSIDE_OTHER_TOOL.enter() {
+            Some(_entered) => other_tool(address),
             None => libc(),
         },
     }
 }
 
-/// A function as our hooks call it: the other tool's, if there is one, and else libc's.
-macro_rules! passed_on {
+/// Defines the function through which a hook forwards: to the other tool's function if there is one, otherwise to
+/// libc's.
+macro_rules! define_forwarder {
     ($function:ident, $name:ident($($argument:ident: $type:ty),*) -> $result:ty, $libc:path) => {
+        /// Forwards a call to the other tool's function or to libc's.
+        ///
         /// # Safety
-        /// As for the function of this name.
+        /// Same contract as the function of this name.
         pub(crate) unsafe fn $name($($argument: $type),*) -> $result {
             type Function = unsafe extern "C" fn($($type),*) -> $result;
-            // SAFETY: the other tool had put it into a slot of this function, so it has its type; the caller promises
-            // what it demands.
-            let theirs = |next| unsafe { std::mem::transmute::<usize, Function>(next)($($argument),*) };
-            // SAFETY: the caller promises what the function demands.
-            call(self::Function::$function, theirs, || unsafe { $libc($($argument),*) })
+            // SAFETY: another tool has stored this address in a slot of the function, so it has the function's type.
+            // The caller upholds the contract.
+            let other_tool = |next| unsafe { std::mem::transmute::<usize, Function>(next)($($argument),*) };
+            // SAFETY: the caller upholds the contract of the function.
+            forward(self::Function::$function, other_tool, || unsafe { $libc($($argument),*) })
         }
     };
 }
 
-passed_on!(Mprotect, mprotect(address: *mut c_void, size: usize, protection: c_int) -> c_int, libc::mprotect);
-passed_on!(Munmap, munmap(address: *mut c_void, size: usize) -> c_int, libc::munmap);
-passed_on!(
+define_forwarder!(Mprotect, mprotect(address: *mut c_void, size: usize, protection: c_int) -> c_int, libc::mprotect);
+define_forwarder!(Munmap, munmap(address: *mut c_void, size: usize) -> c_int, libc::munmap);
+define_forwarder!(
     Mmap,
     mmap(address: *mut c_void, size: usize, protection: c_int, flags: c_int, file: c_int, offset: i64) -> *mut c_void,
     libc::mmap
 );
-passed_on!(RegisterFrame, register_frame(begin: *const c_void) -> (), __register_frame);
-passed_on!(
+define_forwarder!(RegisterFrame, register_frame(begin: *const c_void) -> (), __register_frame);
+define_forwarder!(
     PkeyMprotect,
     pkey_mprotect(address: *mut c_void, size: usize, protection: c_int, key: c_int) -> c_int,
-    kernels_pkey_mprotect
+    raw_pkey_mprotect
 );
 
-/// Older C libraries have no `pkey_mprotect`; without a key it is `mprotect`, on every kernel.
-unsafe fn kernels_pkey_mprotect(address: *mut c_void, size: usize, protection: c_int, key: c_int) -> c_int {
-    // SAFETY: the caller promises what the function demands.
+/// `pkey_mprotect` as a system call, because older C libraries lack it. Without a key it is `mprotect`, on every
+/// kernel.
+unsafe fn raw_pkey_mprotect(address: *mut c_void, size: usize, protection: c_int, key: c_int) -> c_int {
+    // SAFETY: the caller upholds the contract of the function.
     unsafe {
         match key {
             -1 => libc::mprotect(address, size, protection),
@@ -118,20 +123,21 @@ unsafe fn kernels_pkey_mprotect(address: *mut c_void, size: usize, protection: c
     }
 }
 
-/// As [`passed_on`], for a function with a variable number of arguments.
+/// Forwards `mremap`, whose number of arguments varies.
 ///
 /// # Safety
-/// As for `mremap(2)`.
+/// Same contract as `mremap(2)`.
 pub(crate) unsafe fn mremap(
     address: *mut c_void,
     size: usize,
     new_size: usize,
     flags: c_int,
-    place: *mut c_void,
+    new_address: *mut c_void,
 ) -> *mut c_void {
     type Mremap = unsafe extern "C" fn(*mut c_void, usize, usize, c_int, ...) -> *mut c_void;
-    // SAFETY: the other tool had put it into a slot of `mremap`; the caller promises what that demands.
-    let theirs = |next| unsafe { std::mem::transmute::<usize, Mremap>(next)(address, size, new_size, flags, place) };
-    // SAFETY: the caller promises what the function demands.
-    call(Function::Mremap, theirs, || unsafe { libc::mremap(address, size, new_size, flags, place) })
+    // SAFETY: another tool has stored this address in a slot of `mremap`. The caller upholds the contract.
+    let other_tool =
+        |next| unsafe { std::mem::transmute::<usize, Mremap>(next)(address, size, new_size, flags, new_address) };
+    // SAFETY: the caller upholds the contract of the function.
+    forward(Function::Mremap, other_tool, || unsafe { libc::mremap(address, size, new_size, flags, new_address) })
 }

@@ -1,22 +1,22 @@
-//! Searches several strings in one pass over uncached memory.
+//! Search for several strings in one pass over uncached memory.
 
 #![forbid(unsafe_code)]
 
 use memchr::memmem::Finder;
 
-/// So much stays in a processor's own cache while it is searched for one string after the other.
-const PIECE: usize = 256 << 10;
+/// Size of the chunks that are searched for all strings in turn. A chunk stays in a core's own cache meanwhile.
+const CHUNK_BYTES: usize = 256 << 10;
 
-/// Calls `found` with the index of a string and where it is, for each place of each string that is in `bytes`, until
-/// that returns `false`.
-pub(crate) fn each(bytes: &[u8], strings: &[&[u8]], mut found: impl FnMut(usize, usize) -> bool) {
+/// Calls `on_match` with the index of a string and its offset, for each occurrence of each string in `bytes`, until
+/// `on_match` returns `false`.
+pub(crate) fn each(bytes: &[u8], strings: &[&[u8]], mut on_match: impl FnMut(usize, usize) -> bool) {
     let finders: Vec<Finder<'_>> = strings.iter().map(Finder::new).collect();
-    for start in (0..bytes.len()).step_by(PIECE) {
-        for (which, finder) in finders.iter().enumerate() {
-            // What begins in this piece may end in the next one.
-            let end = start.saturating_add(PIECE + finder.needle().len() - 1).min(bytes.len());
-            for at in finder.find_iter(&bytes[start..end]) {
-                if !found(which, start + at) {
+    for start in (0..bytes.len()).step_by(CHUNK_BYTES) {
+        for (string, finder) in finders.iter().enumerate() {
+            // A match that begins in this chunk may end in the next one.
+            let end = start.saturating_add(CHUNK_BYTES + finder.needle().len() - 1).min(bytes.len());
+            for offset in finder.find_iter(&bytes[start..end]) {
+                if !on_match(string, start + offset) {
                     return;
                 }
             }
@@ -30,22 +30,30 @@ mod tests {
 
     #[test]
     fn what_stands_on_the_border_of_two_pieces_is_found_once() {
-        let mut bytes = vec![b'x'; 3 * PIECE + 100];
-        let places = [0, PIECE - 6, PIECE - 3, PIECE + 3, 2 * PIECE - 1, 2 * PIECE + 5, 3 * PIECE + 97];
-        for place in places {
-            bytes[place..place + 3].copy_from_slice(b"abc");
+        let mut bytes = vec![b'x'; 3 * CHUNK_BYTES + 100];
+        let offsets = [
+            0,
+            CHUNK_BYTES - 6,
+            CHUNK_BYTES - 3,
+            CHUNK_BYTES + 3,
+            2 * CHUNK_BYTES - 1,
+            2 * CHUNK_BYTES + 5,
+            3 * CHUNK_BYTES + 97,
+        ];
+        for offset in offsets {
+            bytes[offset..offset + 3].copy_from_slice(b"abc");
         }
-        bytes[3 * PIECE - 2..][..4].copy_from_slice(b"here");
-        let mut found = Vec::new();
-        each(&bytes, &[b"abc", b"here", b"not here"], |which, at| {
-            found.push((at, which));
+        bytes[3 * CHUNK_BYTES - 2..][..4].copy_from_slice(b"here");
+        let mut matches = Vec::new();
+        each(&bytes, &[b"abc", b"here", b"not here"], |string, offset| {
+            matches.push((offset, string));
             true
         });
-        found.sort_unstable();
-        let mut expected: Vec<(usize, usize)> = places.map(|place| (place, 0)).to_vec();
-        expected.push((3 * PIECE - 2, 1));
+        matches.sort_unstable();
+        let mut expected: Vec<(usize, usize)> = offsets.map(|offset| (offset, 0)).to_vec();
+        expected.push((3 * CHUNK_BYTES - 2, 1));
         expected.sort_unstable();
-        assert_eq!(found, expected);
+        assert_eq!(matches, expected);
         let mut calls = 0;
         each(&bytes, &[b"abc"], |_, _| {
             calls += 1;

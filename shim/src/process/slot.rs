@@ -1,4 +1,4 @@
-//! Words of a library that hold addresses: relocation slots, slots of vtables, values of symbols.
+//! Words of a library that hold addresses: relocation slots, vtable slots, symbol values.
 
 use std::io;
 use std::marker::PhantomData;
@@ -10,79 +10,81 @@ use jitlisten::plumbing::checked_read;
 use super::detour::write_pointer;
 use super::held::{Identity, Mapped};
 
-/// An aligned word in a mapped segment of a library that stays mapped during `'l`.
+/// An aligned word in a segment of a library that stays mapped during `'l`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Slot<'l> {
     library: Identity,
     address: usize,
-    /// The protection its page has once the library is relocated.
+    /// Protection of its page after relocation.
     protection: i32,
-    /// What is less is not an address in memory, but zero or one in the library's file.
-    first_address: usize,
+    /// Smallest value that is an address in memory. A smaller value is zero, or an address within the library's file.
+    min_address: usize,
     mapped: PhantomData<&'l ()>,
 }
 
 impl<'l> Slot<'l> {
+    /// Creates a slot; `None` if `address` is not aligned.
+    ///
     /// # Safety
-    /// `address` must be in a segment of `library`, which stays mapped during `'l`, and whose page there has
-    /// `protection` once it is relocated.
+    /// `address` must be in a segment of `library`, which must stay mapped during `'l`, and the page must have
+    /// `protection` after relocation.
     pub(crate) unsafe fn new(
         library: Identity,
         address: usize,
         protection: i32,
-        first_address: usize,
+        min_address: usize,
     ) -> Option<Slot<'l>> {
-        let slot = Slot { library, address, protection, first_address, mapped: PhantomData };
+        let slot = Slot { library, address, protection, min_address, mapped: PhantomData };
         address.is_multiple_of(size_of::<usize>()).then_some(slot)
     }
 
-    /// What it holds.
+    /// Current value of the word.
     pub(crate) fn value(self) -> usize {
-        // SAFETY: an aligned word that stays mapped; other threads may be writing an address there, in one store.
+        // SAFETY: the word is aligned and stays mapped. Other threads may write an address there, in a single store.
         unsafe { AtomicUsize::from_ptr(self.address as *mut usize) }.load(Ordering::Relaxed)
     }
 
-    /// Whether the loader has put an address there: before that, the word is zero or an address in the file.
+    /// Returns true if the loader has stored an address. Before that, the word is zero or an address within the file.
     pub(crate) fn is_relocated(self) -> bool {
-        self.value() >= self.first_address
+        self.value() >= self.min_address
     }
 
-    /// Replaces what it holds, in one store, also where the page is read-only.
+    /// Replaces the value in a single store, even if the page is read-only.
     ///
     /// # Safety
-    /// `value` must be fit for whoever reads the word, as long as the library is mapped: for a function, to be called
-    /// as the one before.
+    /// `value` must be valid for every reader of the word while the library is mapped: a function must be callable like
+    /// the previous one.
     pub(crate) unsafe fn write(self, value: usize) -> io::Result<()> {
-        // SAFETY: an aligned, mapped word whose page has this protection.
+        // SAFETY: the word is aligned and mapped, and its page has this protection.
         unsafe { write_pointer(self.address, value, self.protection) }
     }
 
-    /// The same where the page may be written anyway; otherwise nothing is changed.
+    /// Replaces the value only if the page is writable; otherwise fails without a change.
     ///
     /// # Safety
-    /// As for [`Slot::write`].
+    /// Same contract as [`Slot::write`].
     pub(crate) unsafe fn write_if_writable(self, value: usize) -> io::Result<()> {
-        // SAFETY: an aligned, mapped word; the kernel looks whether it may be written.
+        // SAFETY: the word is aligned and mapped. The kernel checks whether it is writable.
         unsafe { checked_read::write_word(Address(self.address as u64), value) }
     }
 
-    /// To be remembered longer than the library may be mapped.
+    /// Converts to a slot that may outlive the mapping of its library.
     pub(crate) fn keep(self) -> KeptSlot {
         KeptSlot(Slot { mapped: PhantomData, ..self })
     }
 }
 
-/// A slot that is remembered in the shim's state, where it is forgotten when its library is closed.
+/// A slot kept in the shim's state, which drops it when its library is closed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct KeptSlot(Slot<'static>);
 
 impl KeptSlot {
-    /// The library that it is of.
+    /// The library that contains the slot.
     pub(crate) fn library(self) -> Identity {
         self.0.library
     }
 
-    /// The slot, if its library is known to be mapped.
+    /// The slot, if `mapped` covers its library.
     pub(crate) fn of<'l>(self, mapped: Mapped<'l>) -> Option<Slot<'l>> {
         mapped.covers(self.0.library).then_some(self.0)
     }

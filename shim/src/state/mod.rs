@@ -1,10 +1,10 @@
-//! The state of the shim, and its events:
+//! State of the shim, and the events that change it:
 //!
 //! | event | file |
 //! | --- | --- |
 //! | libraries are opened and closed | `state/libraries.rs` |
-//! | objects are reported by LLVM's linkers and lists, or removed | `state/objects.rs` |
-//! | memory becomes executable, or not executable | `state/executable.rs` |
+//! | objects are loaded and freed, as LLVM's linkers and lists report them | `state/objects.rs` |
+//! | memory becomes executable, or stops being executable | `state/executable.rs` |
 
 mod executable;
 mod libraries;
@@ -34,7 +34,7 @@ use crate::process::detour::Callers;
 use crate::process::held::{Counts, Held, Identity, Mapped};
 use crate::process::known::{Extent, KnownLibraries};
 use crate::process::loader::LoaderDebug;
-use crate::process::lookup::Lookups;
+use crate::process::lookup::DlsymSlots;
 use crate::process::next;
 
 /// The shim of this process.
@@ -45,34 +45,37 @@ pub(crate) struct Shim {
     state: Mutex<State>,
 }
 
-/// The facts about the process, behind the shim's lock.
+/// State of the shim, protected by its lock.
 #[derive(Default)]
 pub(crate) struct State {
-    /// Every library that was looked at.
+    /// All known libraries.
     libraries: KnownLibraries,
-    /// The loader's counts when last read; not read where `_r_debug.r_brk` is hooked.
+    /// The loader's counters at the last read. Unused if `_r_debug.r_brk` is hooked.
     counts: Counts,
+    /// LLVMs that are observed. The index is the slot, which selects the hooks.
     sources: Vec<Option<Source>>,
-    /// LLVMs that are not observed.
+    /// Detected LLVMs that are not observed.
     unheard_llvms: Vec<(Identity, UnheardLlvm)>,
-    /// Whether one of the libraries is an llvmlite.
+    /// True if llvmlite is loaded.
     has_llvmlite: bool,
     pub(crate) allocated: Allocated,
-    /// Objects whose code outlives their place in LLVM's list.
+    /// Deregistered objects whose code is still mapped.
     unregistered: Unregistered,
-    /// The libraries with functions of others that our hooks call.
-    next_owners: [Option<Identity>; next::FUNCTIONS],
-    lookups: Lookups,
+    /// Libraries that contain the other tools' functions to which our hooks forward, indexed by `Function`.
+    next_owners: [Option<Identity>; next::FUNCTION_COUNT],
+    dlsym_slots: DlsymSlots,
     imports: Imports,
-    others: OtherLibraries,
+    other_libraries: OtherLibraries,
     pub(crate) unnamed: Unnamed,
     pub(crate) overdue: Overdue,
     pub(crate) emitted: EmittedObjects,
     pub(crate) self_loaded: SelfLoaded,
     pub(crate) unheard: Unheard,
-    /// Objects that linkers have reported last, with their sizes: LLVM may put them into its list.
-    linked: VecDeque<(ObjectId, usize)>,
-    reserved: VecDeque<AddressRange>,
+    /// Objects most recently reported by linkers, newest first, with their sizes in bytes. LLVM may put them into its
+    /// list, too.
+    recently_linked: VecDeque<(ObjectId, usize)>,
+    /// Reserved address ranges of freed code, oldest first.
+    reserved_ranges: VecDeque<AddressRange>,
 }
 
 static SHIM: OnceBox<Shim> = OnceBox::new();
@@ -81,13 +84,13 @@ pub(crate) fn shim() -> Option<&'static Shim> {
     SHIM.get()
 }
 
-/// Makes the shim of this process, with these hooks. Returns whether there was none yet.
+/// Creates the shim of this process with these hooks. Returns false if there is one already.
 pub(crate) fn open(session: &'static Session, hooks: &'static HookTable) -> bool {
     let shim = || Shim { session, hooks, r_debug: LoaderDebug::find(), state: Mutex::default() };
     SHIM.get().is_none() && SHIM.set(Box::new(shim())).is_ok()
 }
 
-/// Every observed LLVM, in the order of discovery.
+/// Every observed LLVM, in the order of detection.
 pub fn discovered() -> Vec<DiscoveredLlvm> {
     shim().map(Shim::discovered).unwrap_or_default()
 }
@@ -98,40 +101,41 @@ impl State {
         self.sources.iter().flatten()
     }
 
-    /// Code became executable, and these LLVMs reported nothing.
+    /// Records that code became executable that these LLVMs did not report.
     pub(crate) fn note_silent(&mut self) {
         self.sources.iter_mut().flatten().for_each(Source::note_silent);
     }
 }
 
 impl Shim {
-    /// Whether modules are to be shown to tools inside the process.
+    /// Returns true if the `modules` sink is enabled, which shows our images to tools inside the process.
     pub(crate) fn wants_modules(&self) -> bool {
         self.session.is_enabled(SinkKind::Modules)
     }
 
-    /// The first look.
+    /// Hooks the loader, and examines all libraries that are already loaded.
     pub(crate) fn begin(&self, held: Held<'_>) {
         self.watch_loader();
         let mut state = self.lock();
-        // SAFETY: the whole list is read.
+        // SAFETY: `Extent::Whole` reads the complete list.
         let mapped = unsafe { self.libraries_changed(held, &mut state, Extent::Whole, Callers::Any) };
         if let Some(mapped) = mapped {
-            self.look_around(&mut state, mapped);
+            self.observe_existing(&mut state, mapped);
         }
         self.publish(&state);
     }
 
     pub(crate) fn lock(&self) -> MutexGuard<'_, State> {
-        // A panic under the lock ends all listening, see `hooks::guarded`.
+        // A panic under the lock disables all hooks, see `hooks::guarded`.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The same, if no other thread has it.
+    /// Locks the state, unless another thread holds the lock.
     pub(crate) fn try_lock(&self) -> Option<MutexGuard<'_, State>> {
         self.state.try_lock().ok()
     }
 
+    /// Descriptions of all observed LLVMs.
     pub(crate) fn discovered(&self) -> Vec<DiscoveredLlvm> {
         let state = self.lock();
         state.sources.iter().flatten().map(Source::describe).collect()
@@ -145,8 +149,8 @@ impl Shim {
         facts::publish(&llvms.collect::<Vec<_>>(), &unheard);
     }
 
-    /// At the start: every library that is there has been relocated, and may have compiled code already.
-    fn look_around(&self, state: &mut State, mapped: Mapped<'_>) {
+    /// Observes LLVMs loaded before jitlisten: they are relocated, and may have compiled code already.
+    fn observe_existing(&self, state: &mut State, mapped: Mapped<'_>) {
         if state.has_llvmlite {
             log_line!(
                 Info,
@@ -155,7 +159,7 @@ impl Shim {
             );
         }
         for slot in 0..state.sources.len() {
-            self.catch_up(state, slot, mapped);
+            self.observe_memory(state, slot, mapped);
             self.read_list(state, slot);
         }
     }

@@ -1,4 +1,4 @@
-//! Objects are loaded and freed: reports of linkers, and the GDB JIT list.
+//! Events: objects are loaded and freed, as reported by linkers and by the GDB JIT lists.
 
 use std::sync::Arc;
 
@@ -13,69 +13,73 @@ use crate::llvm::source::Source;
 use crate::memory::overdue;
 use crate::process::held::Mapped;
 
-/// How many objects of linkers are compared with what appears in a list. ORC lists an object once it is final.
-const LINKED: usize = 256;
+/// Maximum number of linked objects that are compared with new list entries. ORC lists an object once it is final.
+const MAX_RECENTLY_LINKED: usize = 256;
 
 impl Shim {
-    /// `__jit_debug_register_code`: an object was registered or unregistered. Under LLVM's lock: otherwise another
-    /// thread may be changing the list, and the removed entry may be an earlier one at the same address.
+    /// Handles a call of `__jit_debug_register_code`: an object was registered or unregistered. MCJIT calls it under
+    /// LLVM's lock. Without that lock, another thread may be changing the list, and the removed entry may be an earlier
+    /// one at the same address.
     pub(crate) fn register_code(&self, slot: usize) {
         let mut state = self.lock();
-        self.runs(&mut state, slot, |_, _| {});
+        self.with_running_source(&mut state, slot, |_, _| {});
         self.read_list(&mut state, slot);
-        self.after(&mut state);
+        self.process_delayed(&mut state);
     }
 
-    /// The LLVM in `slot` has called a hook of ours: its library is relocated, and those that came with it.
-    pub(crate) fn prepare(&self, state: &mut State, slot: usize) {
-        self.runs(state, slot, |_, _| {});
-        self.after(state);
+    /// Observes the memory of the LLVM in `slot`. Only its hooks may call this: its library, and those loaded with it,
+    /// are relocated then.
+    pub(crate) fn observe_running_source(&self, state: &mut State, slot: usize) {
+        self.with_running_source(state, slot, |_, _| {});
+        self.process_delayed(state);
     }
 
-    /// The same, and `work` with the evidence that the library is mapped, which it cannot keep.
-    fn runs(&self, state: &mut State, slot: usize, work: impl for<'l> FnOnce(&mut State, Mapped<'l>)) {
+    /// Observes the memory of the LLVM in `slot`, and runs `work` with proof that its library is mapped. `work` cannot
+    /// keep the proof.
+    fn with_running_source(&self, state: &mut State, slot: usize, work: impl for<'l> FnOnce(&mut State, Mapped<'l>)) {
         let Some(source) = state.sources.get(slot).and_then(Option::as_ref) else { return };
-        // SAFETY: a slot's hooks are called by the code of its library only, which cannot be unmapped before the hook
-        // returns.
-        let mapped = unsafe { Mapped::one(source.identity) };
-        self.catch_up(state, slot, mapped);
+        // SAFETY: the hooks of a slot are called only by the code of its library, which cannot be unmapped before the
+        // hook returns.
+        let mapped = unsafe { Mapped::single(source.identity) };
+        self.observe_memory(state, slot, mapped);
         work(state, mapped);
     }
 
-    fn after(&self, state: &mut State) {
-        unless_closing(state, |state, mapped| state.others.change_relocated(mapped));
-        self.look_at_overdue(state);
+    /// Performs delayed work: hooks libraries that were relocated since, and checks overdue objects.
+    fn process_delayed(&self, state: &mut State) {
+        unless_closing(state, |state, mapped| state.other_libraries.hook_relocated(mapped));
+        self.process_overdue(state);
     }
 
-    /// The linker of the LLVM in `slot` has loaded an object.
-    pub(crate) fn linked(&self, slot: usize, object: Vec<u8>) {
+    /// Records an object that the linker of the LLVM in `slot` has loaded.
+    pub(crate) fn record_linked(&self, slot: usize, object: Vec<u8>) {
         let mut state = self.lock();
-        self.prepare(&mut state, slot);
+        self.observe_running_source(&mut state, slot);
         let size = object.len();
-        state.self_loaded.linked(&object);
+        state.self_loaded.remove_object(&object);
         if self.session.check_memory(size).is_err() {
             return;
         }
-        let library = state.library_of(slot);
+        let library = state.library_name(slot);
         let Ok(loaded) = self.session.linked(object, library) else { return };
-        state.linked.push_front((loaded.id, size));
-        state.linked.truncate(LINKED);
-        self.loaded(&mut state, loaded);
+        state.recently_linked.push_front((loaded.id, size));
+        state.recently_linked.truncate(MAX_RECENTLY_LINKED);
+        self.record_loaded(&mut state, loaded);
     }
 
-    /// Warns that `what`, of the LLVM in `slot`, is not taken.
-    pub(crate) fn ignoring(&self, slot: usize, what: &str) {
+    /// Warns that `subject`, of the LLVM in `slot`, is ignored.
+    pub(crate) fn warn_ignored(&self, slot: usize, subject: &str) {
         let state = self.lock();
-        log_line!(Warn, "{}: ignoring {what}", path(&state.sources, slot));
+        log_line!(Warn, "{}: ignoring {subject}", library_path(&state.sources, slot));
     }
 
-    /// The linker of the LLVM in `slot` is not understood: its list is read instead. LLVM puts the object there behind
-    /// this call.
-    pub(crate) fn refused(&self, slot: usize, what: &str) {
-        self.ignoring(slot, &format!("an object: {what}"));
+    /// Stops observing the linker of the LLVM in `slot`, which is not understood, and reads the GDB JIT list instead.
+    /// LLVM adds the object to that list after this call.
+    pub(crate) fn fall_back_to_list(&self, slot: usize, reason: &str) {
+        self.warn_ignored(slot, &format!("an object: {reason}"));
         let mut state = self.lock();
-        self.runs(&mut state, slot, |state, mapped| {
-            self.after(state);
+        self.with_running_source(&mut state, slot, |state, mapped| {
+            self.process_delayed(state);
             if let Some(source) = state.sources.get_mut(slot).and_then(Option::as_mut) {
                 source.fall_back_to_list(mapped, self.hooks);
             }
@@ -83,107 +87,110 @@ impl Shim {
         self.publish(&state);
     }
 
-    /// The object that a linker has reported and that is `bytes`, which LLVM has in its list at `kept_at`.
-    fn same_as_linked(&self, state: &mut State, bytes: &[u8], kept_at: Option<AddressRange>) -> Option<ObjectId> {
-        let is_it = |&(id, size): &(ObjectId, usize)| size == bytes.len() && self.session.listed(id, bytes, kept_at);
-        let index = state.linked.iter().position(is_it)?;
-        state.linked.remove(index).map(|(id, _)| id)
+    /// Removes and returns the recently linked object that equals `bytes`, which LLVM has listed at `listed_at`.
+    fn take_linked(&self, state: &mut State, bytes: &[u8], listed_at: Option<AddressRange>) -> Option<ObjectId> {
+        let is_same =
+            |&(id, size): &(ObjectId, usize)| size == bytes.len() && self.session.listed(id, bytes, listed_at);
+        let index = state.recently_linked.iter().position(is_same)?;
+        state.recently_linked.remove(index).map(|(id, _)| id)
     }
 
-    /// LLVM lists an object where it has moved it to, after its linker has reported it where it was written: that was
-    /// the same one.
-    fn forget_first_place(&self, state: &mut State, bytes: &[u8]) {
-        let is_it = |&(id, size): &(ObjectId, usize)| {
-            let differ = |first: Vec<u8>| elf_copy::differ_in_place(&first, bytes);
+    /// Frees an object that its linker reported at its first address, when LLVM lists the same object at the address
+    /// that it was moved to.
+    fn free_superseded(&self, state: &mut State, bytes: &[u8]) {
+        let is_moved = |&(id, size): &(ObjectId, usize)| {
+            let is_same_object = |original: Vec<u8>| elf_copy::differ_only_in_addresses(&original, bytes);
             size == bytes.len()
                 && self.session.ledger(|ledger| ledger.pending(id).is_some())
-                && self.session.debug_object(id).is_some_and(differ)
+                && self.session.debug_object(id).is_some_and(is_same_object)
         };
-        let Some(index) = state.linked.iter().position(is_it) else { return };
-        if let Some((id, _)) = state.linked.remove(index) {
+        let Some(index) = state.recently_linked.iter().position(is_moved) else { return };
+        if let Some((id, _)) = state.recently_linked.remove(index) {
             self.session.freeing(id);
         }
     }
 
-    /// A debugger that reads one list only may read ours: it leads to that of the first LLVM.
-    fn show_to_debuggers(&self, state: &State, slot: usize, first_entry: Option<u64>) {
+    /// Publishes the list of the first LLVM in our own descriptor, for debuggers that read only one list.
+    fn publish_list_head(&self, state: &State, slot: usize, first_entry: Option<u64>) {
         if state.sources.iter().position(Option::is_some) == Some(slot) {
             self.session.show_to_debuggers(first_entry.unwrap_or_default());
         }
     }
 
+    /// Reads the GDB JIT list of the LLVM in `slot`, and handles new and removed entries.
     pub(super) fn read_list(&self, state: &mut State, slot: usize) {
         let Some(source) = state.sources.get_mut(slot).and_then(Option::as_mut) else { return };
         let news = source.read();
-        self.show_to_debuggers(state, slot, news.first);
+        self.publish_list_head(state, slot, news.first);
         for id in news.left {
-            self.unregistered(state, id);
+            self.record_unregistered(state, id);
         }
-        for id in state.unregistered.gone() {
+        for id in state.unregistered.take_overwritten() {
             self.session.freeing(id);
         }
         for listed in news.appeared {
-            // The copy is the first large piece of memory.
+            // Check the available memory first: the copy is the first large allocation.
             let range = listed.debug_object;
             let range = range.filter(|range| self.session.check_memory(range.size() as usize).is_ok());
             let bytes = range.and_then(|range| checked_read::copy(range).ok());
             bytes.iter().for_each(|bytes| {
-                state.self_loaded.linked(bytes);
+                state.self_loaded.remove_object(bytes);
             });
-            let same = bytes.as_deref().and_then(|bytes| self.same_as_linked(state, bytes, listed.debug_object));
-            if same.is_some() {
+            let duplicate = bytes.as_deref().and_then(|bytes| self.take_linked(state, bytes, listed.debug_object));
+            if duplicate.is_some() {
                 if let Some(source) = state.sources[slot].as_mut() {
-                    source.remember(listed, same);
+                    source.remember(listed, duplicate);
                 }
                 continue;
             }
             if let Some(bytes) = &bytes {
-                self.forget_first_place(state, bytes);
+                self.free_superseded(state, bytes);
             }
             let loaded =
-                bytes.and_then(|bytes| self.session.loaded(bytes, listed.debug_object, state.library_of(slot)).ok());
+                bytes.and_then(|bytes| self.session.loaded(bytes, listed.debug_object, state.library_name(slot)).ok());
             if let Some(source) = state.sources[slot].as_mut() {
                 source.remember(listed, loaded.as_ref().map(|loaded| loaded.id));
             }
             if let Some(loaded) = loaded {
-                self.loaded(state, loaded);
+                self.record_loaded(state, loaded);
             }
         }
         let listed = state.sources[slot].as_ref().map_or(0, Source::listed);
         facts::set_count(slot, Count::Listed, listed as u64);
     }
 
-    /// An object was loaded, as the session knows. If it may run already, unobserved, the kernel knows.
-    pub(crate) fn loaded(&self, state: &mut State, loaded: Loaded) {
+    /// Records an object that the session has loaded. Queries the kernel if its memory may be executable without our
+    /// knowledge.
+    pub(crate) fn record_loaded(&self, state: &mut State, loaded: Loaded) {
         if loaded.has_lines {
             facts::add_object_with_lines();
         }
         self.note(state, &loaded.outcome);
         let Some(first) = loaded.pending else { return };
         state.overdue.add(jitlisten::plumbing::monotonic(), loaded.id);
-        if state.allocated.around(first).is_none() {
-            self.look_unless_known(state, &[first]);
+        if state.allocated.containing(first).is_none() {
+            self.query_unknown(state, &[first]);
         }
     }
 
-    /// Objects that are loaded for a second and not final.
-    pub(super) fn look_at_overdue(&self, state: &mut State) {
-        self.look_for_overdue_emitted(state);
+    /// Checks objects that have been pending for a second, logs the first one, and performs other delayed checks.
+    pub(super) fn process_overdue(&self, state: &mut State) {
+        self.search_for_overdue_emitted(state);
         let State { emitted, sources, .. } = &mut *state;
-        emitted.warn(|slot| path(sources, slot));
+        emitted.log_missed(|slot| library_path(sources, slot));
         self.look_at_unheard(state);
         self.free_unmapped(state);
         if state.overdue.is_empty() {
             return;
         }
         for id in state.overdue.take(jitlisten::plumbing::monotonic()) {
-            let Some(text) = self.pending(id) else { continue };
-            text.iter().for_each(|&text| self.ask_kernel(state, text));
+            let Some(text) = self.pending_text(id) else { continue };
+            text.iter().for_each(|&text| self.query_executable(state, text));
             let library = self.session.library(id);
             let outcome = self.session.overdue(id);
             self.note(state, &outcome);
             let is_displaced = outcome.freed.contains(&id);
-            if (is_displaced || self.pending(id).is_some()) && state.overdue.warns() {
+            if (is_displaced || self.pending_text(id).is_some()) && state.overdue.should_warn() {
                 let mappings = text.first().and_then(|&text| mappings_of(text).ok().flatten());
                 let reason = overdue::reason(mappings.as_deref().filter(|_| !is_displaced));
                 let at = text.first().map(|text| text.start());
@@ -197,8 +204,9 @@ impl Shim {
         }
     }
 
-    /// LLVM has deregistered an object with debuggers. Where its code is final, it lives until its memory goes.
-    fn unregistered(&self, state: &mut State, id: ObjectId) {
+    /// Records that LLVM has deregistered an object with debuggers. If its code is final, the object stays live until
+    /// its memory is freed; otherwise it is freed now.
+    fn record_unregistered(&self, state: &mut State, id: ObjectId) {
         let text = self.session.ledger(|ledger| ledger.text(id).and_then(|text| text.first().copied()));
         if text.is_some_and(|text| state.unregistered.add(id, text)) {
             self.session.unregistered(id);
@@ -207,26 +215,26 @@ impl Shim {
         }
     }
 
-    /// Whether no object was discovered in `range`.
+    /// Returns true if no live object overlaps `range`.
     pub(crate) fn is_free(&self, range: AddressRange) -> bool {
         self.session.ledger(|ledger| ledger.is_free(range))
     }
 
-    /// Whether `range` may be executed and written.
+    /// Returns true if `range` is executable and writable.
     pub(crate) fn is_writable(&self, range: AddressRange) -> bool {
         self.session.ledger(|ledger| ledger.is_writable(range))
     }
 
-    /// Where an object waits for the right to run.
-    pub(crate) fn pending(&self, id: ObjectId) -> Option<Vec<AddressRange>> {
+    /// Text ranges of a pending object; `None` for any other object.
+    pub(crate) fn pending_text(&self, id: ObjectId) -> Option<Vec<AddressRange>> {
         self.session.ledger(|ledger| ledger.pending(id).map(<[AddressRange]>::to_vec))
     }
 
-    /// The session has told the sinks what became of objects.
+    /// Updates the shim after the session has told the sinks which objects are finalized or freed.
     pub(crate) fn note(&self, state: &mut State, outcome: &Outcome) {
         for &id in &outcome.freed {
             state.unregistered.forget(id);
-            state.self_loaded.placed.forget(id);
+            state.self_loaded.located.forget(id);
         }
         if !outcome.finalized.is_empty() {
             facts::set_totals(&self.session.statistics());
@@ -234,14 +242,14 @@ impl Shim {
     }
 }
 
-/// The file of the LLVM in `slot`.
-fn path(sources: &[Option<Source>], slot: usize) -> String {
+/// Path of the library that contains the LLVM in `slot`, or an empty string.
+fn library_path(sources: &[Option<Source>], slot: usize) -> String {
     sources.get(slot).and_then(Option::as_ref).map_or_else(String::new, |source| source.path.display().to_string())
 }
 
 impl State {
-    /// The same, for the session, which keeps it for each object.
-    pub(crate) fn library_of(&self, slot: usize) -> Option<Arc<str>> {
+    /// Name of the library that contains the LLVM in `slot`. The session keeps a reference for each object.
+    pub(crate) fn library_name(&self, slot: usize) -> Option<Arc<str>> {
         self.sources.get(slot)?.as_ref().map(|source| Arc::clone(&source.name))
     }
 }

@@ -1,4 +1,4 @@
-//! The environment variables, good values and bad.
+//! Environment variables with valid and invalid values.
 
 use jitlisten_tests::host::{self, Host, Preload};
 use jitlisten_tests::scenario::{self, Verdict};
@@ -10,35 +10,35 @@ fn chain(seconds: &str) -> Option<Host> {
     Some(integration::numba(VENV, "chain.py")?.argument(seconds))
 }
 
-/// The program does not notice, one line in the log does.
-fn is_one_line_in_the_log(variable: &str, value: &str, named: &str) {
+/// Asserts that a bad value changes nothing in the program and adds one line to the log.
+fn assert_logged_once(variable: &str, value: &str, log_part: &str) {
     let Some(host) = chain("0") else { return };
     let host = host.variable(variable, value);
     let ended = host::same_output(&host).well();
     assert!(ended.perf_map().named("gamma").next().is_some(), "the perf map suffers from {variable}={value}");
     let log = host.log();
     assert_eq!(log.lines().count(), 1, "{log}");
-    assert!(log.contains(variable) && log.contains(named), "{log}");
+    assert!(log.contains(variable) && log.contains(log_part), "{log}");
 }
 
 #[test]
 fn an_unknown_sink() {
-    is_one_line_in_the_log("JITLISTEN", "perfmap,nonsense", "nonsense");
+    assert_logged_once("JITLISTEN", "perfmap,nonsense", "nonsense");
 }
 
 #[test]
 fn only_an_unknown_sink() {
-    is_one_line_in_the_log("JITLISTEN", "nonsense", "nonsense");
+    assert_logged_once("JITLISTEN", "nonsense", "nonsense");
 }
 
 #[test]
 fn a_directory_that_is_not_there() {
-    is_one_line_in_the_log("JITLISTEN_DIR", "/nonexistent/directory", "/nonexistent/directory");
+    assert_logged_once("JITLISTEN_DIR", "/nonexistent/directory", "/nonexistent/directory");
 }
 
 #[test]
 fn an_unknown_word_for_frame_pointers() {
-    is_one_line_in_the_log("JITLISTEN_FRAME_POINTERS", "perhaps", "perhaps");
+    assert_logged_once("JITLISTEN_FRAME_POINTERS", "perhaps", "perhaps");
 }
 
 #[test]
@@ -104,19 +104,23 @@ fn untouched_code_is_named_and_not_changed() {
     assert!(checked.is_err(), "the code has unwind tables");
 }
 
-/// Without LLVM, llvmlite's functions are its own, too.
+/// If LLVM is switched off, functions that llvmlite compiles stay as llvmlite makes them, too.
 #[test]
 fn code_of_an_llvm_that_is_switched_off_is_not_changed() {
-    let keeps = |said: &str| machine_code::keeps_frame_pointer(&machine_code::from_hex(said.trim()));
+    let keeps_pointer = |hex_code: &str| machine_code::keeps_frame_pointer(&machine_code::from_hex(hex_code.trim()));
     for linker in ["rtdyld", "jitlink"] {
         let Some(host) = integration::numba(VENV, "orc.py") else { return };
         let host = host.argument("0").argument(linker);
         let changed = host.run(Preload::Library).well();
-        assert!(keeps(&changed.stderr), "{}", changed.stderr);
+        assert!(keeps_pointer(&changed.stderr), "{}", changed.stderr);
         let host = host.variable("JITLISTEN_LLVM", "off").variable("JITLISTEN_LOG", "info:log");
         let (stock, ended) = (host.run(Preload::Nothing).well(), host.run(Preload::Library).well());
         assert_eq!(stock.stdout, ended.stdout);
-        assert!(!keeps(&stock.stderr) && !keeps(&ended.stderr) && ended.map.is_none(), "{}", ended.stderr);
+        assert!(
+            !keeps_pointer(&stock.stderr) && !keeps_pointer(&ended.stderr) && ended.map.is_none(),
+            "{}",
+            ended.stderr
+        );
         assert!(!host.log().contains("frame pointers"), "{}", host.log());
     }
 }

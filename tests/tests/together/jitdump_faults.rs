@@ -1,5 +1,5 @@
-//! Places that cannot be written: the jitdump stops, says so once, counts it, leaves a valid prefix, and the program
-//! does not notice.
+//! Directories that cannot be written to: the jitdump stops, logs that once, counts it and leaves a valid prefix, and
+//! the program does not notice.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -11,33 +11,34 @@ use jitlisten_tests::jitdump_reader::{self, Jitdump};
 use jitlisten_tests::mount::Mount;
 use jitlisten_tests::{integration, paths, tool};
 
-const FUNCTIONS: u32 = 24;
+const FUNCTION_COUNT: u32 = 24;
 
 fn host() -> Option<Host> {
     let host = integration::numba("numba-0.68.1", "many_functions.py")?;
-    Some(host.argument(FUNCTIONS.to_string()).variable("JITLISTEN", "jitdump,perfmap"))
+    Some(host.argument(FUNCTION_COUNT.to_string()).variable("JITLISTEN", "jitdump,perfmap"))
 }
 
-/// The output is that of the stock process, the perf map goes on, and the log has one line of the jitdump.
+/// Asserts that the output is the stock process's, that the perf map continues, and that the log has one line about the
+/// jitdump.
 fn assert_stopped_once(host: &Host, ended: &Ended, reason: &str) {
     let stock = host.run(Preload::Nothing).well();
     assert_eq!((&ended.stdout, &ended.stderr), (&stock.stdout, &stock.stderr));
     let log = host.log();
-    let reported: Vec<&str> = log.lines().filter(|line| line.contains("jitdump")).collect();
-    assert_eq!(reported.len(), 1, "{log}");
-    assert!(reported[0].contains("the jitdump sink stops") && reported[0].contains(reason), "{log}");
-    let last = format!("function_{}", FUNCTIONS - 1);
-    assert!(ended.perf_map().named(&last).next().is_some(), "the perf map has nothing to do with it");
+    let log_lines: Vec<&str> = log.lines().filter(|line| line.contains("jitdump")).collect();
+    assert_eq!(log_lines.len(), 1, "{log}");
+    assert!(log_lines[0].contains("the jitdump sink stops") && log_lines[0].contains(reason), "{log}");
+    let last_function = format!("function_{}", FUNCTION_COUNT - 1);
+    assert!(ended.perf_map().named(&last_function).next().is_some(), "the perf map has nothing to do with it");
 }
 
-/// What is there is whole, and not everything.
-fn valid_prefix(directory: &Path) -> Jitdump {
-    let found = jitdump_reader::find(directory);
-    let [path] = &found[..] else { panic!("{found:?}") };
+/// Reads a jitdump that must be valid and incomplete.
+fn read_valid_prefix(directory: &Path) -> Jitdump {
+    let paths = jitdump_reader::find(directory);
+    let [path] = &paths[..] else { panic!("{paths:?}") };
     let dump = jitdump_reader::read(path);
     assert!(!dump.closed);
     assert!(dump.named("function_0").next().is_some());
-    assert!(dump.named(&format!("function_{}", FUNCTIONS - 1)).next().is_none());
+    assert!(dump.named(&format!("function_{}", FUNCTION_COUNT - 1)).next().is_none());
     dump
 }
 
@@ -47,7 +48,7 @@ fn a_full_disk() {
     let Some(disk) = Mount::tmpfs("size=16k") else { return };
     let host = host.variable("JITLISTEN_DIR", disk.path());
     let ended = host.run(Preload::Library).well();
-    let _ = valid_prefix(disk.path());
+    let _ = read_valid_prefix(disk.path());
     fs::remove_dir_all(jitdump_reader::find(disk.path())[0].parent().expect("a directory")).expect("removed");
     assert_stopped_once(&host, &ended, "No space left on device");
 }
@@ -105,10 +106,10 @@ fn a_limit_to_the_size_of_files() {
     let Some(shell) = tool::find("bash") else { return };
     let Some(python) = integration::python("numba-0.68.1") else { return };
     let host = Host::new(shell, "limited").argument("-c").argument("ulimit -f 12; exec \"$@\"").argument("bash");
-    let host = host.argument(python).argument(paths::host("many_functions.py")).argument(FUNCTIONS.to_string());
+    let host = host.argument(python).argument(paths::host("many_functions.py")).argument(FUNCTION_COUNT.to_string());
     let host = host.variable("JITLISTEN", "jitdump,perfmap");
     let ended = host.run(Preload::Library).well();
-    let _ = valid_prefix(&host.scratch("."));
+    let _ = read_valid_prefix(&host.scratch("."));
     assert_stopped_once(&host, &ended, "File too large");
 }
 
@@ -118,19 +119,19 @@ fn a_directory_that_is_removed() {
     let host = host.argument("waiting");
     let mut running = host.start(Preload::Library);
     running.wait_for_line("waiting");
-    let found = jitdump_reader::find(&host.scratch("."));
-    let directory = found[0].parent().expect("a directory");
+    let paths = jitdump_reader::find(&host.scratch("."));
+    let directory = paths[0].parent().expect("a directory");
     assert_eq!(fs::metadata(directory).expect("there").permissions().mode() & 0o777, 0o700);
     fs::remove_dir_all(directory).expect("removed");
     running.nod();
     let ended = running.end().well();
     let log = host.log();
-    let reported: Vec<&str> = log.lines().filter(|line| line.contains("jitdump")).collect();
-    assert!(reported.len() == 1 && reported[0].contains("the jitdump sink stops: write"), "{log}");
+    let log_lines: Vec<&str> = log.lines().filter(|line| line.contains("jitdump")).collect();
+    assert!(log_lines.len() == 1 && log_lines[0].contains("the jitdump sink stops: write"), "{log}");
     assert!(String::from_utf8_lossy(&ended.stdout).lines().count() == 2);
 }
 
-/// Everything that was finalized is in the file at that moment, not in a buffer that dies with the process.
+/// Every finalized function is in the file immediately, not in a buffer that dies with the process.
 #[test]
 fn a_process_that_is_killed() {
     let Some(host) = integration::numba("numba-0.68.1", "compiles_for_ever.py") else { return };
@@ -140,8 +141,8 @@ fn a_process_that_is_killed() {
     tool::signal(running.pid(), "KILL");
     let ended = running.end();
     assert_eq!(ended.status.signal(), Some(9));
-    let found = jitdump_reader::find(&host.scratch("."));
-    let [path] = &found[..] else { panic!("{found:?}") };
+    let paths = jitdump_reader::find(&host.scratch("."));
+    let [path] = &paths[..] else { panic!("{paths:?}") };
     let dump = jitdump_reader::read(path);
     assert!(!dump.closed);
     let compiled = String::from_utf8_lossy(&ended.stdout).lines().filter(|line| line.starts_with("compiled")).count();

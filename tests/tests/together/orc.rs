@@ -1,5 +1,6 @@
-//! llvmlite's ORC entry points. With JITLink llvmlite registers no debug object: its objects are detected on their way
-//! into the linker, through a vtable that only the file's symbols show (the wheels are built without RTTI).
+//! llvmlite's ORC entry points. With JITLink, llvmlite registers no debug object: the library detects its objects on
+//! their way into the linker, through a vtable that only the file's symbols reveal, because the wheels are built
+//! without RTTI.
 
 use jitlisten_tests::host::{self, Host, Preload};
 use jitlisten_tests::scenario::{self, Verdict};
@@ -11,30 +12,30 @@ fn host(venv: &str, linker: &str, seconds: &str) -> Option<Host> {
     Some(integration::numba(venv, "orc.py")?.argument(seconds).argument(linker))
 }
 
-/// Of gamma, whose first bytes the host prints.
+/// Returns true if `gamma`, whose first bytes the host prints, keeps a frame pointer.
 fn keeps_frame_pointer(stderr: &str) -> bool {
     machine_code::keeps_frame_pointer(&machine_code::from_hex(stderr.trim()))
 }
 
-fn has_frame_pointer(linker: &str) {
+fn check_frame_pointer(linker: &str) {
     for venv in VENVS {
         let Some(host) = host(venv, linker, "0") else { continue };
         let stock = host.run(Preload::Nothing).well();
         assert!(!keeps_frame_pointer(&stock.stderr), "stock code has a frame pointer already: this proves nothing");
-        let ours = host.run(Preload::Library).well();
-        assert!(keeps_frame_pointer(&ours.stderr), "{venv}: no frame pointer: {}", ours.stderr);
-        assert_eq!(stock.stdout, ours.stdout);
+        let preloaded = host.run(Preload::Library).well();
+        assert!(keeps_frame_pointer(&preloaded.stderr), "{venv}: no frame pointer: {}", preloaded.stderr);
+        assert_eq!(stock.stdout, preloaded.stdout);
     }
 }
 
 #[test]
 fn rtdyld_code_gets_a_frame_pointer() {
-    has_frame_pointer("rtdyld");
+    check_frame_pointer("rtdyld");
 }
 
 #[test]
 fn jitlink_code_gets_a_frame_pointer() {
-    has_frame_pointer("jitlink");
+    check_frame_pointer("jitlink");
 }
 
 /// With JITLink, LLVM's GDB JIT list stays empty.
@@ -53,7 +54,7 @@ fn gdb_names_jitlink_code_and_its_callers() {
     }
 }
 
-/// GHC's calling convention passes an argument there, on x86-64.
+/// GHC's calling convention passes an argument in the frame pointer's register on x86-64.
 #[test]
 fn what_needs_the_register_of_the_frame_pointer_has_it() {
     for venv in VENVS {
@@ -67,15 +68,15 @@ fn what_needs_the_register_of_the_frame_pointer_has_it() {
 
 #[test]
 fn rtdyld_code_is_named_and_complete() {
-    is_named_and_complete("rtdyld");
+    check_names_and_stacks("rtdyld");
 }
 
 #[test]
 fn jitlink_code_is_named_and_complete() {
-    is_named_and_complete("jitlink");
+    check_names_and_stacks("jitlink");
 }
 
-fn is_named_and_complete(linker: &str) {
+fn check_names_and_stacks(linker: &str) {
     for venv in VENVS {
         let (Some(()), Some(host)) = (perf::is_here(), host(venv, linker, "2")) else { continue };
         let recording = perf::record(&host, Preload::Library);

@@ -25,26 +25,27 @@ fn deleted_functions_leave_no_wrong_name() {
     }
 }
 
-/// perf reads the map when it reports, and a map has no times: what ran where another function lies now has that one's
-/// name. It must never be the other way round. (The addresses of 4,096 freed ranges are kept from being used again, so
-/// the host has to compile more; a jitdump has times, and `jitdump_perf.rs` shows that there both are named.)
+/// perf reads the map when it reports, and a map has no times: samples of freed code get the name of the function that
+/// is at their address now. The reverse must never happen. The library keeps the addresses of 4,096 freed ranges from
+/// being reused, so the host has to compile more. A jitdump has times; `jitdump_perf.rs` shows that perf names both
+/// functions with it.
 #[test]
 fn a_used_address_has_the_name_of_the_last_function() {
     let (Some(()), Some(host)) = (perf::is_here(), safety_host::scenario(&["recycles", "0.5"])) else { return };
     let recording = perf::record(&host.variable("JITLISTEN", "perfmap"), Preload::Library);
-    let said = String::from_utf8_lossy(&recording.stdout).into_owned();
-    let others =
-        said.strip_prefix("the same address after ").and_then(|rest| rest.split(' ').next()?.parse::<u32>().ok());
-    assert!(others.is_some_and(|others| others >= 4096), "{said}");
+    let output = String::from_utf8_lossy(&recording.stdout).into_owned();
+    let functions_between =
+        output.strip_prefix("the same address after ").and_then(|rest| rest.split(' ').next()?.parse::<u32>().ok());
+    assert!(functions_between.is_some_and(|functions_between| functions_between >= 4096), "{output}");
     let map = recording.map.as_deref().map(String::from_utf8_lossy).expect("a map");
     assert!(!map.contains("summer"), "the line of the first function");
-    let leaves = |name| {
+    let count_leaves = |name| {
         recording
             .samples
             .iter()
             .filter(|sample| sample.frames.first().and_then(|frame| frame.symbol.as_deref()) == Some(name))
             .count()
     };
-    let (summer, winter) = (leaves("summer"), leaves("winter"));
+    let (summer, winter) = (count_leaves("summer"), count_leaves("winter"));
     assert!(summer == 0 && winter >= 500, "{summer} samples of the first, {winter} of the last, of a second's");
 }

@@ -1,4 +1,4 @@
-//! Many threads: compiling at once, and running one kernel side by side.
+//! Many threads that compile at the same time, or run one kernel.
 
 use std::collections::BTreeSet;
 
@@ -34,11 +34,12 @@ fn prange_on_four_threads() {
         let recording = perf::record(&host, Preload::Library);
         let verdict = Verdict::of(&recording.samples, "workqueue");
         verdict.is_named();
-        // Numba calls the kernel something like `__numba_parfor_gufunc_0x7f3a...`; without debug info that it is a
-        // prange's is all there is to know.
+        // Numba gives the kernel a name like `__numba_parfor_gufunc_0x7f3a...`. Without debug information, that name
+        // only shows that it is a prange kernel.
         let (hottest, _) = verdict.leaves.iter().max_by_key(|(_, count)| **count).expect("there are samples");
-        let placed = hottest.as_deref().is_some_and(|name| name.contains("prange") || name.contains("parallel.py"));
-        assert!(placed, "the kernel cannot be distinguished:\n{verdict}");
+        let is_identified =
+            hottest.as_deref().is_some_and(|name| name.contains("prange") || name.contains("parallel.py"));
+        assert!(is_identified, "the kernel cannot be distinguished:\n{verdict}");
         let threads: BTreeSet<u32> = recording
             .samples
             .iter()

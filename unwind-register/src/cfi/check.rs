@@ -1,14 +1,14 @@
-//! Every FDE is decoded once by gimli before an in-process unwinder may see it.
+//! Validation of encoded FDEs: gimli decodes every FDE before an in-process unwinder may read it.
 //!
-//! libunwind follows what it reads (an expression's length, an offset from a register) with plain loads, often inside a
-//! signal handler of the host. Rules that do not decode would take the host down, so they never get there.
-//! `DW_CFA_set_loc` is refused too: its operand is encoded like the FDE's pointers, and we changed that encoding. LLVM
-//! and GCC do not write it.
+//! libunwind follows what it reads (the length of an expression, an offset from a register) with plain loads, often
+//! inside a signal handler of the host. Rules that do not decode could crash the host, so they are never registered.
+//! `DW_CFA_set_loc` is rejected, too: its operand has the pointer encoding of the FDE, which our copy changes. LLVM and
+//! GCC do not emit it.
 
 use gimli::{BaseAddresses, CallFrameInstruction, EhFrame, LittleEndian, UnwindSection, Vendor};
 
-/// Whether the FDE at `offset` of `bytes` (as `encode` wrote them) decodes to its end.
-pub(super) fn decodes(bytes: &[u8], offset: usize) -> Result<(), gimli::Error> {
+/// Succeeds if the FDE at `offset` of `bytes` (in the format of `encode`) decodes completely.
+pub(super) fn check_fde(bytes: &[u8], offset: usize) -> Result<(), gimli::Error> {
     let mut section = EhFrame::new(bytes, LittleEndian);
     section.set_address_size(8);
     if cfg!(target_arch = "aarch64") {

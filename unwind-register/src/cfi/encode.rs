@@ -1,4 +1,5 @@
-//! Our own copy of the rules: absolute pointers, one CIE per group that uses it, a terminator behind each group.
+//! Encoder of our own copy of the rules: absolute pointers, one CIE per group that uses it, a terminator after each
+//! group.
 //!
 //! ```text
 //!   CIE  u32 length, u32 0, 1, "zPLRSB\0" (as needed), alignments, return column, augmentation data, instructions
@@ -13,64 +14,64 @@ use std::ops::Range;
 use super::check;
 use super::parse::{Cie, Fde};
 
-/// FDEs that are registered with libgcc together: `libgcc` wants a section, and sections whose functions do not
+/// FDEs that are registered together. libgcc takes whole sections, and the functions of different sections must not
 /// interleave.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Group {
-    /// Offset of the group in the encoded bytes; a group ends with a terminator.
+    /// Offset of the group in the encoded bytes. The group ends with a terminator.
     pub(crate) offset: usize,
-    /// The label its FDEs were given.
+    /// Label shared by its FDEs.
     pub(crate) label: u32,
 }
 
-/// The bytes, ready to be copied to where unwinders may read them (any place that is a multiple of 8).
+/// Encoded entries, ready to be copied to an address that is a multiple of 8.
 #[derive(Debug)]
 pub(crate) struct Encoded {
     pub(crate) bytes: Vec<u8>,
     pub(crate) groups: Vec<Group>,
-    /// Functions left out, because their instructions do not decode.
+    /// Functions that were rejected, because their instructions do not decode.
     pub(crate) refused: Vec<(u64, u64)>,
 }
 
-/// Encodes `fdes`, which come sorted; neighbours with the same label form one group.
+/// Encodes sorted FDEs with their labels. Neighbours with the same label form one group.
 pub(crate) fn encode(cies: &[Cie<'_>], fdes: &[(Fde<'_>, u32)]) -> Encoded {
     let mut out = Encoded { bytes: Vec::new(), groups: Vec::new(), refused: Vec::new() };
-    for run in fdes.chunk_by(|a, b| a.1 == b.1) {
-        let group = out.bytes.len();
-        let mut places = vec![None; cies.len()];
-        for (fde, _) in run {
-            let rollback = out.bytes.len();
-            let cie = *places[fde.cie].get_or_insert_with(|| encode_cie(&mut out.bytes, &cies[fde.cie]));
-            let at = encode_fde(&mut out.bytes, cie, &cies[fde.cie], fde);
-            if check::decodes(&out.bytes[group..], at - group).is_err() {
-                out.bytes.truncate(rollback);
-                if cie == rollback {
-                    places[fde.cie] = None;
+    for labelled_fdes in fdes.chunk_by(|a, b| a.1 == b.1) {
+        let group_start = out.bytes.len();
+        let mut cie_offsets = vec![None; cies.len()];
+        for (fde, _) in labelled_fdes {
+            let previous_length = out.bytes.len();
+            let cie_offset = *cie_offsets[fde.cie].get_or_insert_with(|| encode_cie(&mut out.bytes, &cies[fde.cie]));
+            let fde_offset = encode_fde(&mut out.bytes, cie_offset, &cies[fde.cie], fde);
+            if check::check_fde(&out.bytes[group_start..], fde_offset - group_start).is_err() {
+                out.bytes.truncate(previous_length);
+                if cie_offset == previous_length {
+                    cie_offsets[fde.cie] = None;
                 }
                 out.refused.push((fde.start, fde.end));
             }
         }
-        if out.bytes.len() > group {
+        if out.bytes.len() > group_start {
             out.bytes.extend([0; 8]); // the terminator, and padding to 8
-            out.groups.push(Group { offset: group, label: run[0].1 });
+            out.groups.push(Group { offset: group_start, label: labelled_fdes[0].1 });
         }
     }
     out
 }
 
 fn encode_cie(out: &mut Vec<u8>, cie: &Cie<'_>) -> usize {
-    let at = begin(out, 0);
+    let start = begin_entry(out, 0);
     out.push(1); // version
     let letters = [(true, b'z'), (cie.personality != 0, b'P'), (cie.lsda, b'L'), (true, b'R')];
     let flags = [(cie.signal_frame, b'S'), (cie.b_key, b'B'), (true, 0)];
-    out.extend(letters.iter().chain(&flags).filter(|(wanted, _)| *wanted).map(|(_, letter)| letter));
+    out.extend(letters.iter().chain(&flags).filter(|(is_present, _)| *is_present).map(|(_, letter)| letter));
     uleb128(out, cie.code_alignment);
     sleb128(out, cie.data_alignment);
-    out.push(cie.return_column as u8); // one byte in version 1; no machine has a return column above 255
+    out.push(cie.return_column as u8); // one byte in version 1; no supported architecture has a return column above 255
     let size = if cie.personality != 0 { 9 } else { 0 } + usize::from(cie.lsda) + 1;
     uleb128(out, size as u64);
     if cie.personality != 0 {
-        out.push(0); // DW_EH_PE_absptr, as all pointers here
+        out.push(0); // DW_EH_PE_absptr, like all pointers in this encoding
         out.extend(cie.personality.to_le_bytes());
     }
     if cie.lsda {
@@ -78,13 +79,13 @@ fn encode_cie(out: &mut Vec<u8>, cie: &Cie<'_>) -> usize {
     }
     out.push(0);
     out.extend_from_slice(cie.instructions);
-    end(out, at);
-    at
+    end_entry(out, start);
+    start
 }
 
 fn encode_fde(out: &mut Vec<u8>, cie_at: usize, cie: &Cie<'_>, fde: &Fde<'_>) -> usize {
     let distance = out.len() + 4 - cie_at;
-    let at = begin(out, distance as u32);
+    let start = begin_entry(out, distance as u32);
     out.extend(fde.start.to_le_bytes());
     out.extend((fde.end - fde.start).to_le_bytes());
     if cie.lsda {
@@ -94,22 +95,23 @@ fn encode_fde(out: &mut Vec<u8>, cie_at: usize, cie: &Cie<'_>, fde: &Fde<'_>) ->
         out.push(0);
     }
     out.extend_from_slice(fde.instructions);
-    end(out, at);
-    at
+    end_entry(out, start);
+    start
 }
 
-fn begin(out: &mut Vec<u8>, id: u32) -> usize {
-    let at = out.len();
+/// Starts an entry with a placeholder for its length; returns its offset.
+fn begin_entry(out: &mut Vec<u8>, id: u32) -> usize {
+    let start = out.len();
     out.extend([0; 4]);
     out.extend(id.to_le_bytes());
-    at
+    start
 }
 
-/// Pads with `DW_CFA_nop` (0) and writes the length.
-fn end(out: &mut Vec<u8>, at: usize) {
+/// Pads the entry with `DW_CFA_nop` (0) and writes its length.
+fn end_entry(out: &mut Vec<u8>, start: usize) {
     out.resize(out.len().next_multiple_of(8), 0);
-    let length = (out.len() - at - 4) as u32;
-    out[at..at + 4].copy_from_slice(&length.to_le_bytes());
+    let length = (out.len() - start - 4) as u32;
+    out[start..start + 4].copy_from_slice(&length.to_le_bytes());
 }
 
 fn uleb128(out: &mut Vec<u8>, mut value: u64) {
@@ -128,18 +130,20 @@ fn sleb128(out: &mut Vec<u8>, mut value: i64) {
     out.push(value as u8 & 0x7f);
 }
 
-/// The FDEs in bytes that [`encode`] wrote: the offset of each, and its function.
+/// Iterates over the FDEs in bytes written by [`encode`]: offset of the FDE, address range of the function.
 pub(crate) fn entries(bytes: &[u8]) -> impl Iterator<Item = (usize, Range<u64>)> + '_ {
-    let word = |at: usize| bytes.get(at..at + 8).map(|w| u64::from_le_bytes(w.try_into().unwrap_or_default()));
-    let mut at = 0;
+    let read_word = |position: usize| {
+        bytes.get(position..position + 8).map(|bytes| u64::from_le_bytes(bytes.try_into().unwrap_or_default()))
+    };
+    let mut position = 0;
     std::iter::from_fn(move || {
         loop {
-            let head = word(at)?;
-            let (offset, length, id) = (at, head as u32 as usize, head >> 32);
-            at += if length == 0 { 8 } else { 4 + length };
+            let header = read_word(position)?;
+            let (offset, length, id) = (position, header as u32 as usize, header >> 32);
+            position += if length == 0 { 8 } else { 4 + length };
             if id != 0 {
-                let start = word(offset + 8)?;
-                return Some((offset, start..start + word(offset + 16)?));
+                let start = read_word(offset + 8)?;
+                return Some((offset, start..start + read_word(offset + 16)?));
             }
         }
     })

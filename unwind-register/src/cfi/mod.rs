@@ -1,4 +1,4 @@
-//! Call frame information on bytes: parse the JIT's `.eh_frame`, write our own copy of it.
+//! Call frame information as bytes: parser for the JIT's `.eh_frame`, encoder for our own copy.
 //!
 //! ```text
 //!   the JIT's section (foreign memory)            our copy (never unmapped)
@@ -10,12 +10,12 @@
 //!  +---------------------------------+           +------------------------------------+
 //! ```
 //!
-//! Why a copy: an unwinder on another thread, or in a signal handler, may hold a pointer to an FDE at any moment, and a
-//! JIT frees its `.eh_frame` when it frees the code. And why absolute pointers: the copy may be further than 2 GiB from
-//! the code, and the search for "does this FDE cover the address?" is then right wherever the FDE lies.
+//! Unwinders get a copy for two reasons. First, an unwinder on another thread or in a signal handler may hold a pointer
+//! to an FDE at any moment, but a JIT frees its `.eh_frame` together with the code. Second, the copy has absolute
+//! pointers, because it may be more than 2 GiB away from the code; the range check of an FDE then works at any address.
 //!
-//! Formats: Linux Standard Base Core 5.0, chapter 10.6 ("Exception Frames"); DWARF 5, section 6.4 and 7.24; the pointer
-//! encodings are LSB Core 5.0, chapter 10.5. See the bytes with `readelf --debug-dump=frames FILE`.
+//! Formats: Linux Standard Base Core 5.0, section 10.5 (pointer encodings) and 10.6 ("Exception Frames"); DWARF 5,
+//! sections 6.4 and 7.24. Dump the entries of a file with `readelf --debug-dump=frames FILE`.
 
 #![forbid(unsafe_code)]
 

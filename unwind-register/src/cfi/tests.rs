@@ -1,5 +1,4 @@
-//! Our parser and encoder, checked with gimli: on the `.eh_frame` of this very test program, and on bytes that are
-//! broken.
+//! Tests of the parser and the encoder against gimli: on the `.eh_frame` of this test program, and on malformed bytes.
 
 use super::{Cie, Fde, encode, entries, parse};
 use crate::error::Error;
@@ -8,24 +7,27 @@ use object::{Object, ObjectSection};
 
 type FrameEntry<'a> = gimli::FrameDescriptionEntry<gimli::EndianSlice<'a, LittleEndian>>;
 
-/// What an indirect pointer at `address` is said to hold.
-fn slot(address: u64) -> u64 {
+/// Simulates the word that an indirect pointer leads to.
+fn read_slot(address: u64) -> u64 {
     address.wrapping_mul(3)
 }
 
-fn value(pointer: Option<Pointer>) -> u64 {
+fn resolve(pointer: Option<Pointer>) -> u64 {
     match pointer {
         None => 0,
         Some(Pointer::Direct(address)) => address,
-        Some(Pointer::Indirect(address)) => slot(address),
+        Some(Pointer::Indirect(address)) => read_slot(address),
     }
 }
 
-/// All FDEs with an address, by gimli.
-fn by_gimli<'a>(section: &EhFrame<gimli::EndianSlice<'a, LittleEndian>>, bases: &BaseAddresses) -> Vec<FrameEntry<'a>> {
+/// Uses gimli to parse all FDEs that have an address.
+fn parse_with_gimli<'a>(
+    section: &EhFrame<gimli::EndianSlice<'a, LittleEndian>>,
+    bases: &BaseAddresses,
+) -> Vec<FrameEntry<'a>> {
     let mut fdes = Vec::new();
-    let mut all = section.entries(bases);
-    while let Some(entry) = all.next().expect("a good section") {
+    let mut entries = section.entries(bases);
+    while let Some(entry) = entries.next().expect("a good section") {
         if let CieOrFde::Fde(partial) = entry {
             let fde = partial.parse(EhFrame::cie_from_offset).expect("a good FDE");
             if fde.initial_address() != 0 && fde.len() != 0 {
@@ -36,7 +38,7 @@ fn by_gimli<'a>(section: &EhFrame<gimli::EndianSlice<'a, LittleEndian>>, bases: 
     fdes
 }
 
-/// The rules at every change of them, as text.
+/// Formats the unwind rows of an FDE as text.
 fn rows(
     section: &EhFrame<gimli::EndianSlice<'_, LittleEndian>>,
     bases: &BaseAddresses,
@@ -47,7 +49,7 @@ fn rows(
     let mut text = String::new();
     while let Some(row) = table.next_row().expect("a row") {
         let registers: Vec<_> = row.registers().map(|(register, rule)| format!("{register:?}{rule:?}")).collect();
-        // Expressions are named by their place in the section, which differs: leave the number out.
+        // The offset of an expression in the section differs between the copies: leave it out.
         let cfa = format!("{:?}", row.cfa());
         let cfa = cfa.split("offset: UnitOffset").next().unwrap_or_default().to_owned();
         text += &format!(
@@ -69,89 +71,92 @@ fn this_program_read_and_written_means_the_same() {
     let file = object::File::parse(&*file).expect("an ELF file");
     let section = file.section_by_name(".eh_frame").expect("Rust programs have one");
     let (bytes, address) = (section.data().expect("data"), section.address());
-    let (cies, fdes) = parse(bytes, address, &|at| Some(slot(at))).expect("a good section");
+    let (cies, fdes) = parse(bytes, address, &|address| Some(read_slot(address))).expect("a good section");
 
     let bases = BaseAddresses::default().set_eh_frame(address);
     let original = EhFrame::new(bytes, LittleEndian);
-    let expected = by_gimli(&original, &bases);
+    let expected = parse_with_gimli(&original, &bases);
     assert!(expected.len() > 500 && fdes.len() == expected.len(), "{} {}", fdes.len(), expected.len());
-    for (fde, other) in fdes.iter().zip(&expected) {
+    for (fde, gimli_fde) in fdes.iter().zip(&expected) {
         let cie = &cies[fde.cie];
-        assert_eq!((fde.start, fde.end), (other.initial_address(), other.end_address()));
-        assert_eq!((cie.personality, fde.lsda), (value(other.personality()), value(other.lsda())));
+        assert_eq!((fde.start, fde.end), (gimli_fde.initial_address(), gimli_fde.end_address()));
+        assert_eq!((cie.personality, fde.lsda), (resolve(gimli_fde.personality()), resolve(gimli_fde.lsda())));
     }
 
     let labelled: Vec<(Fde<'_>, u32)> = fdes.iter().enumerate().map(|(i, fde)| (fde.clone(), i as u32 / 100)).collect();
     let encoded = encode(&cies, &labelled);
     assert_eq!((encoded.refused.len(), encoded.groups.len()), (0, labelled.len().div_ceil(100)));
-    let at: Vec<_> = entries(&encoded.bytes).collect();
-    assert!(at.iter().map(|(_, range)| range.clone()).eq(fdes.iter().map(|fde| fde.start..fde.end)));
+    let encoded_entries: Vec<_> = entries(&encoded.bytes).collect();
+    assert!(encoded_entries.iter().map(|(_, range)| range.clone()).eq(fdes.iter().map(|fde| fde.start..fde.end)));
     let copy = EhFrame::new(&encoded.bytes, LittleEndian);
-    let plain = BaseAddresses::default().set_eh_frame(0);
-    for ((offset, _), other) in at.iter().zip(&expected) {
+    let copy_bases = BaseAddresses::default().set_eh_frame(0);
+    for ((offset, _), gimli_fde) in encoded_entries.iter().zip(&expected) {
         let fde =
-            copy.fde_from_offset(&plain, gimli::EhFrameOffset(*offset), EhFrame::cie_from_offset).expect("an FDE");
-        assert_eq!((value(fde.personality()), value(fde.lsda())), (value(other.personality()), value(other.lsda())));
-        assert_eq!(rows(&copy, &plain, &fde), rows(&original, &bases, other), "{:#x}", fde.initial_address());
+            copy.fde_from_offset(&copy_bases, gimli::EhFrameOffset(*offset), EhFrame::cie_from_offset).expect("an FDE");
+        assert_eq!(
+            (resolve(fde.personality()), resolve(fde.lsda())),
+            (resolve(gimli_fde.personality()), resolve(gimli_fde.lsda()))
+        );
+        assert_eq!(rows(&copy, &copy_bases, &fde), rows(&original, &bases, gimli_fde), "{:#x}", fde.initial_address());
     }
 }
 
-/// A CIE with the augmentation `zR` and pointers of `encoding`, and one FDE with the body given.
-fn section(encoding: u8, fde: &[u8]) -> Vec<u8> {
+/// Encodes a CIE with augmentation `zR` and the given pointer encoding, and one FDE with the given body.
+fn section(encoding: u8, fde_body: &[u8]) -> Vec<u8> {
     let mut bytes = vec![16, 0, 0, 0, 0, 0, 0, 0, 1, b'z', b'R', 0, 1, 0x78, 16, 1, encoding, 0, 0, 0];
-    bytes.extend((fde.len() as u32 + 4).to_le_bytes());
+    bytes.extend((fde_body.len() as u32 + 4).to_le_bytes());
     bytes.extend(24u32.to_le_bytes());
-    bytes.extend(fde);
+    bytes.extend(fde_body);
     bytes
 }
 
-fn only(bytes: &[u8], address: u64) -> Result<Vec<(u64, u64)>, Error> {
+fn parse_ranges(bytes: &[u8], address: u64) -> Result<Vec<(u64, u64)>, Error> {
     parse(bytes, address, &|_| None).map(|(_, fdes)| fdes.iter().map(|fde| (fde.start, fde.end)).collect())
 }
 
 #[test]
 fn pointers_of_every_width() {
     let pcrel4 = section(0x1b, &[0, 1, 0, 0, 0x20, 0, 0, 0, 0]);
-    assert_eq!(only(&pcrel4, 0x1000), Ok(vec![(0x1000 + 28 + 0x100, 0x1000 + 28 + 0x120)]));
+    assert_eq!(parse_ranges(&pcrel4, 0x1000), Ok(vec![(0x1000 + 28 + 0x100, 0x1000 + 28 + 0x120)]));
     let udata2 = section(0x02, &[0, 1, 0x20, 0, 0]);
-    assert_eq!(only(&udata2, 0), Ok(vec![(0x100, 0x120)]));
-    assert_eq!(only(&section(0x33, &[1; 9]), 0), Err(Error::PointerEncoding { offset: 20, encoding: 0x33 }));
+    assert_eq!(parse_ranges(&udata2, 0), Ok(vec![(0x100, 0x120)]));
+    assert_eq!(parse_ranges(&section(0x33, &[1; 9]), 0), Err(Error::PointerEncoding { offset: 20, encoding: 0x33 }));
 }
 
 #[test]
 fn broken_bytes_are_errors_and_nothing_worse() {
-    let good = section(0x1b, &[0, 1, 0, 0, 0x20, 0, 0, 0, 0]);
-    for end in 0..good.len() {
-        let _ = only(&good[..end], 0x1000);
+    let valid = section(0x1b, &[0, 1, 0, 0, 0x20, 0, 0, 0, 0]);
+    for end in 0..valid.len() {
+        let _ = parse_ranges(&valid[..end], 0x1000);
     }
-    for at in 0..good.len() {
+    for offset in 0..valid.len() {
         for byte in [0, 1, 0x7f, 0x80, 0xff] {
-            let mut broken = good.clone();
-            broken[at] = byte;
-            let _ = only(&broken, 0x1000);
+            let mut malformed = valid.clone();
+            malformed[offset] = byte;
+            let _ = parse_ranges(&malformed, 0x1000);
         }
     }
-    assert_eq!(only(&good[..good.len() - 1], 0), Err(Error::Truncated { offset: 20 }));
-    let mut other = good.clone();
-    other[24] = 23; // points one byte into the CIE
-    assert!(only(&other, 0).is_err());
-    other = good.clone();
-    other[8] = 2;
-    assert_eq!(only(&other, 0), Err(Error::CieVersion { offset: 0, version: 2 }));
-    other = good;
-    other[10] = b'X';
-    assert_eq!(only(&other, 0), Err(Error::Augmentation { offset: 0, letter: b'X' }));
+    assert_eq!(parse_ranges(&valid[..valid.len() - 1], 0), Err(Error::Truncated { offset: 20 }));
+    let mut modified = valid.clone();
+    modified[24] = 23; // points one byte into the CIE
+    assert!(parse_ranges(&modified, 0).is_err());
+    modified = valid.clone();
+    modified[8] = 2;
+    assert_eq!(parse_ranges(&modified, 0), Err(Error::CieVersion { offset: 0, version: 2 }));
+    modified = valid;
+    modified[10] = b'X';
+    assert_eq!(parse_ranges(&modified, 0), Err(Error::Augmentation { offset: 0, letter: b'X' }));
 }
 
 #[test]
 fn dead_stripped_functions_are_left_out() {
-    assert_eq!(only(&section(0x03, &[0, 0, 0, 0, 0x20, 0, 0, 0, 0]), 0), Ok(vec![]));
-    assert_eq!(only(&section(0x03, &[4, 0, 0, 0, 0, 0, 0, 0, 0]), 0), Ok(vec![]));
+    assert_eq!(parse_ranges(&section(0x03, &[0, 0, 0, 0, 0x20, 0, 0, 0, 0]), 0), Ok(vec![]));
+    assert_eq!(parse_ranges(&section(0x03, &[4, 0, 0, 0, 0, 0, 0, 0, 0]), 0), Ok(vec![]));
 }
 
 #[test]
 fn instructions_that_do_not_decode_are_refused() {
-    let cie = Cie::made(1, -8, 16, &[0x0c, 7, 8]);
+    let cie = Cie::synthesized(1, -8, 16, &[0x0c, 7, 8]);
     let fde = |start: u64, instructions| Fde { cie: 0, start, end: start + 16, lsda: 0, instructions };
     let set_loc: &[u8] = &[0x01, 0, 0, 0, 0, 0, 0, 0, 0];
     let fdes = [(fde(16, &[0x3e]), 1), (fde(32, &[0x0e, 16]), 1), (fde(48, set_loc), 1), (fde(64, &[0x3f]), 2)];
@@ -162,10 +167,10 @@ fn instructions_that_do_not_decode_are_refused() {
     assert_eq!(encoded.groups.len(), 1, "a group without an FDE is not written");
 }
 
-/// Rules for three functions of AArch64, of which the first saves a register in front of its frame record.
+/// Rules of three AArch64 functions; the first saves a register below its frame record.
 #[test]
 fn rules_of_aarch64_are_kept() {
-    let cies = [Cie::made(4, -8, 30, &[0x0c, 31, 0])];
+    let cies = [Cie::synthesized(4, -8, 30, &[0x0c, 31, 0])];
     let gamma: &[u8] =
         &[0x41, 0x0c, 0x1f, 0x30, 0x43, 0x9d, 4, 0x9e, 3, 0x43, 0x0c, 0x1d, 0x20, 0x4b, 0x0c, 0x1f, 0x30, 0xdd, 0xde];
     let beta: &[u8] =
@@ -175,6 +180,6 @@ fn rules_of_aarch64_are_kept() {
     let encoded = encode(&cies, &fdes);
     assert_eq!(encoded.refused, []);
     assert_eq!(entries(&encoded.bytes).count(), 3);
-    let (_, read) = parse(&encoded.bytes, 0, &|_| None).expect("readable");
-    assert_eq!(read.len(), 3);
+    let (_, decoded) = parse(&encoded.bytes, 0, &|_| None).expect("readable");
+    assert_eq!(decoded.len(), 3);
 }

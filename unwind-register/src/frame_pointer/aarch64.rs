@@ -1,5 +1,5 @@
-//! aarch64: the frame record `{ x29, x30 }`, in the ways LLVM and GCC make it; the one reader of such prologues, here
-//! and in jitlisten's `cfi`.
+//! aarch64 prologues: the frame record `{ x29, x30 }`, as LLVM and GCC set it up. jitlisten's `cfi` uses this decoder,
+//! too.
 //!
 //! ```text
 //!   d503245f          bti c                        (optional)
@@ -9,7 +9,7 @@
 //!   910003fd          mov x29, sp                                 ->  CFA = x29 + N
 //! or, for larger frames:
 //!   d1....ff          sub sp, sp, F                               ->  CFA = sp + F
-//!   a9..7bfd          stp x29, x30, [sp, M]                       ->  x29 at CFA - F + M, x30 behind it
+//!   a9..7bfd          stp x29, x30, [sp, M]                       ->  x29 at CFA - F + M, x30 right after it
 //!   91....fd          add x29, sp, M                              ->  CFA = x29 + F - M
 //! ```
 //! Encodings: Arm Architecture Reference Manual, C6.2 (STP pre-index and signed offset, ADD and SUB immediate);
@@ -17,11 +17,11 @@
 
 use super::{advance, uleb128};
 
-/// The return address's column: x30.
-pub(super) const RETURN: u64 = 30;
+/// DWARF column of the return address: x30.
+pub(super) const RETURN_COLUMN: u64 = 30;
 
 /// `DW_CFA_def_cfa sp, 0`.
-pub(super) const AT_ENTRY: &[u8] = &[0x0c, 31, 0];
+pub(super) const ENTRY_RULES: &[u8] = &[0x0c, 31, 0];
 
 /// `DW_CFA_AARCH64_negate_ra_state`.
 const NEGATE_RA_STATE: u8 = 0x2d;
@@ -29,26 +29,26 @@ const DW_CFA_DEF_CFA: u8 = 0x0c;
 const DW_CFA_DEF_CFA_OFFSET: u8 = 0x0e;
 const DW_CFA_OFFSET: u8 = 0x80;
 
-/// The call frame instructions, or `None` where the function does not start so.
+/// Returns the call frame instructions, or `None` if the function does not start with such a prologue.
 pub(super) fn rules(code: &[u8]) -> Option<Vec<u8>> {
     let Prologue { end, frame } = prologue(code)?;
     let mut out = Vec::with_capacity(24);
-    let (mut registered, mut depth) = (0, 0_i64);
+    let (mut covered_instructions, mut depth) = (0, 0_i64);
     for (offset, word) in words(code).take_while(|(offset, _)| *offset < end) {
         let mut rule = Vec::new();
         match word {
             Word::Sign => rule.push(NEGATE_RA_STATE),
-            Word::MoveSp(by) | Word::SaveFrame { moved: by, .. } if by != 0 => {
-                depth = depth.checked_sub(by)?;
+            Word::MoveSp(delta) | Word::SaveFrame { moved: delta, .. } if delta != 0 => {
+                depth = depth.checked_sub(delta)?;
                 rule.push(DW_CFA_DEF_CFA_OFFSET);
                 uleb128(&mut rule, u64::try_from(depth).ok()?);
             }
             _ => {}
         }
         match word {
-            Word::SaveFrame { at, .. } => {
-                // In units of -8.
-                let slots = u64::try_from(depth.checked_sub(at)?).ok().filter(|slot| slot % 8 == 0)? / 8;
+            Word::SaveFrame { at: frame_offset, .. } => {
+                // The operand of DW_CFA_offset is in units of -8 bytes.
+                let slots = u64::try_from(depth.checked_sub(frame_offset)?).ok().filter(|slot| slot % 8 == 0)? / 8;
                 rule.push(DW_CFA_OFFSET | 29);
                 uleb128(&mut rule, slots);
                 rule.push(DW_CFA_OFFSET | 30);
@@ -61,31 +61,31 @@ pub(super) fn rules(code: &[u8]) -> Option<Vec<u8>> {
             _ => {}
         }
         if !rule.is_empty() {
-            advance(&mut out, offset / 4 + 1 - registered);
-            registered = offset / 4 + 1;
+            advance(&mut out, offset / 4 + 1 - covered_instructions);
+            covered_instructions = offset / 4 + 1;
             out.extend(rule);
         }
     }
     Some(out)
 }
 
-/// The instructions that matter here.
+/// Classes of instructions that matter for prologues and epilogues.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Word {
     /// `sp += n`: `add`/`sub sp, sp, #n`, and the write-back of a store or load at `sp`.
     MoveSp(i64),
-    /// `stp x29, x30, [sp, #at]`; `moved` is what a pre-index adds to `sp` first.
+    /// `stp x29, x30, [sp, #at]`; a pre-index first adds `moved` to `sp`.
     SaveFrame {
-        /// In bytes.
+        /// Offset from `sp` in bytes.
         at: i64,
-        /// In bytes.
+        /// Change of `sp` in bytes.
         moved: i64,
     },
-    /// `ldp x29, x30, [sp, #at]`; `moved` is what a post-index adds to `sp` then.
+    /// `ldp x29, x30, [sp, #at]`; a post-index then adds `moved` to `sp`.
     RestoreFrame {
-        /// In bytes.
+        /// Offset from `sp` in bytes.
         at: i64,
-        /// In bytes.
+        /// Change of `sp` in bytes.
         moved: i64,
     },
     /// `add x29, sp, #n`, `mov x29, sp`
@@ -94,13 +94,13 @@ pub enum Word {
     SpFromFrame(i64),
     /// `paciasp`, `pacibsp`
     Sign,
-    /// `ret`, `b`, `br`: the end of a path.
+    /// `ret`, `b`, `br`: the end of a control-flow path.
     Leave,
     /// Conditional branches and calls.
     Branch,
-    /// Anything else that writes `sp`.
+    /// Any other instruction that writes `sp`.
     UnknownSp,
-    /// Everything else.
+    /// All other instructions.
     Other,
 }
 
@@ -109,7 +109,7 @@ fn decode(word: u32) -> Word {
     let pair = |scale: i64| (i64::from(word << 10 >> 25 << 25) << 32 >> 57) * scale;
     let frame = rd == 29 && rn == 31 && word >> 10 & 31 == 30;
     match word >> 22 {
-        // add, sub (immediate), 64-bit, not shifted or by 12
+        // add, sub (immediate), 64-bit, with or without a shift by 12
         code @ (0x244 | 0x245 | 0x344 | 0x345) => {
             let size = i64::from(word >> 10 & 0xfff) << if code & 1 == 1 { 12 } else { 0 };
             let size = if code & 0x100 == 0 { size } else { -size };
@@ -139,13 +139,13 @@ fn decode(word: u32) -> Word {
         // add, sub (extended register); and, orr, eor (immediate)
         _ if rd == 31 && matches!(word >> 21, 0x459 | 0x659) => Word::UnknownSp,
         _ if rd == 31 && matches!(word >> 23, 0x124 | 0x164 | 0x1a4) => Word::UnknownSp,
-        // addvl, addpl: by the length of a scalable vector
+        // addvl, addpl: multiples of the scalable vector length
         _ if rd == 31 && word & 0xffa0_f800 == 0x0420_5000 => Word::UnknownSp,
         _ => Word::Other,
     }
 }
 
-/// The unit of a pair's offset: general registers of 32 and 64 bits, vector registers of 32, 64 and 128.
+/// Unit of a register pair's offset: 32- and 64-bit general registers; 32-, 64- and 128-bit vector registers.
 fn pair_scale(word: u32) -> i64 {
     let vector = word >> 26 & 1 == 1;
     match (word >> 30, vector) {
@@ -155,36 +155,36 @@ fn pair_scale(word: u32) -> i64 {
     }
 }
 
-/// Each instruction with its offset.
+/// Decodes instructions; yields each with its offset.
 pub fn words(code: &[u8]) -> impl Iterator<Item = (u64, Word)> + '_ {
     let words = code.chunks_exact(4).map(|word| decode(u32::from_le_bytes(word.try_into().unwrap_or_default())));
     words.enumerate().map(|(index, word)| (index as u64 * 4, word))
 }
 
-/// How a function sets up its frame pointer.
+/// Setup of a function's frame pointer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Prologue {
-    /// The offset behind the instruction that sets `x29`.
+    /// Offset after the instruction that sets `x29`.
     pub end: u64,
-    /// `CFA - x29` from there on.
+    /// `CFA - x29` after that instruction.
     pub frame: i64,
 }
 
-/// Reads the beginning of a function; `None` where it sets up no frame pointer before anything else.
+/// Decodes the start of a function. Returns `None` if it does not set up a frame pointer first.
 pub fn prologue(code: &[u8]) -> Option<Prologue> {
-    let (mut depth, mut slot) = (0_i64, None);
+    let (mut depth, mut saved_at) = (0_i64, None);
     for (offset, word) in words(code).take(24) {
         match word {
             Word::SaveFrame { at, moved } => {
                 depth -= moved;
-                slot = Some(depth - at);
+                saved_at = Some(depth - at);
             }
-            Word::MoveSp(by) => depth -= by,
-            Word::SetFrame(at) => {
-                let frame = depth - at;
-                return (slot == Some(frame)).then_some(Prologue { end: offset + 4, frame });
+            Word::MoveSp(delta) => depth -= delta,
+            Word::SetFrame(offset_from_sp) => {
+                let frame = depth - offset_from_sp;
+                return (saved_at == Some(frame)).then_some(Prologue { end: offset + 4, frame });
             }
-            // A branch before the frame is made: a path without one (shrink wrapping).
+            // A branch before the frame setup: one path has no frame (shrink wrapping).
             Word::Leave | Word::Branch | Word::UnknownSp => return None,
             Word::RestoreFrame { .. } | Word::SpFromFrame(_) => return None,
             Word::Sign | Word::Other => {}

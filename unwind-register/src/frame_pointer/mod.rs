@@ -1,15 +1,15 @@
-//! Rules for functions that have none, but keep a frame pointer.
+//! Synthesized rules for functions that have no FDE, but keep a frame pointer.
 //!
-//! LLVM writes no FDE for a function it believes not to throw, unless it was asked for unwind tables. If such code
-//! keeps a frame pointer, the rules can be had from the few instructions every such function starts with:
+//! LLVM emits no FDE for a function that cannot throw, unless unwind tables were requested. If such code keeps a frame
+//! pointer, its rules follow from the few instructions with which every such function starts:
 //!
 //! ```text
 //!   x86_64   push rbp;  mov rbp, rsp               caller's frame: rbp at [rbp], return address at [rbp + 8]
 //!   aarch64  stp x29, x30, [sp, -N]!;  mov x29, sp  caller's frame: x29 at [x29], return address at [x29 + 8]
 //! ```
 //!
-//! The instructions are compared with the bytes that are there. A function that starts in another way gets no rules: a
-//! wrong guess would make an unwinder follow a wild pointer, and a missing rule only ends the stack.
+//! A function that starts differently gets no rules: a wrong guess would make an unwinder follow a wild pointer,
+//! whereas missing rules only end the stack.
 
 #![forbid(unsafe_code)]
 
@@ -18,13 +18,13 @@ pub mod x86_64;
 
 use crate::cfi::Cie;
 
-/// How many bytes of a function's beginning the rules are read from.
-pub(crate) const PROLOGUE: usize = 32;
+/// Number of bytes at the start of a function that are inspected.
+pub(crate) const MAX_PROLOGUE_BYTES: usize = 32;
 
-/// How many bytes of a function's end: `pop rbp; ret`.
-pub(crate) const EPILOGUE: usize = 2;
+/// Number of bytes at the end of a function that are inspected: `pop rbp; ret`.
+pub(crate) const MAX_EPILOGUE_BYTES: usize = 2;
 
-/// The machine this process runs on, as far as frame pointers are concerned.
+/// Architecture, for the purpose of frame pointers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Machine {
     X86_64,
@@ -32,8 +32,8 @@ pub(crate) enum Machine {
 }
 
 impl Machine {
-    /// The machine this was compiled for.
-    pub(crate) fn here() -> Option<Machine> {
+    /// Returns the target architecture, or `None` if it is unsupported.
+    pub(crate) fn current() -> Option<Machine> {
         match () {
             () if cfg!(target_arch = "x86_64") => Some(Machine::X86_64),
             () if cfg!(all(target_arch = "aarch64", target_endian = "little")) => Some(Machine::Aarch64),
@@ -41,16 +41,16 @@ impl Machine {
         }
     }
 
-    /// The CIE the rules of [`Machine::rules`] refer to.
+    /// Returns the CIE for the rules of [`Machine::rules`].
     pub(crate) fn cie(self) -> Cie<'static> {
         match self {
-            Machine::X86_64 => Cie::made(1, -8, x86_64::RETURN, x86_64::AT_ENTRY),
-            Machine::Aarch64 => Cie::made(4, -8, aarch64::RETURN, aarch64::AT_ENTRY),
+            Machine::X86_64 => Cie::synthesized(1, -8, x86_64::RETURN_COLUMN, x86_64::ENTRY_RULES),
+            Machine::Aarch64 => Cie::synthesized(4, -8, aarch64::RETURN_COLUMN, aarch64::ENTRY_RULES),
         }
     }
 
-    /// The call frame instructions for a function of `length` bytes that starts with `prologue` and ends with
-    /// `epilogue`.
+    /// Returns the call frame instructions for a function of `length` bytes that starts with `prologue` and ends with
+    /// `epilogue`, or `None` if it does not set up a frame pointer.
     pub(crate) fn rules(self, prologue: &[u8], epilogue: &[u8], length: u64) -> Option<Vec<u8>> {
         match self {
             Machine::X86_64 => x86_64::rules(prologue, epilogue, length),
@@ -59,7 +59,7 @@ impl Machine {
     }
 }
 
-/// `DW_CFA_advance_loc`, in the smallest form.
+/// Appends `DW_CFA_advance_loc` in its shortest form.
 fn advance(out: &mut Vec<u8>, units: u64) {
     match units {
         0 => {}
@@ -73,7 +73,7 @@ fn advance(out: &mut Vec<u8>, units: u64) {
     }
 }
 
-/// An unsigned LEB128 number.
+/// Appends an unsigned LEB128 number.
 fn uleb128(out: &mut Vec<u8>, mut value: u64) {
     while value >= 0x80 {
         out.push(value as u8 | 0x80);
@@ -88,14 +88,14 @@ mod tests {
 
     #[test]
     fn advance_takes_the_smallest_form() {
-        let form = |units| {
+        let encode = |units| {
             let mut out = Vec::new();
             advance(&mut out, units);
             out
         };
-        assert_eq!(form(3), [0x43]);
-        assert_eq!(form(0x40), [0x02, 0x40]);
-        assert_eq!(form(0x1234), [0x03, 0x34, 0x12]);
-        assert_eq!(form(0x12345), [0x04, 0x45, 0x23, 0x01, 0]);
+        assert_eq!(encode(3), [0x43]);
+        assert_eq!(encode(0x40), [0x02, 0x40]);
+        assert_eq!(encode(0x1234), [0x03, 0x34, 0x12]);
+        assert_eq!(encode(0x12345), [0x04, 0x45, 0x23, 0x01, 0]);
     }
 }

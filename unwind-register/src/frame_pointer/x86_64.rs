@@ -1,5 +1,5 @@
-//! x86_64: `push rbp; mov rbp, rsp`, and the `pop rbp; ret` at the very end. Where LLVM has put other instructions
-//! between the first two, there are no rules: that takes a decoder, as jitlisten's `cfi` has one.
+//! x86_64 prologues: `push rbp; mov rbp, rsp`, and `pop rbp; ret` at the very end. If LLVM has scheduled other
+//! instructions between the first two, the function gets no rules: that requires a decoder, as in jitlisten's `cfi`.
 //!
 //! ```text
 //!   f3 0f 1e fa   endbr64 (where -fcf-protection asked for it)
@@ -10,16 +10,16 @@
 //!   c3            ret                             ->  CFA = rsp + 8, rbp is the caller's again
 //! ```
 //! Register numbers: System V ABI, AMD64 supplement, figure 3.36 (6 rbp, 7 rsp, 16 return address). A `ret` in the
-//! middle of a function is not looked for: finding it takes a disassembler, and a sample that hits that one instruction
-//! loses one frame.
+//! middle of a function is not handled. Finding it requires a disassembler, and a sample that hits this one instruction
+//! only misses one frame.
 
 use super::{advance, uleb128};
 
-/// The return address's column.
-pub(super) const RETURN: u64 = 16;
+/// DWARF column of the return address.
+pub(super) const RETURN_COLUMN: u64 = 16;
 
 /// `DW_CFA_def_cfa rsp, 8; DW_CFA_offset ra, 1` (in units of -8).
-pub(super) const AT_ENTRY: &[u8] = &[0x0c, 7, 8, 0x80 | 16, 1];
+pub(super) const ENTRY_RULES: &[u8] = &[0x0c, 7, 8, 0x80 | 16, 1];
 
 const ENDBR64: &[u8] = &[0xf3, 0x0f, 0x1e, 0xfa];
 const PUSH_RBP: &[u8] = &[0x55];
@@ -28,15 +28,15 @@ const RET: u8 = 0xc3;
 const POP_RBP: u8 = 0x5d;
 const LEAVE: u8 = 0xc9;
 
-/// Where the `push rbp` of `[endbr64] push rbp; mov rbp, rsp` is, if the function starts so, with either encoding of
-/// the `mov`.
+/// Returns the offset of `push rbp` if the function starts with `[endbr64] push rbp; mov rbp, rsp`, in either encoding
+/// of the `mov`.
 pub fn frame_pointer_set_up(code: &[u8]) -> Option<usize> {
     let from_push = code.strip_prefix(ENDBR64).unwrap_or(code);
-    let rest = from_push.strip_prefix(PUSH_RBP)?;
-    MOV_RBP_RSP.iter().any(|form| rest.starts_with(form)).then_some(code.len() - from_push.len())
+    let after_push = from_push.strip_prefix(PUSH_RBP)?;
+    MOV_RBP_RSP.iter().any(|encoding| after_push.starts_with(encoding)).then_some(code.len() - from_push.len())
 }
 
-/// The instructions, or `None` where the function does not start so.
+/// Returns the call frame instructions, or `None` if the function does not start with such a prologue.
 pub(super) fn rules(prologue: &[u8], epilogue: &[u8], length: u64) -> Option<Vec<u8>> {
     let before_push = frame_pointer_set_up(prologue)? as u64;
     let mut out = Vec::with_capacity(20);

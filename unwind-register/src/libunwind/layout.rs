@@ -1,4 +1,4 @@
-//! `unw_dyn_info_t`, which has two layouts under one SONAME.
+//! `unw_dyn_info_t`, a struct with two layouts under one SONAME.
 //!
 //! ```text
 //!   byte   v1.0 .. v1.5, and again from 1.9 on     v1.6 .. v1.8.3
@@ -14,8 +14,8 @@
 //!     72   rti.table_data                          rti.table_len
 //!     80                                           rti.table_data
 //! ```
-//! Source: `include/libunwind-dynamic.h`; `load_offset` came with commit a4014f33 (2020-09) and went with 62dfb323
-//! (2025-06). `table_len` counts 8-byte words, which is what one table entry is.
+//! Source: `include/libunwind-dynamic.h`. Commit a4014f33 (2020-09) added `load_offset`, 62dfb323 (2025-06) removed it.
+//! `table_len` counts 8-byte words; a table entry is one word.
 
 use crate::table::SLOTS;
 use std::ops::Range;
@@ -23,17 +23,17 @@ use std::sync::atomic::{
     AtomicPtr, AtomicU32, AtomicU64, Ordering::Acquire, Ordering::Relaxed, Ordering::Release, fence,
 };
 
-/// Which of the two layouts a copy was compiled with.
+/// Layout of `unw_dyn_info_t` that a copy was compiled with.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Layout {
-    /// Up to 1.5 and from 1.9 on.
+    /// Layout without `load_offset`: up to 1.5, and 1.9 or later.
     Plain,
-    /// 1.6 to 1.8.3.
+    /// Layout with `load_offset`: 1.6 to 1.8.3.
     LoadOffset,
 }
 
 impl Layout {
-    /// The index of the word where the union `u` starts.
+    /// Returns the word index of the union `u`.
     const fn union(self) -> usize {
         match self {
             Layout::Plain => 6,
@@ -48,7 +48,7 @@ const FORMAT: usize = 5;
 const UNW_INFO_FORMAT_DYNAMIC: u64 = 0;
 const UNW_INFO_FORMAT_IP_OFFSET: u64 = 4;
 
-/// `unw_dyn_info_list_t`: the same in both layouts.
+/// `unw_dyn_info_list_t`, identical in both layouts.
 #[repr(C)]
 pub(super) struct List {
     version: u32,
@@ -57,56 +57,57 @@ pub(super) struct List {
 }
 
 impl List {
-    /// The ranges of all infos, also those of others, as libunwind itself walks them: without a lock.
+    /// Iterates over the ranges of all infos, including foreign ones, without a lock, as libunwind does.
     ///
-    /// Our own infos never overlap a leaf that is to be made, and those of the probe are empty. An owner that frees an
-    /// info while stacks are walked is lost with or without us.
+    /// Our own infos never overlap a new leaf, and those of the probe are empty. An owner that frees an info during a
+    /// walk crashes libunwind, with or without us.
     pub(super) fn ranges(&self) -> impl Iterator<Item = Range<u64>> + '_ {
-        let mut next = self.first.load(Acquire) as u64;
+        let mut next_address = self.first.load(Acquire) as u64;
         std::iter::from_fn(move || {
-            // Only the first four words are read: a foreign info may be shorter than ours.
-            let words = std::ptr::NonNull::new(next as usize as *mut [AtomicU64; 4])?;
-            // SAFETY: what is in the list is a `unw_dyn_info_t`, kept alive by its owner; the words are aligned.
-            let [following, _, start, end] = unsafe { words.as_ref() };
-            next = following.load(Acquire);
+            // Read only the first four words: a foreign info may be shorter than ours.
+            let words = std::ptr::NonNull::new(next_address as usize as *mut [AtomicU64; 4])?;
+            // SAFETY: list entries are `unw_dyn_info_t`s kept alive by their owners; the words are aligned.
+            let [following_address, _, start, end] = unsafe { words.as_ref() };
+            next_address = following_address.load(Acquire);
             Some(start.load(Relaxed)..end.load(Relaxed))
         })
     }
 }
 
-/// An info in words. Large enough for both layouts, never freed, written by us before it is registered; afterwards only
-/// the library writes `next` and `prev`, and we `table_data`.
+/// An info, as words: large enough for both layouts, never freed, and initialised before it is registered. Afterwards
+/// only the library writes `next` and `prev`, and only we write `table_data`.
 #[repr(C, align(64))]
 pub(crate) struct Info {
     words: [AtomicU64; 16],
 }
 
-// `u.rti` of the larger layout has to fit.
+// `u.rti` must fit in the larger layout.
 const _: () = assert!(size_of::<Info>() >= (Layout::LoadOffset.union() + 4) * 8 && size_of::<Info>() == 128);
 
 impl Info {
-    fn leaked(words: &[(usize, u64)]) -> &'static Info {
+    /// Allocates an info that is never freed, with the given words by index.
+    fn new_leaked(words: &[(usize, u64)]) -> &'static Info {
         let info = Box::leak(Box::new(Info { words: [const { AtomicU64::new(0) }; 16] }));
         for &(index, word) in words {
             info.words[index].store(word, Relaxed);
         }
-        // `_U_dyn_register` links the info with plain stores: on aarch64 nothing else orders them behind ours.
+        // `_U_dyn_register` links the info with plain stores. On aarch64 only this fence orders our stores before them.
         fence(std::sync::atomic::Ordering::SeqCst);
         info
     }
 
-    /// The info of a leaf.
-    pub(super) fn table(
+    /// Creates the info of a leaf.
+    pub(super) fn for_leaf(
         layout: Layout,
         range: &Range<u64>,
         segment: usize,
         cells: &'static [AtomicU64],
     ) -> &'static Info {
-        Info::search(layout, range, segment, cells.as_ptr() as usize, SLOTS)
+        Info::for_table(layout, range, segment, cells.as_ptr() as usize, SLOTS)
     }
 
-    /// The info of a table with `length` entries at `table`.
-    pub(super) fn search(
+    /// Creates an info for a table with `length` entries at address `table`.
+    pub(super) fn for_table(
         layout: Layout,
         range: &Range<u64>,
         segment: usize,
@@ -114,7 +115,7 @@ impl Info {
         length: usize,
     ) -> &'static Info {
         let rti = layout.union();
-        Info::leaked(&[
+        Info::new_leaked(&[
             (START_IP, range.start),
             (END_IP, range.end),
             (FORMAT, UNW_INFO_FORMAT_IP_OFFSET),
@@ -124,10 +125,10 @@ impl Info {
         ])
     }
 
-    /// An info that is safe to register whatever the layout is: see the probe. Covers its own first bytes, where no
-    /// code is.
+    /// Creates an info that is safe to register with either layout (see the probe). It covers its own first bytes,
+    /// which contain no code.
     pub(super) fn harmless(plain: u64, load_offset: u64) -> &'static Info {
-        let info = Info::leaked(&[
+        let info = Info::new_leaked(&[
             (FORMAT, UNW_INFO_FORMAT_DYNAMIC),
             (Layout::Plain.union() + 1, plain),
             (Layout::LoadOffset.union() + 1, load_offset),
@@ -137,17 +138,17 @@ impl Info {
         info
     }
 
-    /// Its own address.
+    /// Returns the address of the info.
     pub(super) fn address(&self) -> u64 {
         self as *const Info as u64
     }
 
-    /// Makes the range empty. Only for infos of the probe: see the module above.
+    /// Makes the range empty. Only for infos of the probe: `libunwind` says why.
     pub(super) fn retire(&self) {
         self.words[END_IP].store(self.words[START_IP].load(Relaxed), Release);
     }
 
-    /// Replaces the table, in one store.
+    /// Replaces the table with one atomic store.
     pub(super) fn set_table(&self, layout: Layout, cells: &'static [AtomicU64]) {
         self.words[layout.union() + 3].store(cells.as_ptr() as u64, Release);
     }

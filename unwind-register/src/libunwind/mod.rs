@@ -1,4 +1,4 @@
-//! nongnu libunwind: one list of "dynamic" infos per copy of the library, searched before anything else.
+//! nongnu libunwind: each copy of the library has one list of "dynamic" infos, which it searches before anything else.
 //!
 //! ```text
 //!   libunwind.so.8            libunwind-7e4e9a3c.so.8 (memray's own)
@@ -9,21 +9,21 @@
 //!                     table                     table
 //! ```
 //!
-//! The format is `UNW_INFO_FORMAT_IP_OFFSET` (since 1.2): slots count from the info's `start_ip`, FDEs from its
-//! `segbase`. So the code may be anywhere, and only our own copies of the FDEs have to lie within 2 GiB of one another.
-//! `DYNAMIC`, which the manual recommends, is not implemented on these machines (libunwind #493).
+//! The format is `UNW_INFO_FORMAT_IP_OFFSET` (since 1.2): function starts are relative to the info's `start_ip`, FDEs
+//! to its `segbase`. The code may therefore be anywhere; only our own copies of the FDEs must lie within 2 GiB of one
+//! another. `DYNAMIC`, which the manual recommends, is not implemented on these architectures (libunwind #493).
 //!
-//! What is *not* done, and why:
-//! * `_U_dyn_cancel`: it clears `next` of an info a reader may stand on, and the list ends there for that reader.
-//! * Retiring an info by `end_ip = start_ip`: builds with assertions check the range a second time, and abort when it
-//!   changed in between. Infos stay as they are; later ones hide earlier ones.
+//! We deliberately avoid:
+//! * `_U_dyn_cancel`: it clears `next` of an info that a concurrent reader may be visiting, and the list ends there for
+//!   that reader.
+//! * Emptying an info by `end_ip = start_ip`: builds with assertions check the range twice, and abort if it changed in
+//!   between. Infos stay unchanged; later ones hide earlier ones.
 //! * Freeing anything.
-//! * Covering the ranges of others: where someone else has registered with the same copy, a new leaf leaves that out.
+//! * Covering foreign ranges: a new leaf leaves out the ranges that other code has registered with the same copy.
 //!
-//! After a removal the copy's `unw_flush_cache` is called: rules are cached by address. Two things stay beyond reach:
-//! the per-thread cache behind `unw_backtrace` (`tdep_trace`), which libunwind itself never flushes, and a leak of
-//! libunwind's own: it does not give back the 80-odd bytes it takes for each uncached look-up of a registered function
-//! (`put_unwind_info`).
+//! Rules are cached by address, so after a removal we call the copy's `unw_flush_cache`. Two problems remain in
+//! libunwind itself. It never flushes the per-thread cache of `unw_backtrace` (`tdep_trace`). And it leaks about 80
+//! bytes for each uncached lookup of a registered function (`put_unwind_info`).
 
 mod layout;
 mod probe;
@@ -38,44 +38,45 @@ use std::ffi::CString;
 use std::ops::Range;
 use std::sync::atomic::AtomicU64;
 
-/// Functions and variables of one copy, by the names this machine gives them.
+/// Addresses of one copy's functions and variables, whose names depend on the architecture.
 pub(crate) struct Symbols {
     register: usize,
     proc_info_by_ip: usize,
     address_space: usize,
     flush_cache: usize,
-    /// Returns the list's head. Not needed, so it may be missing.
+    /// Function that returns the head of the list; optional.
     list: Option<usize>,
 }
 
-/// A copy as discovery saw it: addresses only, nothing called yet.
-pub(crate) struct Found {
+/// A copy found by discovery. None of its functions has been called yet.
+pub(crate) struct Candidate {
     pub(crate) base: usize,
     pub(crate) name: CString,
     symbols: Result<Symbols, &'static str>,
 }
 
-type Register = unsafe extern "C" fn(*const Info);
-type ProcInfoByIp = unsafe extern "C" fn(usize, usize, *mut probe::ProcInfo, usize) -> i32;
-type ListAddress = unsafe extern "C" fn() -> *const layout::List;
-type FlushCache = unsafe extern "C" fn(usize, usize, usize);
+type RegisterFn = unsafe extern "C" fn(*const Info);
+type ProcInfoByIpFn = unsafe extern "C" fn(usize, usize, *mut probe::ProcInfo, usize) -> i32;
+type ListAddressFn = unsafe extern "C" fn() -> *const layout::List;
+type FlushCacheFn = unsafe extern "C" fn(usize, usize, usize);
 
-/// A copy that passed the probe and stays loaded.
+/// A copy that passed the probe and is pinned.
 pub(crate) struct Libunwind {
     pub(crate) base: usize,
     pub(crate) name: String,
     pub(crate) layout: Layout,
-    register: Register,
-    flush: FlushCache,
+    register: RegisterFn,
+    flush: FlushCacheFn,
     address_space: usize,
     list: Option<&'static layout::List>,
-    /// By leaf. Leaves that were hidden when the copy was found have none.
+    /// Infos by leaf. A leaf has none if it was already hidden when the copy was found.
     infos: BTreeMap<LeafId, &'static Info>,
-    /// The place FDE distances count from; set before the first leaf.
+    /// Base address of FDE offsets; set before the first leaf.
     segment: usize,
 }
 
-/// `_U` + machine, or `_UL` + machine for the local-only half of the library: `libunwind-x86_64.h`, `UNW_OBJ`.
+/// Expands to a symbol name: `_U` or, for local unwinding only, `_UL`, then the architecture (`UNW_OBJ` in
+/// `libunwind-x86_64.h`).
 macro_rules! name {
     ($prefix:literal, $rest:literal) => {
         if cfg!(target_arch = "aarch64") {
@@ -88,9 +89,9 @@ macro_rules! name {
     };
 }
 
-impl Found {
-    /// `None` for a library that is no libunwind.
-    pub(crate) fn look(exports: &Exports, base: usize, name: &std::ffi::CStr) -> Option<Found> {
+impl Candidate {
+    /// Finds the functions of a nongnu libunwind; returns `None` for other libraries.
+    pub(crate) fn from_exports(exports: &Exports, base: usize, name: &std::ffi::CStr) -> Option<Candidate> {
         let register = exports.find(c"_U_dyn_register")?;
         let find = |name: &'static str| {
             let c_name = std::ffi::CStr::from_bytes_with_nul(name.as_bytes()).unwrap_or(c"");
@@ -105,26 +106,26 @@ impl Found {
                 list: exports.find(c"_U_dyn_info_list_addr"),
             })
         };
-        Some(Found { base, name: name.to_owned(), symbols: symbols() })
+        Some(Candidate { base, name: name.to_owned(), symbols: symbols() })
     }
 
-    /// Pins the copy and finds out its layout. Takes the loader's lock; none of ours may be held.
+    /// Pins the copy and detects its layout. Takes the loader's lock, so the caller must not hold ours.
     pub(crate) fn probe(self) -> Result<Libunwind, Error> {
         let library = self.name.to_string_lossy().into_owned();
         let symbols = self.symbols.map_err(|missing| Error::LibunwindSymbols { library: library.clone(), missing })?;
         Pinned::pin(&self.name, self.base).ok_or_else(|| Error::NotPinned { library: library.clone() })?;
-        // SAFETY: these are functions of the library, relocated (discovery and the pin saw to it), with the signatures
-        // that `libunwind-dynamic.h` and `libunwind-common.h` have declared since 1.0.
-        let register = unsafe { std::mem::transmute::<usize, Register>(symbols.register) };
-        // SAFETY: a function of the pinned library with the signature that `libunwind-dynamic.h` declares.
-        let proc_info = unsafe { std::mem::transmute::<usize, ProcInfoByIp>(symbols.proc_info_by_ip) };
-        // SAFETY: a function of the pinned library with the signature that `libunwind-common.h` declares.
-        let flush = unsafe { std::mem::transmute::<usize, FlushCache>(symbols.flush_cache) };
-        // SAFETY: `unw_local_addr_space` is a variable that holds a pointer, initialised statically.
+        // SAFETY: a function of the library, which discovery and the pin found to be relocated. It has had the
+        // signature that `libunwind-dynamic.h` declares since 1.0.
+        let register = unsafe { std::mem::transmute::<usize, RegisterFn>(symbols.register) };
+        // SAFETY: a function of the pinned library, with the signature declared in `libunwind-common.h` since 1.0.
+        let proc_info = unsafe { std::mem::transmute::<usize, ProcInfoByIpFn>(symbols.proc_info_by_ip) };
+        // SAFETY: a function of the pinned library, with the signature declared in `libunwind-common.h` since 1.0.
+        let flush = unsafe { std::mem::transmute::<usize, FlushCacheFn>(symbols.flush_cache) };
+        // SAFETY: `unw_local_addr_space` is a statically initialised variable that holds a pointer.
         let address_space = unsafe { (symbols.address_space as *const usize).read() };
         let list = symbols.list.and_then(|function| {
             // SAFETY: `unw_word_t _U_dyn_info_list_addr (void)` returns the address of a static variable.
-            unsafe { std::mem::transmute::<usize, ListAddress>(function)().as_ref() }
+            unsafe { std::mem::transmute::<usize, ListAddressFn>(function)().as_ref() }
         });
         let layout = probe::layout(register, proc_info, address_space);
         let layout = layout.map_err(|status| Error::LibunwindLayout { library: library.clone(), status })?;
@@ -135,12 +136,12 @@ impl Found {
 }
 
 impl Libunwind {
-    /// Sets where FDE distances count from: the arena. Before the first leaf.
+    /// Sets the base address of FDE offsets: the region. Must precede the first leaf.
     pub(crate) fn set_segment(&mut self, segment: usize) {
         self.segment = segment;
     }
 
-    /// Makes the copy forget the rules it has cached by address.
+    /// Discards the rules that the copy has cached by address.
     pub(crate) fn flush_cache(&self) {
         // SAFETY: the function takes an address space of its own library and ignores the range (`flush_cache.c`).
         unsafe { (self.flush)(self.address_space, 0, 0) };
@@ -149,8 +150,8 @@ impl Libunwind {
 
 impl Publish for Libunwind {
     fn leaf(&mut self, id: LeafId, range: &Range<u64>, cells: &'static [AtomicU64]) {
-        let info = Info::table(self.layout, range, self.segment, cells);
-        // SAFETY: the info has the layout this copy was found to have, its table and segment stay mapped for good.
+        let info = Info::for_leaf(self.layout, range, self.segment, cells);
+        // SAFETY: the info has the layout detected for this copy; its table and segment are never unmapped.
         unsafe { (self.register)(info) };
         self.infos.insert(id, info);
     }
@@ -161,8 +162,8 @@ impl Publish for Libunwind {
         }
     }
 
-    /// Leaves out what others have registered with this copy (Julia does): a lookup that ends in our table is not
-    /// continued in theirs. What they register later goes before ours in the list, and is found first.
+    /// Excludes ranges that other code has registered with this copy (Julia does so): a lookup that ends in our table
+    /// does not continue in theirs. Infos they register later precede ours in the list and are found first.
     fn clip(&self, range: Range<u64>, address: u64) -> Range<u64> {
         let mut clipped = range;
         for other in self.list.into_iter().flat_map(layout::List::ranges) {

@@ -1,20 +1,19 @@
-//! Which layout does this copy have? Found out by a probe that is harmless, whatever the result is.
+//! Probe for the layout of a copy, harmless whatever the answer is.
 //!
-//! For format `DYNAMIC` (0) libunwind's look-up without unwind info only *copies* two words of the info (`handler` and
-//! `flags`, `Gdyn-extract.c`). So an info of that format is registered over a few bytes where no code is, with one
-//! number where the one layout has `handler` and another number where the other one has it; the number that comes back
-//! decides. Then a real table with one entry is tried and must find its function. A copy that returns anything else is
-//! ignored.
+//! For an info of format `DYNAMIC` (0), libunwind's lookup without unwind info only *copies* two words (`handler` and
+//! `flags`, `Gdyn-extract.c`). We register such an info over a few bytes that contain no code. Two different numbers
+//! are stored where the two layouts have `handler`; the number that comes back identifies the layout. We then register
+//! a real table with one entry, whose function must be found. A copy that answers anything else is ignored.
 //!
-//! `_UL*_get_proc_info_by_ip` finds the info in the list, so it never gets as far as `dl_iterate_phdr`; if it does not
-//! find it, it does: no lock of ours may be held.
+//! `_UL*_get_proc_info_by_ip` finds the info in the list and stops there. If it does not find it, it calls
+//! `dl_iterate_phdr`, so the caller must not hold our lock.
 
-use super::{Info, Layout, ProcInfoByIp, Register};
+use super::{Info, Layout, ProcInfoByIpFn, RegisterFn};
 
-const PLAIN: u64 = 0x7072_6f62_6500_0001;
-const LOAD_OFFSET: u64 = 0x7072_6f62_6500_0002;
+const PLAIN_HANDLER: u64 = 0x7072_6f62_6500_0001;
+const LOAD_OFFSET_HANDLER: u64 = 0x7072_6f62_6500_0002;
 
-/// `unw_proc_info_t`, as far as it is read here, with space for what future versions may append.
+/// `unw_proc_info_t` as far as we read it, with space for fields that future versions may append.
 #[repr(C)]
 #[derive(Default)]
 pub(super) struct ProcInfo {
@@ -25,28 +24,32 @@ pub(super) struct ProcInfo {
     rest: [u64; 28],
 }
 
-/// Finds the layout, or returns the status of the look-up that failed.
-pub(super) fn layout(register: Register, proc_info_by_ip: ProcInfoByIp, address_space: usize) -> Result<Layout, i32> {
-    let info = Info::harmless(PLAIN, LOAD_OFFSET);
-    let mut found = ProcInfo::default();
-    // SAFETY: the info is harmless in both layouts (module head) and never freed.
+/// Returns the layout, or the status of the lookup that failed.
+pub(super) fn layout(
+    register: RegisterFn,
+    proc_info_by_ip: ProcInfoByIpFn,
+    address_space: usize,
+) -> Result<Layout, i32> {
+    let info = Info::harmless(PLAIN_HANDLER, LOAD_OFFSET_HANDLER);
+    let mut proc_info = ProcInfo::default();
+    // SAFETY: the info is harmless in both layouts (see the module documentation) and never freed.
     unsafe { register(info) };
-    // SAFETY: the address is in the info's own range, `found` is larger than the structure of any version.
-    let status = unsafe { proc_info_by_ip(address_space, info.address() as usize, &raw mut found, 0) };
+    // SAFETY: the address is in the info's own range; `proc_info` is larger than the structure of any version.
+    let status = unsafe { proc_info_by_ip(address_space, info.address() as usize, &raw mut proc_info, 0) };
     info.retire();
-    let layout = match (status, found.handler) {
-        (0, PLAIN) => Layout::Plain,
-        (0, LOAD_OFFSET) => Layout::LoadOffset,
+    let layout = match (status, proc_info.handler) {
+        (0, PLAIN_HANDLER) => Layout::Plain,
+        (0, LOAD_OFFSET_HANDLER) => Layout::LoadOffset,
         _ => return Err(status),
     };
     try_table(layout, register, proc_info_by_ip, address_space)
 }
 
-/// A table with one function in it: `code..code + 8`, which is no code, but eight bytes of ours.
+/// Registers a table with one function and looks it up. The function is `code..code + 8`: eight data bytes, not code.
 fn try_table(
     layout: Layout,
-    register: Register,
-    proc_info_by_ip: ProcInfoByIp,
+    register: RegisterFn,
+    proc_info_by_ip: ProcInfoByIpFn,
     address_space: usize,
 ) -> Result<Layout, i32> {
     // CIE (version 1, "zR", absptr, no instructions), FDE, terminator; then two table entries and the "code".
@@ -61,13 +64,13 @@ fn try_table(
     let (fde, start) = (24u64, 0u64);
     words[7] = start | fde << 32;
     let table = address as usize + 56;
-    let info = Info::search(layout, &(code..code + 8), address as usize, table, 1);
-    let mut found = ProcInfo::default();
-    // SAFETY: the layout is known now; the table, the FDE and the CIE are the words above, never freed.
+    let info = Info::for_table(layout, &(code..code + 8), address as usize, table, 1);
+    let mut proc_info = ProcInfo::default();
+    // SAFETY: the layout is known by now; table, FDE and CIE are the words above, which are never freed.
     unsafe { register(info) };
-    // SAFETY: the function of the pinned library; it fills `found`.
-    let status = unsafe { proc_info_by_ip(address_space, code as usize, &raw mut found, 0) };
+    // SAFETY: a function of the pinned library; it fills `proc_info`.
+    let status = unsafe { proc_info_by_ip(address_space, code as usize, &raw mut proc_info, 0) };
     info.retire();
-    let right = status == 0 && (found.start_ip, found.end_ip) == (code, code + 8);
-    if right { Ok(layout) } else { Err(status) }
+    let is_correct = status == 0 && (proc_info.start_ip, proc_info.end_ip) == (code, code + 8);
+    if is_correct { Ok(layout) } else { Err(status) }
 }

@@ -1,11 +1,11 @@
-//! The libraries of this process, and what each of them exports.
+//! Loaded libraries of this process, and their exported symbols.
 //!
-//! `dlsym` returns for the first library only, but there is one list of registrations *per copy* of libunwind (a wheel
-//! brings its own), so every library is asked by itself: `dl_iterate_phdr` shows the program headers, `PT_DYNAMIC`
-//! leads to the hash table of exported symbols ([`dynamic_section`]).
+//! `dlsym` finds a symbol in the first library only, but *every copy* of libunwind has its own list of registrations (a
+//! wheel may contain a copy). We therefore examine each library: `dl_iterate_phdr` provides the program headers, and
+//! `PT_DYNAMIC` leads to the hash table of exported symbols ([`dynamic_section`]).
 //!
-//! Locks: `dl_iterate_phdr` takes the loader's write lock, [`Pinned::pin`] (`dlopen`) its main lock. Nothing here takes
-//! a lock of ours.
+//! Locks: `dl_iterate_phdr` takes the loader's write lock, and [`Pinned::pin`] (`dlopen`) its main lock. This module
+//! takes none of our locks.
 
 mod dynamic_section;
 
@@ -15,59 +15,60 @@ use std::ffi::{CStr, CString, c_int, c_void};
 use std::ops::ControlFlow;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-/// A library as the loader showed it; valid inside the callback of [`libraries`].
+/// A library as shown by the loader; valid inside the callback of [`for_each_library`].
 pub(crate) struct Library<'a> {
-    /// What has to be added to addresses in the file.
+    /// Load bias, added to addresses in the file.
     pub(crate) base: usize,
     pub(crate) name: &'a CStr,
     headers: &'a [libc::Elf64_Phdr],
 }
 
 impl<'a> Library<'a> {
-    /// Its exported symbols, if it has a dynamic section that can be read.
+    /// Returns the exported symbols, if the library has a readable dynamic section.
     pub(crate) fn exports(&self) -> Option<Exports> {
         let dynamic = self.headers.iter().find(|header| header.p_type == libc::PT_DYNAMIC)?;
-        let at = self.base.wrapping_add(dynamic.p_vaddr as usize);
-        // SAFETY: the loader shows mapped libraries, and keeps them mapped during the callback this value lives in.
-        let section = unsafe { DynamicSection::read(self.base, at) };
+        let section_address = self.base.wrapping_add(dynamic.p_vaddr as usize);
+        // SAFETY: the loader shows mapped libraries, and keeps them mapped during the callback, which this value does
+        // not outlive.
+        let section = unsafe { DynamicSection::read(self.base, section_address) };
         section.has_symbols().then_some(Exports(section))
     }
 }
 
-/// The symbols one library exports.
+/// Exported symbols of one library.
 pub(crate) struct Exports(DynamicSection);
 
 impl Exports {
-    /// The address of a function or variable this library itself defines.
+    /// Returns the address of a function or variable that the library itself defines.
     pub(crate) fn find(&self, name: &CStr) -> Option<usize> {
-        // STT_NOTYPE, STT_OBJECT, STT_FUNC; not STT_GNU_IFUNC or STT_TLS
+        // Types STT_NOTYPE, STT_OBJECT and STT_FUNC, but not STT_GNU_IFUNC or STT_TLS.
         let is_defined = |symbol: &libc::Elf64_Sym| symbol.st_shndx != 0 && symbol.st_info & 0xf <= 2;
         let symbol = self.0.symbol_at(self.0.find(name.to_bytes(), is_defined)?);
         Some(self.0.bias.wrapping_add(symbol.st_value as usize))
     }
 
-    /// Whether the library looks relocated: its code must not be called before that.
+    /// Returns true if the library seems to be relocated. Before that, its code must not be called.
     pub(crate) fn is_relocated(&self) -> bool {
         self.0.is_relocated()
     }
 }
 
-/// Calls `each_library` for each library, until it breaks. Under the loader's write lock: no loading, no unwinding in
-/// there.
-pub(crate) fn libraries(mut each_library: impl FnMut(Library<'_>) -> ControlFlow<()>) {
+/// Calls `visit` for each library until it breaks. Runs under the loader's write lock: `visit` must not load libraries
+/// or unwind.
+pub(crate) fn for_each_library(mut visit: impl FnMut(Library<'_>) -> ControlFlow<()>) {
     let mut callback: &mut dyn FnMut(&libc::dl_phdr_info) -> ControlFlow<()> = &mut |info| {
-        // SAFETY: the loader's name is a C string, alive during the callback.
+        // SAFETY: the loader's name is a C string that lives as long as the callback runs.
         let name = if info.dlpi_name.is_null() { c"" } else { unsafe { CStr::from_ptr(info.dlpi_name) } };
-        // SAFETY: the loader's program headers, `dlpi_phnum` of them, alive during the callback.
+        // SAFETY: the loader's program headers, `dlpi_phnum` of them, live as long as the callback runs.
         let headers = unsafe { std::slice::from_raw_parts(info.dlpi_phdr, usize::from(info.dlpi_phnum)) };
-        each_library(Library { base: info.dlpi_addr as usize, name, headers })
+        visit(Library { base: info.dlpi_addr as usize, name, headers })
     };
-    // SAFETY: `each` casts the pointer back to exactly this type, and is only called before this returns.
-    unsafe { libc::dl_iterate_phdr(Some(each), (&raw mut callback).cast()) };
+    // SAFETY: `call_visitor` casts the pointer back to exactly this type, and is only called before this returns.
+    unsafe { libc::dl_iterate_phdr(Some(call_visitor), (&raw mut callback).cast()) };
 }
 
-/// How many libraries were ever loaded into this process, and how many of them unloaded. Cheap, and changes whenever
-/// [`libraries`] may show something new.
+/// Number of libraries ever loaded into this process, and of those unloaded. Cheap to read, and different whenever
+/// [`for_each_library`] may show a new library.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Counts {
     pub(crate) loads: u64,
@@ -80,48 +81,47 @@ pub(crate) fn counts() -> Counts {
         counts = Counts { loads: info.dlpi_adds, unloads: info.dlpi_subs };
         ControlFlow::Break(())
     };
-    // SAFETY: `each` casts the pointer back to exactly this type, and is only called before this returns.
-    unsafe { libc::dl_iterate_phdr(Some(each), (&raw mut callback).cast()) };
+    // SAFETY: `call_visitor` casts the pointer back to exactly this type, and is only called before this returns.
+    unsafe { libc::dl_iterate_phdr(Some(call_visitor), (&raw mut callback).cast()) };
     counts
 }
 
-unsafe extern "C" fn each(info: *mut libc::dl_phdr_info, _size: usize, callback: *mut c_void) -> c_int {
+unsafe extern "C" fn call_visitor(info: *mut libc::dl_phdr_info, _size: usize, callback: *mut c_void) -> c_int {
     // SAFETY: our callers pass a pointer to exactly this type.
     let callback = unsafe { &mut *callback.cast::<&mut dyn FnMut(&libc::dl_phdr_info) -> ControlFlow<()>>() };
     // SAFETY: the loader passes a valid description.
     let info = unsafe { &*info };
-    // No panic may cross the loader. One that happens ends the walk.
+    // A panic must not unwind through the loader; it ends the iteration instead.
     match catch_unwind(AssertUnwindSafe(|| callback(info))) {
         Ok(ControlFlow::Continue(())) => 0,
         _ => 1,
     }
 }
 
-/// A library that stays loaded for good.
+/// Proof that a library stays loaded permanently.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Pinned;
 
 impl Pinned {
-    /// Keeps the library `name` at `base` loaded. Waits for a `dlopen` of it on another thread to finish (it is
-    /// relocated then).
+    /// Pins the library `name` at `base`. Waits until a `dlopen` of it on another thread has finished and relocated it.
     ///
-    /// Tables and function pointers of a library that was unloaded would be the end of the process, so nothing is used
-    /// before it is pinned. The main program has an empty name, and cannot be unloaded.
+    /// Tables and function pointers of an unloaded library would crash the process, so nothing is used before it is
+    /// pinned. The main program has an empty name and cannot be unloaded.
     pub(crate) fn pin(name: &CString, base: usize) -> Option<Pinned> {
         if name.is_empty() {
             return Some(Pinned);
         }
-        // SAFETY: with RTLD_NOLOAD no code of the library runs; it can only be found or not.
+        // SAFETY: with RTLD_NOLOAD no code of the library runs; the call only looks it up.
         let handle = unsafe { libc::dlopen(name.as_ptr(), libc::RTLD_NOLOAD | libc::RTLD_LAZY) };
         if handle.is_null() {
             return None;
         }
-        // SAFETY: glibc documents a handle to be a `struct link_map *` (dlinfo(3), RTLD_DI_LINKMAP); its first word is
-        // `l_addr`.
+        // SAFETY: glibc documents that a handle is a `struct link_map *` (dlinfo(3), RTLD_DI_LINKMAP); its first word
+        // is `l_addr`.
         if unsafe { handle.cast::<usize>().read() } == base {
-            return Some(Pinned); // the handle is kept on purpose
+            return Some(Pinned); // the handle is leaked on purpose
         }
-        // SAFETY: the handle came from `dlopen` above.
+        // SAFETY: the handle comes from the `dlopen` above.
         unsafe { libc::dlclose(handle) };
         None
     }
@@ -133,18 +133,18 @@ mod tests {
 
     #[test]
     fn the_c_library_is_there_and_exports_malloc() {
-        let mut found = 0;
-        libraries(|library| {
+        let mut libc_count = 0;
+        for_each_library(|library| {
             let Some(exports) = library.exports() else { return ControlFlow::Continue(()) };
             assert!(exports.is_relocated(), "{:?}: this process runs", library.name);
             if library.name.to_bytes().windows(7).any(|part| part == b"libc.so") {
                 assert_eq!(exports.find(c"malloc"), Some(libc::malloc as *const () as usize));
                 assert_eq!(exports.find(c"no_such_function"), None);
-                found += 1;
+                libc_count += 1;
             }
             ControlFlow::Continue(())
         });
-        assert_eq!(found, 1);
+        assert_eq!(libc_count, 1);
         assert!(counts().loads > 0);
     }
 }

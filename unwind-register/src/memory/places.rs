@@ -1,63 +1,65 @@
-//! Which parts of the region are free: first by size, then by how long they have been free.
+//! Allocator of blobs in the region: free blocks by size class, oldest first.
 
 #![forbid(unsafe_code)]
 
 use std::collections::{BTreeMap, VecDeque};
 
-/// How long a dropped blob keeps its bytes, in nanoseconds.
-pub(crate) const QUARANTINE: u64 = 1_000_000_000;
+/// Time for which the bytes of a dropped blob are not reused.
+pub(crate) const QUARANTINE_NS: u64 = 1_000_000_000;
 
-/// The place that is never given out: the FDE of length 0 at the start of the region.
-const RESERVED: usize = 64;
+/// Bytes at the start of the region that are never allocated: the zero-length FDE.
+const RESERVED_BYTES: usize = 64;
 
-/// The book of a region of `limit` bytes.
-pub(crate) struct Places {
+/// Allocator for a region of `limit` bytes.
+pub(crate) struct RegionAllocator {
     limit: usize,
-    next: usize,
-    free: BTreeMap<usize, VecDeque<(u64, usize)>>,
+    /// Start of the part that was never allocated.
+    unused_start: usize,
+    /// Size class to free blocks: time when each was freed, and its offset.
+    free_blocks: BTreeMap<usize, VecDeque<(u64, usize)>>,
     free_bytes: usize,
 }
 
-impl Places {
+impl RegionAllocator {
     pub(crate) const fn new() -> Self {
-        Places { limit: 0, next: RESERVED, free: BTreeMap::new(), free_bytes: 0 }
+        RegionAllocator { limit: 0, unused_start: RESERVED_BYTES, free_blocks: BTreeMap::new(), free_bytes: 0 }
     }
 
-    /// Sets how large the region is.
+    /// Sets the size of the region.
     pub(crate) fn set_limit(&mut self, limit: usize) {
         self.limit = limit;
     }
 
-    /// (bytes ever allocated, bytes freed since and not reused).
-    pub(crate) fn used(&self) -> (usize, usize) {
-        (self.next, self.free_bytes)
+    /// Returns the bytes ever allocated, and the bytes that are free or in quarantine.
+    pub(crate) fn usage(&self) -> (usize, usize) {
+        (self.unused_start, self.free_bytes)
     }
 
-    /// Sizes are rounded up to four steps per power of two, so that places are found again by similar blobs.
-    fn class(size: usize) -> usize {
+    /// Rounds a size up to one of four steps per power of two, so that blobs of similar sizes can reuse a block.
+    fn size_class(size: usize) -> usize {
         let step = (size.next_power_of_two() / 8).max(16);
         size.next_multiple_of(step)
     }
 
-    /// A place for `size` bytes that no one has looked at for the quarantine, or that is new.
-    pub(crate) fn take(&mut self, size: usize, now: u64) -> Option<usize> {
-        let class = Places::class(size);
-        let rested = |places: &&mut VecDeque<(u64, usize)>| {
-            places.front().is_some_and(|(since, _)| now.saturating_sub(*since) >= QUARANTINE)
+    /// Allocates `size` bytes: a block whose quarantine is over, or never-used memory.
+    pub(crate) fn allocate(&mut self, size: usize, now: u64) -> Option<usize> {
+        let size_class = RegionAllocator::size_class(size);
+        let is_reusable = |blocks: &&mut VecDeque<(u64, usize)>| {
+            blocks.front().is_some_and(|(freed_at, _)| now.saturating_sub(*freed_at) >= QUARANTINE_NS)
         };
-        if let Some(places) = self.free.get_mut(&class).filter(rested) {
-            self.free_bytes -= class;
-            return places.pop_front().map(|(_, offset)| offset);
+        if let Some(blocks) = self.free_blocks.get_mut(&size_class).filter(is_reusable) {
+            self.free_bytes -= size_class;
+            return blocks.pop_front().map(|(_, offset)| offset);
         }
-        let end = self.next.checked_add(class).filter(|&end| end <= self.limit)?;
-        Some(std::mem::replace(&mut self.next, end))
+        let end = self.unused_start.checked_add(size_class).filter(|&end| end <= self.limit)?;
+        Some(std::mem::replace(&mut self.unused_start, end))
     }
 
-    /// Gives back the place of `size` bytes at `offset`.
-    pub(crate) fn give_back(&mut self, offset: usize, size: usize, now: u64) {
-        let class = Places::class(size);
-        self.free_bytes += class;
-        self.free.entry(class).or_default().push_back((now, offset));
+    /// Frees the block of `size` bytes at `offset`.
+    pub(crate) fn free(&mut self, offset: usize, size: usize, now: u64) {
+        let size_class = RegionAllocator::size_class(size);
+        self.free_bytes += size_class;
+        self.free_blocks.entry(size_class).or_default().push_back((now, offset));
     }
 }
 
@@ -67,34 +69,34 @@ mod tests {
 
     #[test]
     fn a_place_is_used_again_after_the_quarantine_only() {
-        let mut places = Places::new();
-        places.set_limit(1 << 20);
-        let first = places.take(100, 0).expect("space");
-        places.give_back(first, 100, 5);
-        let second = places.take(100, 6).expect("space");
+        let mut allocator = RegionAllocator::new();
+        allocator.set_limit(1 << 20);
+        let first = allocator.allocate(100, 0).expect("space");
+        allocator.free(first, 100, 5);
+        let second = allocator.allocate(100, 6).expect("space");
         assert_ne!(first, second);
-        assert_eq!(places.take(97, 5 + QUARANTINE), Some(first), "of the same class");
-        assert_eq!(places.used().1, 0);
+        assert_eq!(allocator.allocate(97, 5 + QUARANTINE_NS), Some(first), "of the same class");
+        assert_eq!(allocator.usage().1, 0);
     }
 
     #[test]
     fn places_are_aligned_and_end_at_the_limit() {
-        let mut places = Places::new();
-        places.set_limit(1000);
+        let mut allocator = RegionAllocator::new();
+        allocator.set_limit(1000);
         let mut offsets = Vec::new();
-        while let Some(offset) = places.take(90, 0) {
+        while let Some(offset) = allocator.allocate(90, 0) {
             offsets.push(offset);
         }
-        assert!(offsets.iter().all(|offset| offset % 16 == 0 && *offset >= RESERVED && *offset + 90 <= 1000));
+        assert!(offsets.iter().all(|offset| offset % 16 == 0 && *offset >= RESERVED_BYTES && *offset + 90 <= 1000));
         assert_eq!(offsets.len(), (1000 - 64) / 96);
-        assert_eq!(places.take(usize::MAX / 2, 0), None);
+        assert_eq!(allocator.allocate(usize::MAX / 2, 0), None);
     }
 
     #[test]
     fn classes_waste_at_most_a_quarter() {
         for size in 64..5000 {
-            let class = Places::class(size);
-            assert!(class >= size && class - size <= (size / 4).max(16), "{size} -> {class}");
+            let size_class = RegionAllocator::size_class(size);
+            assert!(size_class >= size && size_class - size <= (size / 4).max(16), "{size} -> {size_class}");
         }
     }
 }

@@ -1,14 +1,14 @@
-//! One word of memory that may not be there.
+//! Reads of words that may not be mapped.
 
-/// The word at `address`, or `None` where there is none to be read.
+/// Reads the word at `address`; returns `None` if it is unreadable.
 ///
-/// `process_vm_readv(2)` on ourselves returns `EFAULT` where a load would kill the host: a broken `.eh_frame` may lead
-/// anywhere.
+/// A malformed `.eh_frame` may point anywhere. `process_vm_readv(2)` on our own process returns `EFAULT` where a load
+/// would crash the host.
 pub(crate) fn word_at(address: u64) -> Option<u64> {
     let mut word = [0; 8];
     let local = libc::iovec { iov_base: word.as_mut_ptr().cast(), iov_len: word.len() };
     let remote = libc::iovec { iov_base: address as usize as *mut _, iov_len: word.len() };
-    // SAFETY: `local` is eight writable bytes of ours; the kernel checks `remote`. getpid has no precondition.
+    // SAFETY: `local` is eight writable bytes of ours; the kernel checks `remote`. `getpid` has no preconditions.
     let copied = unsafe { libc::process_vm_readv(libc::getpid(), &local, 1, &remote, 1, 0) };
     (copied == 8).then(|| u64::from_ne_bytes(word))
 }

@@ -1,21 +1,21 @@
-//! What is registered with which frame registry, so that it is registered once and deregistered once. Why: see
-//! `frame_registry`.
+//! Groups registered with each frame registry, so that each group is registered once and deregistered once.
+//! `frame_registry` explains why.
 
-use super::{Live, State};
+use super::{LiveRegistration, State};
 use crate::cfi;
 use crate::frame_registry::{FrameRegistry, Kind};
 use crate::plan::Origin;
 use crate::section::ByHost;
 use std::collections::BTreeMap;
 
-/// Registered groups, by the registry's load address and their own first address.
-pub(super) struct RegisteredGroups(BTreeMap<(usize, u64), Group>);
+/// Registered groups, by load address of the frame registry and first address of the group.
+pub(super) struct RegisteredGroups(BTreeMap<(usize, u64), RegisteredGroup>);
 
-/// A group in our memory. It stays readable until it is deregistered.
-struct Group {
-    /// The registration it belongs to.
+/// A registered group of entries. Its bytes stay readable until it is deregistered.
+struct RegisteredGroup {
+    /// Number of the registration that the group belongs to.
     id: u64,
-    /// The address behind its last function.
+    /// End address of its last function.
     end: u64,
     offset: usize,
     length: usize,
@@ -27,28 +27,28 @@ impl RegisteredGroups {
     }
 }
 
-/// Which registries need which functions (in address order), one bit each.
-pub(crate) fn missing(registries: &[FrameRegistry], by_host: ByHost, functions: &[(u64, Origin)]) -> Vec<u32> {
+/// Computes for each function, in address order, the set of registries that lack it (a bit mask).
+pub(crate) fn missing_masks(registries: &[FrameRegistry], by_host: ByHost, functions: &[(u64, Origin)]) -> Vec<u32> {
     let mut masks = vec![0; functions.len()];
     for (bit, registry) in registries.iter().take(8).enumerate() {
-        let knows = |&(start, origin): &(u64, Origin)| match by_host {
+        let is_registered = |&(start, origin): &(u64, Origin)| match by_host {
             ByHost::Nothing => false,
-            ByHost::Everything => origin == Origin::Read,
+            ByHost::Everything => origin == Origin::Parsed,
             ByHost::Unknown => registry.knows(start as usize),
         };
-        let known: Vec<bool> = functions.iter().map(knows).collect();
-        let span = host_span(registry.kind, &known);
+        let registered: Vec<bool> = functions.iter().map(is_registered).collect();
+        let span = host_span(registry.kind, &registered);
         for (index, mask) in masks.iter_mut().enumerate() {
-            *mask |= u32::from(!known[index] && !span.contains(&index)) << bit;
+            *mask |= u32::from(!registered[index] && !span.contains(&index)) << bit;
         }
     }
     masks
 }
 
-/// From the first to the last function the host registered: a libgcc cannot take one in between.
-fn host_span(kind: Kind, known: &[bool]) -> std::ops::Range<usize> {
-    let first = known.iter().position(|&known| known);
-    let last = known.iter().rposition(|&known| known);
+/// Indices from the first to the last function that the host registered: libgcc cannot take a function in between.
+fn host_span(kind: Kind, registered: &[bool]) -> std::ops::Range<usize> {
+    let first = registered.iter().position(|&registered| registered);
+    let last = registered.iter().rposition(|&registered| registered);
     match (kind, first, last) {
         (Kind::Libgcc, Some(first), Some(last)) => first..last + 1,
         _ => 0..0,
@@ -57,49 +57,55 @@ fn host_span(kind: Kind, known: &[bool]) -> std::ops::Range<usize> {
 
 impl State {
     /// Registers one group of the registration `id` with one frame registry.
-    pub(crate) fn register_group(&mut self, registry: &FrameRegistry, id: u64, live: &mut Live, index: usize) {
+    pub(crate) fn register_group(
+        &mut self,
+        registry: &FrameRegistry,
+        id: u64,
+        live: &mut LiveRegistration,
+        index: usize,
+    ) {
         let group_end = live.groups.get(index + 1).map_or(live.length, |next| next.offset);
         let (offset, length) = (live.offset + live.groups[index].offset, group_end - live.groups[index].offset);
         let Some(bytes) = self.region.as_ref().map(|region| region.bytes(offset, length)) else { return };
-        let range =
-            cfi::entries(bytes).fold((u64::MAX, 0), |(low, high), (_, it)| (low.min(it.start), high.max(it.end)));
+        let range = cfi::entries(bytes)
+            .fold((u64::MAX, 0), |(low, high), (_, range)| (low.min(range.start), high.max(range.end)));
         self.deregister_overlapping(registry, range);
         let Some(bytes) = self.region.as_ref().map(|region| region.bytes(offset, length)) else { return };
-        let fdes = cfi::entries(bytes).map(|(at, ..)| bytes[at..].as_ptr());
-        // SAFETY: the encoder wrote the group, with a terminator; `untell` comes before its bytes are used again.
+        let fdes = cfi::entries(bytes).map(|(fde_offset, ..)| bytes[fde_offset..].as_ptr());
+        // SAFETY: the encoder wrote the group with a terminator; `deregister_group` runs before its bytes are reused.
         unsafe { registry.add(bytes.as_ptr(), fdes) };
-        self.registered.0.insert((registry.base, range.0), Group { id, end: range.1, offset, length });
-        live.registered.push((registry.base, range.0));
+        self.registered_groups.0.insert((registry.base, range.0), RegisteredGroup { id, end: range.1, offset, length });
+        live.group_keys.push((registry.base, range.0));
     }
 
-    /// Takes back everything that was registered for a registration.
-    pub(super) fn deregister_groups(&mut self, live: &Live, id: u64) {
-        for key in &live.registered {
-            if self.registered.0.get(key).is_some_and(|group| group.id == id) {
-                self.forget(*key);
+    /// Deregisters all groups of a registration.
+    pub(super) fn deregister_groups(&mut self, live: &LiveRegistration, id: u64) {
+        for key in &live.group_keys {
+            if self.registered_groups.0.get(key).is_some_and(|group| group.id == id) {
+                self.deregister_group(*key);
             }
         }
     }
 
-    /// Takes back groups of ours where a new one is: a caller that places code there knows that the old code is gone.
+    /// Deregisters our groups that overlap a new one: a caller that places code there knows that the old code is gone.
     fn deregister_overlapping(&mut self, registry: &FrameRegistry, (start, end): (u64, u64)) {
         loop {
-            let below = self.registered.0.range((registry.base, 0)..(registry.base, end)).next_back();
-            match below {
-                Some((&key, group)) if group.end > start => self.forget(key),
+            let previous = self.registered_groups.0.range((registry.base, 0)..(registry.base, end)).next_back();
+            match previous {
+                Some((&key, group)) if group.end > start => self.deregister_group(key),
                 _ => return,
             }
         }
     }
 
-    fn forget(&mut self, key: (usize, u64)) {
-        let Some(group) = self.registered.0.remove(&key) else { return };
+    fn deregister_group(&mut self, key: (usize, u64)) {
+        let Some(group) = self.registered_groups.0.remove(&key) else { return };
         let registries = self.frame_registries.clone();
         let registry = registries.iter().flat_map(|list| list.iter()).find(|registry| registry.base == key.0);
         if let (Some(registry), Some(region)) = (registry, self.region.as_ref()) {
             let bytes = region.bytes(group.offset, group.length);
-            let fdes = cfi::entries(bytes).map(|(at, ..)| bytes[at..].as_ptr());
-            // SAFETY: it was in the book, so it was added, and not removed since.
+            let fdes = cfi::entries(bytes).map(|(fde_offset, ..)| bytes[fde_offset..].as_ptr());
+            // SAFETY: the group was recorded, so it was added and has not been removed since.
             unsafe { registry.remove(bytes.as_ptr(), fdes) };
         }
     }

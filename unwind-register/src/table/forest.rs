@@ -1,75 +1,77 @@
-//! The address space, cut into leaves; one table per leaf.
+//! Partition of the address space into leaves, with one table per leaf.
 
 use super::slots::{Function, NoSpace, SLOTS, Slots};
-use super::{MANY, QUARANTINE, SHORT_QUARANTINE};
+use super::{MAX_RETIRED_TABLES, QUARANTINE_NS, SHORT_QUARANTINE_NS};
 use std::collections::{BTreeMap, VecDeque};
 use std::ops::Range;
 use std::sync::atomic::AtomicU64;
 
-/// How much of the address space a new leaf covers: large, so that there are few; not larger, because what others
-/// registered there before us must be left out ([`Publish::clip`]).
-const WINDOW: u64 = 64 << 20;
+/// Size of a new leaf: large, so that there are few leaves, but not larger, because it must exclude ranges that other
+/// code has registered before us ([`Publish::clip`]).
+const LEAF_BYTES: u64 = 64 << 20;
 
-/// With more functions than this, a table without a spare slot where one is needed is split instead of being spread
-/// again.
-const FULL: usize = SLOTS / 16 * 3;
+/// Number of functions above which a leaf without a spare slot is split. Below it, the functions are redistributed in a
+/// new table.
+const MIN_FUNCTIONS_TO_SPLIT: usize = SLOTS / 16 * 3;
 
-/// The number of a leaf; counts up, and later leaves hide earlier ones.
+/// Number of a leaf, in order of creation. Later leaves hide earlier ones.
 pub(crate) type LeafId = usize;
 
-/// A part of the address space and its table.
+/// Part of the address space with its own table.
 pub(crate) struct Leaf {
     pub(crate) id: LeafId,
-    /// What its info says. Slots count from `info.start`; later leaves may hide parts of it.
+    /// Range in its info. Slots are relative to `info.start`. Later leaves may hide parts of it.
     pub(crate) info: Range<u64>,
-    /// What no later leaf hides.
+    /// Part of the range that no later leaf hides.
     visible: Range<u64>,
     slots: Slots,
 }
 
 impl Leaf {
-    /// The cells of its table.
+    /// Returns the cells of its table.
     pub(crate) fn cells(&self) -> &'static [AtomicU64] {
         self.slots.cells()
     }
 }
 
-/// What is notified of a new leaf and of a table's replacement: every libunwind in the process.
+/// Receiver of new leaves and replaced tables: every libunwind in the process.
 pub(crate) trait Publish {
-    /// A new leaf hides what it covers of the earlier ones. When this returns, every new reader sees it.
+    /// Publishes a new leaf, which hides the same range of earlier leaves. When this returns, every new reader sees it.
     fn leaf(&mut self, id: LeafId, info: &Range<u64>, cells: &'static [AtomicU64]);
-    /// The leaf has another table, with the same functions in it.
+    /// Replaces the table of a leaf by another one with the same functions.
     fn table(&mut self, id: LeafId, cells: &'static [AtomicU64]);
-    /// The part of `range` around `address` in which nothing else is registered.
+    /// Returns the part of `range` around `address` in which no foreign code is registered.
     fn clip(&self, range: Range<u64>, address: u64) -> Range<u64> {
         let _ = address;
         range
     }
 }
 
-/// What a [`Forest`] takes.
+/// Size of a [`Forest`].
 pub(crate) struct Size {
     pub(crate) infos: usize,
-    /// Touched in them.
+    /// Touched bytes of tables in use.
     pub(crate) table_bytes: usize,
-    /// Touched in replaced tables.
+    /// Touched bytes of replaced tables.
     pub(crate) retired_table_bytes: usize,
 }
 
-/// All leaves.
+/// All leaves, ordered by address.
 pub(crate) struct Forest {
-    /// By the first address that is visible.
+    /// Leaves by their first visible address.
     leaves: BTreeMap<u64, Leaf>,
-    born: usize,
-    /// Leaves that two later ones hide, and since when. Searches that began before may still come to them.
+    /// Number of leaves created so far.
+    created: usize,
+    /// Leaves that were split in two, with the time. Searches that started earlier may still reach them.
     hidden: VecDeque<(u64, Leaf)>,
+    /// Replaced tables, with the time.
     retired: VecDeque<(u64, Slots)>,
-    /// What hidden leaves point to in the end.
+    /// Empty table for leaves that no search reaches any longer.
     empty: Option<Slots>,
 }
 
-/// A leaf that the caller has found or added.
-fn present<T>(leaf: Option<T>) -> T {
+/// Unwraps a leaf that the caller has found or added.
+fn expect_leaf<T>(leaf: Option<T>) -> T {
     #[expect(
         clippy::expect_used,
         reason = "the caller has seen it; without it the loops above would not end, and every hook catches a panic"
@@ -79,65 +81,66 @@ fn present<T>(leaf: Option<T>) -> T {
 
 impl Forest {
     pub(crate) const fn new() -> Self {
-        Forest { leaves: BTreeMap::new(), born: 0, hidden: VecDeque::new(), retired: VecDeque::new(), empty: None }
+        Forest { leaves: BTreeMap::new(), created: 0, hidden: VecDeque::new(), retired: VecDeque::new(), empty: None }
     }
 
-    /// Leaves in the order of their birth.
-    pub(crate) fn leaves(&self) -> Vec<&Leaf> {
-        let mut leaves: Vec<&Leaf> = self.leaves.values().collect();
-        leaves.sort_by_key(|leaf| leaf.id);
-        leaves
+    /// Returns the leaves in order of creation.
+    pub(crate) fn leaves_by_id(&self) -> Vec<&Leaf> {
+        let mut leaves_by_id: Vec<&Leaf> = self.leaves.values().collect();
+        leaves_by_id.sort_by_key(|leaf| leaf.id);
+        leaves_by_id
     }
 
-    /// What it takes.
+    /// Returns the number of infos and the memory used.
     pub(crate) fn size(&self) -> Size {
-        let used = self.leaves.values().map(|leaf| leaf.slots.resident()).sum();
+        let table_bytes = self.leaves.values().map(|leaf| leaf.slots.resident()).sum();
         let hidden = self.hidden.iter().map(|(_, leaf)| &leaf.slots);
-        let waiting = self.retired.iter().map(|(_, slots)| slots).chain(hidden).map(Slots::resident).sum();
-        Size { infos: self.born, table_bytes: used, retired_table_bytes: waiting }
+        let retired_table_bytes = self.retired.iter().map(|(_, slots)| slots).chain(hidden).map(Slots::resident).sum();
+        Size { infos: self.created, table_bytes, retired_table_bytes }
     }
 
-    /// Adds a function; `want` counts the functions the caller is about to add near it, this one included.
+    /// Adds a function. `expected` is the number of functions that the caller is about to add near it, including this
+    /// one.
     ///
     /// Functions that overlap it are removed: a caller that places new code there knows that the old code is gone.
-    /// Returns how many.
+    /// Returns their number.
     pub(crate) fn insert(
         &mut self,
         range: &Range<u64>,
         fde: u32,
-        want: usize,
+        expected: usize,
         now: u64,
         publish: &mut dyn Publish,
     ) -> usize {
-        let (mut at, mut replaced) = (range.start, 0);
-        while at < range.end {
-            let leaf = self.leaf_for(at, publish);
-            let piece = at..range.end.min(leaf.visible.end);
+        let (mut address, mut replaced) = (range.start, 0);
+        while address < range.end {
+            let leaf = self.leaf_for(address, publish);
+            let piece = address..range.end.min(leaf.visible.end);
             let offset = |address: u64| (address - leaf.info.start) as u32;
             let function = Function { start: offset(piece.start), end: offset(piece.end), fde };
-            for old in leaf.slots.overlapping(function.start, function.end) {
-                replaced += usize::from(leaf.slots.remove(old.start, old.fde));
+            for overlapping in leaf.slots.overlapping(function.start, function.end) {
+                replaced += usize::from(leaf.slots.remove(overlapping.start, overlapping.fde));
             }
-            match leaf.slots.insert(function, want) {
-                Ok(()) => at = piece.end,
-                Err(NoSpace) => self.make_space(at, want, now, publish),
+            match leaf.slots.insert(function, expected) {
+                Ok(()) => address = piece.end,
+                Err(NoSpace) => self.make_space(address, expected, now, publish),
             }
         }
         replaced
     }
 
-    /// Removes what [`Forest::insert`] added, as far as it is still there.
+    /// Removes what remains of a function that [`Forest::insert`] added.
     pub(crate) fn remove(&mut self, range: &Range<u64>, fde: u32) {
-        let mut at = range.start;
-        while at < range.end {
-            for (_, leaf) in self.hidden.iter_mut().filter(|(_, leaf)| leaf.info.contains(&at)) {
-                leaf.slots.remove((at - leaf.info.start) as u32, fde);
+        let mut address = range.start;
+        while address < range.end {
+            for (_, leaf) in self.hidden.iter_mut().filter(|(_, leaf)| leaf.info.contains(&address)) {
+                leaf.slots.remove((address - leaf.info.start) as u32, fde);
             }
-            let Some(leaf) = self.leaf_at(at) else { return };
-            leaf.slots.remove((at - leaf.info.start) as u32, fde);
-            // A leaf that was split inside this range still begins with a piece of it: nothing is split inside a
+            let Some(leaf) = self.leaf_at(address) else { return };
+            leaf.slots.remove((address - leaf.info.start) as u32, fde);
+            // A leaf split inside this range still starts with a piece of it, because a split never falls inside a
             // function.
-            at = leaf.visible.end;
+            address = leaf.visible.end;
         }
     }
 
@@ -146,101 +149,103 @@ impl Forest {
         leaf.visible.contains(&address).then_some(leaf)
     }
 
+    /// Returns the leaf that covers `address`; creates it if necessary.
     fn leaf_for(&mut self, address: u64, publish: &mut dyn Publish) -> &mut Leaf {
         if self.leaf_at(address).is_none() {
             let range = publish.clip(self.vacant(address), address);
             self.add(range, Slots::new(), publish);
         }
-        let (_, leaf) = present(self.leaves.range_mut(..=address).next_back());
+        let (_, leaf) = expect_leaf(self.leaves.range_mut(..=address).next_back());
         leaf
     }
 
-    /// The part of the window of `address` that no leaf covers. The whole window, unless earlier leaves of it were
-    /// clipped.
+    /// Returns the part of the window around `address` that no leaf covers. It is the whole window unless earlier
+    /// leaves were clipped.
     fn vacant(&self, address: u64) -> Range<u64> {
-        let window = address & !(WINDOW - 1);
+        let window_start = address & !(LEAF_BYTES - 1);
         let below = self.leaves.range(..=address).next_back().map_or(0, |(_, leaf)| leaf.visible.end);
         let above = self.leaves.range(address..).next().map_or(u64::MAX, |(&start, _)| start);
-        window.max(below)..window.saturating_add(WINDOW).min(above)
+        window_start.max(below)..window_start.saturating_add(LEAF_BYTES).min(above)
     }
 
+    /// Creates and publishes a leaf.
     fn add(&mut self, range: Range<u64>, slots: Slots, publish: &mut dyn Publish) {
-        let id = self.born;
-        self.born += 1;
+        let id = self.created;
+        self.created += 1;
         publish.leaf(id, &range, slots.cells());
         self.leaves.insert(range.start, Leaf { id, info: range.clone(), visible: range, slots });
     }
 
-    /// A table whose content no thread can still be reading, emptied; or a new one.
-    fn fresh(&mut self, now: u64) -> Slots {
-        let wait = if self.retired.len() > MANY { SHORT_QUARANTINE } else { QUARANTINE };
+    /// Returns an empty table: a replaced one that no thread can still be reading, or a new one.
+    fn take_empty_table(&mut self, now: u64) -> Slots {
+        let quarantine = if self.retired.len() > MAX_RETIRED_TABLES { SHORT_QUARANTINE_NS } else { QUARANTINE_NS };
         match self.retired.pop_front() {
-            Some((since, mut slots)) if now.saturating_sub(since) >= wait => {
+            Some((retired_at, mut slots)) if now.saturating_sub(retired_at) >= quarantine => {
                 slots.clear();
                 slots
             }
-            Some(young) => {
-                self.retired.push_front(young);
+            Some(table) => {
+                self.retired.push_front(table);
                 Slots::new()
             }
             None => Slots::new(),
         }
     }
 
-    /// Spreads the table of the leaf at `finger` again, or splits the leaf.
-    fn make_space(&mut self, finger: u64, want: usize, now: u64, publish: &mut dyn Publish) {
-        self.bury(now, publish);
-        if self.leaf_at(finger).is_some_and(|leaf| leaf.slots.functions() >= FULL) {
-            return self.split(finger, want, now, publish);
+    /// Makes space near `address`: redistributes the functions of its leaf in a new table, or splits the leaf.
+    fn make_space(&mut self, address: u64, expected: usize, now: u64, publish: &mut dyn Publish) {
+        self.retire_hidden(now, publish);
+        if self.leaf_at(address).is_some_and(|leaf| leaf.slots.functions() >= MIN_FUNCTIONS_TO_SPLIT) {
+            return self.split(address, expected, now, publish);
         }
-        let mut slots = self.fresh(now);
-        let leaf = present(self.leaf_at(finger));
+        let mut slots = self.take_empty_table(now);
+        let leaf = expect_leaf(self.leaf_at(address));
         let functions: Vec<Function> = leaf.slots.iter().collect();
-        slots.fill(&functions, (finger - leaf.info.start) as u32, want);
+        slots.fill(&functions, (address - leaf.info.start) as u32, expected);
         publish.table(leaf.id, slots.cells());
-        let old = std::mem::replace(&mut leaf.slots, slots);
-        self.retired.push_back((now, old));
+        let old_table = std::mem::replace(&mut leaf.slots, slots);
+        self.retired.push_back((now, old_table));
     }
 
-    /// Adds a leaf above or below the functions of the leaf at `finger`, if the finger is there (code that grows in one
-    /// direction then fills its leaves); else two leaves take its place.
-    fn split(&mut self, finger: u64, want: usize, now: u64, publish: &mut dyn Publish) {
-        let leaf = present(self.leaf_at(finger));
+    /// Splits the leaf at `address`. If its functions all lie on one side of `address`, a new leaf takes the other
+    /// side: code that grows in one direction fills its leaves. Otherwise two new leaves replace it.
+    fn split(&mut self, address: u64, expected: usize, now: u64, publish: &mut dyn Publish) {
+        let leaf = expect_leaf(self.leaf_at(address));
         let (base, visible) = (leaf.info.start, leaf.visible.clone());
         let functions: Vec<Function> = leaf.slots.iter().collect();
-        let offset = (finger - base) as u32;
+        let offset = (address - base) as u32;
         let (first, last) = (functions[0], functions[functions.len() - 1]);
-        let mut old = present(self.leaves.remove(&visible.start));
+        let mut old_leaf = expect_leaf(self.leaves.remove(&visible.start));
         if offset >= last.end {
-            old.visible.end = finger;
-            self.leaves.insert(visible.start, old);
-            let slots = self.fresh(now);
-            self.add(finger..visible.end, slots, publish);
+            old_leaf.visible.end = address;
+            self.leaves.insert(visible.start, old_leaf);
+            let slots = self.take_empty_table(now);
+            self.add(address..visible.end, slots, publish);
         } else if offset < first.start {
-            let border = base + u64::from(first.start);
-            old.visible.start = border;
-            self.leaves.insert(border, old);
-            let slots = self.fresh(now);
-            self.add(visible.start..border, slots, publish);
+            let boundary = base + u64::from(first.start);
+            old_leaf.visible.start = boundary;
+            self.leaves.insert(boundary, old_leaf);
+            let slots = self.take_empty_table(now);
+            self.add(visible.start..boundary, slots, publish);
         } else {
-            let (low, high) = functions.split_at(functions.len() / 2);
-            let border = base + u64::from(high[0].start);
-            for (range, half) in [(visible.start..border, low), (border..visible.end, high)] {
+            let (lower, upper) = functions.split_at(functions.len() / 2);
+            let boundary = base + u64::from(upper[0].start);
+            for (range, half) in [(visible.start..boundary, lower), (boundary..visible.end, upper)] {
                 let shift = (range.start - base) as u32;
-                let moved = half.iter().map(|f| Function { start: f.start - shift, end: f.end - shift, ..*f });
-                let mut slots = self.fresh(now);
-                slots.fill(&moved.collect::<Vec<_>>(), offset.saturating_sub(shift), want);
+                let shifted = half.iter().map(|f| Function { start: f.start - shift, end: f.end - shift, ..*f });
+                let mut slots = self.take_empty_table(now);
+                slots.fill(&shifted.collect::<Vec<_>>(), offset.saturating_sub(shift), expected);
                 self.add(range, slots, publish);
             }
-            // The old leaf's table stays as it is: a search that has passed the head of the list may still come here.
-            self.hidden.push_back((now, old));
+            // Keep the old leaf's table: a search that has already passed the head of the list may still reach it.
+            self.hidden.push_back((now, old_leaf));
         }
     }
 
-    /// Takes the tables of leaves that no search can come to any more. Their infos stay in the list, and point to an
+    /// Retires the tables of leaves that searches can no longer reach. Their infos stay in the list and point to an
     /// empty table.
-    fn bury(&mut self, now: u64, publish: &mut dyn Publish) {
-        while self.hidden.front().is_some_and(|(since, _)| now.saturating_sub(*since) >= QUARANTINE) {
+    fn retire_hidden(&mut self, now: u64, publish: &mut dyn Publish) {
+        while self.hidden.front().is_some_and(|(hidden_at, _)| now.saturating_sub(*hidden_at) >= QUARANTINE_NS) {
             let Some((_, leaf)) = self.hidden.pop_front() else { return };
             publish.table(leaf.id, self.empty.get_or_insert_with(Slots::new).cells());
             self.retired.push_back((now, leaf.slots));

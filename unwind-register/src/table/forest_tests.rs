@@ -1,4 +1,5 @@
-//! The forest as a libunwind sees it: a list of infos, newest first, each with one table pointer, read without a lock.
+//! Tests of the forest as seen by a libunwind: a list of infos, newest first, each with one table pointer, read without
+//! a lock.
 
 use super::{Forest, LeafId, Publish};
 use crate::table::slots::search;
@@ -7,7 +8,7 @@ use std::ops::Range;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::Acquire, Ordering::Relaxed, Ordering::Release};
 
-/// The list of one copy of libunwind, with indices instead of pointers.
+/// List of one copy of libunwind, with indices instead of pointers.
 struct List {
     infos: Vec<OnceLock<Info>>,
     count: AtomicUsize,
@@ -37,7 +38,8 @@ impl List {
         index
     }
 
-    /// What `local_find_proc_info` and `dwarf_search_unwind_table` do: the newest info that fits decides.
+    /// Searches like `local_find_proc_info` and `dwarf_search_unwind_table`: the newest info that contains the address
+    /// decides.
     fn find(&self, address: u64) -> u32 {
         let count = self.count.load(Acquire);
         for info in self.infos[..count].iter().rev().map(|info| info.get().expect("counted")) {
@@ -70,21 +72,21 @@ fn random(state: &mut u64) -> u64 {
 
 const COUNT: u64 = if cfg!(miri) { 100 } else { 30_000 };
 
-/// Inserts at the addresses given and checks everything at the end; returns the number of leaves.
+/// Inserts functions at the given addresses, checks all lookups, and returns the number of leaves.
 fn fill(addresses: impl Iterator<Item = u64>) -> usize {
     let list = List::new();
-    let (mut forest, mut truth) = (Forest::new(), BTreeMap::new());
+    let (mut forest, mut fde_by_start) = (Forest::new(), BTreeMap::new());
     for (index, start) in addresses.enumerate() {
         let (range, fde) = (start..start + 48, index as u32 + 1);
         assert_eq!(forest.insert(&range, fde, 1, index as u64 * 1_000_000, &mut &list), 0);
-        truth.insert(start, fde);
+        fde_by_start.insert(start, fde);
     }
-    for (&start, &fde) in &truth {
+    for (&start, &fde) in &fde_by_start {
         assert_eq!((list.find(start), list.find(start + 47)), (fde, fde), "{start:#x}");
         assert_eq!(list.find(start + 48), 0);
     }
-    let leaves = forest.leaves().len();
-    for (&start, &fde) in &truth {
+    let leaves = forest.leaves_by_id().len();
+    for (&start, &fde) in &fde_by_start {
         forest.remove(&(start..start + 48), fde);
         assert_eq!(list.find(start), 0);
     }
@@ -97,34 +99,36 @@ fn upwards_downwards_and_anywhere() {
     assert!(fill((0..COUNT).map(|i| base + i * 64)) <= 12);
     assert!(fill((0..COUNT).rev().map(|i| base + i * 64)) <= 12);
     let mut state = 3;
-    let mut seen = BTreeSet::new();
-    let anywhere = (0..COUNT).map(|_| base + random(&mut state) % 1_000_000 * 64).filter(|at| seen.insert(*at));
-    assert!(fill(anywhere) <= 24);
+    let mut used_addresses = BTreeSet::new();
+    let random_addresses = (0..COUNT)
+        .map(|_| base + random(&mut state) % 1_000_000 * 64)
+        .filter(|address| used_addresses.insert(*address));
+    assert!(fill(random_addresses) <= 24);
     assert!(fill((0..COUNT.min(5000)).map(|i| base + i * 0x4000)) <= 8, "16 KiB apart, as MCJIT places them");
 }
 
 #[test]
 fn several_allocators_in_turn() {
     let base = 0x7f00_0000_0000u64;
-    let place = |i: u64| match i % 3 {
+    let address_of = |i: u64| match i % 3 {
         0 => base + i * 32,
         1 => base + 0x100_0000 - i * 32,
         _ => base + 0x200_0000 + (i * 7919) % 100_000 * 64,
     };
-    assert!(fill((0..COUNT).map(place)) <= 24);
+    assert!(fill((0..COUNT).map(address_of)) <= 24);
 }
 
 #[test]
 fn a_function_across_two_windows_is_found_on_both_sides() {
     let list = List::new();
     let mut forest = Forest::new();
-    let border = 0x7f00_0400_0000u64;
-    let range = border - 16..border + 16;
+    let boundary = 0x7f00_0400_0000u64;
+    let range = boundary - 16..boundary + 16;
     forest.insert(&range, 7, 1, 0, &mut &list);
-    let find = |at| list.find(at);
-    assert_eq!([find(border - 17), find(border - 1), find(border), find(border + 16)], [0, 7, 7, 0]);
+    let find = |address| list.find(address);
+    assert_eq!([find(boundary - 17), find(boundary - 1), find(boundary), find(boundary + 16)], [0, 7, 7, 0]);
     forest.remove(&range, 7);
-    assert_eq!([find(border - 1), find(border)], [0, 0]);
+    assert_eq!([find(boundary - 1), find(boundary)], [0, 0]);
 }
 
 #[test]
@@ -134,53 +138,53 @@ fn new_code_over_forgotten_code_wins() {
     forest.insert(&(0x1000..0x1100), 1, 1, 0, &mut &list);
     forest.insert(&(0x1100..0x1200), 2, 1, 0, &mut &list);
     assert_eq!(forest.insert(&(0x1080..0x1180), 3, 1, 0, &mut &list), 2);
-    assert_eq!([0x1000, 0x1080, 0x117f, 0x1180].map(|at| list.find(at)), [0, 3, 3, 0]);
+    assert_eq!([0x1000, 0x1080, 0x117f, 0x1180].map(|address| list.find(address)), [0, 3, 3, 0]);
     forest.remove(&(0x1000..0x1100), 1);
     assert_eq!(list.find(0x1080), 3, "the late removal of the old code changes nothing");
 }
 
-/// The proof of the module head, as a test: code that is alive is found by every search, whatever happens around it.
-/// The clock stands still, so no table is used again: on a busy machine a reader may be stopped for longer than any
-/// quarantine.
+/// Checks the proof in the documentation of `table`: every search finds live code, whatever changes around it. Time
+/// stands still, so no table is reused: on a busy machine a reader may be suspended for longer than any quarantine.
 #[test]
 fn readers_never_miss_what_is_alive() {
     let list = List::new();
     let stop = AtomicBool::new(false);
-    let walks = AtomicUsize::new(0);
+    let completed_rounds = AtomicUsize::new(0);
     let base = 0x7f00_0000_0000u64;
     let count = if cfg!(miri) { 6 } else { 64 };
-    let alive: Vec<(u64, u32)> = (0..count).map(|i| (base + i * 0x4000, 1 + i as u32)).collect();
+    let live_functions: Vec<(u64, u32)> = (0..count).map(|i| (base + i * 0x4000, 1 + i as u32)).collect();
     let mut forest = Forest::new();
-    for &(start, fde) in &alive {
+    for &(start, fde) in &live_functions {
         forest.insert(&(start..start + 64), fde, 1, 0, &mut &list);
     }
     std::thread::scope(|scope| {
         for _ in 0..2 {
             scope.spawn(|| {
                 while !stop.load(Relaxed) {
-                    for &(start, fde) in &alive {
+                    for &(start, fde) in &live_functions {
                         assert_eq!(list.find(start + 20), fde);
                     }
-                    walks.fetch_add(1, Relaxed);
+                    completed_rounds.fetch_add(1, Relaxed);
                 }
             });
         }
-        let (mut state, mut others) = (5, Vec::new());
+        let (mut state, mut temporary_functions) = (5, Vec::new());
         for step in 0..COUNT * 3 {
             let start = base + random(&mut state) % 0x10_0000;
             let range = start..start + 1 + random(&mut state) % 100;
-            let free = alive.iter().all(|&(at, _)| range.end <= at || at + 64 <= range.start);
-            if free && (step % 3 != 0 || others.is_empty()) {
+            let is_free =
+                live_functions.iter().all(|&(live_start, _)| range.end <= live_start || live_start + 64 <= range.start);
+            if is_free && (step % 3 != 0 || temporary_functions.is_empty()) {
                 let fde = 1000 + step as u32;
                 forest.insert(&range, fde, 1, 0, &mut &list);
-                others.push((range, fde));
-            } else if !others.is_empty() {
-                let victim = random(&mut state) as usize % others.len();
-                let (range, fde) = others.swap_remove(victim);
+                temporary_functions.push((range, fde));
+            } else if !temporary_functions.is_empty() {
+                let victim = random(&mut state) as usize % temporary_functions.len();
+                let (range, fde) = temporary_functions.swap_remove(victim);
                 forest.remove(&range, fde);
             }
         }
-        while walks.load(Relaxed) < 2 {
+        while completed_rounds.load(Relaxed) < 2 {
             std::thread::yield_now();
         }
         stop.store(true, Relaxed);

@@ -1,61 +1,63 @@
-//! The tables unwinders search: sorted, few, and changed under their eyes.
+//! Search tables for unwinders: sorted, few, and modified while unwinders read them.
 //!
-//! What libunwind does with them (`Gfind_dynamic_proc_info.c`, `Gfind_proc_info-lsb.c`; the same from 1.2 to 1.9): it
-//! walks a list of infos *without a lock*, takes the **first** whose range has the address, searches that info's table
-//! for the last entry whose start is not above the address, and reads the FDE the entry points to. If that finds
-//! nothing, it does not try the next info. So ranges must not overlap, and "small tables first, merged later" is not
-//! possible: new code may lie between old code. Instead the address space is cut into [`Leaf`]s:
+//! libunwind (`Gfind_dynamic_proc_info.c`, `Gfind_proc_info-lsb.c`; unchanged from 1.2 to 1.9) walks a list of infos
+//! *without a lock*. It takes the **first** info whose range contains the address and searches that info's table for
+//! the last entry whose start is not above the address. It then reads the FDE of that entry. If this search fails, it
+//! does not try the next info. Ranges must therefore not overlap, and "small tables first, merged later" is impossible:
+//! new code may lie between old code. Instead the address space is divided into [`Leaf`]s:
 //!
 //! ```text
 //!   64 MiB window                                           window
 //!  +--------------------------+-------------------+        +-----------------------------+
 //!  | leaf                     | leaf (split off)  |        | leaf                        |
 //!  +--------------------------+-------------------+        +-----------------------------+
-//!     | one info, never changed but for one word
+//!     | one info; only one word of it ever changes
 //!     v
 //!   +---------------------------------------------------------------------+
 //!   | 0 0 0 0 ... 0 0 |alpha| gap gap |beta|gamma| gap gap gap gap |delta| gap |   16384 slots, 8 bytes each
 //!   +---------------------------------------------------------------------+
-//!       { i32 start, relative to the leaf ; i32 place of the FDE, relative to the arena; 0 = "no rules here" }
+//!       { i32 start, relative to the leaf ; i32 offset of the FDE in the region; 0 = "no rules here" }
 //! ```
 //!
 //! # Why readers need no lock
 //!
-//! Every function has exactly one slot, and behind it is a slot that says where the function ends ("gap"), unless the
-//! next function starts right there. Spare slots are gaps too. Three changes are made to what readers see, each one
-//! aligned store:
+//! Every function has exactly one slot. The next slot marks the end of the function (a "gap"), unless the next function
+//! starts right there. Spare slots are gaps, too. Readers can observe three changes, each of which is one aligned
+//! store:
 //!
-//! 1. *A gap slot changes* (a function is added, spare slots move). All gap slots between functions `a` and `b` hold a
-//!    start from `a.end..=b.start`, before and after. A search for an address inside a function compares it only
-//!    against values that keep their side of it, so the search ends in the same slot. Only a search for an address in
-//!    the gap can end in a changing slot, and nothing runs there yet.
-//! 2. *A function's slot becomes a gap* (it is removed): a search for it finds "no rules" from then on.
-//! 3. *The whole table is replaced* (no spare slot where one is needed): the new one says the same as the old, and the
+//! 1. *A gap slot changes* (a function is added, spare slots move). All gap slots between functions `a` and `b` contain
+//!    a start in `a.end..=b.start`, before and after the change. A search for an address inside a function compares it
+//!    with values that stay on the same side of it, so it ends in the same slot. Only a search for an address in the
+//!    gap can end in a changing slot, and no code runs there yet.
+//! 2. *A function's slot becomes a gap* (the function is removed): from then on, a search for it finds "no rules".
+//! 3. *The whole table is replaced* (no spare slot where one is needed): the new table has the same content, and the
 //!    info's pointer to it is one word.
 //!
-//! A leaf that has become too large is hidden by two new ones, whose infos go to the head of the list. Its own table is
-//! left as it is: a search that has passed the head before will still come to it. (Leaving the upper half's functions
-//! out of the old table right away was a mistake that the test `readers_never_miss_what_is_alive` caught.)
+//! When a leaf becomes too large, two new leaves hide it; their infos go to the head of the list. The old leaf's table
+//! stays unchanged, because a search that has already passed the head still reaches it. (An earlier version immediately
+//! removed the functions of the upper half from the old table; the test `readers_never_miss_what_is_alive` caught this
+//! mistake.)
 //!
-//! # What a slow reader may hold
+//! # Slow readers
 //!
-//! A replaced table is used again for other functions after [`QUARANTINE`] (or [`SHORT_QUARANTINE`], when [`MANY`] of
-//! them wait), but never unmapped. A reader that was stopped inside the search for so long can find a wrong entry, or
-//! none; the FDE behind an entry names its own absolute range, the unwinder checks that, and the result is "no rules",
-//! never rules of another function.
+//! A replaced table is reused for other functions after [`QUARANTINE_NS`] (or [`SHORT_QUARANTINE_NS`] if more than
+//! [`MAX_RETIRED_TABLES`] are waiting), but never unmapped. A reader that was suspended inside the search for that long
+//! can find a wrong entry or no entry. But the FDE of an entry contains its own absolute range, which the unwinder
+//! checks. The result is then "no rules", never the rules of another function.
 //!
 //! # Memory order
 //!
-//! Readers are C code, so no sanitizer sees both sides; the tests repeat the argument with readers in Rust, under miri
+//! Readers are C code, so no sanitizer sees both sides. The tests check the argument with readers in Rust, under Miri
 //! and ThreadSanitizer. An info is complete before it is linked, and a table before the info's pointer changes
-//! (release). An FDE is complete before a slot points to it, never changes while it is registered, and gets the length
-//! 0 in one aligned store when it is dropped. x86_64 does not reorder loads with loads. On aarch64, info, table, slot
-//! and FDE are a chain of address dependencies, and the slots of running code are older than its first instruction.
+//! (release). An FDE is complete before a slot points to it and does not change while registered; dropping it sets its
+//! length to 0 in one aligned store. x86_64 does not reorder loads with loads. On aarch64, info, table, slot and FDE
+//! form a chain of address dependencies, and the slots of running code are older than its first instruction.
 //!
-//! # What was tried and did not work
+//! # Rejected designs
 //!
-//! Merging tables by age: libunwind takes the first table whose range fits and does not go on to the next. Hence leaves
-//! of addresses. One info per object instead of tables: a walk takes about 80 times as long with 100,000 functions.
+//! Merging tables by age fails: libunwind uses the first table whose range contains the address and does not continue
+//! with the next. Leaves are therefore partitioned by address. One info per object instead of tables is slow: with
+//! 100,000 functions, a walk takes about 80 times as long.
 
 #![forbid(unsafe_code)]
 
@@ -65,12 +67,12 @@ mod slots;
 pub(crate) use forest::{Forest, LeafId, Publish, Size};
 pub(crate) use slots::SLOTS;
 
-/// How long a replaced table keeps its content, in nanoseconds. A search takes about a microsecond, but a thread may be
-/// stopped in the middle of it: by a busy machine, or by a container that has used up its share.
-pub(crate) const QUARANTINE: u64 = 5_000_000_000;
+/// Time for which a replaced table keeps its content. A search takes about a microsecond, but its thread may be
+/// suspended: by a busy machine, or by a container that has used up its CPU quota.
+pub(crate) const QUARANTINE_NS: u64 = 5_000_000_000;
 
-/// The same, when [`MANY`] tables wait.
-pub(crate) const SHORT_QUARANTINE: u64 = 100_000_000;
+/// Quarantine when more than [`MAX_RETIRED_TABLES`] tables are waiting.
+pub(crate) const SHORT_QUARANTINE_NS: u64 = 100_000_000;
 
-/// So many replaced tables may wait; at most 128 KiB each.
-pub(crate) const MANY: usize = 256;
+/// Number of waiting tables above which the short quarantine applies. Each takes at most 128 KiB.
+pub(crate) const MAX_RETIRED_TABLES: usize = 256;

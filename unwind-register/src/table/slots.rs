@@ -1,26 +1,26 @@
-//! One table: 16384 slots in address order, changed by single stores. The picture and the proof are in the module
-//! above.
+//! One table: 16384 slots in address order, modified by single stores. The documentation of `table` has a diagram and
+//! the proof.
 
 use crate::memory::zeroed_cells;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed, Ordering::Release};
 
-/// Slots in a table. Fixed, because an info's table pointer and table length cannot be changed in one store.
-/// (Miri takes minutes for so many.)
+/// Number of slots in a table. Fixed, because the table pointer and the table length of an info cannot be changed in
+/// one store. (Miri would take minutes for the full size.)
 pub(crate) const SLOTS: usize = if cfg!(miri) { 256 } else { 16384 };
 
-/// What a gap at the upper end of the table holds as its start: behind every address a table can be asked for.
-const BEHIND_ALL: u32 = i32::MAX as u32;
+/// Start of gap slots at the upper end of the table: greater than every offset that can be looked up.
+const MAX_START: u32 = i32::MAX as u32;
 
-/// More distinct gap values than this in one run are tidied up on the way.
-const UNTIDY: usize = 8;
+/// Number of distinct values in a run of gap slots above which the next insertion rewrites the whole run.
+const MAX_GAP_VALUES: usize = 8;
 
-/// A gap of fewer bytes is padding, in which no function will be placed.
-const ROOMY: u32 = 16;
+/// Smallest gap in which a function may be placed; a smaller one is padding.
+const MIN_GAP_BYTES: u32 = 16;
 
-/// Spare slots for a gap, at most: space for this many half functions.
-const SPARE: usize = 8;
+/// Largest number of spare slots per gap. A function needs two.
+const MAX_SPARE_SLOTS: usize = 8;
 
-/// A function as a slot says it: offsets from the leaf's base, and the FDE's place in the arena (never 0).
+/// A function as stored in a slot: offsets relative to the leaf, and the offset of its FDE in the region (never 0).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Function {
     pub(crate) start: u32,
@@ -28,31 +28,34 @@ pub(crate) struct Function {
     pub(crate) fde: u32,
 }
 
-/// There is no spare slot where one is needed.
+/// Error: no spare slot where one is needed.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct NoSpace;
 
-/// The table. One more cell than slots: libunwind 1.6 loads the entry behind the one it found, also behind the last.
+/// A table. It has one cell more than slots: libunwind 1.6 also loads the entry after the one it found, even after the
+/// last.
 pub(crate) struct Slots {
     cells: &'static [AtomicU64],
     functions: usize,
-    /// Cells below this one have never been written since the table was cleared.
-    written: usize,
+    /// Index of the first cell written since the table was cleared; the cells below are zero.
+    first_written: usize,
 }
 
-/// Gap slots `left..right` between two functions (or the ends of the table), and the start values that enclose them.
+/// Gap slots `start_slot..end_slot` between two functions (or at an end of the table), and the start values that
+/// enclose them.
 struct Gap {
-    left: usize,
-    right: usize,
+    start_slot: usize,
+    end_slot: usize,
     low: u32,
     high: u32,
-    tidy: bool,
+    /// False if the run contains more than [`MAX_GAP_VALUES`] distinct values.
+    is_tidy: bool,
 }
 
 impl Slots {
     pub(crate) fn new() -> Self {
-        // Zeroed memory is a valid table: all gaps.
-        Slots { cells: zeroed_cells(SLOTS + 1), functions: 0, written: SLOTS }
+        // Zeroed memory is a valid table with gap slots only.
+        Slots { cells: zeroed_cells(SLOTS + 1), functions: 0, first_written: SLOTS }
     }
 
     pub(crate) fn cells(&self) -> &'static [AtomicU64] {
@@ -63,9 +66,9 @@ impl Slots {
         self.functions
     }
 
-    /// Bytes of it that were touched.
+    /// Returns the number of touched bytes.
     pub(crate) fn resident(&self) -> usize {
-        (SLOTS - self.written) * 8
+        (SLOTS - self.first_written) * 8
     }
 
     fn start(&self, slot: usize) -> u32 {
@@ -77,7 +80,7 @@ impl Slots {
     }
 
     fn set(&mut self, slot: usize, start: u32, fde: u32) {
-        self.written = self.written.min(slot);
+        self.first_written = self.first_written.min(slot);
         self.cells[slot].store(u64::from(start) | u64::from(fde) << 32, Release);
     }
 
@@ -87,19 +90,19 @@ impl Slots {
         }
     }
 
-    /// The number of slots whose start is not above `offset`.
-    fn upto(&self, offset: u32) -> usize {
+    /// Returns the number of slots whose start is not above `offset`.
+    fn count_up_to(&self, offset: u32) -> usize {
         self.cells[..SLOTS].partition_point(|cell| cell.load(Relaxed) as u32 <= offset)
     }
 
-    /// Where the function in `slot` ends.
+    /// Returns the end of the function in `slot`.
     fn end(&self, slot: usize) -> u32 {
-        if slot + 1 < SLOTS { self.start(slot + 1) } else { BEHIND_ALL }
+        if slot + 1 < SLOTS { self.start(slot + 1) } else { MAX_START }
     }
 
-    /// The functions that have an address in `start..end`.
+    /// Returns the functions that overlap `start..end`.
     pub(crate) fn overlapping(&self, start: u32, end: u32) -> Vec<Function> {
-        let first = self.upto(start).saturating_sub(1);
+        let first = self.count_up_to(start).saturating_sub(1);
         let slots = (first..SLOTS).take_while(|&slot| self.start(slot) < end);
         let functions = slots.filter(|&slot| self.fde(slot) != 0).map(|slot| self.function(slot));
         functions.filter(|function| function.end > start).collect()
@@ -109,119 +112,124 @@ impl Slots {
         Function { start: self.start(slot), end: self.end(slot), fde: self.fde(slot) }
     }
 
-    /// All functions, in address order.
+    /// Iterates over all functions in address order.
     pub(crate) fn iter(&self) -> impl Iterator<Item = Function> + '_ {
-        (self.written..SLOTS).filter(|&slot| self.fde(slot) != 0).map(|slot| self.function(slot))
+        (self.first_written..SLOTS).filter(|&slot| self.fde(slot) != 0).map(|slot| self.function(slot))
     }
 
-    /// The run of gap slots around the boundary between starts `<= offset` and starts above it.
+    /// Returns the run of gap slots around slot `boundary`.
     fn gap(&self, boundary: usize) -> Gap {
-        let (mut left, mut right, mut values) = (boundary, boundary, 0);
-        while left > 0 && self.fde(left - 1) == 0 {
-            let value = self.start(left - 1);
-            left = self.cells[..left].partition_point(|cell| (cell.load(Relaxed) as u32) < value);
+        let (mut start_slot, mut end_slot, mut values) = (boundary, boundary, 0);
+        while start_slot > 0 && self.fde(start_slot - 1) == 0 {
+            let value = self.start(start_slot - 1);
+            start_slot = self.cells[..start_slot].partition_point(|cell| (cell.load(Relaxed) as u32) < value);
             values += 1;
         }
-        while right < SLOTS && self.fde(right) == 0 {
-            // Of equal starts only the last can be a function: a gap of length 0 lies before it.
-            let last = self.upto(self.start(right)) - 1;
-            right = if self.fde(last) == 0 { last + 1 } else { last };
+        while end_slot < SLOTS && self.fde(end_slot) == 0 {
+            // Of several equal starts only the last can be a function; the others are gaps of length 0.
+            let last = self.count_up_to(self.start(end_slot)) - 1;
+            end_slot = if self.fde(last) == 0 { last + 1 } else { last };
             values += 1;
         }
-        let low = if left == 0 || left == right { 0 } else { self.start(left) };
-        let high = if right == SLOTS { BEHIND_ALL } else { self.start(right) };
-        Gap { left, right, low, high, tidy: values <= UNTIDY }
+        let low = if start_slot == 0 || start_slot == end_slot { 0 } else { self.start(start_slot) };
+        let high = if end_slot == SLOTS { MAX_START } else { self.start(end_slot) };
+        Gap { start_slot, end_slot, low, high, is_tidy: values <= MAX_GAP_VALUES }
     }
 
-    /// Adds a function that overlaps no other; `want` counts the functions that will follow above it, this one
-    /// included.
-    pub(crate) fn insert(&mut self, function: Function, want: usize) -> Result<(), NoSpace> {
+    /// Adds a function that overlaps no other. `expected` is the number of functions that will follow above it,
+    /// including this one.
+    pub(crate) fn insert(&mut self, function: Function, expected: usize) -> Result<(), NoSpace> {
         let Function { start, end, fde } = function;
-        let boundary = self.upto(start);
+        let boundary = self.count_up_to(start);
         let gap = self.gap(boundary);
-        let at = self.place(&gap, start, end, want).ok_or(NoSpace)?;
-        // Left of the function: gap slots that begin behind its start would break the order.
-        let from = if gap.tidy { boundary.min(at) } else { gap.left };
-        let value = if from > gap.left { self.start(from - 1) } else { gap.low };
-        self.set_all(from..at, value);
-        // Right of it: the slots that begin before its end.
-        let rest = at + 1;
-        let to = if gap.tidy { self.upto(end - 1).clamp(rest, gap.right.max(rest)) } else { gap.right.max(rest) };
-        let value = if to < gap.right { self.start(to) } else { gap.high };
-        self.set_all(rest..to, value);
-        if rest < gap.right {
-            self.set(rest, end, 0);
+        let slot = self.choose_slot(&gap, start, end, expected).ok_or(NoSpace)?;
+        // Left of the function: gap slots with a greater start would violate the order.
+        let left_start = if gap.is_tidy { boundary.min(slot) } else { gap.start_slot };
+        let value = if left_start > gap.start_slot { self.start(left_start - 1) } else { gap.low };
+        self.set_all(left_start..slot, value);
+        // Right of the function: gap slots with a start below its end.
+        let right_start = slot + 1;
+        let right_end = if gap.is_tidy {
+            self.count_up_to(end - 1).clamp(right_start, gap.end_slot.max(right_start))
+        } else {
+            gap.end_slot.max(right_start)
+        };
+        let value = if right_end < gap.end_slot { self.start(right_end) } else { gap.high };
+        self.set_all(right_start..right_end, value);
+        if right_start < gap.end_slot {
+            self.set(right_start, end, 0);
         }
-        self.set(at, start, fde);
+        self.set(slot, start, fde);
         self.functions += 1;
         Ok(())
     }
 
-    /// The slot for a function in `gap`: the spare slots are divided like the addresses left and right of it, so that
-    /// code placed upwards, downwards or anywhere always finds the spare slots where the next function is likely to
-    /// come.
-    fn place(&self, gap: &Gap, start: u32, end: u32, want: usize) -> Option<usize> {
-        let slots = gap.right - gap.left;
-        // A slot behind every function even where the next one follows directly: when one of them goes, there is space
-        // for the two slots of a shorter one.
-        let left_end = usize::from(gap.left > 0 && (gap.low < start || slots >= 3));
+    /// Returns the slot for a function in `gap`. The spare slots are divided in proportion to the addresses left and
+    /// right of the function. Code placed upwards, downwards or anywhere then finds spare slots where the next function
+    /// is likely to be.
+    fn choose_slot(&self, gap: &Gap, start: u32, end: u32, expected: usize) -> Option<usize> {
+        let slots = gap.end_slot - gap.start_slot;
+        // Keep a slot after every function, even if the next one follows directly: when one of them is removed, a
+        // shorter function and its end slot fit.
+        let left_end = usize::from(gap.start_slot > 0 && (gap.low < start || slots >= 3));
         let own_end = usize::from(end < gap.high || slots >= 3);
         let spare = slots.checked_sub(left_end + 1 + own_end)?;
         let below = u64::from(start - gap.low);
         let above = u64::from(gap.high.saturating_sub(end));
-        let mut left = (spare as u64 * below / (below + above).max(1)) as usize;
-        if gap.left == 0 {
-            // The untouched front of the table: do not drag all of it behind the first function.
-            left = left.max(spare.saturating_sub(self.functions.max(16)));
+        let mut spare_below = (spare as u64 * below / (below + above).max(1)) as usize;
+        if gap.start_slot == 0 {
+            // The front of the table is untouched: do not write all of it for the first function.
+            spare_below = spare_below.max(spare.saturating_sub(self.functions.max(16)));
         }
-        left = left.min(spare - spare.min(2 * (want.max(1) - 1)));
-        Some(gap.left + left_end + left)
+        spare_below = spare_below.min(spare - spare.min(2 * (expected.max(1) - 1)));
+        Some(gap.start_slot + left_end + spare_below)
     }
 
-    /// Removes the function that starts at `start` and has this FDE; anything else there stays.
+    /// Removes the function that starts at `start` with this FDE. Returns false, without a change, if there is no such
+    /// function.
     pub(crate) fn remove(&mut self, start: u32, fde: u32) -> bool {
-        let Some(slot) = self.upto(start).checked_sub(1) else { return false };
-        let found = self.start(slot) == start && self.fde(slot) == fde;
-        if found {
+        let Some(slot) = self.count_up_to(start).checked_sub(1) else { return false };
+        let is_match = self.start(slot) == start && self.fde(slot) == fde;
+        if is_match {
             self.set(slot, start, 0);
             self.functions -= 1;
         }
-        found
+        is_match
     }
 
-    /// Forgets everything. Only for a table that no info points to any more.
+    /// Clears the table. Only for a table that no info points to any more.
     pub(crate) fn clear(&mut self) {
-        for cell in &self.cells[self.written..] {
+        for cell in &self.cells[self.first_written..] {
             cell.store(0, Relaxed);
         }
-        (self.functions, self.written) = (0, SLOTS);
+        (self.functions, self.first_written) = (0, SLOTS);
     }
 
-    /// Fills an empty table with `functions`, in address order, and spreads spare slots: some in every gap, and space
-    /// for at least `want` further functions in the gap that has `finger`.
-    pub(crate) fn fill(&mut self, functions: &[Function], finger: u32, want: usize) {
+    /// Fills an empty table with `functions`, in address order, and distributes spare slots: some in every gap, and
+    /// space for at least `expected` more functions in the gap around `address`.
+    pub(crate) fn fill(&mut self, functions: &[Function], address: u32, expected: usize) {
         let count = functions.len();
-        let space = SLOTS.saturating_sub(2 * count);
-        let bonus = (count / 2).max(32).max(2 * want).min(space / 2);
-        let spacious = functions.windows(2).filter(|pair| pair[1].start - pair[0].end >= ROOMY).count() + 1;
-        let each = ((space - bonus) / spacious).min(SPARE) & !1;
-        let hot = functions.partition_point(|function| function.start <= finger).checked_sub(1);
+        let spare_total = SLOTS.saturating_sub(2 * count);
+        let bonus_slots = (count / 2).max(32).max(2 * expected).min(spare_total / 2);
+        let gap_count = functions.windows(2).filter(|pair| pair[1].start - pair[0].end >= MIN_GAP_BYTES).count() + 1;
+        let spare_per_gap = ((spare_total - bonus_slots) / gap_count).min(MAX_SPARE_SLOTS) & !1;
+        let address_index = functions.partition_point(|function| function.start <= address).checked_sub(1);
         let mut slot = SLOTS;
-        let mut high = BEHIND_ALL;
+        let mut next_start = MAX_START;
         for (index, function) in functions.iter().enumerate().rev() {
-            let spare = if high - function.end >= ROOMY { each } else { 0 };
-            let spare = spare + if hot == Some(index) { bonus } else { 0 };
-            self.set_all(slot - spare..slot, high);
+            let spare = if next_start - function.end >= MIN_GAP_BYTES { spare_per_gap } else { 0 };
+            let spare = spare + if address_index == Some(index) { bonus_slots } else { 0 };
+            self.set_all(slot - spare..slot, next_start);
             slot -= spare + 2;
             self.set(slot + 1, function.end, 0);
             self.set(slot, function.start, function.fde);
-            high = function.start;
+            next_start = function.start;
         }
         self.functions = count;
     }
 }
 
-/// What libunwind's search does, on the cells alone: the FDE of the last slot whose start is not above `offset`.
+/// Searches the cells like libunwind: returns the FDE of the last slot whose start is not above `offset`.
 #[cfg(test)]
 pub(crate) fn search(cells: &[AtomicU64], offset: u32) -> u32 {
     let (mut low, mut high) = (0, SLOTS);

@@ -1,21 +1,21 @@
-//! Three functions in machine code (x86_64), and an `.eh_frame` for them, also written by hand.
+//! Three functions in machine code (x86_64) and their `.eh_frame`, both assembled by hand.
 //!
 //! ```text
 //!   alpha, beta:  sub rsp, 24 + pad; call next; add rsp, 24 + pad; ret      (no frame pointer: the rules unwind it)
-//!   gamma:        sub rsp, 8; call rdi; add rsp, 8; ret                     (calls what it was given)
+//!   gamma:        sub rsp, 8 + pad; call rdi; add rsp, 8 + pad; ret         (calls its argument)
 //! ```
 
 use std::ops::Range;
 
-/// Executable memory with chains in it.
+/// Executable memory for chains.
 pub struct Page {
     pub base: *mut u8,
     pub size: usize,
 }
 
-// SAFETY: plain memory.
+// SAFETY: plain memory that belongs to no thread.
 unsafe impl Send for Page {}
-// SAFETY: plain memory.
+// SAFETY: plain memory that belongs to no thread.
 unsafe impl Sync for Page {}
 
 impl Page {
@@ -26,22 +26,22 @@ impl Page {
     pub fn map_at(hint: *mut u8, size: usize) -> Page {
         let protection = libc::PROT_READ | libc::PROT_WRITE | libc::PROT_EXEC;
         let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
-        // SAFETY: a new anonymous mapping; a hint does not replace anything.
+        // SAFETY: a new anonymous mapping; a hint does not replace existing mappings.
         let base = unsafe { libc::mmap(hint.cast(), size, protection, flags, -1, 0) };
         assert_ne!(base, libc::MAP_FAILED);
         Page { base: base.cast(), size }
     }
 
-    /// Writes a chain at `offset`; its frames are larger by `pad` bytes, so that rules of another chain do not fit.
+    /// Writes a chain at `offset`. `pad` enlarges its frames, so that the rules of another chain do not match.
     pub fn chain(&self, offset: usize, pad: u32) -> Chain {
         assert!(pad.is_multiple_of(16) && offset + Chain::SIZE <= self.size);
         let base = self.base as usize + offset;
         let mut bytes = Vec::new();
-        let frame = 24 + pad;
+        let frame_size = 24 + pad;
         let mut functions = Vec::new();
         for index in 0..3 {
             let start = base + bytes.len();
-            let size = if index == 2 { 8u32 + pad } else { frame };
+            let size = if index == 2 { 8u32 + pad } else { frame_size };
             bytes.extend([0x48, 0x81, 0xec]); // sub rsp, imm32
             bytes.extend(size.to_le_bytes());
             if index == 2 {
@@ -57,12 +57,12 @@ impl Page {
             functions.push(start..base + bytes.len());
             bytes.resize((index + 1) * 32, 0xcc);
         }
-        // SAFETY: inside the mapping, which is writable.
+        // SAFETY: the destination is inside the mapping, which is writable.
         unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), base as *mut u8, bytes.len()) };
         Chain { functions, pad }
     }
 
-    /// A chain whose functions keep a frame pointer: `push rbp; mov rbp, rsp; call ...; pop rbp; ret`.
+    /// Writes a chain whose functions keep a frame pointer: `push rbp; mov rbp, rsp; call ...; pop rbp; ret`.
     pub fn chain_with_frame_pointers(&self, offset: usize) -> Chain {
         let base = self.base as usize + offset;
         let (mut bytes, mut functions) = (Vec::new(), Vec::new());
@@ -80,7 +80,7 @@ impl Page {
             functions.push(start..base + bytes.len());
             bytes.resize((index + 1) * 32, 0xcc);
         }
-        // SAFETY: inside the mapping, which is writable.
+        // SAFETY: the destination is inside the mapping, which is writable.
         unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), base as *mut u8, bytes.len()) };
         Chain { functions, pad: 0 }
     }
@@ -93,7 +93,7 @@ impl Drop for Page {
     }
 }
 
-/// alpha, beta and gamma, in this order.
+/// The functions alpha, beta and gamma, in this order.
 #[derive(Clone)]
 pub struct Chain {
     pub functions: Vec<Range<usize>>,
@@ -101,7 +101,7 @@ pub struct Chain {
 }
 
 impl Chain {
-    /// Bytes a chain takes.
+    /// Size of a chain in bytes.
     pub const SIZE: usize = 96;
 
     pub fn text(&self) -> Range<usize> {
@@ -115,20 +115,20 @@ impl Chain {
         alpha(callback);
     }
 
-    /// Which function has this return address (0, 1, 2).
+    /// Returns the index (0, 1, 2) of the function that contains this return address.
     pub fn index(&self, address: usize) -> Option<usize> {
         self.functions.iter().position(|function| function.contains(&address.wrapping_sub(1)))
     }
 
-    /// Absolute pointers, one CIE, three FDEs, terminator.
+    /// Encodes the unwind rules: absolute pointers, one CIE, three FDEs, a terminator.
     pub fn eh_frame(&self) -> Vec<u8> {
         self.eh_frame_of(&[0, 1, 2])
     }
 
-    /// The same, with the FDEs of some functions only.
+    /// Encodes the rules of the given functions only.
     pub fn eh_frame_of(&self, indices: &[usize]) -> Vec<u8> {
         let mut out = Vec::new();
-        entry(&mut out, 0, &[1, b'z', b'R', 0, 1, 0x78, 16, 1, 0, 0x0c, 7, 8, 0x90, 1]);
+        push_entry(&mut out, 0, &[1, b'z', b'R', 0, 1, 0x78, 16, 1, 0, 0x0c, 7, 8, 0x90, 1]);
         for &index in indices {
             let function = &self.functions[index];
             let size = if index == 2 { 8 + self.pad } else { 24 + self.pad };
@@ -136,18 +136,19 @@ impl Chain {
             body.extend((function.start as u64).to_le_bytes());
             body.extend((function.len() as u64).to_le_bytes());
             body.push(0);
-            body.extend([0x40 | 7, 0x0e]); // after the sub: CFA = rsp + 8 + size
-            uleb(&mut body, 8 + size);
-            body.extend([0x40 | (function.len() - 8) as u8, 0x0e, 8]); // at the ret
+            body.extend([0x40 | 7, 0x0e]); // after the `sub`: CFA = rsp + 8 + size
+            push_uleb128(&mut body, 8 + size);
+            body.extend([0x40 | (function.len() - 8) as u8, 0x0e, 8]); // at the `ret`
             let distance = out.len() as u32 + 4;
-            entry(&mut out, distance, &body);
+            push_entry(&mut out, distance, &body);
         }
         out.extend([0; 4]);
         out
     }
 }
 
-fn entry(out: &mut Vec<u8>, id: u32, body: &[u8]) {
+/// Appends a CIE (`id` 0) or an FDE (`id` is the distance to its CIE), padded to 8 bytes.
+fn push_entry(out: &mut Vec<u8>, id: u32, body: &[u8]) {
     let length = (4 + body.len()).next_multiple_of(8) - 4 + 4;
     out.extend((length as u32).to_le_bytes());
     out.extend(id.to_le_bytes());
@@ -155,7 +156,7 @@ fn entry(out: &mut Vec<u8>, id: u32, body: &[u8]) {
     out.resize(out.len() + length - 4 - body.len(), 0);
 }
 
-fn uleb(out: &mut Vec<u8>, mut value: u32) {
+fn push_uleb128(out: &mut Vec<u8>, mut value: u32) {
     while value >= 0x80 {
         out.push(value as u8 | 0x80);
         value >>= 7;

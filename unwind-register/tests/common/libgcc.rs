@@ -1,4 +1,4 @@
-//! Walks with `_Unwind_Backtrace`, which in this process is libgcc's.
+//! Walks with `_Unwind_Backtrace`, which is libgcc's in this process.
 
 use std::cell::RefCell;
 use std::ffi::c_void;
@@ -10,29 +10,29 @@ unsafe extern "C" {
     pub fn __deregister_frame(begin: *const u8);
 }
 
-extern "C" fn trace(context: *mut c_void, frames: *mut c_void) -> i32 {
+extern "C" fn record_frame(context: *mut c_void, frames: *mut c_void) -> i32 {
     // SAFETY: `walk` passes its vector, and libgcc passes a context.
     unsafe { (*frames.cast::<Vec<usize>>()).push(_Unwind_GetIP(context)) };
     0
 }
 
-/// Return addresses from here on outwards.
+/// Returns the return addresses of the current stack, innermost first.
 pub fn walk() -> Vec<usize> {
     let mut frames: Vec<usize> = Vec::new();
-    // SAFETY: `trace` gets the vector it expects.
-    unsafe { _Unwind_Backtrace(trace, (&raw mut frames).cast()) };
+    // SAFETY: `record_frame` receives the vector that it expects.
+    unsafe { _Unwind_Backtrace(record_frame, (&raw mut frames).cast()) };
     frames
 }
 
 thread_local! {
-    static FOUND: RefCell<Vec<usize>> = const { RefCell::new(Vec::new()) };
+    static FRAMES: RefCell<Vec<usize>> = const { RefCell::new(Vec::new()) };
 }
 
-/// Walks from inside the chain, and returns what was found.
+/// Walks from inside the chain and returns the frames.
 pub fn walk_from(chain: &super::Chain) -> Vec<usize> {
     extern "C" fn callback() {
-        FOUND.set(walk());
+        FRAMES.set(walk());
     }
     chain.call(callback);
-    FOUND.take()
+    FRAMES.take()
 }

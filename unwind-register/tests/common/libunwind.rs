@@ -4,31 +4,32 @@ use std::cell::RefCell;
 use std::ffi::{CStr, CString, c_void};
 
 type Pointer = *mut c_void;
-type One = unsafe extern "C" fn(Pointer) -> i32;
-type Init = unsafe extern "C" fn(Pointer, Pointer) -> i32;
-type GetReg = unsafe extern "C" fn(Pointer, i32, *mut usize) -> i32;
-type Register = unsafe extern "C" fn(*const [usize; 16]);
-type ProcInfo = unsafe extern "C" fn(usize, usize, *mut [usize; 32], usize) -> i32;
-type Backtrace = unsafe extern "C" fn(*mut Pointer, i32) -> i32;
+type CursorFn = unsafe extern "C" fn(Pointer) -> i32;
+type InitFn = unsafe extern "C" fn(Pointer, Pointer) -> i32;
+type GetRegFn = unsafe extern "C" fn(Pointer, i32, *mut usize) -> i32;
+type RegisterFn = unsafe extern "C" fn(*const [usize; 16]);
+type ProcInfoFn = unsafe extern "C" fn(usize, usize, *mut [usize; 32], usize) -> i32;
+type BacktraceFn = unsafe extern "C" fn(*mut Pointer, i32) -> i32;
 
-/// The functions a walk needs. `unw_context_t` and `unw_cursor_t` are opaque here; 16 KiB hold both in every version.
+/// Functions of one copy that a walk needs. `unw_context_t` and `unw_cursor_t` are opaque here; 2 KiB hold each of them
+/// in every version.
 #[derive(Clone, Copy)]
 pub struct Unwinder {
-    getcontext: One,
-    init_local: Init,
-    step: One,
-    get_reg: GetReg,
-    backtrace: Backtrace,
-    register: Register,
-    proc_info: ProcInfo,
+    getcontext: CursorFn,
+    init_local: InitFn,
+    step: CursorFn,
+    get_reg: GetRegFn,
+    backtrace: BacktraceFn,
+    register: RegisterFn,
+    proc_info: ProcInfoFn,
     address_space: usize,
 }
 
 impl Unwinder {
-    /// Opens `path`; `None` if there is no such library.
+    /// Opens the library at `path`; returns `None` if it does not exist.
     pub fn open(path: &str) -> Option<Unwinder> {
         let path = CString::new(path).expect("no NUL");
-        // SAFETY: loading an unwinder runs no code with effects.
+        // SAFETY: loading an unwinder runs no code with side effects.
         let handle = unsafe { libc::dlopen(path.as_ptr(), libc::RTLD_NOW | libc::RTLD_LOCAL) };
         if handle.is_null() {
             return None;
@@ -38,25 +39,25 @@ impl Unwinder {
             let address = unsafe { libc::dlsym(handle, name.as_ptr()) };
             (!address.is_null()).then_some(address)
         };
-        // `_Ux86_64_getcontext` is not among every build's dynamic symbols: glibc's has the same layout where it
-        // matters.
+        // Not every build exports `_Ux86_64_getcontext`. glibc's context has the same layout where it matters.
         let getcontext = find(c"_Ux86_64_getcontext").unwrap_or(libc::getcontext as Pointer);
         // SAFETY: these are the signatures in libunwind-common.h.
         unsafe {
             Some(Unwinder {
-                getcontext: std::mem::transmute::<Pointer, One>(getcontext),
-                init_local: std::mem::transmute::<Pointer, Init>(find(c"_ULx86_64_init_local")?),
-                step: std::mem::transmute::<Pointer, One>(find(c"_ULx86_64_step")?),
-                get_reg: std::mem::transmute::<Pointer, GetReg>(find(c"_ULx86_64_get_reg")?),
-                backtrace: std::mem::transmute::<Pointer, Backtrace>(find(c"unw_backtrace")?),
-                register: std::mem::transmute::<Pointer, Register>(find(c"_U_dyn_register")?),
-                proc_info: std::mem::transmute::<Pointer, ProcInfo>(find(c"_ULx86_64_get_proc_info_by_ip")?),
+                getcontext: std::mem::transmute::<Pointer, CursorFn>(getcontext),
+                init_local: std::mem::transmute::<Pointer, InitFn>(find(c"_ULx86_64_init_local")?),
+                step: std::mem::transmute::<Pointer, CursorFn>(find(c"_ULx86_64_step")?),
+                get_reg: std::mem::transmute::<Pointer, GetRegFn>(find(c"_ULx86_64_get_reg")?),
+                backtrace: std::mem::transmute::<Pointer, BacktraceFn>(find(c"unw_backtrace")?),
+                register: std::mem::transmute::<Pointer, RegisterFn>(find(c"_U_dyn_register")?),
+                proc_info: std::mem::transmute::<Pointer, ProcInfoFn>(find(c"_ULx86_64_get_proc_info_by_ip")?),
                 address_space: find(c"_ULx86_64_local_addr_space")?.cast::<usize>().read(),
             })
         }
     }
 
-    /// Return addresses from here on outwards, with `unw_step`. No allocation: may run in a signal handler.
+    /// Fills `frames` with the return addresses of the current stack, using `unw_step`; returns their number. It does
+    /// not allocate, so it may run in a signal handler.
     #[inline(never)]
     pub fn walk(&self, frames: &mut [usize]) -> usize {
         const UNW_X86_64_RIP: i32 = 16;
@@ -78,11 +79,11 @@ impl Unwinder {
 
     /// Registers an info, as another library might do.
     pub fn register_info(&self, info: &'static [usize; 16]) {
-        // SAFETY: the caller made an info of the right layout, and leaks it.
+        // SAFETY: the caller passes a leaked info with the right layout.
         unsafe { (self.register)(info) };
     }
 
-    /// The personality routine libunwind finds for an address; `None` without rules for it.
+    /// Returns the personality routine that libunwind finds for an address; `None` if there are no rules for it.
     pub fn handler_at(&self, address: usize) -> Option<usize> {
         let mut info = [0; 32];
         // SAFETY: the buffer is larger than `unw_proc_info_t`.
@@ -90,10 +91,10 @@ impl Unwinder {
         (status == 0).then_some(info[3])
     }
 
-    /// The same with `unw_backtrace`.
+    /// Fills `frames` like [`Unwinder::walk`], using `unw_backtrace`.
     #[inline(never)]
     pub fn backtrace(&self, frames: &mut [usize]) -> usize {
-        // SAFETY: the buffer has space for what is asked for.
+        // SAFETY: the buffer has space for `frames.len()` addresses.
         unsafe { (self.backtrace)(frames.as_mut_ptr().cast(), frames.len() as i32) }.max(0) as usize
     }
 }
@@ -102,47 +103,47 @@ thread_local! {
     static WALK: RefCell<(Option<Unwinder>, Vec<usize>)> = const { RefCell::new((None, Vec::new())) };
 }
 
-/// Walks from inside the chain with `unw_step`, and returns what was found.
+/// Walks from inside the chain with `unw_step` and returns the frames.
 pub fn walk_from(chain: &super::Chain, unwinder: Unwinder) -> Vec<usize> {
     extern "C" fn callback() {
         collect(Unwinder::walk);
     }
-    from(chain, unwinder, callback)
+    walk_with(chain, unwinder, callback)
 }
 
-/// The same with `unw_backtrace`.
+/// Walks from inside the chain with `unw_backtrace` and returns the frames.
 pub fn backtrace_from(chain: &super::Chain, unwinder: Unwinder) -> Vec<usize> {
     extern "C" fn callback() {
         collect(Unwinder::backtrace);
     }
-    from(chain, unwinder, callback)
+    walk_with(chain, unwinder, callback)
 }
 
 fn collect(walk: fn(&Unwinder, &mut [usize]) -> usize) {
     WALK.with_borrow_mut(|(unwinder, frames)| {
-        let mut found = [0; 64];
-        let depth = walk(unwinder.as_ref().expect("set below"), &mut found);
-        *frames = found[..depth].to_vec();
+        let mut buffer = [0; 64];
+        let depth = walk(unwinder.as_ref().expect("set below"), &mut buffer);
+        *frames = buffer[..depth].to_vec();
     });
 }
 
-fn from(chain: &super::Chain, unwinder: Unwinder, callback: extern "C" fn()) -> Vec<usize> {
+fn walk_with(chain: &super::Chain, unwinder: Unwinder, callback: extern "C" fn()) -> Vec<usize> {
     WALK.with_borrow_mut(|walk| walk.0 = Some(unwinder));
     chain.call(callback);
     WALK.with_borrow_mut(|walk| std::mem::take(&mut walk.1))
 }
 
-/// Whether gamma, beta and alpha are in the stack in this order, and the caller of alpha is behind them.
+/// Returns true if the stack contains gamma, beta and alpha in this order, followed by alpha's caller.
 pub fn complete(chain: &super::Chain, frames: &[usize]) -> bool {
-    let Some(at) = frames.iter().position(|&frame| chain.index(frame) == Some(2)) else { return false };
-    let indices: Vec<_> = frames[at..].iter().take(3).map(|&frame| chain.index(frame)).collect();
-    indices == [Some(2), Some(1), Some(0)] && frames.len() > at + 4
+    let Some(gamma) = frames.iter().position(|&frame| chain.index(frame) == Some(2)) else { return false };
+    let indices: Vec<_> = frames[gamma..].iter().take(3).map(|&frame| chain.index(frame)).collect();
+    indices == [Some(2), Some(1), Some(0)] && frames.len() > gamma + 4
 }
 
-/// The copies to test with. A missing one is skipped loudly, and an error where `CI` is set.
+/// Opens the copies to test with. A missing copy is skipped with a message, or fails if `CI` is set.
 pub fn copies() -> Vec<(String, Unwinder)> {
-    let more = std::env::var("UNWIND_REGISTER_LIBUNWIND").unwrap_or_default();
-    let paths = std::iter::once("libunwind.so.8").chain(more.split(':').filter(|path| !path.is_empty()));
+    let extra_paths = std::env::var("UNWIND_REGISTER_LIBUNWIND").unwrap_or_default();
+    let paths = std::iter::once("libunwind.so.8").chain(extra_paths.split(':').filter(|path| !path.is_empty()));
     let opened = paths.filter_map(|path| {
         let unwinder = Unwinder::open(path);
         assert!(unwinder.is_some() || std::env::var_os("CI").is_none(), "{path} is required where CI is set");

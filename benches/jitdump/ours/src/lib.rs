@@ -1,4 +1,4 @@
-//! A session with the jitdump sink alone, or with those of `JITLISTEN`, for a program that loads objects itself.
+//! A session with the jitdump sink only, or with the sinks of `JITLISTEN`, for a program that loads objects itself.
 
 use std::ffi::{CStr, OsStr, c_char};
 use std::os::unix::ffi::OsStrExt;
@@ -9,13 +9,13 @@ use jitlisten::{ObjectId, Session};
 
 static SESSION: OnceLock<&'static Session> = OnceLock::new();
 
-/// Opens the session; files go below `directory`.
+/// Opens the session, whose files go below `directory`.
 ///
 /// # Safety
 /// `directory` must be a C string.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ours_open(directory: *const c_char) {
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller guarantees a C string.
     let directory = unsafe { CStr::from_ptr(directory) }.to_bytes();
     let (options, complaints) = Options::read(|name| match name {
         "JITLISTEN" => std::env::var_os(name).or_else(|| Some("jitdump".into())),
@@ -26,22 +26,22 @@ pub unsafe extern "C" fn ours_open(directory: *const c_char) {
     SESSION.get_or_init(|| Session::open(options, &complaints));
 }
 
-/// The object that [`ours_loaded`] was given last.
+/// Object of the last call of [`ours_loaded`].
 static LATEST: Mutex<Option<ObjectId>> = Mutex::new(None);
 
-/// *loaded*, for the debug object of `size` bytes.
+/// Reports a debug object of `size` bytes as *loaded*.
 ///
 /// # Safety
 /// The object must be readable.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ours_loaded(object: *const u8, size: usize) {
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller guarantees readable memory.
     let bytes = unsafe { std::slice::from_raw_parts(object, size) };
     let loaded = SESSION.get().and_then(|session| session.loaded(bytes.to_vec(), None, None).ok());
     *LATEST.lock().unwrap_or_else(PoisonError::into_inner) = loaded.map(|loaded| loaded.id);
 }
 
-/// *finalized*, for the same object: its text is loaded, relocated and readable.
+/// Reports the same object as *finalized*: its text is relocated and readable.
 #[unsafe(no_mangle)]
 pub extern "C" fn ours_finalized() {
     let latest = LATEST.lock().unwrap_or_else(PoisonError::into_inner).take();
@@ -50,7 +50,7 @@ pub extern "C" fn ours_finalized() {
     }
 }
 
-/// Bytes written, or 0 when the sink has failed.
+/// Returns the number of written bytes; 0 if a sink has failed.
 #[unsafe(no_mangle)]
 pub extern "C" fn ours_bytes_written() -> u64 {
     let Some(session) = SESSION.get() else { return 0 };

@@ -1,4 +1,4 @@
-//! x86_64: decoded by the `iced-x86` crate, followed along every path.
+//! x86_64: instructions are decoded by the `iced-x86` crate, and tracked along every path.
 
 mod flow;
 mod state;
@@ -10,12 +10,12 @@ pub(super) use flow::states;
 pub(super) use flow::synthesise;
 use state::is_move;
 
-/// DWARF numbers (x86-64 psABI, figure 3.36).
+/// DWARF register numbers (x86-64 psABI, figure 3.36).
 pub(super) const RSP: u16 = 7;
 pub(super) const RETURN_ADDRESS: u16 = 16;
 
-/// Whether there is a `push rbp`, and a `mov rbp, rsp` before the next call, branch or change of the stack pointer:
-/// LLVM schedules other instructions between the two.
+/// Returns true if the code contains `push rbp`, followed by `mov rbp, rsp` before the next call, branch or change of
+/// the stack pointer. LLVM schedules other instructions in between.
 pub(super) fn sets_up_frame_pointer(code: &[u8]) -> bool {
     let mut is_pushed = false;
     for instruction in &mut Decoder::new(64, code, DecoderOptions::NONE) {

@@ -1,11 +1,11 @@
-//! How one instruction changes the known state of the stack.
+//! Effect of an instruction on the known stack layout.
 
 use iced_x86::{Code, Instruction, InstructionInfoFactory, OpAccess, OpKind, Register};
 
 use super::RSP;
 use crate::cfi::rows::{Cfa, SavedRegister};
 
-/// The callee-saved registers (x86-64 psABI, 3.2.1), with their DWARF numbers; sorted by these.
+/// Callee-saved registers (x86-64 psABI, 3.2.1) and their DWARF numbers, sorted by number.
 const CALLEE_SAVED: [(Register, u16); 6] = [
     (Register::RBX, 3),
     (Register::RBP, 6),
@@ -14,27 +14,27 @@ const CALLEE_SAVED: [(Register, u16); 6] = [
     (Register::R14, 14),
     (Register::R15, 15),
 ];
-/// Where `rbp` is in that list.
-const RBP: usize = 1;
+/// Index of `rbp` in [`CALLEE_SAVED`].
+const RBP_INDEX: usize = 1;
 
-/// The state before an instruction.
+/// Known stack layout before an instruction.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(in crate::cfi) struct State {
-    /// `CFA - rsp`.
+    /// Value of `CFA - rsp`, if known.
     depth: Option<i64>,
-    /// `CFA - rbp`, while `rbp` is the frame pointer.
+    /// Value of `CFA - rbp`, while `rbp` is the frame pointer.
     frame: Option<i64>,
-    /// For each callee-saved register, `CFA - address` of where it is kept.
+    /// Value of `CFA - address` of the stack slot of each callee-saved register that has been saved.
     saved: [Option<i64>; CALLEE_SAVED.len()],
 }
 
 impl State {
-    /// At the first instruction: the return address is on the stack, nothing else.
+    /// State at the first instruction: only the return address is on the stack.
     pub(super) fn at_entry() -> Self {
         State { depth: Some(8), frame: None, saved: [None; CALLEE_SAVED.len()] }
     }
 
-    /// Whether the stack is as the caller left it, so that the function may return or jump to another.
+    /// Returns true if the stack is as at entry, so that the function may return or make a tail call.
     pub(super) fn is_like_entry(&self) -> bool {
         self.depth == Some(8) && self.frame.is_none() && self.saved == [None; CALLEE_SAVED.len()]
     }
@@ -44,7 +44,7 @@ impl State {
         from_frame.or(self.depth.map(|offset| Cfa { register: RSP, offset }))
     }
 
-    /// Whether `CFA = register + offset` is true.
+    /// Returns true if the rule `CFA = register + offset` holds.
     #[cfg(test)]
     pub(in crate::cfi) fn agrees(&self, cfa: Cfa) -> bool {
         cfa.register == RSP && self.depth == Some(cfa.offset) || cfa.register == 6 && self.frame == Some(cfa.offset)
@@ -52,10 +52,13 @@ impl State {
 
     pub(super) fn saved(&self) -> Vec<SavedRegister> {
         let registers = CALLEE_SAVED.iter().zip(self.saved);
-        registers.filter_map(|((_, register), at)| Some(SavedRegister { register: *register, offset: -at? })).collect()
+        registers
+            .filter_map(|((_, register), slot)| Some(SavedRegister { register: *register, offset: -slot? }))
+            .collect()
     }
 
-    /// What holds on both of two paths. With a frame pointer the stack pointer need not be known.
+    /// Merges the states of two paths; `None` if they contradict each other. With a frame pointer, the stack pointer
+    /// may be unknown.
     pub(super) fn join(&self, other: &State) -> Option<State> {
         if (self.frame, self.saved) != (other.frame, other.saved) {
             return None;
@@ -65,8 +68,12 @@ impl State {
         joined.cfa().is_some().then_some(joined)
     }
 
-    /// The state behind `instruction`, which does not jump; `None` where that is not enough to unwind.
-    pub(super) fn after(&self, instruction: &Instruction, info: &mut InstructionInfoFactory) -> Option<State> {
+    /// State after `instruction`, which must not jump; `None` if it is not sufficient for unwinding.
+    pub(super) fn after_instruction(
+        &self,
+        instruction: &Instruction,
+        info: &mut InstructionInfoFactory,
+    ) -> Option<State> {
         let mut next = self.clone();
         match instruction.code() {
             Code::Push_r64 => next.push(instruction.op0_register())?,
@@ -76,73 +83,73 @@ impl State {
                 next.pop(Register::RBP)?;
             }
             _ if is_move(instruction, Register::RBP, Register::RSP) => {
-                next.clobber(RBP)?;
+                next.clobber(RBP_INDEX)?;
                 next.frame = self.depth;
             }
             _ if is_move(instruction, Register::RSP, Register::RBP) => {
                 next.depth = self.frame;
             }
-            _ => next.other(instruction, info)?,
+            _ => next.apply_other(instruction, info)?,
         }
         next.cfa().is_some().then_some(next)
     }
 
     fn push(&mut self, register: Register) -> Option<()> {
         self.depth = self.depth.map(|depth| depth.saturating_add(8));
-        // The first push of a register that still is the caller's is where it is saved.
-        if let Some(slot) = place(register).and_then(|place| self.saved.get_mut(place)) {
+        // The first push of a register that still has the caller's value saves it.
+        if let Some(slot) = callee_saved_index(register).and_then(|index| self.saved.get_mut(index)) {
             *slot = Some(slot.or(self.depth)?);
         }
         (register != Register::RSP).then_some(())
     }
 
     fn pop(&mut self, register: Register) -> Option<()> {
-        let from = self.depth?;
-        self.depth = Some(from.checked_sub(8)?);
+        let stack_top = self.depth?;
+        self.depth = Some(stack_top.checked_sub(8)?);
         if register == Register::RSP {
             return None;
         }
-        let Some(place) = place(register) else { return Some(()) };
-        if place == RBP {
+        let Some(index) = callee_saved_index(register) else { return Some(()) };
+        if index == RBP_INDEX {
             self.frame = None;
         }
-        let slot = self.saved.get_mut(place)?;
+        let slot = self.saved.get_mut(index)?;
         match *slot {
-            // Back in itself.
-            Some(at) if at == from => *slot = None,
+            // Restored to the caller's value.
+            Some(at) if at == stack_top => *slot = None,
             Some(_) => {}
             None => return None,
         }
         Some(())
     }
 
-    /// A callee-saved register gets another value: only where it has been saved.
-    fn clobber(&mut self, place: usize) -> Option<()> {
-        if place == RBP {
+    /// Overwrites a callee-saved register; allowed only after it was saved.
+    fn clobber(&mut self, index: usize) -> Option<()> {
+        if index == RBP_INDEX {
             self.frame = None;
         }
-        self.saved.get(place).copied().flatten().map(|_| ())
+        self.saved.get(index).copied().flatten().map(|_| ())
     }
 
-    fn other(&mut self, instruction: &Instruction, info: &mut InstructionInfoFactory) -> Option<()> {
+    fn apply_other(&mut self, instruction: &Instruction, info: &mut InstructionInfoFactory) -> Option<()> {
         let depth = self.depth_after(instruction);
-        for used in info.info(instruction).used_registers() {
-            let written = !matches!(used.access(), OpAccess::None | OpAccess::Read | OpAccess::CondRead);
-            let register = used.register().full_register();
-            if !written || instruction.is_call_near() || instruction.is_call_near_indirect() {
+        for usage in info.info(instruction).used_registers() {
+            let is_written = !matches!(usage.access(), OpAccess::None | OpAccess::Read | OpAccess::CondRead);
+            let register = usage.register().full_register();
+            if !is_written || instruction.is_call_near() || instruction.is_call_near_indirect() {
                 continue;
             }
             if register == Register::RSP {
                 self.depth = depth;
-            } else if let Some(place) = place(register) {
-                self.clobber(place)?;
+            } else if let Some(index) = callee_saved_index(register) {
+                self.clobber(index)?;
             }
         }
-        // Overwriting the saved values themselves is undefined behaviour in every language LLVM compiles.
+        // Overwriting the saved values themselves is undefined behaviour in every language that LLVM compiles.
         Some(())
     }
 
-    /// `CFA - rsp` behind an instruction that writes `rsp`.
+    /// `CFA - rsp` after an instruction that writes `rsp`; `None` if unknown.
     fn depth_after(&self, instruction: &Instruction) -> Option<i64> {
         let constant = || instruction.immediate(1) as i64;
         match instruction.code() {
@@ -164,11 +171,11 @@ impl State {
     }
 }
 
-fn place(register: Register) -> Option<usize> {
+fn callee_saved_index(register: Register) -> Option<usize> {
     CALLEE_SAVED.iter().position(|(saved, _)| *saved == register)
 }
 
-/// `mov to, from`
+/// Returns true for `mov to, from`.
 pub(super) fn is_move(instruction: &Instruction, to: Register, from: Register) -> bool {
     let is_mov = matches!(instruction.code(), Code::Mov_r64_rm64 | Code::Mov_rm64_r64);
     let registers = instruction.op0_kind() == OpKind::Register && instruction.op1_kind() == OpKind::Register;

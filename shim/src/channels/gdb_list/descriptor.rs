@@ -7,8 +7,8 @@
 //!   __jit_debug_register_code()   an empty function, called after the list has changed
 //! ```
 //!
-//! The list is read from its head to the first known entry. `relevant_entry` would miss some: ORC links an entry, drops
-//! its lock and then calls, so two threads may call for the same newest entry.
+//! The list is read from its head to the first known entry. `relevant_entry` would miss some entries: ORC links an
+//! entry, drops its lock and then calls, so two threads may call for the same newest entry.
 
 use std::io;
 
@@ -39,53 +39,57 @@ const _: () = assert!(size_of::<Descriptor>() == 24 && size_of::<CodeEntry>() ==
 
 const JIT_UNREGISTER_FN: u32 = 2;
 
-/// One debug object in the list.
+/// A debug object in the list.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct ListedObject {
-    /// The entry's own address.
+    /// Address of the list entry.
     pub(crate) entry: u64,
-    /// The debug object.
+    /// Address range of the debug object.
     pub(crate) debug_object: Option<AddressRange>,
 }
 
-/// What the descriptor says now.
+/// Contents of a descriptor.
 pub(crate) struct Reading {
-    /// The entry that is being taken out, at a call for that purpose.
+    /// Entry that is being unregistered; `None` if the descriptor announces no removal.
     pub(crate) unregistered: Option<u64>,
+    /// Head of the list; 0 if it is empty.
     pub(crate) first: u64,
 }
 
-/// Where a descriptor is.
+/// Address of a descriptor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct DescriptorAddress(pub(crate) usize);
 
 impl DescriptorAddress {
     /// Reads the descriptor.
     pub(crate) fn read(self) -> io::Result<Reading> {
-        // SAFETY: the structure is integers.
+        // SAFETY: the structure consists of integers.
         let descriptor: Descriptor = unsafe { checked_read::copy_struct(Address(self.0 as u64)) }?;
         if descriptor.version != 1 {
             return Err(io::Error::other(format!("version {} of the JIT interface", descriptor.version)));
         }
-        let leaving = descriptor.action_flag == JIT_UNREGISTER_FN;
-        Ok(Reading { unregistered: leaving.then_some(descriptor.relevant_entry), first: descriptor.first_entry })
+        let is_unregistering = descriptor.action_flag == JIT_UNREGISTER_FN;
+        Ok(Reading {
+            unregistered: is_unregistering.then_some(descriptor.relevant_entry),
+            first: descriptor.first_entry,
+        })
     }
 }
 
 impl Reading {
-    /// The entries from the head of the list up to a known one. Ends at one that cannot be read: without LLVM's lock,
-    /// another thread may just have freed it.
+    /// Entries from the head of the list to the first known one. Stops at an unreadable entry: without LLVM's lock,
+    /// another thread may have just freed it.
     pub(crate) fn entries_until(&self, is_known: impl Fn(u64) -> bool) -> impl Iterator<Item = ListedObject> {
-        let mut at = self.first;
+        let mut address = self.first;
         std::iter::from_fn(move || {
-            if at == 0 || is_known(at) {
+            if address == 0 || is_known(address) {
                 return None;
             }
-            // SAFETY: the structure is integers.
-            let entry: CodeEntry = unsafe { checked_read::copy_struct(Address(at)) }.ok()?;
+            // SAFETY: the structure consists of integers.
+            let entry: CodeEntry = unsafe { checked_read::copy_struct(Address(address)) }.ok()?;
             let debug_object = AddressRange::new(Address(entry.symfile_addr), entry.symfile_size);
-            let listed = ListedObject { entry: at, debug_object };
-            at = entry.next;
+            let listed = ListedObject { entry: address, debug_object };
+            address = entry.next;
             Some(listed)
         })
     }

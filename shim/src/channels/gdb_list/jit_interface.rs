@@ -1,4 +1,4 @@
-//! The GDB JIT list of an LLVM, and the function that LLVM calls at each change.
+//! The GDB JIT list of an LLVM, and the function that LLVM calls after each change.
 
 use jitlisten::log_line;
 
@@ -8,22 +8,26 @@ use crate::llvm::vtable::mapped::SMALLEST_LLVM;
 use crate::process::detour::{self, Callers};
 use crate::process::library::Library;
 
-/// Where the two symbols of the JIT interface are.
+/// Addresses of the two symbols of the JIT interface.
 pub(crate) struct JitInterface {
     pub(crate) descriptor: usize,
     function: usize,
 }
 
 impl JitInterface {
-    /// Looks where it costs little first: most libraries have no LLVM in them. Among symbols that are not exported only
-    /// with `hidden`.
-    pub(crate) fn find(library: &Library<'_>, symbols: &mut Option<SymbolFile>, hidden: bool) -> Option<JitInterface> {
+    /// Finds the interface. Cheap checks come first, because most libraries contain no LLVM. Symbols that are not
+    /// exported are searched only if `include_hidden`.
+    pub(crate) fn find(
+        library: &Library<'_>,
+        symbols: &mut Option<SymbolFile>,
+        include_hidden: bool,
+    ) -> Option<JitInterface> {
         if let (Some(descriptor), Some(function)) =
             (library.dynamic_address(DESCRIPTOR), library.dynamic_address(REGISTER_FUNCTION))
         {
             return Some(JitInterface { descriptor, function });
         }
-        if !hidden || library.code_size() < SMALLEST_LLVM || !library.uses().mprotect {
+        if !include_hidden || library.code_size() < SMALLEST_LLVM || !library.uses().mprotect {
             return None;
         }
         let values = SymbolFile::opened(symbols, library)?.llvm_symbols();
@@ -31,20 +35,21 @@ impl JitInterface {
         Some(JitInterface { descriptor: address(DESCRIPTOR)?, function: address(REGISTER_FUNCTION)? })
     }
 
-    /// Sends calls of the function to `hook`, or says why not. `linker_is_heard`: it does not matter much.
+    /// Hooks the function that LLVM calls after each change. Returns false on failure, and logs it: as a warning unless
+    /// the linker is observed.
     pub(crate) fn detour(
         &self,
         library: &Library<'_>,
         hook: HookFunction,
         callers: Callers,
-        linker_is_heard: bool,
+        linker_is_observed: bool,
     ) -> bool {
-        // SAFETY: the address is that of a function in the library, which is mapped; the hook takes no argument and may
-        // be called from anywhere, for ever.
-        let detoured = unsafe { detour::detour(self.function, hook, callers) };
-        if let Err(refusal) = &detoured {
+        // SAFETY: the address is that of a function in the library, which is mapped. The hook takes no argument, and
+        // may be called from anywhere until the process exits.
+        let result = unsafe { detour::detour(self.function, hook, callers) };
+        if let Err(refusal) = &result {
             let path = library.path.display();
-            if linker_is_heard {
+            if linker_is_observed {
                 log_line!(Info, "{path}: could not hook __jit_debug_register_code: {refusal}");
             } else {
                 log_line!(
@@ -54,6 +59,6 @@ impl JitInterface {
                 );
             }
         }
-        detoured.is_ok()
+        result.is_ok()
     }
 }

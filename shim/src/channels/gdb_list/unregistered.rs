@@ -1,6 +1,6 @@
 //! Objects that were deregistered while their code is still mapped: a host may destroy its engine and keep the code.
 //!
-//! They are freed when their memory is unmapped, no longer executable, or reused. A host may do that with system calls
+//! They are freed when their memory is unmapped, reused, or made not executable. A host may do that with system calls
 //! that no hook sees, so a few of these objects are compared with memory on each occasion.
 
 #![forbid(unsafe_code)]
@@ -11,49 +11,53 @@ use std::ops::Bound;
 use jitlisten::plumbing::checked_read;
 use jitlisten::{AddressRange, ObjectId};
 
-/// How many are looked at on an occasion.
-const LOOKS: usize = 4;
+/// Objects that are compared with memory on each occasion.
+const OBJECTS_PER_CHECK: usize = 4;
 
-/// How many bytes of the code are remembered.
-const REMEMBERED: u64 = 256;
+/// Maximum bytes of code remembered for each object.
+const MAX_REMEMBERED_BYTES: u64 = 256;
 
 #[derive(Default)]
+/// Start of the text of each object, and a copy of its bytes.
 pub(crate) struct Unregistered {
     objects: BTreeMap<ObjectId, (AddressRange, Vec<u8>)>,
-    /// The one that was looked at last.
-    last: Option<ObjectId>,
+    /// Object compared last.
+    last_compared: Option<ObjectId>,
 }
 
 impl Unregistered {
-    /// Remembers an object by the first bytes of its text. Returns whether they could be read.
+    /// Remembers an object by the first bytes of its text. Returns false if they cannot be read.
     pub(crate) fn add(&mut self, id: ObjectId, text: AddressRange) -> bool {
-        let first = AddressRange::new(text.start(), text.size().min(REMEMBERED)).unwrap_or_default();
-        let Ok(bytes) = checked_read::copy(first) else { return false };
-        self.objects.insert(id, (first, bytes));
+        let prefix = AddressRange::new(text.start(), text.size().min(MAX_REMEMBERED_BYTES)).unwrap_or_default();
+        let Ok(bytes) = checked_read::copy(prefix) else { return false };
+        self.objects.insert(id, (prefix, bytes));
         true
     }
 
-    /// The object's end has been seen.
+    /// Forgets a freed object.
     pub(crate) fn forget(&mut self, id: ObjectId) {
         self.objects.remove(&id);
     }
 
-    /// Whether there is none.
+    /// Returns true if no object is remembered.
     pub(crate) fn is_empty(&self) -> bool {
         self.objects.is_empty()
     }
 
-    /// Looks at the next few: those whose code is not there any more.
-    pub(crate) fn gone(&mut self) -> Vec<ObjectId> {
-        let from = self.last.map_or(Bound::Unbounded, Bound::Excluded);
-        let next: Vec<ObjectId> = self.objects.range((from, Bound::Unbounded)).take(LOOKS).map(|(&id, _)| id).collect();
-        self.last = next.last().copied().filter(|_| next.len() == LOOKS);
-        let is_there = |id: &ObjectId| {
-            self.objects.get(id).is_some_and(|(range, bytes)| checked_read::copy(*range).is_ok_and(|now| now == *bytes))
+    /// Compares the next few objects with memory. Removes and returns those whose code has changed.
+    pub(crate) fn take_overwritten(&mut self) -> Vec<ObjectId> {
+        let start = self.last_compared.map_or(Bound::Unbounded, Bound::Excluded);
+        let batch: Vec<ObjectId> =
+            self.objects.range((start, Bound::Unbounded)).take(OBJECTS_PER_CHECK).map(|(&id, _)| id).collect();
+        self.last_compared = batch.last().copied().filter(|_| batch.len() == OBJECTS_PER_CHECK);
+        let is_unchanged = |id: &ObjectId| {
+            self.objects
+                .get(id)
+                .is_some_and(|(range, bytes)| checked_read::copy(*range).is_ok_and(|current| current == *bytes))
         };
-        let gone: Vec<ObjectId> = next.into_iter().filter(|id| !is_there(id)).collect();
-        gone.iter().for_each(|&id| self.forget(id));
-        gone
+        let overwritten: Vec<ObjectId> = batch.into_iter().filter(|id| !is_unchanged(id)).collect();
+        overwritten.iter().for_each(|&id| self.forget(id));
+        overwritten
     }
 }
 
@@ -71,12 +75,13 @@ mod tests {
         for (id, code) in code.chunks(640).enumerate() {
             assert!(unregistered.add(ObjectId(id as u64), range(code)));
         }
-        let all = |unregistered: &mut Unregistered| (0..4).flat_map(|_| unregistered.gone()).collect::<Vec<_>>();
-        assert_eq!(all(&mut unregistered), []);
+        let check_all =
+            |unregistered: &mut Unregistered| (0..4).flat_map(|_| unregistered.take_overwritten()).collect::<Vec<_>>();
+        assert_eq!(check_all(&mut unregistered), []);
         code[645] = 0x90;
         unregistered.forget(ObjectId(7));
         code[7 * 640] = 0x90;
-        assert_eq!(all(&mut unregistered), [ObjectId(1)]);
+        assert_eq!(check_all(&mut unregistered), [ObjectId(1)]);
         assert!(!unregistered.add(ObjectId(20), AddressRange::new(Address(16), 16).unwrap()));
     }
 }

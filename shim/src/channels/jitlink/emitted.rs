@@ -1,4 +1,4 @@
-//! Objects of JITLink that were not found in memory yet.
+//! JITLink objects not yet located in memory.
 
 #![forbid(unsafe_code)]
 
@@ -9,182 +9,207 @@ use jitlisten::log_line;
 use crate::placement::Pattern;
 use crate::process::this_thread;
 
-/// So many wait at most, and so many bytes of them: one that is linked into another process never comes.
-const MOST: usize = 256;
-const MOST_BYTES: usize = 64 << 20;
-/// In nanoseconds.
-const PATIENCE: u64 = 1_000_000_000;
-/// When the `emit` of one ends, others are looked for, too: so often each.
-const TRIES: u8 = 8;
-/// So often where memory becomes executable, once they are overdue: what links for another process never comes.
-const LATE_TRIES: u8 = 64;
-/// So often in a row the kernel is asked in vain when an `emit` ends.
-const QUESTIONS: u8 = 8;
+/// Maximum number of unlocated objects. An object that is linked for another process is never located.
+const MAX_OBJECTS: usize = 256;
+/// Maximum total size of the patterns of unlocated objects, in bytes.
+const MAX_PATTERN_BYTES: usize = 64 << 20;
+/// Time after which an object counts as missed, in ns.
+const LOCATE_TIMEOUT_NS: u64 = 1_000_000_000;
+/// Maximum number of searches for one object at the return of other `emit` calls.
+const MAX_SEARCHES_AFTER_EMIT: u8 = 8;
+/// Maximum searches for a missed object when memory becomes executable. An object that is linked for another process is
+/// never located.
+const MAX_LATE_SEARCHES: u8 = 64;
+/// Maximum number of consecutive fruitless kernel queries at the return of `emit` calls.
+const MAX_FRUITLESS_QUERIES: u8 = 8;
 
-/// One of them.
+/// An object passed to `emit` and not yet located in memory.
 pub(super) struct Emitted {
+    /// Number of the `emit` call.
     pub(super) number: u64,
-    /// The source it comes from.
+    /// Slot of the LLVM that links the object.
     pub(super) slot: usize,
     pub(super) pattern: Pattern,
-    since: u64,
-    tries: u8,
-    /// Whether it was looked for when it was overdue.
+    /// Time of the `emit` call (monotonic clock), in ns.
+    emitted_at_ns: u64,
+    /// Number of searches at the return of `emit` calls.
+    searches: u8,
+    /// True once the object was searched for as overdue.
     is_missed: bool,
-    /// How often it was looked for after that.
-    late: u8,
+    /// Number of searches since the object was missed.
+    late_searches: u8,
 }
 
 #[derive(Default)]
 pub(crate) struct EmittedObjects {
-    pub(super) waiting: VecDeque<Emitted>,
-    /// The calls of `emit` that have not returned, in the order in which they began: thread and number. Also those with
-    /// an object that is not looked for.
-    inside: Vec<(u64, u64)>,
-    next: u64,
-    /// How often the kernel was asked in vain, and when that was the last time.
-    asked: u8,
-    asked_at: u64,
-    /// How many were given up for newer ones.
-    given_up: u64,
+    /// Unlocated objects, oldest first.
+    pub(super) unlocated: VecDeque<Emitted>,
+    /// `emit` calls that have not returned, oldest first: thread and number. Includes calls whose object is not
+    /// searched for.
+    active_calls: Vec<(u64, u64)>,
+    /// Number of the most recent `emit` call.
+    last_number: u64,
+    /// Consecutive fruitless kernel queries.
+    fruitless_queries: u8,
+    /// Time of the last search for overdue objects (monotonic clock), in ns.
+    last_search_ns: u64,
+    /// Objects dropped to make room for newer ones.
+    dropped_count: u64,
     warned: bool,
 }
 
 impl EmittedObjects {
-    /// This thread is about to call `emit`. Returns the number of that call, and of its object.
-    pub(super) fn begin(&mut self) -> u64 {
-        self.next += 1;
-        if self.inside.len() == MOST {
-            self.inside.remove(0);
+    /// Records that this thread is about to call `emit`. Returns the number of the call, which also identifies its
+    /// object.
+    pub(super) fn begin_call(&mut self) -> u64 {
+        self.last_number += 1;
+        if self.active_calls.len() == MAX_OBJECTS {
+            self.active_calls.remove(0);
         }
-        self.inside.push((this_thread(), self.next));
-        self.next
+        self.active_calls.push((this_thread(), self.last_number));
+        self.last_number
     }
 
-    pub(super) fn end(&mut self, number: u64) {
-        self.inside.retain(|&(_, inside)| inside != number);
+    /// Records that an `emit` call has returned.
+    pub(super) fn end_call(&mut self, number: u64) {
+        self.active_calls.retain(|&(_, active)| active != number);
     }
 
+    /// Adds an object to search for. Drops the oldest objects if there are too many.
     pub(super) fn push(&mut self, number: u64, slot: usize, pattern: Pattern) {
-        let mut bytes: usize = self.waiting.iter().map(|emitted| emitted.pattern.size()).sum();
-        while self.waiting.len() >= MOST || bytes > MOST_BYTES {
-            let Some(oldest) = self.waiting.pop_front() else { break };
+        let mut bytes: usize = self.unlocated.iter().map(|emitted| emitted.pattern.size()).sum();
+        while self.unlocated.len() >= MAX_OBJECTS || bytes > MAX_PATTERN_BYTES {
+            let Some(oldest) = self.unlocated.pop_front() else { break };
             bytes -= oldest.pattern.size();
-            self.given_up += 1;
+            self.dropped_count += 1;
         }
-        let since = jitlisten::plumbing::monotonic();
-        self.waiting.push_back(Emitted { number, slot, pattern, since, tries: 0, is_missed: false, late: 0 });
+        let emitted_at_ns = jitlisten::plumbing::monotonic();
+        self.unlocated.push_back(Emitted {
+            number,
+            slot,
+            pattern,
+            emitted_at_ns,
+            searches: 0,
+            is_missed: false,
+            late_searches: 0,
+        });
     }
 
-    /// Forgets the objects of a source that was closed.
+    /// Drops the objects of a closed library's LLVM.
     pub(crate) fn forget(&mut self, slot: usize) {
-        self.waiting.retain(|emitted| emitted.slot != slot);
+        self.unlocated.retain(|emitted| emitted.slot != slot);
     }
 
-    pub(super) fn is_waiting(&self, number: u64) -> bool {
-        self.waiting.iter().any(|emitted| emitted.number == number)
+    /// Returns true if the object with this number has not been located yet.
+    pub(super) fn is_unlocated(&self, number: u64) -> bool {
+        self.unlocated.iter().any(|emitted| emitted.number == number)
     }
 
-    pub(super) fn is_inside(&self, number: u64) -> bool {
-        self.inside.iter().any(|&(_, inside)| inside == number)
+    /// Returns true while the `emit` call with this number runs.
+    pub(super) fn is_active(&self, number: u64) -> bool {
+        self.active_calls.iter().any(|&(_, active)| active == number)
     }
 
-    /// Whether this thread is inside `emit`.
+    /// Returns true if `thread` is inside `emit`.
     pub(crate) fn is_in_emit(&self, thread: u64) -> bool {
-        self.inside.iter().any(|&(of, _)| of == thread)
+        self.active_calls.iter().any(|&(caller, _)| caller == thread)
     }
 
-    /// What has not been found.
+    /// Patterns of the unlocated objects.
     pub(crate) fn patterns(&self) -> impl Iterator<Item = &Pattern> {
-        self.waiting.iter().map(|emitted| &emitted.pattern)
+        self.unlocated.iter().map(|emitted| &emitted.pattern)
     }
 
-    /// The object whose `emit` this thread is inside, if that is but one: ORC ends a link inside another one's `emit`,
-    /// when that knows the address the first has waited for.
-    fn only_one_of(&self, thread: u64) -> Option<u64> {
-        let mut inside = self.inside.iter().filter(|&&(of, _)| of == thread);
-        let (_, number) = inside.next()?;
-        inside.next().is_none().then_some(*number)
+    /// The object whose `emit` the thread is inside, if there is exactly one. ORC may complete a link inside the `emit`
+    /// of another object, which defines the symbols that the link was waiting for.
+    fn sole_call(&self, thread: u64) -> Option<u64> {
+        let mut calls = self.active_calls.iter().filter(|&&(caller, _)| caller == thread);
+        let (_, number) = calls.next()?;
+        calls.next().is_none().then_some(*number)
     }
 
-    /// Says once that an object waits for longer than a second, or was given up before it was found.
-    pub(crate) fn warn(&mut self, path: impl Fn(usize) -> String) {
-        if self.warns() {
-            let missed = self.waiting.iter().find(|emitted| emitted.is_missed).or(self.waiting.front());
+    /// Logs once that an object could not be located within a second, or was dropped earlier.
+    pub(crate) fn log_missed(&mut self, path: impl Fn(usize) -> String) {
+        if self.should_warn() {
+            let missed = self.unlocated.iter().find(|emitted| emitted.is_missed).or(self.unlocated.front());
             log_line!(
                 Warn,
                 "{}: could not locate a JITLink object in memory {}; its functions stay unnamed (reported once)",
                 missed.map_or_else(String::new, |emitted| path(emitted.slot)),
-                if self.given_up > 0 { "before too many others were pending" } else { "within a second" }
+                if self.dropped_count > 0 { "before too many others were pending" } else { "within a second" }
             );
         }
     }
 
-    /// A thread may be inside `emit` with one of them for long: that says nothing of the others.
-    fn warns(&mut self) -> bool {
-        if self.warned || (self.waiting.is_empty() && self.given_up == 0) {
+    /// Returns true once: for the first object that is missed or dropped. An object whose `emit` is still running is
+    /// not missed, however long it takes.
+    fn should_warn(&mut self) -> bool {
+        if self.warned || (self.unlocated.is_empty() && self.dropped_count == 0) {
             return false;
         }
-        self.warned = self.given_up > 0 || self.waiting.iter().any(|emitted| emitted.is_missed);
+        self.warned = self.dropped_count > 0 || self.unlocated.iter().any(|emitted| emitted.is_missed);
         self.warned
     }
 
-    /// Those that may be in memory that this thread has made executable, the most likely first, and whether the memory
-    /// is surely its own.
+    /// Indices of the objects that may be in memory that this thread has made executable, the most likely first. The
+    /// flag is true if the memory certainly belongs to the object.
     pub(super) fn candidates(&mut self, thread: u64) -> Vec<(usize, bool)> {
-        let sure = self.only_one_of(thread);
-        let all = self.waiting.iter_mut().enumerate().rev().filter_map(|(index, emitted)| {
-            emitted.late += u8::from(emitted.is_missed && emitted.late < LATE_TRIES);
-            (emitted.late < LATE_TRIES).then_some((index, Some(emitted.number) == sure))
+        let own_number = self.sole_call(thread);
+        let all = self.unlocated.iter_mut().enumerate().rev().filter_map(|(index, emitted)| {
+            emitted.late_searches += u8::from(emitted.is_missed && emitted.late_searches < MAX_LATE_SEARCHES);
+            (emitted.late_searches < MAX_LATE_SEARCHES).then_some((index, Some(emitted.number) == own_number))
         });
-        let (likely, others): (Vec<_>, Vec<_>) = all.partition(|&(_, sure)| sure);
-        likely.into_iter().chain(others).collect()
+        let (likely, rest): (Vec<_>, Vec<_>) = all.partition(|&(_, is_own)| is_own);
+        likely.into_iter().chain(rest).collect()
     }
 
-    /// How much memory is to be searched beside a table that this thread registers, if that may be the table of one of
-    /// them.
-    pub(super) fn extent(&self, thread: u64) -> Option<u64> {
-        let may_be = |emitted: &&Emitted| {
-            emitted.late < LATE_TRIES
-                && (self.inside.contains(&(thread, emitted.number)) || !self.is_inside(emitted.number))
+    /// Bytes to search around a table that this thread registers; `None` if the table cannot belong to an unlocated
+    /// object.
+    pub(super) fn search_extent(&self, thread: u64) -> Option<u64> {
+        let may_own_table = |emitted: &&Emitted| {
+            emitted.late_searches < MAX_LATE_SEARCHES
+                && (self.active_calls.contains(&(thread, emitted.number)) || !self.is_active(emitted.number))
         };
-        self.waiting.iter().filter(may_be).map(|emitted| emitted.pattern.extent()).max()
+        self.unlocated.iter().filter(may_own_table).map(|emitted| emitted.pattern.extent()).max()
     }
 
-    /// Those that are looked for because one's `emit` has ended.
+    /// Objects to search for when an `emit` call returns: its own, and others with few searches so far.
     pub(super) fn candidates_at_end(&mut self, number: u64) -> Vec<(usize, bool)> {
         let mut candidates = Vec::new();
-        for (index, emitted) in self.waiting.iter_mut().enumerate() {
-            if emitted.number == number || emitted.tries < TRIES {
-                emitted.tries = emitted.tries.saturating_add(1);
+        for (index, emitted) in self.unlocated.iter_mut().enumerate() {
+            if emitted.number == number || emitted.searches < MAX_SEARCHES_AFTER_EMIT {
+                emitted.searches = emitted.searches.saturating_add(1);
                 candidates.push((index, false));
             }
         }
         candidates
     }
 
-    /// Whether the kernel may be asked where code is.
-    pub(super) fn may_ask(&self) -> bool {
-        self.asked < QUESTIONS
+    /// Returns true if the kernel may be queried for the location of code.
+    pub(super) fn may_query_kernel(&self) -> bool {
+        self.fruitless_queries < MAX_FRUITLESS_QUERIES
     }
 
-    /// The kernel was asked.
-    pub(super) fn asked(&mut self, found: bool) {
-        self.asked = if found { 0 } else { self.asked.saturating_add(1) };
+    /// Records a kernel query and its success.
+    pub(super) fn record_query(&mut self, located: bool) {
+        self.fruitless_queries = if located { 0 } else { self.fruitless_queries.saturating_add(1) };
     }
 
-    /// Those that wait for a second and are looked for once more, for the last time, together with all others.
-    pub(super) fn overdue(&mut self, now: u64) -> Vec<(usize, bool)> {
-        let inside: Vec<u64> = self.inside.iter().map(|&(_, number)| number).collect();
+    /// Objects to search for, once one of them has been pending for a second: that one for the last time, and all
+    /// others that are not missed.
+    pub(super) fn overdue_candidates(&mut self, now: u64) -> Vec<(usize, bool)> {
+        let active: Vec<u64> = self.active_calls.iter().map(|&(_, number)| number).collect();
         let is_due = |emitted: &Emitted| {
-            !emitted.is_missed && now.saturating_sub(emitted.since) >= PATIENCE && !inside.contains(&emitted.number)
+            !emitted.is_missed
+                && now.saturating_sub(emitted.emitted_at_ns) >= LOCATE_TIMEOUT_NS
+                && !active.contains(&emitted.number)
         };
-        if now.saturating_sub(self.asked_at) < PATIENCE || !self.waiting.iter().any(is_due) {
+        if now.saturating_sub(self.last_search_ns) < LOCATE_TIMEOUT_NS || !self.unlocated.iter().any(is_due) {
             return Vec::new();
         }
-        self.asked_at = now;
+        self.last_search_ns = now;
         let mut candidates = Vec::new();
-        for (index, emitted) in self.waiting.iter_mut().enumerate() {
+        for (index, emitted) in self.unlocated.iter_mut().enumerate() {
             if !emitted.is_missed {
                 emitted.is_missed = is_due(emitted);
                 candidates.push((index, false));
@@ -198,74 +223,74 @@ impl EmittedObjects {
 mod tests {
     use super::*;
 
-    fn with_objects(count: usize) -> (EmittedObjects, Vec<u64>) {
+    fn start_emits(count: usize) -> (EmittedObjects, Vec<u64>) {
         let mut emitted = EmittedObjects::default();
-        let numbers = (0..count).map(|_| emitted.begin()).collect::<Vec<_>>();
+        let numbers = (0..count).map(|_| emitted.begin_call()).collect::<Vec<_>>();
         numbers.iter().for_each(|&number| emitted.push(number, 0, Pattern::nothing()));
         (emitted, numbers)
     }
 
-    /// A second later: what is looked for, and whether there is a warning.
-    fn after_a_second(emitted: &mut EmittedObjects) -> (usize, bool) {
-        let now = jitlisten::plumbing::monotonic() + PATIENCE;
-        (emitted.overdue(now).len(), emitted.warns())
+    /// Number of objects to search for a second from now, and whether a warning is due then.
+    fn check_one_second_later(emitted: &mut EmittedObjects) -> (usize, bool) {
+        let now = jitlisten::plumbing::monotonic() + LOCATE_TIMEOUT_NS;
+        (emitted.overdue_candidates(now).len(), emitted.should_warn())
     }
 
     #[test]
     fn one_that_is_inside_emit_does_not_hide_another_that_waits() {
-        let (mut emitted, numbers) = with_objects(2);
-        assert_eq!(after_a_second(&mut emitted), (0, false));
-        emitted.end(numbers[1]);
-        assert!(!emitted.warns(), "it was not looked for");
-        assert_eq!(after_a_second(&mut emitted), (2, true));
-        assert_eq!(after_a_second(&mut emitted), (0, false));
+        let (mut emitted, numbers) = start_emits(2);
+        assert_eq!(check_one_second_later(&mut emitted), (0, false));
+        emitted.end_call(numbers[1]);
+        assert!(!emitted.should_warn(), "it was not looked for");
+        assert_eq!(check_one_second_later(&mut emitted), (2, true));
+        assert_eq!(check_one_second_later(&mut emitted), (0, false));
     }
 
     #[test]
     fn one_that_is_given_up_for_newer_ones_is_worth_the_warning() {
         let mut emitted = EmittedObjects::default();
-        for number in 0..MOST as u64 {
+        for number in 0..MAX_OBJECTS as u64 {
             emitted.push(number, 0, Pattern::nothing());
         }
-        assert!(!emitted.warns());
-        emitted.push(MOST as u64, 0, Pattern::nothing());
-        assert!(emitted.waiting.len() == MOST && emitted.warns() && !emitted.warns());
+        assert!(!emitted.should_warn());
+        emitted.push(MAX_OBJECTS as u64, 0, Pattern::nothing());
+        assert!(emitted.unlocated.len() == MAX_OBJECTS && emitted.should_warn() && !emitted.should_warn());
     }
 
     #[test]
     fn memory_is_surely_an_objects_own_only_where_its_thread_links_no_other() {
-        let (mut emitted, numbers) = with_objects(1);
+        let (mut emitted, numbers) = start_emits(1);
         assert_eq!(emitted.candidates(this_thread()), [(0, true)]);
         assert_eq!(emitted.candidates(this_thread() + 1), [(0, false)]);
-        // One that is not looked for.
-        let inner = emitted.begin();
+        // A nested `emit` call, whose object is not searched for.
+        let inner = emitted.begin_call();
         assert_eq!(emitted.candidates(this_thread()), [(0, false)]);
-        emitted.end(inner);
+        emitted.end_call(inner);
         assert_eq!(emitted.candidates(this_thread()), [(0, true)]);
-        emitted.end(numbers[0]);
+        emitted.end_call(numbers[0]);
         assert_eq!(emitted.candidates(this_thread()), [(0, false)]);
     }
 
     #[test]
     fn what_is_overdue_is_looked_for_a_few_times_more() {
-        let (mut emitted, numbers) = with_objects(1);
-        emitted.end(numbers[0]);
-        (0..LATE_TRIES).for_each(|_| assert_eq!(emitted.candidates(this_thread()).len(), 1));
-        assert_eq!(after_a_second(&mut emitted), (1, true));
-        (1..LATE_TRIES).for_each(|_| assert_eq!(emitted.candidates(this_thread()).len(), 1));
-        assert_eq!((emitted.candidates(this_thread()).len(), emitted.extent(this_thread())), (0, None));
+        let (mut emitted, numbers) = start_emits(1);
+        emitted.end_call(numbers[0]);
+        (0..MAX_LATE_SEARCHES).for_each(|_| assert_eq!(emitted.candidates(this_thread()).len(), 1));
+        assert_eq!(check_one_second_later(&mut emitted), (1, true));
+        (1..MAX_LATE_SEARCHES).for_each(|_| assert_eq!(emitted.candidates(this_thread()).len(), 1));
+        assert_eq!((emitted.candidates(this_thread()).len(), emitted.search_extent(this_thread())), (0, None));
     }
 
     #[test]
     fn what_never_comes_is_not_looked_for_without_end() {
-        let (mut emitted, numbers) = with_objects(2);
-        for _ in 0..TRIES {
+        let (mut emitted, numbers) = start_emits(2);
+        for _ in 0..MAX_SEARCHES_AFTER_EMIT {
             assert_eq!(emitted.candidates_at_end(numbers[0]), [(0, false), (1, false)]);
         }
         assert_eq!(emitted.candidates_at_end(numbers[0]), [(0, false)]);
-        (0..QUESTIONS).for_each(|_| emitted.asked(false));
-        assert!(!emitted.may_ask());
-        emitted.asked(true);
-        assert!(emitted.may_ask());
+        (0..MAX_FRUITLESS_QUERIES).for_each(|_| emitted.record_query(false));
+        assert!(!emitted.may_query_kernel());
+        emitted.record_query(true);
+        assert!(emitted.may_query_kernel());
     }
 }

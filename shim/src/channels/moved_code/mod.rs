@@ -1,4 +1,4 @@
-//! Code that runs at another address than LLVM linked it for, or that LLVM never linked.
+//! Code that runs at a different address than LLVM linked it for, or that LLVM never linked.
 
 #![forbid(unsafe_code)]
 

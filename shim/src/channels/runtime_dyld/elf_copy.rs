@@ -1,4 +1,4 @@
-//! Copies an ELF relocatable object and writes the load addresses of its sections into its section headers.
+//! Copy of a relocatable ELF object, with the load addresses of its sections written into its section headers.
 
 #![forbid(unsafe_code)]
 
@@ -9,31 +9,32 @@ use jitlisten::plumbing::elf::{FileHeader, LE, SectionHeader, THIS_MACHINE, file
 use jitlisten::{Address, AddressRange};
 use object::elf::{ELFMAG, ET_REL, SHF_EXECINSTR, SHT_PROGBITS};
 
-/// How many bytes of a text section are compared.
-const COMPARED: u64 = 256;
+/// Maximum bytes of a text section that are compared.
+const MAX_COMPARED_BYTES: u64 = 256;
 
-/// The copy.
+/// A copied object, with access to its section headers.
 pub(crate) struct Sections {
     bytes: Vec<u8>,
-    /// Where the headers are.
-    table: usize,
+    /// Offset of the section headers.
+    headers_offset: usize,
+    /// Number of section headers.
     count: usize,
 }
 
-/// Whether two objects are one, linked for two places: nothing but the addresses of sections differs.
-pub(crate) fn differ_in_place(one: &[u8], other: &[u8]) -> bool {
+/// Returns true if the objects differ, and only in the addresses of sections: one object, linked for two addresses.
+pub(crate) fn differ_only_in_addresses(first: &[u8], second: &[u8]) -> bool {
     let without_addresses = |bytes: &[u8]| {
         let mut sections = Sections::parse(bytes.to_vec()).ok()?;
         (0..sections.count()).for_each(|index| sections.set_address(index, 0));
         Some(sections.into_bytes())
     };
-    one.len() == other.len()
-        && one != other
-        && without_addresses(one).is_some_and(|one| Some(one) == without_addresses(other))
+    first.len() == second.len()
+        && first != second
+        && without_addresses(first).is_some_and(|first| Some(first) == without_addresses(second))
 }
 
 impl Sections {
-    /// Copies the object at `data`, which must have all its section headers; `None` for an object of another machine
+    /// Copies the object at `data`, which must contain all its section headers. `None` for an object of another machine
     /// (BPF).
     pub(crate) fn read(data: usize, size: usize) -> Result<Option<Sections>, &'static str> {
         let range = AddressRange::new(Address(data as u64), size as u64).ok_or("no range of addresses")?;
@@ -41,35 +42,38 @@ impl Sections {
             return Err("too small for an ELF file");
         }
         let bytes = checked_read::copy(range).map_err(|_| "its bytes cannot be read")?;
-        let is_of_another =
+        let is_of_other_machine =
             |header: FileHeader| header.e_ident.magic == ELFMAG && header.e_machine.get(LE) != THIS_MACHINE;
-        if structure(&bytes, 0).is_some_and(is_of_another) { Ok(None) } else { Sections::parse(bytes).map(Some) }
+        if structure(&bytes, 0).is_some_and(is_of_other_machine) { Ok(None) } else { Sections::parse(bytes).map(Some) }
     }
 
     fn parse(bytes: Vec<u8>) -> Result<Sections, &'static str> {
-        let is_one = |header: &FileHeader| header.e_type.get(LE) == ET_REL && header.e_machine.get(LE) == THIS_MACHINE;
-        let header = file_header(&bytes).filter(is_one).ok_or("no relocatable ELF object of this machine")?;
-        let (table, mut count) = (header.e_shoff.get(LE) as usize, usize::from(header.e_shnum.get(LE)));
+        let is_relocatable =
+            |header: &FileHeader| header.e_type.get(LE) == ET_REL && header.e_machine.get(LE) == THIS_MACHINE;
+        let header = file_header(&bytes).filter(is_relocatable).ok_or("no relocatable ELF object of this machine")?;
+        let (headers_offset, mut count) = (header.e_shoff.get(LE) as usize, usize::from(header.e_shnum.get(LE)));
         if count == 0 {
-            // More than 65,279 sections: the number is in the size of the first one.
-            count = structure::<SectionHeader>(&bytes, table).map_or(0, |first| first.sh_size.get(LE) as usize);
+            // With more than 65,279 sections, the size field of the first header holds their number.
+            count =
+                structure::<SectionHeader>(&bytes, headers_offset).map_or(0, |first| first.sh_size.get(LE) as usize);
         }
         let size = usize::from(header.e_shentsize.get(LE));
-        let end = count.checked_mul(size).and_then(|size| size.checked_add(table));
+        let end = count.checked_mul(size).and_then(|size| size.checked_add(headers_offset));
         let fits = end.is_some_and(|end| end <= bytes.len());
         if size != size_of::<SectionHeader>() || !fits || count == 0 {
             return Err("its section headers are not in it");
         }
-        Ok(Sections { bytes, table, count })
+        Ok(Sections { bytes, headers_offset, count })
     }
 
+    /// Number of sections.
     pub(crate) fn count(&self) -> usize {
         self.count
     }
 
-    /// Where the header of a section is, from the object's start.
+    /// Offset of a section's header from the start of the object.
     pub(crate) fn header_offset(&self, index: usize) -> usize {
-        self.table + index * size_of::<SectionHeader>()
+        self.headers_offset + index * size_of::<SectionHeader>()
     }
 
     fn header(&self, index: usize) -> Option<SectionHeader> {
@@ -81,24 +85,25 @@ impl Sections {
         self.header(index).is_some_and(|header| header.sh_name.get(LE) != 0)
     }
 
+    /// Writes the load address of a section into its header.
     pub(crate) fn set_address(&mut self, index: usize, address: u64) {
-        let at = self.header_offset(index) + offset_of!(SectionHeader, sh_addr);
-        if let Some(field) = self.bytes.get_mut(at..at + size_of::<u64>()) {
+        let offset = self.header_offset(index) + offset_of!(SectionHeader, sh_addr);
+        if let Some(field) = self.bytes.get_mut(offset..offset + size_of::<u64>()) {
             field.copy_from_slice(&address.to_le_bytes());
         }
     }
 
-    /// Whether the first bytes of each text section are at its address, as far as relocations have not changed them: at
-    /// least half of them.
-    pub(crate) fn are_where_they_say(&self) -> bool {
+    /// Returns true if each text section is at its address. At least half of its first bytes must match, because
+    /// relocations may have changed the others.
+    pub(crate) fn texts_match_memory(&self) -> bool {
         (1..self.count).filter_map(|index| self.header(index)).filter(is_loaded_text).all(|header| {
-            let size = header.sh_size.get(LE).min(COMPARED);
+            let size = header.sh_size.get(LE).min(MAX_COMPARED_BYTES);
             let start = header.sh_offset.get(LE) as usize;
             let expected = start.checked_add(size as usize).and_then(|end| self.bytes.get(start..end));
             let range = AddressRange::new(Address(header.sh_addr.get(LE)), size);
             let (Some(expected), Some(range)) = (expected, range) else { return false };
-            let Ok(there) = checked_read::copy(range) else { return false };
-            there.iter().zip(expected).filter(|(there, expected)| there == expected).count() * 2 >= expected.len()
+            let Ok(actual) = checked_read::copy(range) else { return false };
+            actual.iter().zip(expected).filter(|(actual, expected)| actual == expected).count() * 2 >= expected.len()
         })
     }
 
@@ -107,7 +112,7 @@ impl Sections {
     }
 }
 
-/// A section with code that was loaded.
+/// Returns true for a code section with a load address.
 fn is_loaded_text(header: &SectionHeader) -> bool {
     header.sh_type.get(LE) == SHT_PROGBITS
         && header.sh_flags.get(LE).0 & SHF_EXECINSTR.0 != 0

@@ -1,24 +1,24 @@
-//! The hooks of `RuntimeDyldELF::loadObject`: see `mod.rs`.
+//! Hooks of `RuntimeDyldELF::loadObject`; see `mod.rs`.
 //!
-//! On aarch64 the address of a result in memory is in `x8`, which no Rust function can name. Each hook begins with two
-//! instructions that move it to `x7`, which `loadObject` does not use; three instructions move it back and jump to the
-//! original. They have no frame, so unwinders do not see them.
+//! On aarch64, `x8` holds the address of a result in memory, and no Rust function can name that register. Each hook
+//! begins with instructions that move it to `x7`, which `loadObject` does not use; three instructions move it back and
+//! jump to the original. They have no frame, so unwinders do not see them.
 
-use crate::channels::runtime_dyld::{Observed, loaded, original};
+use crate::channels::runtime_dyld::{Observed, observe_call, original};
 use crate::hook_table::{LoadObject, SLOTS, for_each_slot};
 use crate::hooks::guarded;
 
-/// By the place of the LLVM in the table of sources.
-pub(crate) const HOOKS: [LoadObject; SLOTS] = for_each_slot!(SLOT => entry::<SLOT>);
+/// Hooks by slot of the LLVM in the table of sources.
+pub(crate) const HOOKS: [LoadObject; SLOTS] = for_each_slot!(SLOT => slot_function::<SLOT>);
 
-/// What is written into the vtable: here nothing is needed in front of the hook.
+/// Function that is stored in the vtable. On x86-64 it is the hook itself.
 #[cfg(target_arch = "x86_64")]
-use hook as entry;
+use hook as slot_function;
 
-/// What is written into the vtable. A place for indirect calls begins with `bti c`, which older processors pass over.
+/// Function that is stored in the vtable. A target of indirect calls begins with `bti c`, a no-op on older processors.
 #[cfg(target_arch = "aarch64")]
 #[unsafe(naked)]
-unsafe extern "C-unwind" fn entry<const SLOT: usize>(
+unsafe extern "C-unwind" fn slot_function<const SLOT: usize>(
     a: usize,
     b: usize,
     c: usize,
@@ -36,20 +36,20 @@ unsafe extern "C-unwind" fn entry<const SLOT: usize>(
     )
 }
 
-/// Calls `original` with these words, as the hook was called.
+/// Calls `original` with the words that the hook was called with.
 #[cfg(target_arch = "x86_64")]
-unsafe fn call(words: [usize; 8], original: usize) -> usize {
+unsafe fn call_original(words: [usize; 8], original: usize) -> usize {
     let [a, b, c, d, e, f, g, h] = words;
-    // SAFETY: the function that was in the slot, and the host's own call, passed on.
+    // SAFETY: `original` was in the slot, and the host's own call is forwarded.
     unsafe { std::mem::transmute::<usize, LoadObject>(original)(a, b, c, d, e, f, g, h) }
 }
 
-/// The same: the last word goes to `x8` again. Only by `x16` or `x17` may a function be jumped to that begins with `bti
-/// c`.
+/// Calls `original` with the words that the hook was called with; the last one goes back to `x8`. Only a jump through
+/// `x16` or `x17` may reach a function that begins with `bti c`.
 #[cfg(target_arch = "aarch64")]
-unsafe fn call(words: [usize; 8], original: usize) -> usize {
+unsafe fn call_original(words: [usize; 8], original: usize) -> usize {
     #[unsafe(naked)]
-    unsafe extern "C-unwind" fn go_on(
+    unsafe extern "C-unwind" fn jump_to_original(
         a: usize,
         b: usize,
         c: usize,
@@ -60,19 +60,20 @@ unsafe fn call(words: [usize; 8], original: usize) -> usize {
         result: usize,
         original: usize,
     ) -> usize {
-        // The ninth word is the first on the stack.
+        // The ninth argument is the first on the stack.
         std::arch::naked_asm!("ldr x16, [sp]", "mov x8, x7", "br x16")
     }
     let [a, b, c, d, e, f, g, result] = words;
-    // SAFETY: the function that was in the slot, and the host's own call, passed on.
-    unsafe { go_on(a, b, c, d, e, f, g, result, original) }
+    // SAFETY: `original` was in the slot, and the host's own call is forwarded.
+    unsafe { jump_to_original(a, b, c, d, e, f, g, result, original) }
 }
 
-/// The words of `loadObject` among those of a call: the address of the result, `this`, the object.
-const fn words_of_call(words: &[usize; 8]) -> [usize; 3] {
+/// Selects the words that `loadObject` takes: the address of the result, `this`, the object.
+const fn select_words(words: &[usize; 8]) -> [usize; 3] {
     if cfg!(target_arch = "aarch64") { [words[7], words[0], words[1]] } else { [words[0], words[1], words[2]] }
 }
 
+/// Hook of `loadObject`: calls the original function, then handles the loaded object.
 unsafe extern "C-unwind" fn hook<const SLOT: usize>(
     a: usize,
     b: usize,
@@ -84,13 +85,13 @@ unsafe extern "C-unwind" fn hook<const SLOT: usize>(
     h: usize,
 ) -> usize {
     let words = [a, b, c, d, e, f, g, h];
-    // SAFETY: the function that was in the slot, with the words this was called with.
-    let returned = unsafe { call(words, original(SLOT)) };
-    guarded(|shim| match loaded(SLOT, words_of_call(&words), returned) {
-        Observed::Object(bytes) => shim.linked(SLOT, bytes),
+    // SAFETY: the function was in the slot, and gets the words that this hook was called with.
+    let returned = unsafe { call_original(words, original(SLOT)) };
+    guarded(|shim| match observe_call(SLOT, select_words(&words), returned) {
+        Observed::Object(bytes) => shim.record_linked(SLOT, bytes),
         Observed::Nothing => {}
-        Observed::Ignored(what) => shim.ignoring(SLOT, &format!("an object: {what}")),
-        Observed::Refused(what) => shim.refused(SLOT, what),
+        Observed::Ignored(reason) => shim.warn_ignored(SLOT, &format!("an object: {reason}")),
+        Observed::Refused(reason) => shim.fall_back_to_list(SLOT, reason),
     });
     returned
 }

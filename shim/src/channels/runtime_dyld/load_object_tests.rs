@@ -1,9 +1,9 @@
-//! What a hook leaves to the original, called as C++ calls `loadObject`.
+//! Hooks that are called like C++ calls `loadObject`: results and exceptions must pass through.
 
 use super::*;
-use crate::channels::runtime_dyld::stand_for;
+use crate::channels::runtime_dyld::set_original;
 
-/// Returned as a `std::unique_ptr` is: its caller has a place for it.
+/// Returned like a `std::unique_ptr`: in memory that the caller provides.
 #[repr(C)]
 #[derive(Debug, PartialEq, Eq)]
 struct InMemory([usize; 5]);
@@ -14,26 +14,26 @@ unsafe extern "C-unwind" fn original_function(this: usize, object: usize) -> InM
     InMemory([this, object, 3, 4, 5])
 }
 
-unsafe extern "C-unwind" fn that_throws(_: usize, _: usize) -> InMemory {
+unsafe extern "C-unwind" fn throwing_function(_: usize, _: usize) -> InMemory {
     std::panic::panic_any("thrown")
 }
 
 #[test]
 fn the_result_is_where_the_caller_wants_it() {
-    stand_for(15, original_function as *const () as usize);
-    // SAFETY: a function with these arguments, as the hook passes everything on.
+    set_original(15, original_function as *const () as usize);
+    // SAFETY: the hook forwards everything to a function with these arguments.
     let hook: Returning = unsafe { std::mem::transmute(HOOKS[15]) };
-    // SAFETY: as above.
+    // SAFETY: the hook forwards the two arguments, and the result.
     assert_eq!(unsafe { hook(1, 2) }, InMemory([1, 2, 3, 4, 5]));
 }
 
 #[test]
 #[cfg_attr(miri, ignore = "a call of a function by another signature")]
 fn an_exception_passes_through() {
-    stand_for(14, that_throws as *const () as usize);
-    // SAFETY: as above.
+    set_original(14, throwing_function as *const () as usize);
+    // SAFETY: the hook forwards everything to a function with these arguments.
     let hook: Returning = unsafe { std::mem::transmute(HOOKS[14]) };
-    // SAFETY: as above.
+    // SAFETY: the hook forwards the two arguments, and the result.
     let thrown = std::panic::catch_unwind(|| unsafe { hook(1, 2) }).unwrap_err();
     assert_eq!(thrown.downcast_ref(), Some(&"thrown"));
 }

@@ -6,75 +6,77 @@ fn vtable(class: usize, slots: &[u64], bounded: bool) -> Vtable {
     Vtable { class, address_point: 0x1000 * (class as u64 + 1), offset_to_top: 0, slots: slots.to_vec(), bounded }
 }
 
-/// `slots` functions, the last four shared and the rest of their own.
-fn pair(slots: u64) -> (Vec<u64>, Vec<u64>) {
+/// Vtables of two classes with `slots` functions each. They share the last four, and the others differ.
+fn vtable_pair(slots: u64) -> (Vec<u64>, Vec<u64>) {
     let elf: Vec<u64> = (0..slots).map(|slot| 0x100 + slot).collect();
-    let own = |(index, &slot): (usize, &u64)| if index as u64 + 4 < slots { slot + 0x1000 } else { slot };
-    let mips = elf.iter().enumerate().map(own).collect();
+    let mips_function = |(index, &slot): (usize, &u64)| if index as u64 + 4 < slots { slot + 0x1000 } else { slot };
+    let mips = elf.iter().enumerate().map(mips_function).collect();
     (elf, mips)
 }
 
 #[test]
 fn load_object_is_the_fourth_from_the_end() {
     for (slots, expected) in [(16, 12), (17, 13), (19, 15)] {
-        let (elf, mips) = pair(slots);
+        let (elf, mips) = vtable_pair(slots);
         let bounded = [vtable(0, &elf, true)];
-        assert_eq!(load_object(&bounded, &[]).map(|found| found.1), Ok(expected));
+        assert_eq!(find_load_object(&bounded, &[]).map(|located| located.1), Ok(expected));
         let unbounded = [vtable(1, &mips, false), vtable(0, &elf, false)];
-        assert_eq!(load_object(&unbounded, &[]).map(|found| found.1), Ok(expected));
-        // Folded destructors.
+        assert_eq!(find_load_object(&unbounded, &[]).map(|located| located.1), Ok(expected));
+        // The linker has folded the destructors.
         let folded = [vtable(1, &elf, false), vtable(0, &elf, false)];
-        assert_eq!(load_object(&folded, &[]).unwrap_err(), Refusal::Unbounded);
+        assert_eq!(find_load_object(&folded, &[]).unwrap_err(), Refusal::Unbounded);
         let sibling = [&folded[..], &[vtable(2, &mips, false)]].concat();
-        assert_eq!(load_object(&sibling, &[]).map(|found| found.1), Ok(expected));
+        assert_eq!(find_load_object(&sibling, &[]).map(|located| located.1), Ok(expected));
     }
 }
 
 #[test]
 fn what_is_not_known_is_refused() {
-    let (elf, mips) = pair(17);
-    assert_eq!(load_object(&[], &[]).unwrap_err(), Refusal::Missing);
-    assert_eq!(load_object(&[vtable(0, &elf, false)], &[]).unwrap_err(), Refusal::Unbounded);
-    // Functions of something else right behind the vtable: 19 slots as it seems, but the ends differ.
+    let (elf, mips) = vtable_pair(17);
+    assert_eq!(find_load_object(&[], &[]).unwrap_err(), Refusal::Missing);
+    assert_eq!(find_load_object(&[vtable(0, &elf, false)], &[]).unwrap_err(), Refusal::Unbounded);
+    // Functions of something else follow the vtable: it seems to have 19 slots, but the ends differ.
     let (longer, other) = ([&elf[..], &[1, 2]].concat(), [&mips[..], &[3, 4]].concat());
     assert_eq!(
-        load_object(&[vtable(0, &longer, false), vtable(1, &mips, false)], &[]).unwrap_err(),
+        find_load_object(&[vtable(0, &longer, false), vtable(1, &mips, false)], &[]).unwrap_err(),
         Refusal::Unbounded
     );
     assert_eq!(
-        load_object(&[vtable(0, &longer, false), vtable(1, &other, false)], &[]).unwrap_err(),
+        find_load_object(&[vtable(0, &longer, false), vtable(1, &other, false)], &[]).unwrap_err(),
         Refusal::Unbounded
     );
-    // The same functions behind both: their destructors are not where they should be.
+    // The same functions follow both vtables, so the destructors are not where they should be.
     let other = [&mips[..], &[1, 2]].concat();
     assert_eq!(
-        load_object(&[vtable(0, &longer, false), vtable(1, &other, false)], &[]).unwrap_err(),
+        find_load_object(&[vtable(0, &longer, false), vtable(1, &other, false)], &[]).unwrap_err(),
         Refusal::Unbounded
     );
-    let (elf, _) = pair(18);
-    assert_eq!(load_object(&[vtable(0, &elf, true)], &[]).unwrap_err(), Refusal::UnknownSlots(18));
-    let twice = [vtable(0, &pair(16).0, true), Vtable { address_point: 0x9000, ..vtable(0, &pair(16).0, true) }];
-    assert_eq!(load_object(&twice, &[]).unwrap_err(), Refusal::Ambiguous);
+    let (elf, _) = vtable_pair(18);
+    assert_eq!(find_load_object(&[vtable(0, &elf, true)], &[]).unwrap_err(), Refusal::UnknownSlots(18));
+    let duplicated =
+        [vtable(0, &vtable_pair(16).0, true), Vtable { address_point: 0x9000, ..vtable(0, &vtable_pair(16).0, true) }];
+    assert_eq!(find_load_object(&duplicated, &[]).unwrap_err(), Refusal::Ambiguous);
 }
 
-/// The number of slots of another release is none of this one: it may be the vtable of something else.
+/// The number of slots of another release is refused, because the vtable may belong to something else.
 #[test]
 fn the_number_of_slots_is_that_of_the_release() {
-    let with = |slots: usize, version: &str| {
+    let load_object_slot = |slots: usize, version: &str| {
         let release = Release::of(version).expect("a version");
-        load_object(&[vtable(0, &pair(slots as u64).0, true)], &[release]).map(|found| found.1)
+        find_load_object(&[vtable(0, &vtable_pair(slots as u64).0, true)], &[release]).map(|located| located.1)
     };
     let versions = [("10", &[16][..]), ("15", &[16]), ("16", &[17]), ("19.1", &[17]), ("21", &[19]), ("22.1.0", &[19])];
-    let on_the_way =
+    let development_versions =
         [("16.0.0git", &[16, 17][..]), ("20.0.0git", &[17, 19]), ("23.0.0git", &[19]), ("24.0.0git", &[19])];
-    for (version, expected) in versions.into_iter().chain(on_the_way) {
+    for (version, expected) in versions.into_iter().chain(development_versions) {
         for slots in [16, 17, 19] {
-            let is_right = expected.contains(&slots);
-            let right = if is_right { Ok(slots - LAST_SLOTS) } else { Err(Refusal::UnknownSlots(slots)) };
-            assert_eq!(with(slots, version), right, "{version}");
+            let is_accepted = expected.contains(&slots);
+            let expected_result =
+                if is_accepted { Ok(slots - INHERITED_SLOTS) } else { Err(Refusal::UnknownSlots(slots)) };
+            assert_eq!(load_object_slot(slots, version), expected_result, "{version}");
         }
     }
     for newer in ["25.0.0git", "25.1", "26.1.0"] {
-        assert!(matches!(with(19, newer), Err(Refusal::TooNew(25 | 26))), "{newer}");
+        assert!(matches!(load_object_slot(19, newer), Err(Refusal::TooNew(25 | 26))), "{newer}");
     }
 }

@@ -1,13 +1,13 @@
-//! The hooks of the functions that generate code: see the folder's head.
+//! Hooks of the functions that generate code; see the parent module.
 
 use jitlisten::options::FramePointerPolicy;
 
-use super::{MCJIT, TO_MEMORY, at};
+use super::{MCJIT, TO_MEMORY, generator_in_slot};
 use crate::hook_table::{CODE_GENERATORS, GenerateCode, SLOTS, for_each_slot};
 use crate::hooks::guarded;
 use crate::state::shim;
 
-/// By the place of the LLVM in the table of sources, and which of its functions it is.
+/// Hooks by slot of the LLVM and by hook point.
 pub(crate) const HOOKS: [[GenerateCode; CODE_GENERATORS]; SLOTS] = for_each_slot!(SLOT => [
     hook::<SLOT, 0>,
     hook::<SLOT, 1>,
@@ -26,30 +26,30 @@ unsafe extern "C-unwind" fn hook<const SLOT: usize, const POINT: usize>(
     g: usize,
     h: usize,
 ) -> usize {
-    // This function's address is known only to a library in this place.
-    let Some(generator) = at(SLOT) else { return 0 };
-    let words = [a, b, c, d, e, f, g, h];
+    // Only the library in this slot knows this function's address.
+    let Some(generator) = generator_in_slot(SLOT) else { return 0 };
+    let arguments = [a, b, c, d, e, f, g, h];
     let policy = shim().map_or(FramePointerPolicy::Untouched, |shim| shim.session.options().frame_pointer_policy);
-    let inside = if POINT == MCJIT { generator.enter(a) } else { None };
-    let is_alone = POINT != MCJIT || inside.as_ref().is_some_and(|inside| inside.is_alone);
+    let engine_use = if POINT == MCJIT { generator.enter(a) } else { None };
+    let is_only_user = POINT != MCJIT || engine_use.as_ref().is_some_and(|engine_use| engine_use.is_only_user);
     if POINT == TO_MEMORY {
         guarded(|shim| shim.compiling_to_memory());
     }
-    if policy != FramePointerPolicy::Untouched && is_alone {
-        // SAFETY: this is that hook.
-        guarded(|_| unsafe { generator.prepare(POINT, words, policy) });
+    if policy != FramePointerPolicy::Untouched && is_only_user {
+        // SAFETY: this is the hook of the point, with its own arguments.
+        guarded(|_| unsafe { generator.patch_module_of_call(POINT, arguments, policy) });
     }
-    // SAFETY: the words this was called with.
-    let result = unsafe { generator.call_original(POINT, words) };
-    drop(inside);
+    // SAFETY: this hook passes on its own arguments.
+    let result = unsafe { generator.call_original(POINT, arguments) };
+    drop(engine_use);
     if POINT == TO_MEMORY {
         guarded(|shim| {
             if !shim.wants_self_loaded() {
                 return;
             }
             let has_memory = |size| shim.session.check_memory(size).is_ok();
-            // SAFETY: the call has just returned.
-            let object = unsafe { generator.compiled_to_memory(words, result, has_memory) };
+            // SAFETY: the original has just returned, so its result is still unused.
+            let object = unsafe { generator.copy_emitted_object(arguments, result, has_memory) };
             object.into_iter().for_each(|object| shim.compiled_to_memory(object));
         });
     }

@@ -1,26 +1,26 @@
 //! Hooks the code generation of an LLVM with dynamic symbols: the last moment at which functions can get frame pointers
-//! ([`crate::frame_pointers::attributes`]). They get no unwind tables, because the host manages that memory, and LLVM
+//! ([`crate::frame_pointers::attributes`]). They get no unwind tables, because the host manages the memory, and LLVM
 //! reads the tables when the engine ends.
 //!
-//! | engine | virtual function | under which lock |
+//! | engine | virtual function | held lock |
 //! | --- | --- | --- |
 //! | MCJIT | `MCJIT::generateCodeForModule(Module *)` | the engine's, or none yet |
-//! | ORC | `operator()(Module &)` of `SimpleCompiler`, `ConcurrentIRCompiler` | that of the module's context |
-//! | the program's own | `LLVMTargetMachineEmitToMemoryBuffer`, no virtual function: see [`to_memory`] | |
+//! | ORC | `operator()(Module &)` of `SimpleCompiler`, `ConcurrentIRCompiler` | the module context's |
+//! | the program's own | `LLVMTargetMachineEmitToMemoryBuffer`, not virtual: see [`to_memory`] | |
 //!
 //! # Checks
 //! * A word is patched only if it equals the address of the dynamic symbol of that function.
-//! * The release must be known (symbol versions, or `LLVMGetVersion`), and every C function that is called must exist.
-//! * The module must be for this machine: bpftrace compiles for another one.
-//! * MCJIT takes its lock inside the function. While another thread is in it with the same engine, a module is not
-//!   changed: modules of one context must not be changed while one is compiled.
+//! * The release must be known (symbol versions, or `LLVMGetVersion`), and every called C function must exist.
+//! * The module must be for this machine: bpftrace compiles for another architecture.
+//! * MCJIT takes its lock inside the function. While another thread is in it with the same engine, modules are left
+//!   unchanged: modules of a context must not change while one of them is compiled.
 //!
-//! A class with inline constructors has its vtable in each library that uses it (lli, MLIR). Therefore the value of
-//! each function in LLVM's symbol table is patched, too, and words in libraries that are relocated already.
+//! A class with inline constructors has a vtable in each library that uses it (lli, MLIR). The value of each function
+//! in LLVM's symbol table is therefore patched, too, and so are the words in libraries that are already relocated.
 //!
-//! Functions that get an argument in the frame pointer's register (GHC's convention and similar), and those that call
-//! such functions, get no frame pointer. An LLVM that does not export its C functions is ignored; llvmlite's are in
-//! `.symtab`, with hooks of their own (`llvmlite.rs`).
+//! Functions that take an argument in the frame pointer register (GHC's convention and similar), and callers of such
+//! functions, get no frame pointer. An LLVM that does not export its C functions is ignored; llvmlite keeps them in
+//! `.symtab` and has its own hooks (`llvmlite.rs`).
 
 pub(crate) mod hook;
 mod to_memory;
@@ -41,52 +41,69 @@ use crate::process::detour::Callers;
 use crate::process::library::Library;
 use to_memory::ToMemory;
 
-/// A function, the class in whose vtable it is, if it is in one, and which word of a call is the module.
-struct Point {
+/// A function that generates code, and how to hook it.
+struct HookPoint {
+    /// Mangled name of the class whose vtable contains the function; `None` for a C function.
     class: Option<&'static str>,
     function: &'static str,
-    module: usize,
-    /// Of those with this function.
-    is_first: bool,
+    /// Index of the argument that is the module.
+    module_argument: usize,
+    /// True for the first hook point with this function.
+    is_first_with_function: bool,
 }
 
-const POINTS: [Point; CODE_GENERATORS] = [
-    Point {
+const HOOK_POINTS: [HookPoint; CODE_GENERATORS] = [
+    HookPoint {
         class: Some("N4llvm5MCJITE"),
         function: "_ZN4llvm5MCJIT21generateCodeForModuleEPNS_6ModuleE",
-        module: 1,
-        is_first: true,
+        module_argument: 1,
+        is_first_with_function: true,
     },
-    // The result's address comes first.
-    Point { class: Some("N4llvm3orc14SimpleCompilerE"), function: SIMPLE_COMPILER, module: 2, is_first: true },
-    Point { class: Some("N4llvm3orc22TMOwningSimpleCompilerE"), function: SIMPLE_COMPILER, module: 2, is_first: false },
-    Point {
+    // The first argument is the address of the result.
+    HookPoint {
+        class: Some("N4llvm3orc14SimpleCompilerE"),
+        function: SIMPLE_COMPILER,
+        module_argument: 2,
+        is_first_with_function: true,
+    },
+    HookPoint {
+        class: Some("N4llvm3orc22TMOwningSimpleCompilerE"),
+        function: SIMPLE_COMPILER,
+        module_argument: 2,
+        is_first_with_function: false,
+    },
+    HookPoint {
         class: Some("N4llvm3orc20ConcurrentIRCompilerE"),
         function: "_ZN4llvm3orc20ConcurrentIRCompilerclERNS_6ModuleE",
-        module: 2,
-        is_first: true,
+        module_argument: 2,
+        is_first_with_function: true,
     },
-    // Behind those with a class.
-    Point { class: None, function: "LLVMTargetMachineEmitToMemoryBuffer", module: 1, is_first: true },
+    // Hook points without a class come last.
+    HookPoint {
+        class: None,
+        function: "LLVMTargetMachineEmitToMemoryBuffer",
+        module_argument: 1,
+        is_first_with_function: true,
+    },
 ];
 
 const SIMPLE_COMPILER: &str = "_ZN4llvm3orc14SimpleCompilerclERNS_6ModuleE";
 const MCJIT: usize = 0;
 const TO_MEMORY: usize = 4;
 
-/// Engines that generate code at the same time, of one LLVM. With more, modules stay as they are.
-const MOST_ENGINES: usize = 32;
+/// Maximum number of engines of one LLVM that generate code at the same time. Further modules stay unchanged.
+const MAX_ENGINES: usize = 32;
 
-/// Why functions get no frame pointers.
+/// Reason why functions get no frame pointers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Refusal {
     /// No vtable has a slot with the function's symbol.
     Missing,
-    /// C functions that it takes are not exported.
+    /// Some of the required C functions are not exported.
     NotExported,
-    /// `JITLISTEN_LLVM` leaves vtables alone.
+    /// `JITLISTEN_LLVM` excludes vtables.
     Unwanted,
-    /// Calls are written down for x86-64 only.
+    /// Argument positions are known for x86-64 only.
     Architecture,
 }
 
@@ -101,29 +118,30 @@ impl fmt::Display for Refusal {
     }
 }
 
-/// What the hooks of one LLVM need. They run without any lock of ours.
+/// Data for the hooks of one LLVM. The hooks run without any lock of ours.
 struct Generator {
-    /// The function at each point.
+    /// Original function of each hook point; 0 if the LLVM lacks it.
     originals: [usize; CODE_GENERATORS],
     exported: Exported,
-    /// What the hook of [`TO_MEMORY`] calls.
+    /// Functions for the hook of [`TO_MEMORY`].
     to_memory: Option<ToMemory>,
-    /// As far as the versions of its symbols say.
+    /// Release, if the versions of its symbols reveal it.
     version: Option<u32>,
     llvm: OnceBox<Option<LlvmC>>,
-    /// The MCJITs that threads are in.
-    engines: [AtomicUsize; MOST_ENGINES],
+    /// MCJITs with a thread inside; 0 marks a free entry.
+    engines: [AtomicUsize; MAX_ENGINES],
 }
 
-/// Each lives for ever: a call may be on its way. The place of one that was closed is given to the next.
-static TABLE: [AtomicPtr<Generator>; SLOTS] = [const { AtomicPtr::new(ptr::null_mut()) }; SLOTS];
+/// Hooked generators, by slot. They are never freed, because a call may be in progress. The slot of a closed LLVM is
+/// reused.
+static GENERATORS: [AtomicPtr<Generator>; SLOTS] = [const { AtomicPtr::new(ptr::null_mut()) }; SLOTS];
 
-fn at(slot: usize) -> Option<&'static Generator> {
+fn generator_in_slot(slot: usize) -> Option<&'static Generator> {
     // SAFETY: null, or leaked in `attach`.
-    unsafe { TABLE.get(slot)?.load(Ordering::Acquire).as_ref() }
+    unsafe { GENERATORS.get(slot)?.load(Ordering::Acquire).as_ref() }
 }
 
-/// Puts `hooks` where the LLVM in `library` generates code. `slot` is its place in the table of sources.
+/// Hooks the code generation of the LLVM in `library`, which has this slot in the table of sources.
 pub(crate) fn attach(
     library: &Library<'_>,
     slot: usize,
@@ -134,18 +152,18 @@ pub(crate) fn attach(
     if !cfg!(target_arch = "x86_64") {
         return Err(Refusal::Architecture);
     }
-    let originals = POINTS.map(|point| library.dynamic_address(point.function).unwrap_or_default());
+    let originals = HOOK_POINTS.map(|point| library.dynamic_address(point.function).unwrap_or_default());
     if originals == [0; CODE_GENERATORS] {
         return Err(Refusal::Missing);
     }
     let version = library.llvm_release();
-    let (llvm, engines) = (OnceBox::new(), [const { AtomicUsize::new(0) }; MOST_ENGINES]);
+    let (llvm, engines) = (OnceBox::new(), [const { AtomicUsize::new(0) }; MAX_ENGINES]);
     let to_memory = ToMemory::find(library);
     let generator = Generator { originals, exported, to_memory, version, llvm, engines };
-    TABLE.get(slot).ok_or(Refusal::Missing)?.store(Box::leak(Box::new(generator)), Ordering::Release);
+    GENERATORS.get(slot).ok_or(Refusal::Missing)?.store(Box::leak(Box::new(generator)), Ordering::Release);
     change_vtables(library, &originals, hooks, callers);
-    for (point, hook) in POINTS.iter().zip(hooks).filter(|(point, _)| point.is_first) {
-        // SAFETY: this point's hook passes on whatever it is called with.
+    for (point, hook) in HOOK_POINTS.iter().zip(hooks).filter(|(point, _)| point.is_first_with_function) {
+        // SAFETY: this point's hook forwards all its arguments.
         if let Some(Err(error)) = unsafe { library.redefine(point.function, hook as usize) } {
             log_line!(Info, "{}: could not hook {}: {error}", library.path.display(), point.function);
         }
@@ -153,46 +171,49 @@ pub(crate) fn attach(
     Ok(())
 }
 
-/// The vtables of LLVM itself.
+/// Patches LLVM's own vtables.
 fn change_vtables(
     library: &Library<'_>,
     originals: &[usize; CODE_GENERATORS],
     hooks: [GenerateCode; CODE_GENERATORS],
     callers: Callers,
 ) {
-    let classes: Vec<&str> = POINTS.iter().filter_map(|point| point.class).collect();
+    let classes: Vec<&str> = HOOK_POINTS.iter().filter_map(|point| point.class).collect();
     for vtable in mapped::exported_vtables(library, &classes) {
-        let is_it = |&address: &u64| address != 0 && address as usize == originals[vtable.class];
-        let Some(index) = vtable.slots.iter().position(is_it) else { continue };
-        // SAFETY: this point's hook passes on whatever it is called with; `callers` says whose thread this is.
+        let is_original = |&address: &u64| address != 0 && address as usize == originals[vtable.class];
+        let Some(index) = vtable.slots.iter().position(is_original) else { continue };
+        // SAFETY: this point's hook forwards all its arguments; `callers` tells which threads may call through the
+        // slot.
         if let Err(error) = unsafe { patch::exchange(library, &vtable, index, hooks[vtable.class] as usize, callers) } {
             log_line!(Info, "{}: could not hook {}: {error}", library.path.display(), classes[vtable.class]);
         }
     }
 }
 
-/// Vtables in `other` whose functions are those of the LLVM in `slot`: what the loader is done with.
-pub(crate) fn change_words(other: &Library<'_>, slot: usize, hooks: [GenerateCode; CODE_GENERATORS]) {
-    let Some(generator) = at(slot) else { return };
-    let first = (0..CODE_GENERATORS).filter(|&point| POINTS[point].is_first && generator.originals[point] != 0);
-    let first: Vec<usize> = first.collect();
-    let values: Vec<usize> = first.iter().map(|&point| generator.originals[point]).collect();
-    for (word, index) in other.words_with(&values) {
-        // SAFETY: the loader has put the address of this point's function there, as which the hook may be called.
-        if let Err(error) = unsafe { word.write(hooks[first[index]] as usize) } {
-            log_line!(Info, "{}: could not hook a compiler of LLVM: {error}", other.path.display());
+/// Patches vtables in `library` that contain functions of the LLVM in `slot`, as far as the loader has relocated them.
+pub(crate) fn change_words(library: &Library<'_>, slot: usize, hooks: [GenerateCode; CODE_GENERATORS]) {
+    let Some(generator) = generator_in_slot(slot) else { return };
+    let points = (0..CODE_GENERATORS)
+        .filter(|&point| HOOK_POINTS[point].is_first_with_function && generator.originals[point] != 0);
+    let points: Vec<usize> = points.collect();
+    let values: Vec<usize> = points.iter().map(|&point| generator.originals[point]).collect();
+    for (word, index) in library.words_with(&values) {
+        // SAFETY: the loader has stored the address of this point's original function there, so the hook may replace
+        // it.
+        if let Err(error) = unsafe { word.write(hooks[points[index]] as usize) } {
+            log_line!(Info, "{}: could not hook a compiler of LLVM: {error}", library.path.display());
         }
     }
 }
 
-/// While it lives, a thread is in an MCJIT.
-struct Inside<'a> {
+/// Marks an engine as in use until dropped.
+struct EngineUse<'a> {
     entry: &'a AtomicUsize,
-    /// Whether no other thread was in it.
-    is_alone: bool,
+    /// True if no other thread was in the engine.
+    is_only_user: bool,
 }
 
-impl Drop for Inside<'_> {
+impl Drop for EngineUse<'_> {
     fn drop(&mut self) {
         self.entry.store(0, Ordering::Release);
     }
@@ -202,70 +223,70 @@ impl Generator {
     /// Calls the original function of a hook.
     ///
     /// # Safety
-    /// Only that hook may, with the words it was called with.
-    unsafe fn call_original(&self, point: usize, words: [usize; 8]) -> usize {
-        let [a, b, c, d, e, f, g, h] = words;
+    /// Only the hook of this point may call this, with its own arguments.
+    unsafe fn call_original(&self, point: usize, arguments: [usize; 8]) -> usize {
+        let [a, b, c, d, e, f, g, h] = arguments;
         let original = self.originals[point];
-        // SAFETY: the hook's original function (nothing points to the hook before that is written), and the host's own
-        // call, passed on.
+        // SAFETY: the hook's original function, which is set before anything points to the hook. It gets the host's own
+        // arguments.
         unsafe { std::mem::transmute::<usize, GenerateCode>(original)(a, b, c, d, e, f, g, h) }
     }
 
-    /// Enters an engine, also where another thread is in it: that is seen by the next. `None` where threads are in too
-    /// many.
-    fn enter(&self, engine: usize) -> Option<Inside<'_>> {
+    /// Marks an engine as in use, even if another thread is in it, so that later callers see it. `None` if too many
+    /// engines are in use.
+    fn enter(&self, engine: usize) -> Option<EngineUse<'_>> {
         let is_free =
             |entry: &&AtomicUsize| entry.compare_exchange(0, engine, Ordering::SeqCst, Ordering::SeqCst).is_ok();
         let entry = self.engines.iter().find(is_free)?;
-        let same = self.engines.iter().filter(|entry| entry.load(Ordering::SeqCst) == engine).count();
-        Some(Inside { entry, is_alone: same == 1 })
+        let users = self.engines.iter().filter(|entry| entry.load(Ordering::SeqCst) == engine).count();
+        Some(EngineUse { entry, is_only_user: users == 1 })
     }
 
-    /// Gives the functions of the module of a call what they are to have.
+    /// Adds frame pointers to the functions of the module that a call compiles.
     ///
     /// # Safety
-    /// Only in the hook of this point, with the words it was called with.
-    unsafe fn prepare(&self, point: usize, words_of_call: [usize; 8], policy: FramePointerPolicy) {
+    /// Only the hook of this point may call this, with its own arguments.
+    unsafe fn patch_module_of_call(&self, point: usize, arguments: [usize; 8], policy: FramePointerPolicy) {
         if point == TO_MEMORY {
-            // SAFETY: the words of such a call.
-            let is_for_us = |to_memory: &ToMemory| unsafe { to_memory.is_object_for_this_machine(words_of_call) };
-            if !self.to_memory.as_ref().is_some_and(is_for_us) {
+            // SAFETY: these are the arguments of a call of `LLVMTargetMachineEmitToMemoryBuffer`.
+            let is_supported = |to_memory: &ToMemory| unsafe { to_memory.is_object_for_this_machine(arguments) };
+            if !self.to_memory.as_ref().is_some_and(is_supported) {
                 return;
             }
         }
-        let module = words_of_call[POINTS[point].module];
-        // A module begins with the address of its context.
+        let module = arguments[HOOK_POINTS[point].module_argument];
+        // The first word of a module is the address of its context.
         let context = words::<1>(module).map_or(0, |[context]| context);
         if context == 0 || !context.is_multiple_of(8) {
             return;
         }
         let Some(llvm) = self.llvm() else { return };
-        // SAFETY: by the symbol of its function, this is a module of this LLVM that is about to be compiled; nothing
-        // else has it.
+        // SAFETY: by the symbol of its function, this is a module of this LLVM that is about to be compiled; no other
+        // code uses it.
         unsafe {
             if self.exported.is_for_this_machine(module as *mut c_void) {
-                llvm.patch_module(module as *mut c_void, policy, UnwindTables::AsTheyAre);
+                llvm.patch_module(module as *mut c_void, policy, UnwindTables::Unchanged);
             }
         }
     }
 
-    /// The object that a call of [`TO_MEMORY`] has made, if there is memory for it.
+    /// Copies the object that a call of [`TO_MEMORY`] has emitted, if there is memory for it.
     ///
     /// # Safety
-    /// As for [`ToMemory::object`].
-    unsafe fn compiled_to_memory(
+    /// Same contract as [`ToMemory::copy_object`].
+    unsafe fn copy_emitted_object(
         &self,
-        words_of_call: [usize; 8],
+        arguments: [usize; 8],
         returned: usize,
         has_memory: impl Fn(usize) -> bool,
     ) -> Option<Vec<u8>> {
-        // SAFETY: the words of a call that has returned this, as the caller promises.
-        unsafe { self.to_memory.as_ref()?.object(words_of_call, returned, has_memory) }
+        // SAFETY: the arguments and the result of that call, as the caller promises.
+        unsafe { self.to_memory.as_ref()?.copy_object(arguments, returned, has_memory) }
     }
 
-    /// The C functions, once the library runs.
+    /// Returns the C functions; the library must be relocated.
     fn llvm(&self) -> Option<&LlvmC> {
-        let find = || {
+        let find_functions = || {
             let Some(version) = self.version.or_else(|| self.exported.version()) else {
                 log_line!(Info, "LLVM of an unknown release: its code is unchanged");
                 return None;
@@ -277,7 +298,7 @@ impl Generator {
             }
             llvm
         };
-        self.llvm.get_or_init(|| Box::new(find())).as_ref()
+        self.llvm.get_or_init(|| Box::new(find_functions())).as_ref()
     }
 }
 
@@ -287,21 +308,22 @@ mod tests {
 
     #[test]
     fn one_thread_at_a_time_is_in_an_engine() {
-        let exported = Exported::none();
-        let (llvm, engines) = (OnceBox::new(), [const { AtomicUsize::new(0) }; MOST_ENGINES]);
+        let exported = Exported::empty();
+        let (llvm, engines) = (OnceBox::new(), [const { AtomicUsize::new(0) }; MAX_ENGINES]);
         let originals = [0; CODE_GENERATORS];
         let generator = Generator { originals, exported, to_memory: None, version: None, llvm, engines };
-        let is_alone = |inside: &Option<Inside<'_>>| inside.as_ref().is_some_and(|inside| inside.is_alone);
+        let is_only_user =
+            |engine_use: &Option<EngineUse<'_>>| engine_use.as_ref().is_some_and(|engine_use| engine_use.is_only_user);
         let first = generator.enter(0x10);
         let second = generator.enter(0x10);
-        assert!(is_alone(&first) && second.is_some() && !is_alone(&second));
+        assert!(is_only_user(&first) && second.is_some() && !is_only_user(&second));
         let other = generator.enter(0x20);
-        assert!(is_alone(&other));
+        assert!(is_only_user(&other));
         drop(first);
-        assert!(!is_alone(&generator.enter(0x10)), "the second thread is in it still");
+        assert!(!is_only_user(&generator.enter(0x10)), "the second thread is in it still");
         drop(second);
-        assert!(is_alone(&generator.enter(0x10)));
-        let all: Vec<_> = (1..MOST_ENGINES).map(|engine| generator.enter(engine * 0x100)).collect();
-        assert!(all.iter().all(is_alone) && generator.enter(0x7).is_none());
+        assert!(is_only_user(&generator.enter(0x10)));
+        let engine_uses: Vec<_> = (1..MAX_ENGINES).map(|engine| generator.enter(engine * 0x100)).collect();
+        assert!(engine_uses.iter().all(is_only_user) && generator.enter(0x7).is_none());
     }
 }

@@ -8,8 +8,8 @@ const CONSTANTS: u64 = 0x1000;
 const DATA: u64 = 0x8000;
 const CODE: Range<u64> = 0x2000..0x3000;
 
-/// A library: words of data, those that are pointers marked.
-struct Model {
+/// Model of a library: constants, data words and relocations.
+struct LibraryModel {
     constants: Vec<u8>,
     data: Vec<u8>,
     relocations: Vec<Relocation>,
@@ -26,15 +26,15 @@ fn relative() -> u64 {
     jitlisten::plumbing::RELATIVE
 }
 
-impl Model {
-    fn new(constants: &[u8], words: &[Word], is_relocated: bool) -> Model {
-        let mut model = Model { constants: constants.to_vec(), data: Vec::new(), relocations: Vec::new() };
+impl LibraryModel {
+    fn new(constants: &[u8], words: &[Word], is_relocated: bool) -> LibraryModel {
+        let mut model = LibraryModel { constants: constants.to_vec(), data: Vec::new(), relocations: Vec::new() };
         for (index, &word) in words.iter().enumerate() {
             let value = match word {
                 Plain(value) => value as u64,
-                Pointer(to) if is_relocated => to + BIAS,
-                Pointer(to) => {
-                    model.relocations.push([DATA + index as u64 * 8, relative(), to]);
+                Pointer(target) if is_relocated => target + BIAS,
+                Pointer(target) => {
+                    model.relocations.push([DATA + index as u64 * 8, relative(), target]);
                     0
                 }
             };
@@ -49,30 +49,30 @@ impl Model {
             constants: vec![Segment { address: BIAS + CONSTANTS, bytes: &self.constants }],
             data: vec![Segment { address: BIAS + DATA, bytes: &self.data }],
             relocations: (!self.relocations.is_empty()).then_some(self.relocations.as_slice().into()),
-            relocated: &[],
+            applied_relocations: &[],
             code: std::iter::once(BIAS + CODE.start..BIAS + CODE.end).collect(),
         }
     }
 }
 
-/// Two typeinfos, the second of a class derived from the first, and their vtables.
+/// Data with two typeinfos, the second of a class derived from the first, and their vtables.
 fn words() -> Vec<Word> {
     vec![
         Plain(77),
-        // DATA + 8: typeinfo of the first
+        // DATA + 8: typeinfo of the first class
         Pointer(0x9000),
         Pointer(CONSTANTS + 1),
-        // DATA + 24: typeinfo of the second, which names the first
+        // DATA + 24: typeinfo of the second class, which refers to the first
         Pointer(0x9000),
         Pointer(CONSTANTS + 30),
         Pointer(DATA + 8),
-        // vtable of the first
+        // vtable of the first class
         Plain(0),
         Pointer(DATA + 8),
         Pointer(0x2000),
         Pointer(0x2010),
         Pointer(0x2020),
-        // two vtables of the second
+        // two vtables of the second class
         Plain(0),
         Pointer(DATA + 24),
         Pointer(0x2100),
@@ -91,9 +91,9 @@ fn constants() -> Vec<u8> {
     constants
 }
 
-fn vtable(class: usize, at: u64, offset_to_top: i64, slots: &[u64], bounded: bool) -> Vtable {
+fn vtable(class: usize, word_index: u64, offset_to_top: i64, slots: &[u64], bounded: bool) -> Vtable {
     let slots = slots.iter().map(|slot| BIAS + slot).collect();
-    Vtable { class, address_point: BIAS + DATA + at * 8, offset_to_top, slots, bounded }
+    Vtable { class, address_point: BIAS + DATA + word_index * 8, offset_to_top, slots, bounded }
 }
 
 fn expected(bounded: bool) -> Vec<Vtable> {
@@ -107,32 +107,33 @@ fn expected(bounded: bool) -> Vec<Vtable> {
 #[test]
 fn vtables_are_found_by_the_names_of_their_types() {
     for is_relocated in [true, false] {
-        let model = Model::new(&constants(), &words(), is_relocated);
-        assert_eq!(by_type_name(&model.view(), &NAMES), expected(false), "relocated: {is_relocated}");
+        let model = LibraryModel::new(&constants(), &words(), is_relocated);
+        assert_eq!(vtables_by_type_name(&model.view(), &NAMES), expected(false), "relocated: {is_relocated}");
     }
 }
 
-/// The names come first there.
+/// In a program at a fixed address, the names are searched first.
 #[test]
 fn vtables_of_a_program_at_fixed_addresses() {
-    let mut model = Model::new(&constants(), &words(), true);
+    let mut model = LibraryModel::new(&constants(), &words(), true);
     for word in model.data.chunks_exact_mut(8) {
         let value = u64::from_ne_bytes(word.try_into().expect("a word"));
-        let moved = if (BIAS..BIAS << 1).contains(&value) { value - BIAS } else { value };
-        word.copy_from_slice(&moved.to_ne_bytes());
+        let file_address = if (BIAS..BIAS << 1).contains(&value) { value - BIAS } else { value };
+        word.copy_from_slice(&file_address.to_ne_bytes());
     }
     let mut view = model.view();
     (view.bias, view.constants[0].address, view.data[0].address) = (0, CONSTANTS, DATA);
     view.code = std::iter::once(CODE).collect();
-    let fixed = |vtable: Vtable| Vtable {
+    let without_bias = |vtable: Vtable| Vtable {
         address_point: vtable.address_point - BIAS,
         slots: vtable.slots.iter().map(|slot| slot - BIAS).collect(),
         ..vtable
     };
-    assert_eq!(by_type_name(&view, &NAMES), expected(false).into_iter().map(fixed).collect::<Vec<_>>());
+    assert_eq!(vtables_by_type_name(&view, &NAMES), expected(false).into_iter().map(without_bias).collect::<Vec<_>>());
 }
 
-/// A pointer to the name that is in a table of strings, or behind nothing.
+/// A pointer to a name is not part of a typeinfo if it is in a table of strings, or if the previous word is not a
+/// vtable pointer.
 #[test]
 fn what_points_at_a_name_and_is_no_typeinfo() {
     for is_relocated in [true, false] {
@@ -145,75 +146,75 @@ fn what_points_at_a_name_and_is_no_typeinfo() {
             Pointer(0x2000),
             Pointer(CONSTANTS + 1),
         ]);
-        let model = Model::new(&constants(), &words, is_relocated);
-        assert_eq!(by_type_name(&model.view(), &NAMES), expected(false), "relocated: {is_relocated}");
+        let model = LibraryModel::new(&constants(), &words, is_relocated);
+        assert_eq!(vtables_by_type_name(&model.view(), &NAMES), expected(false), "relocated: {is_relocated}");
     }
 }
 
 #[test]
 fn vtables_are_found_by_symbols_without_names_of_types() {
     let mut words = words();
-    // As without RTTI.
+    // Without RTTI the typeinfo pointers are 0.
     (words[7], words[12], words[16]) = (Plain(0), Plain(0), Plain(0));
     let symbols = [
         Symbol { class: 0, address: BIAS + DATA + 6 * 8, size: 5 * 8 },
         Symbol { class: 1, address: BIAS + DATA + 11 * 8, size: 7 * 8 },
     ];
     for is_relocated in [true, false] {
-        let model = Model::new(b"", &words, is_relocated);
-        assert_eq!(by_symbol(&model.view(), &symbols), expected(true));
+        let model = LibraryModel::new(b"", &words, is_relocated);
+        assert_eq!(vtables_by_symbol(&model.view(), &symbols), expected(true));
     }
 }
 
 #[test]
 fn a_symbol_bounds_what_looks_like_slots() {
     let mut words = words();
-    // A table of functions right behind the vtable.
+    // Place a table of functions right after the vtable.
     words[11] = Pointer(0x2030);
-    let model = Model::new(&constants(), &words, true);
+    let model = LibraryModel::new(&constants(), &words, true);
     let symbol = Symbol { class: 0, address: BIAS + DATA + 6 * 8, size: 5 * 8 };
-    assert_eq!(by_symbol(&model.view(), &[symbol])[0].slots.len(), 3);
-    assert_eq!(by_type_name(&model.view(), &NAMES)[0].slots.len(), 4);
+    assert_eq!(vtables_by_symbol(&model.view(), &[symbol])[0].slots.len(), 3);
+    assert_eq!(vtables_by_type_name(&model.view(), &NAMES)[0].slots.len(), 4);
 }
 
 #[test]
 fn what_is_no_code_of_the_library_ends_the_slots() {
     let mut words = words();
     words[9] = Pointer(0x4000);
-    let model = Model::new(&constants(), &words, true);
-    assert_eq!(by_type_name(&model.view(), &NAMES)[0].slots, [BIAS + 0x2000]);
+    let model = LibraryModel::new(&constants(), &words, true);
+    assert_eq!(vtables_by_type_name(&model.view(), &NAMES)[0].slots, [BIAS + 0x2000]);
     words[8] = Pointer(0x4000);
-    let model = Model::new(&constants(), &words, true);
-    assert!(by_type_name(&model.view(), &NAMES).iter().all(|vtable| vtable.class == 1));
+    let model = LibraryModel::new(&constants(), &words, true);
+    assert!(vtables_by_type_name(&model.view(), &NAMES).iter().all(|vtable| vtable.class == 1));
 }
 
 #[test]
 fn a_slot_with_an_unknown_relocation_is_no_code() {
-    let mut model = Model::new(&constants(), &words(), false);
+    let mut model = LibraryModel::new(&constants(), &words(), false);
     let slot = model.relocations.iter_mut().find(|relocation| relocation[2] == 0x2010).expect("the slot");
     slot[1] = 1 << 32 | 1;
-    assert_eq!(by_type_name(&model.view(), &NAMES)[0].slots, [BIAS + 0x2000]);
+    assert_eq!(vtables_by_type_name(&model.view(), &NAMES)[0].slots, [BIAS + 0x2000]);
 }
 
-/// A function that another library of the product defines: its symbol, and no addend.
+/// A function defined by another library of the same product: its relocation has a symbol and no addend.
 #[test]
 fn a_slot_of_another_library_is_one() {
     let import = (0..=u64::from(u16::MAX)).find(|&info| is_import(info, 0)).expect("a type") | 7 << 32;
-    let mut model = Model::new(&constants(), &words(), false);
+    let mut model = LibraryModel::new(&constants(), &words(), false);
     let slot = model.relocations.iter_mut().find(|relocation| relocation[2] == 0x2010).expect("the slot");
     (slot[1], slot[2]) = (import, 0);
-    let found = by_type_name(&model.view(), &NAMES);
-    assert_eq!(found[0].slots, [BIAS + 0x2000, 0, BIAS + 0x2020]);
-    // As the loader leaves it.
+    let vtables = vtables_by_type_name(&model.view(), &NAMES);
+    assert_eq!(vtables[0].slots, [BIAS + 0x2000, 0, BIAS + 0x2020]);
+    // Model the vtable after relocation.
     let mut words = words();
     words[9] = Pointer(0x10_0000);
-    let loaded = Model::new(&constants(), &words, true);
-    let relocated = [[DATA + 9 * 8, import, 0]];
-    let view = View { relocated: &relocated, ..loaded.view() };
-    assert_eq!(by_type_name(&view, &NAMES)[0].slots, [BIAS + 0x2000, BIAS + 0x10_0000, BIAS + 0x2020]);
+    let loaded = LibraryModel::new(&constants(), &words, true);
+    let applied_relocations = [[DATA + 9 * 8, import, 0]];
+    let view = View { applied_relocations: &applied_relocations, ..loaded.view() };
+    assert_eq!(vtables_by_type_name(&view, &NAMES)[0].slots, [BIAS + 0x2000, BIAS + 0x10_0000, BIAS + 0x2020]);
 }
 
-/// Whatever the bytes are: no panic, no endless loop.
+/// Random bytes cause neither a panic nor an endless loop.
 #[test]
 fn any_bytes_are_survived() {
     let mut seed = 1_u64;
@@ -222,10 +223,10 @@ fn any_bytes_are_survived() {
         seed >> 33
     };
     for round in 0..2000 {
-        let mut model = Model::new(&constants(), &words(), round % 2 == 0);
+        let mut model = LibraryModel::new(&constants(), &words(), round % 2 == 0);
         for _ in 0..4 {
-            let at = random() as usize % model.data.len();
-            model.data[at] = random() as u8;
+            let offset = random() as usize % model.data.len();
+            model.data[offset] = random() as u8;
             if let Some(relocation) = model.relocations.get_mut(random() as usize % 16) {
                 relocation[random() as usize % 3] = [random(), u64::MAX, 0, BIAS][random() as usize % 4];
             }
@@ -233,11 +234,11 @@ fn any_bytes_are_survived() {
         model.data.truncate(random() as usize % 160);
         let mut view = model.view();
         view.data[0].address = view.data[0].address.wrapping_add([0, 1, 7, u64::MAX / 2][random() as usize % 4]);
-        let vtables = by_type_name(&view, &NAMES);
+        let vtables = vtables_by_type_name(&view, &NAMES);
         let symbols: Vec<Symbol> = (0..4)
             .map(|_| Symbol { class: 0, address: BIAS + DATA + random() % 200, size: random() % 4 * (u64::MAX / 3) })
             .collect();
-        let all = vtables.into_iter().chain(by_symbol(&view, &symbols));
+        let all = vtables.into_iter().chain(vtables_by_symbol(&view, &symbols));
         for vtable in all {
             assert!(vtable.slots.iter().all(|&slot| view.is_code(slot) || slot == 0));
         }

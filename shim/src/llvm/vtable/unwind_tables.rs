@@ -2,10 +2,11 @@
 //!
 //! ```text
 //!   .eh_frame_hdr:  u8 version (1), u8 encodings of the next two and of the table: 0x1b, 0x03, 0x3b
-//!                   i32 .eh_frame, from here; u32 entries; { i32 code, i32 its FDE } entries, from the header
+//!                   i32 .eh_frame, relative to this field; u32 entries; { i32 code, i32 FDE } entries, relative to the header
 //! ```
 //!
-//! Its end is not recorded: everything up to an FDE that an entry points to belongs to it. Some entries are sampled.
+//! The end of `.eh_frame` is not recorded, but everything up to an FDE that an entry points to belongs to it. A sample
+//! of the entries is read.
 
 #![forbid(unsafe_code)]
 
@@ -13,47 +14,54 @@ use std::ops::Range;
 
 use crate::llvm::vtable::find::Segment;
 
-const ENCODED: [u8; 4] = [1, 0x1b, 0x03, 0x3b];
-const HEADER: u64 = 12;
-const ENTRY: u64 = 8;
-/// How many entries are looked at: the last, and others at equal distances.
-const LOOKED_AT: u64 = 16;
+/// Supported version and encodings in `.eh_frame_hdr`.
+const ENCODINGS: [u8; 4] = [1, 0x1b, 0x03, 0x3b];
+/// Size of `.eh_frame_hdr` without its table.
+const HEADER_BYTES: u64 = 12;
+/// Size of an entry in the table of `.eh_frame_hdr`.
+const ENTRY_BYTES: u64 = 8;
+/// Number of sampled entries at equal distances; the last entry is added.
+const SAMPLED_ENTRIES: u64 = 16;
 
-/// The header, and what is certain of `.eh_frame`, in `segment`.
+/// Ranges of the header and of the known part of `.eh_frame` in `segment`.
 pub(crate) fn ranges(segment: &Segment<'_>, header: Range<usize>) -> Vec<Range<usize>> {
-    let mut found = vec![header.clone()];
-    found.extend(frames(segment, header));
-    found
+    let mut ranges = vec![header.clone()];
+    ranges.extend(eh_frame_range(segment, header));
+    ranges
 }
 
-fn frames(segment: &Segment<'_>, header: Range<usize>) -> Option<Range<usize>> {
-    let at = header.start as u64;
-    let number = |address: u64| Some(i64::from(segment.word_at(address)? as u32 as i32));
-    let entries = u64::from(segment.word_at(at + 8)? as u32);
-    let is_known = segment.word_at(at)?.to_ne_bytes()[..4] == ENCODED;
-    if !is_known || entries == 0 || entries.checked_mul(ENTRY)? > (header.len() as u64).checked_sub(HEADER)? {
+/// Range from the start of `.eh_frame` to the last sampled FDE.
+fn eh_frame_range(segment: &Segment<'_>, header: Range<usize>) -> Option<Range<usize>> {
+    let header_start = header.start as u64;
+    let read_i32 = |address: u64| Some(i64::from(segment.word_at(address)? as u32 as i32));
+    let entries = u64::from(segment.word_at(header_start + 8)? as u32);
+    let is_known = segment.word_at(header_start)?.to_ne_bytes()[..4] == ENCODINGS;
+    if !is_known
+        || entries == 0
+        || entries.checked_mul(ENTRY_BYTES)? > (header.len() as u64).checked_sub(HEADER_BYTES)?
+    {
         return None;
     }
-    let start = (at + 4).checked_add_signed(number(at + 4)?)?;
-    let looked_at = (0..LOOKED_AT).map(|part| entries * part / LOOKED_AT).chain([entries - 1]);
-    let fde = |entry: u64| {
-        // The word in front of the one that is wanted, as there may be none behind it.
-        let word = segment.word_at(at + HEADER + entry * ENTRY)?;
-        at.checked_add_signed(i64::from((word >> 32) as u32 as i32))
+    let start = (header_start + 4).checked_add_signed(read_i32(header_start + 4)?)?;
+    let sampled_entries = (0..SAMPLED_ENTRIES).map(|index| entries * index / SAMPLED_ENTRIES).chain([entries - 1]);
+    let fde_address = |entry: u64| {
+        // The last entry may be at the end of the segment, so read the word that ends with the FDE field.
+        let word = segment.word_at(header_start + HEADER_BYTES + entry * ENTRY_BYTES)?;
+        header_start.checked_add_signed(i64::from((word >> 32) as u32 as i32))
     };
-    let last = looked_at.filter_map(fde).max()?;
-    let is_here = |address: u64| segment.word_at(address).is_some();
-    (is_here(start) && is_here(last) && start < last).then_some(start as usize..last as usize)
+    let last_fde = sampled_entries.filter_map(fde_address).max()?;
+    let is_in_segment = |address: u64| segment.word_at(address).is_some();
+    (is_in_segment(start) && is_in_segment(last_fde) && start < last_fde).then_some(start as usize..last_fde as usize)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    const AT: u64 = 0x7000;
+    const HEADER_ADDRESS: u64 = 0x7000;
 
     fn header(frames: i32, fdes: &[i32]) -> Vec<u8> {
-        let mut bytes = ENCODED.to_vec();
+        let mut bytes = ENCODINGS.to_vec();
         bytes.extend(frames.to_ne_bytes());
         bytes.extend((fdes.len() as u32).to_ne_bytes());
         for fde in fdes {
@@ -67,21 +75,28 @@ mod tests {
         let mut bytes = header(60, &[80, 120, 100]);
         let size = bytes.len();
         bytes.resize(200, 0);
-        let segment = Segment { address: AT - 8, bytes: &[&[0; 8], &bytes[..]].concat() };
-        let known = AT as usize..AT as usize + size;
-        assert_eq!(ranges(&segment, known.clone()), [known.clone(), AT as usize + 64..AT as usize + 120]);
-        // Fewer bytes than entries; another encoding; FDEs in front of the first, or outside.
-        assert_eq!(ranges(&segment, AT as usize..AT as usize + size - 1).len(), 1);
+        let segment = Segment { address: HEADER_ADDRESS - 8, bytes: &[&[0; 8], &bytes[..]].concat() };
+        let header_range = HEADER_ADDRESS as usize..HEADER_ADDRESS as usize + size;
+        assert_eq!(
+            ranges(&segment, header_range.clone()),
+            [header_range.clone(), HEADER_ADDRESS as usize + 64..HEADER_ADDRESS as usize + 120]
+        );
+        // Malformed input: fewer bytes than entries, another encoding, FDEs before the first, FDEs outside.
+        assert_eq!(ranges(&segment, HEADER_ADDRESS as usize..HEADER_ADDRESS as usize + size - 1).len(), 1);
         for (frames, fdes, first) in
             [(60, [80, 120, 100], 2), (60, [1, 2, 64], 1), (60, [80, 1000, 0], 1), (-1000, [80; 3], 1)]
         {
             let mut bytes = header(frames, &fdes);
             bytes[0] = first;
             bytes.resize(200, 0);
-            let segment = Segment { address: AT, bytes: &bytes };
-            assert_eq!(ranges(&segment, known.clone()), std::slice::from_ref(&known), "{frames} {fdes:?}");
+            let segment = Segment { address: HEADER_ADDRESS, bytes: &bytes };
+            assert_eq!(
+                ranges(&segment, header_range.clone()),
+                std::slice::from_ref(&header_range),
+                "{frames} {fdes:?}"
+            );
         }
-        let short = Segment { address: AT, bytes: &bytes[..11] };
-        assert_eq!(ranges(&short, known.clone()), std::slice::from_ref(&known));
+        let short = Segment { address: HEADER_ADDRESS, bytes: &bytes[..11] };
+        assert_eq!(ranges(&short, header_range.clone()), std::slice::from_ref(&header_range));
     }
 }

@@ -1,34 +1,35 @@
 //! AArch64: `ret` becomes `b imm26`. Written from the architecture manual (C6.2 "B", "RET", "HINT").
 //!
-//! Is that allowed while other cores fetch it? Arm Architecture Reference Manual (DDI 0487), B2, "Concurrent
-//! modification and execution of instructions": a core that executes an instruction while it is modified, without
-//! explicit synchronization, may do anything that any sequence of instructions can do, "except where each of the
+//! May an instruction be changed while other cores fetch it? Arm Architecture Reference Manual (DDI 0487), B2,
+//! "Concurrent modification and execution of instructions": a core that executes an instruction while it is modified,
+//! without explicit synchronization, may behave like any sequence of instructions, "except where each of the
 //! instruction before modification and the instruction after modification is one of a B, BL, BRK, HVC, ISB, NOP, SMC,
 //! or SVC instruction". `ret` is not in that list. It is changed only where no other thread can execute it: in a
 //! library whose constructors have not run, or in a process with one thread. A later thread, or the library's first
-//! caller, passes an exception return or the loader's lock, after `__clear_cache` has made the change visible (B2,
-//! "Synchronization and coherency issues between data and instruction accesses"). A `nop` at the beginning of an empty
-//! function is in the list, and may be changed at any time. Otherwise the page is replaced with a copy that has the
-//! branch, by a change of its translation: see [`exchange`](super::exchange).
+//! caller, passes an exception return or the loader's lock after `__clear_cache` has made the change visible (B2,
+//! "Synchronization and coherency issues between data and instruction accesses"). A `nop` at the start of an empty
+//! function is in the list and may be changed at any time. In all other cases the page is replaced with a copy that
+//! contains the branch, by changing its translation: see [`exchange`](super::exchange).
 
 use std::arch::asm;
 use std::io;
 
 use super::Refusal;
 use super::exchange::exchange;
-use super::write::{near, write_code};
+use super::write::{map_code_near, write_code};
 
-/// Bytes that are looked at.
-pub(super) const SIZE: usize = 8;
+/// Bytes of a function that are inspected.
+pub(super) const INSPECTED_BYTES: usize = 8;
 
 const BTI_C: u32 = 0xd503_245f;
 const NOP: u32 = 0xd503_201f;
 const RET: u32 = 0xd65f_03c0;
 
-/// The offset of the `ret` of an empty function, if `bytes` are one. One instruction replaces one: no padding is
-/// needed.
-pub(super) fn empty_function(bytes: &[u8; SIZE]) -> Option<usize> {
-    let word = |at: usize| u32::from_le_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]]);
+/// Offset of the instruction to replace in an empty function: its `ret`, or a leading `nop`. One instruction replaces
+/// one, so no padding is needed.
+pub(super) fn empty_function(bytes: &[u8; INSPECTED_BYTES]) -> Option<usize> {
+    let word =
+        |offset: usize| u32::from_le_bytes([bytes[offset], bytes[offset + 1], bytes[offset + 2], bytes[offset + 3]]);
     match (word(0), word(4)) {
         (RET, _) | (NOP, RET) => Some(0),
         (BTI_C, RET) => Some(4),
@@ -36,38 +37,40 @@ pub(super) fn empty_function(bytes: &[u8; SIZE]) -> Option<usize> {
     }
 }
 
-/// Whether the instruction at `offset` of `bytes` may be changed while others execute it; see the module's head.
-pub(super) fn may_change_under_way(bytes: &[u8; SIZE], offset: usize) -> bool {
+/// Returns true if the instruction at `offset` may be changed while other threads execute it; see the module
+/// documentation.
+pub(super) fn can_patch_while_running(bytes: &[u8; INSPECTED_BYTES], offset: usize) -> bool {
     bytes[offset..].starts_with(&NOP.to_le_bytes())
 }
 
-/// Whether a branch at `from` can reach `to`: 128 MiB either way.
+/// Returns true if a branch at `from` can reach `to`: 128 MiB in either direction.
 pub(super) fn reaches(from: usize, to: usize) -> bool {
     let distance = to.wrapping_sub(from).cast_signed();
     (-(1 << 27)..1 << 27).contains(&distance) && distance % 4 == 0
 }
 
-/// A branch to anywhere, placed near `from`: `ldr x16, #8; br x16` and the address. `x16` is the linker's scratch
+/// Maps an island near `from`: `ldr x16, #8; br x16`, and the absolute address `to`. `x16` is the linker's scratch
 /// register.
 pub(super) fn island(from: usize, to: usize) -> Result<usize, Refusal> {
     let mut code = Vec::new();
     code.extend_from_slice(&0x5800_0050_u32.to_le_bytes());
     code.extend_from_slice(&0xd61f_0200_u32.to_le_bytes());
     code.extend_from_slice(&to.to_le_bytes());
-    near(from, &code, |at| reaches(from, at)).ok_or(Refusal::TooFar)
+    map_code_near(from, &code, |address| reaches(from, address)).ok_or(Refusal::TooFar)
 }
 
-/// Replaces the `ret` at `from` by a branch to `to`, which must be in reach, and which no other thread executes
+/// Replaces the `ret` at `from` with a branch to `to`, which must be in reach. No other thread may execute it
 /// meanwhile.
 pub(super) fn write_jump(from: usize, to: usize) -> io::Result<()> {
     write_code(from, &branch(from, to)?)
 }
 
-/// The same while other threads may be executing it.
+/// Replaces the `ret` at `from` with a branch to `to` while other threads may be executing it.
 pub(super) fn exchange_jump(from: usize, to: usize) -> io::Result<()> {
     exchange(from, &branch(from, to)?)
 }
 
+/// Encodes the branch instruction.
 fn branch(from: usize, to: usize) -> io::Result<[u8; 4]> {
     if !reaches(from, to) {
         return Err(io::ErrorKind::InvalidInput.into());
@@ -76,19 +79,20 @@ fn branch(from: usize, to: usize) -> io::Result<[u8; 4]> {
     Ok((0x1400_0000 | (distance as u32 & 0x03ff_ffff)).to_le_bytes())
 }
 
-/// A core may have read the old instructions ahead.
+/// Synchronises the instruction caches: a core may have prefetched the old instructions.
 pub(super) fn flush_instructions(address: usize, size: usize) {
     unsafe extern "C" {
         fn __clear_cache(start: *mut libc::c_void, end: *mut libc::c_void);
     }
-    // SAFETY: the range is mapped code; the call only synchronises caches.
+    // SAFETY: the range is mapped code, and the call only synchronises caches.
     unsafe { __clear_cache(address as *mut _, (address + size) as *mut _) };
 }
 
-/// A client request, if valgrind runs this program: the instructions of `__SPECIAL_INSTRUCTION_PREAMBLE`, which leave
-/// every register as it was, and a mark.
+/// Issues a valgrind client request: the instructions of `__SPECIAL_INSTRUCTION_PREAMBLE`, which preserve every
+/// register, and a marker.
 pub(super) fn valgrind_request(request: &[usize; 6]) {
-    // SAFETY: the rotations add up to 128 bits; valgrind reads six words at `x4` and returns in `x3`.
+    // SAFETY: the rotations add up to 128 bits, so `x12` is unchanged. valgrind reads six words at `x4` and returns in
+    // `x3`.
     unsafe {
         asm!(
             "ror x12, x12, #3",

@@ -1,12 +1,12 @@
-//! Replaces code that another core may be fetching, where the architecture does not allow to overwrite it.
+//! Replacement of code that another core may be fetching, for architectures that do not allow overwriting it.
 //!
 //! ```text
-//!   a private mapping of the same page of the same file, elsewhere:   rw-   the present bytes, and the change
-//!                                                                     r-x   (the kernel makes them visible)
-//!   mremap onto the old page:                                         one step, under the lock of the address space
+//!   a second private mapping of the same page of the file:   rw-   the current bytes, with the change
+//!                                                            r-x   (the kernel makes them visible)
+//!   mremap onto the old page:                                one step, under the lock of the address space
 //! ```
-//! A core sees the old page or the new one, and neither is modified while it is executable. File and offset are those
-//! of the old page, so `/proc/PID/maps` and the tools that read it still see the library.
+//! A core sees either the old page or the new one, and neither is modified while it is executable. File and offset are
+//! those of the old page, so `/proc/PID/maps` and the tools that read it still show the library.
 
 use std::ffi::OsStr;
 use std::fs::{self, File};
@@ -23,39 +23,40 @@ use jitlisten::plumbing::MapsLine;
 use super::arch::flush_instructions;
 use super::write::page_size;
 
-/// Replaces `bytes` at `address`, within one page of code that is mapped privately from a file.
+/// Replaces `bytes` at `address`, within one page of code that is privately mapped from a file.
 pub(super) fn exchange(address: usize, bytes: &[u8]) -> io::Result<()> {
     let (size, page) = (page_size(), address & !(page_size() - 1));
     if address + bytes.len() > page + size {
         return Err(io::ErrorKind::InvalidInput.into());
     }
-    let mut copy = Copy::of(&Mapped::find(page)?, page, size)?;
+    let mut copy = PageCopy::map(&FileMapping::find(page)?, page, size)?;
     copy.change(address - page, bytes);
     copy.make_executable()?;
-    copy.put_onto(page)
+    copy.move_onto(page)
 }
 
-/// The file that a page is mapped from.
+/// The file mapping that contains a page.
 #[derive(Debug)]
-struct Mapped {
+struct FileMapping {
     path: PathBuf,
     device: (u32, u32),
     inode: u64,
-    /// Of the page in the file.
+    /// Offset of the page in the file.
     offset: u64,
 }
 
-impl Mapped {
-    fn find(page: usize) -> io::Result<Mapped> {
+impl FileMapping {
+    fn find(page: usize) -> io::Result<FileMapping> {
         let maps = fs::read("/proc/self/maps")?;
-        let found = MapsLine::all(&maps).find_map(|line| Mapped::of_line(&line, page));
-        found.ok_or_else(|| io::Error::other("not code that is mapped privately from a file"))
+        let mapping = MapsLine::all(&maps).find_map(|line| FileMapping::parse(&line, page));
+        mapping.ok_or_else(|| io::Error::other("not code that is mapped privately from a file"))
     }
 
-    /// If the page is in it.
-    fn of_line(line: &MapsLine<'_>, page: usize) -> Option<Mapped> {
-        let is_it = line.range.contains(Address(page as u64)) && line.permissions == *b"r-xp" && line.inode != 0;
-        is_it.then(|| Mapped {
+    /// Returns the mapping if `line` contains `page` and describes private code of a file.
+    fn parse(line: &MapsLine<'_>, page: usize) -> Option<FileMapping> {
+        let is_private_code =
+            line.range.contains(Address(page as u64)) && line.permissions == *b"r-xp" && line.inode != 0;
+        is_private_code.then(|| FileMapping {
             path: PathBuf::from(OsStr::from_bytes(line.path)),
             device: line.device,
             inode: line.inode,
@@ -63,45 +64,46 @@ impl Mapped {
         })
     }
 
-    /// The file, if it is still the one that is mapped.
+    /// Opens the file if it is still the mapped one.
     fn open(&self) -> io::Result<File> {
         let file = File::open(&self.path)?;
-        let found = file.metadata()?;
-        let device = (libc::major(found.dev()), libc::minor(found.dev()));
-        // Btrfs and overlays show one device in `maps` and another to `stat`.
-        match found.ino() == self.inode && (device == self.device || self.device.0 == 0) {
+        let metadata = file.metadata()?;
+        let device = (libc::major(metadata.dev()), libc::minor(metadata.dev()));
+        // Btrfs and overlayfs report one device in `maps` and another to `stat`.
+        match metadata.ino() == self.inode && (device == self.device || self.device.0 == 0) {
             true => Ok(file),
             false => Err(io::Error::other(format!("{} is not the file that is mapped", self.path.display()))),
         }
     }
 }
 
-/// One page, which is unmapped again unless it was put somewhere.
-struct Copy {
+/// A private copy of one page, unmapped on drop unless it was moved.
+struct PageCopy {
     page: *mut libc::c_void,
     size: usize,
 }
 
-impl Copy {
-    fn of(mapped: &Mapped, page: usize, size: usize) -> io::Result<Copy> {
-        let file = mapped.open()?;
-        let offset = libc::off_t::try_from(mapped.offset).map_err(io::Error::other)?;
+impl PageCopy {
+    /// Maps the page of the file and copies the current contents of memory into it.
+    fn map(mapping: &FileMapping, page: usize, size: usize) -> io::Result<PageCopy> {
+        let file = mapping.open()?;
+        let offset = libc::off_t::try_from(mapping.offset).map_err(io::Error::other)?;
         let (protection, flags) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE);
-        // SAFETY: the kernel chooses a free place.
-        let new = unsafe { libc::mmap(ptr::null_mut(), size, protection, flags, file.as_raw_fd(), offset) };
-        if new == libc::MAP_FAILED {
+        // SAFETY: the kernel chooses a free address.
+        let pointer = unsafe { libc::mmap(ptr::null_mut(), size, protection, flags, file.as_raw_fd(), offset) };
+        if pointer == libc::MAP_FAILED {
             return Err(io::Error::last_os_error());
         }
-        let copy = Copy { page: new, size };
-        // What is in memory counts: a debugger or a neighbour may have changed the page as we do.
-        // SAFETY: both are pages of their own, the old one readable, the new one writable.
-        unsafe { ptr::copy_nonoverlapping(page as *const u8, new.cast(), size) };
+        let copy = PageCopy { page: pointer, size };
+        // Memory may differ from the file: a debugger or another tool may have changed the page, as we do.
+        // SAFETY: the two pages are distinct; the old one is readable, the new one writable.
+        unsafe { ptr::copy_nonoverlapping(page as *const u8, pointer.cast(), size) };
         Ok(copy)
     }
 
-    fn change(&mut self, at: usize, bytes: &[u8]) {
+    fn change(&mut self, offset: usize, bytes: &[u8]) {
         // SAFETY: the caller checked that the bytes are within the page, which is writable and ours alone.
-        unsafe { ptr::copy_nonoverlapping(bytes.as_ptr(), self.page.cast::<u8>().add(at), bytes.len()) };
+        unsafe { ptr::copy_nonoverlapping(bytes.as_ptr(), self.page.cast::<u8>().add(offset), bytes.len()) };
     }
 
     fn make_executable(&mut self) -> io::Result<()> {
@@ -113,12 +115,13 @@ impl Copy {
         Ok(())
     }
 
-    fn put_onto(self, page: usize) -> io::Result<()> {
-        let how = libc::MREMAP_MAYMOVE | libc::MREMAP_FIXED;
-        // SAFETY: takes the place of a page with the same code in one step. The kernel checks whether it can before it
+    /// Moves the copy to the address `page`, in place of the mapping there.
+    fn move_onto(self, page: usize) -> io::Result<()> {
+        let flags = libc::MREMAP_MAYMOVE | libc::MREMAP_FIXED;
+        // SAFETY: the copy replaces a page with the same code in one step. The kernel checks that it can before it
         // unmaps anything; a thread that runs there meanwhile faults and waits.
-        let put = unsafe { libc::mremap(self.page, self.size, self.size, how, page as *mut libc::c_void) };
-        if put == libc::MAP_FAILED {
+        let moved = unsafe { libc::mremap(self.page, self.size, self.size, flags, page as *mut libc::c_void) };
+        if moved == libc::MAP_FAILED {
             return Err(io::Error::last_os_error());
         }
         std::mem::forget(self);
@@ -126,7 +129,7 @@ impl Copy {
     }
 }
 
-impl Drop for Copy {
+impl Drop for PageCopy {
     fn drop(&mut self) {
         // SAFETY: the page is ours alone, and nothing refers to it.
         unsafe { libc::munmap(self.page, self.size) };
@@ -142,16 +145,16 @@ mod tests {
     #[test]
     fn only_code_that_is_mapped_privately_from_a_file() {
         let text = "7f0000001000-7f0000005000 r-xp 00002000 fe:01 1234                       /usr/lib/a b.so";
-        let found = |text: &str, page| Mapped::of_line(&MapsLine::parse(text.as_bytes())?, page);
-        let mapped = found(text, 0x7f00_0000_3000).expect("the page is there");
-        assert_eq!((mapped.path.as_path(), mapped.offset), (Path::new("/usr/lib/a b.so"), 0x4000));
-        assert!(found(text, 0x7f00_0000_5000).is_none(), "behind the end");
+        let parse = |text: &str, page| FileMapping::parse(&MapsLine::parse(text.as_bytes())?, page);
+        let mapping = parse(text, 0x7f00_0000_3000).expect("the page is there");
+        assert_eq!((mapping.path.as_path(), mapping.offset), (Path::new("/usr/lib/a b.so"), 0x4000));
+        assert!(parse(text, 0x7f00_0000_5000).is_none(), "behind the end");
         for other in [text.replace("r-xp", "r-xs"), text.replace("r-xp", "rwxp"), text.replace("1234", "0")] {
-            assert!(found(&other, 0x7f00_0000_3000).is_none(), "{other}");
+            assert!(parse(&other, 0x7f00_0000_3000).is_none(), "{other}");
         }
     }
 
-    /// Two pages of a file that are mapped as code: the second is changed, and stays the second of this file.
+    /// Changes the second of two pages of code and checks that it remains the second page of its file.
     #[test]
     fn the_page_is_changed_and_keeps_its_file() {
         let size = page_size();
@@ -159,25 +162,25 @@ mod tests {
         fs::write(&path, vec![7_u8; 2 * size]).expect("a file");
         let file = File::open(&path).expect("the file");
         let protection = libc::PROT_READ | libc::PROT_EXEC;
-        // SAFETY: the kernel chooses a free place.
+        // SAFETY: the kernel chooses a free address.
         let code = unsafe { libc::mmap(ptr::null_mut(), 2 * size, protection, libc::MAP_PRIVATE, file.as_raw_fd(), 0) };
         assert_ne!(code, libc::MAP_FAILED);
-        let at = code as usize + size + 8;
-        exchange(at, &[1, 2, 3, 4]).expect("exchanged");
+        let address = code as usize + size + 8;
+        exchange(address, &[1, 2, 3, 4]).expect("exchanged");
         // SAFETY: the pages are mapped and readable.
         let bytes = unsafe { std::slice::from_raw_parts(code.cast::<u8>(), 2 * size) };
         assert!(bytes[..size + 8].iter().chain(&bytes[size + 12..]).all(|&byte| byte == 7));
         assert_eq!(bytes[size + 8..size + 12], [1, 2, 3, 4]);
-        let mapped = Mapped::find(code as usize + size).expect("still code of a file");
-        assert_eq!((mapped.path.as_path(), mapped.offset), (path.as_path(), size as u64));
+        let mapping = FileMapping::find(code as usize + size).expect("still code of a file");
+        assert_eq!((mapping.path.as_path(), mapping.offset), (path.as_path(), size as u64));
 
-        exchange(at + 4, &[5]).expect("exchanged again");
+        exchange(address + 4, &[5]).expect("exchanged again");
         assert_eq!(bytes[size + 8..size + 13], [1, 2, 3, 4, 5], "the first change is kept");
         assert!(exchange(code as usize + 2 * size - 1, &[0, 0]).is_err(), "over the end of the page");
         fs::remove_file(&path).expect("the file is there");
-        assert!(exchange(at, &[0]).is_err(), "the file is not there any more");
+        assert!(exchange(address, &[0]).is_err(), "the file is not there any more");
         assert_eq!(bytes[size + 8], 1);
-        // SAFETY: nothing refers to it any more.
+        // SAFETY: nothing refers to the mapping any more.
         unsafe { libc::munmap(code, 2 * size) };
     }
 }

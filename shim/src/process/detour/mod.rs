@@ -1,4 +1,4 @@
-//! Hooks an empty function: `_r_debug.r_brk` of the loader and LLVM's `__jit_debug_register_code` exist only for
+//! Hooks for empty functions: `_r_debug.r_brk` of the loader and LLVM's `__jit_debug_register_code` exist only for
 //! breakpoints.
 //!
 //! ```text
@@ -7,16 +7,16 @@
 //! ```
 //!
 //! On x86-64 the new instruction is longer than the `ret`, and its tail falls on padding that is never executed. The
-//! tail is written first and the first byte last, in one store, so a thread executes the old function or the new one.
-//! On AArch64 one instruction replaces another, but the architecture does not allow to replace a `ret` while another
-//! core fetches it: see `exchange`. Nothing is relocated, because the function has no other instruction. Each
-//! architecture's encoding has its own file.
+//! tail is written first and the first byte last, in a single store, so a thread executes either the old function or
+//! the new one. On AArch64 one instruction replaces another, but the architecture does not allow replacing a `ret`
+//! while another core fetches it: see `exchange`. Nothing has to be relocated, because only the final `ret` is
+//! replaced. Each architecture's encoding is in its own file.
 //!
-//! Writes go through `/proc/self/mem`, so the page stays executable; if that is refused, the page is made writable and
-//! executable for a moment. A hook more than 2 GiB away is reached over an island. valgrind runs translated code and
-//! does not see changes in a file's memory; a client request, a no-op elsewhere, notifies it.
+//! Writes go through `/proc/self/mem`, so the page stays executable. If that is refused, the page is briefly made
+//! writable and executable. A hook more than 2 GiB away is reached through an island. valgrind runs translated code and
+//! does not see changes in file-backed memory; a client request, a no-op outside valgrind, notifies it.
 //!
-//! Rejected: interposing the symbol, because LLVM's calls are bound inside the library; a breakpoint, because its
+//! Rejected: interposing the symbol, because LLVM's calls are bound within the library; a breakpoint, because its
 //! signal handler belongs to the host.
 
 #[cfg(target_arch = "aarch64")]
@@ -38,23 +38,23 @@ use jitlisten::plumbing::{checked_read, is_alone};
 
 pub(crate) use write::{page_size, write_pointer};
 
-/// Why a function was not hooked.
+/// Reason why a function was not hooked.
 #[derive(Debug)]
 pub(crate) enum Refusal {
-    /// The bytes there are not those of an empty function with padding behind it.
-    Unexpected([u8; arch::SIZE]),
+    /// The bytes are not those of an empty function followed by padding.
+    Unexpected([u8; arch::INSPECTED_BYTES]),
     /// The bytes could not be read or replaced.
     Io(io::Error),
-    /// No memory for the jump was to be had near enough.
+    /// There is no free memory for the jump near the function.
     TooFar,
 }
 
-/// Which threads may be executing a function while it is redirected.
+/// Threads that may be executing a function while it is patched.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Callers {
     /// Any thread of the process.
     Any,
-    /// None: its library is new, and its constructors have not run.
+    /// No thread: the library is new, and its constructors have not run.
     NoneYet,
 }
 
@@ -68,22 +68,22 @@ impl fmt::Display for Refusal {
     }
 }
 
-/// Makes every call of the empty function at `function` a call of `hook`, for good.
+/// Permanently redirects every call of the empty function at `function` to `hook`.
 ///
 /// # Safety
 /// `function` must be the address of mapped code. `hook` must be safe to call, without arguments, from any caller of
-/// `function`, for as long as the process lives.
+/// `function`, until the process exits.
 pub(crate) unsafe fn detour(function: usize, hook: unsafe extern "C" fn(), callers: Callers) -> Result<(), Refusal> {
-    // What is behind the function may be another page, and code need not be readable.
-    // SAFETY: bytes take every bit pattern.
-    let bytes = unsafe { checked_read::copy_struct::<[u8; arch::SIZE]>(Address(function as u64)) };
+    // The bytes after the function may be on another page, and code need not be readable.
+    // SAFETY: a byte array accepts every bit pattern.
+    let bytes = unsafe { checked_read::copy_struct::<[u8; arch::INSPECTED_BYTES]>(Address(function as u64)) };
     let bytes = bytes.map_err(Refusal::Io)?;
-    let patch_at = arch::empty_function(&bytes).ok_or(Refusal::Unexpected(bytes))?;
-    let in_place = callers == Callers::NoneYet || arch::may_change_under_way(&bytes, patch_at) || is_alone();
-    let from = function + patch_at;
+    let patch_offset = arch::empty_function(&bytes).ok_or(Refusal::Unexpected(bytes))?;
+    let in_place = callers == Callers::NoneYet || arch::can_patch_while_running(&bytes, patch_offset) || is_alone();
+    let from = function + patch_offset;
     let to = if arch::reaches(from, hook as usize) { hook as usize } else { arch::island(from, hook as usize)? };
-    let write = if in_place { arch::write_jump } else { arch::exchange_jump };
-    write(from, to).map_err(Refusal::Io)
+    let patch = if in_place { arch::write_jump } else { arch::exchange_jump };
+    patch(from, to).map_err(Refusal::Io)
 }
 
 #[cfg(test)]
@@ -92,20 +92,20 @@ mod tests {
 
     unsafe extern "C" fn hook() {}
 
-    /// Not every compiler aligns functions (`-Os`).
+    /// Not every compiler aligns functions (`-Os`), so a function may end right before an unreadable page.
     #[test]
     #[cfg_attr(miri, ignore = "miri has no mappings without memory")]
     fn a_function_at_the_end_of_what_may_be_read_is_left_alone() {
         let (page, flags) = (page_size(), libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
-        // SAFETY: a new mapping, which is known nowhere else.
+        // SAFETY: the mapping is new, and nothing else refers to it.
         let code = unsafe { libc::mmap(std::ptr::null_mut(), 2 * page, libc::PROT_READ, flags, -1, 0) };
         assert_ne!(code, libc::MAP_FAILED);
-        // SAFETY: the second half of it.
+        // SAFETY: the mapping has a second page.
         unsafe { libc::mprotect(code.wrapping_byte_add(page), page, libc::PROT_NONE) };
         // SAFETY: the function is not called.
         let refusal = unsafe { detour(code as usize + page - 4, hook, Callers::Any) };
         assert!(matches!(refusal, Err(Refusal::Io(_))), "{refusal:?}");
-        // SAFETY: the mapping made above.
+        // SAFETY: the mapping was created above, and nothing else refers to it.
         unsafe { libc::munmap(code, 2 * page) };
     }
 }

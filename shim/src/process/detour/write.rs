@@ -11,13 +11,13 @@ use jitlisten::plumbing::checked_read;
 
 use super::arch::{flush_instructions, valgrind_request};
 
-/// The size of a page of this system.
+/// Page size of this system in bytes.
 pub(crate) fn page_size() -> usize {
     // SAFETY: sysconf has no precondition.
     usize::try_from(unsafe { libc::sysconf(libc::_SC_PAGESIZE) }).unwrap_or(4096)
 }
 
-/// Replaces code bytes. Other threads may be running from the page: it stays executable throughout.
+/// Replaces code bytes. The page stays executable throughout, because other threads may be running in it.
 pub(super) fn write_code(address: usize, bytes: &[u8]) -> io::Result<()> {
     match write_through_proc(address, bytes) {
         Ok(()) => {}
@@ -28,109 +28,114 @@ pub(super) fn write_code(address: usize, bytes: &[u8]) -> io::Result<()> {
     Ok(())
 }
 
-/// `/proc/self/mem` writes like a debugger: through the permissions, into a private copy of the page.
+/// Writes like a debugger, regardless of the page's protection, into a private copy of the page.
 fn write_through_proc(address: usize, bytes: &[u8]) -> io::Result<()> {
     OpenOptions::new().write(true).open("/proc/self/mem")?.write_all_at(bytes, address as u64)
 }
 
+/// Writes while the page is briefly writable and executable.
 fn write_through_rwx(address: usize, bytes: &[u8]) -> io::Result<()> {
     let code = libc::PROT_READ | libc::PROT_EXEC;
-    let opened = Permission::change(address, bytes.len(), code | libc::PROT_WRITE, code)?;
+    let guard = ProtectionGuard::change(address, bytes.len(), code | libc::PROT_WRITE, code)?;
     for (offset, &byte) in bytes.iter().enumerate() {
         // SAFETY: the page was made writable above; the callers in `arch` own these bytes.
         unsafe { ((address + offset) as *mut u8).write_volatile(byte) };
     }
-    drop(opened);
+    drop(guard);
     Ok(())
 }
 
-/// valgrind runs its translation of the old code on, where it has one: it watches for changes only in memory that is no
-/// file's. Elsewhere the request is a handful of instructions that change nothing.
+/// Makes valgrind discard its translation of the old code, because valgrind watches only anonymous memory for changes.
+/// Outside valgrind the request is a few instructions without effect.
 fn discard_translations(address: usize, size: usize) {
     /// `VG_USERREQ__DISCARD_TRANSLATIONS` of `valgrind/valgrind.h`
     const DISCARD_TRANSLATIONS: usize = 0x1002;
     valgrind_request(&[DISCARD_TRANSLATIONS, address, size, 0, 0, 0]);
 }
 
-/// Pages with another protection for a while.
-pub(crate) struct Permission {
+/// Pages with a temporary protection.
+pub(crate) struct ProtectionGuard {
     start: usize,
     size: usize,
     after: libc::c_int,
 }
 
-impl Permission {
-    /// Gives the pages of `address..address + size` the protection `during`, and `after` when dropped.
-    pub(crate) fn change(address: usize, size: usize, during: i32, after: i32) -> io::Result<Permission> {
+impl ProtectionGuard {
+    /// Sets the protection `during` on the pages of `address..address + size`, and `after` on drop.
+    pub(crate) fn change(address: usize, size: usize, during: i32, after: i32) -> io::Result<ProtectionGuard> {
         let start = address & !(page_size() - 1);
         let size = (address + size - start).next_multiple_of(page_size());
-        // SAFETY: only the protection changes, and only to one that allows what was allowed before.
+        // SAFETY: only the protection changes, and the new one allows everything that was allowed before.
         match unsafe { libc::mprotect(start as *mut _, size, during) } {
-            0 => Ok(Permission { start, size, after }),
+            0 => Ok(ProtectionGuard { start, size, after }),
             _ => Err(io::Error::last_os_error()),
         }
     }
 }
 
-impl Drop for Permission {
+impl Drop for ProtectionGuard {
     fn drop(&mut self) {
-        // SAFETY: gives the pages back the protection they had. A failure leaves them more open, which does no harm.
+        // SAFETY: restores the protection that the pages had. A failure leaves them more permissive, which is harmless.
         unsafe { libc::mprotect(self.start as *mut _, self.size, self.after) };
     }
 }
 
-/// Replaces an aligned pointer in data of a library, which may be read-only (`RELRO`, `.dynsym`), in one store.
+/// Replaces an aligned pointer in a library's data, which may be read-only (`RELRO`, `.dynsym`), in a single store.
 ///
 /// # Safety
-/// `address` must be the address of a pointer-sized, aligned word of mapped data whose page has the protection `now`,
-/// once the library is relocated.
-pub(crate) unsafe fn write_pointer(address: usize, value: usize, now: i32) -> io::Result<()> {
-    if now & libc::PROT_WRITE == 0 {
-        // A page that will be read-only and is not yet is one in which the loader is at work, for another thread: were
-        // its protection changed and changed back, the loader's next store would end the process. It may be sealed at
-        // any moment, so the kernel looks and stores.
+/// `address` must be the address of a pointer-sized, aligned word of mapped data whose page has the protection
+/// `protection` after relocation.
+pub(crate) unsafe fn write_pointer(address: usize, value: usize, protection: i32) -> io::Result<()> {
+    if protection & libc::PROT_WRITE == 0 {
+        // If the page will be read-only but is still writable, the loader is relocating it for another thread. Changing
+        // and restoring the protection would crash the loader's next store. The loader may seal the page at any moment,
+        // so the kernel checks and stores.
         // SAFETY: the word is data of a library, which the caller may change.
         match unsafe { checked_read::write_word(Address(address as u64), value) } {
             Err(error) if error.raw_os_error() == Some(libc::EFAULT) => {}
-            done => return done,
+            result => return result,
         }
     }
-    let writable = now | libc::PROT_WRITE;
-    let opened =
-        (now != writable).then(|| Permission::change(address, size_of::<usize>(), writable, now)).transpose()?;
-    // SAFETY: the caller vouches for the word; the page is writable now; other threads read it with plain loads.
+    let writable = protection | libc::PROT_WRITE;
+    let guard = (protection != writable)
+        .then(|| ProtectionGuard::change(address, size_of::<usize>(), writable, protection))
+        .transpose()?;
+    // SAFETY: the caller vouches for the word. The page is writable now, and other threads read the word with plain
+    // loads.
     unsafe { AtomicUsize::from_ptr(address as *mut usize) }.store(value, Ordering::SeqCst);
-    drop(opened);
+    drop(guard);
     Ok(())
 }
 
-/// Puts `code` into new executable memory at a place that `reached` accepts, near `around`.
-pub(super) fn near(around: usize, code: &[u8], reached: impl Fn(usize) -> bool) -> Option<usize> {
-    const STEP: usize = 1 << 20;
-    const FARTHEST: usize = 1 << 31;
-    let below = (1..FARTHEST / STEP).map(|steps| around.checked_sub(steps * STEP));
-    let above = (1..FARTHEST / STEP).map(|steps| around.checked_add(steps * STEP));
+/// Maps executable memory with `code` near `around`, at an address that `is_reachable` accepts.
+pub(super) fn map_code_near(around: usize, code: &[u8], is_reachable: impl Fn(usize) -> bool) -> Option<usize> {
+    const STEP_BYTES: usize = 1 << 20;
+    const MAX_DISTANCE_BYTES: usize = 1 << 31;
+    let below = (1..MAX_DISTANCE_BYTES / STEP_BYTES).map(|steps| around.checked_sub(steps * STEP_BYTES));
+    let above = (1..MAX_DISTANCE_BYTES / STEP_BYTES).map(|steps| around.checked_add(steps * STEP_BYTES));
     let candidates = below.zip(above).flat_map(|(below, above)| [below, above]).flatten();
-    let mut places = candidates.map(|at| at & !(STEP - 1)).filter(|&at| reached(at) && at >= STEP);
-    places.find_map(|at| map_code(at, code).ok())
+    let mut addresses = candidates
+        .map(|address| address & !(STEP_BYTES - 1))
+        .filter(|&address| is_reachable(address) && address >= STEP_BYTES);
+    addresses.find_map(|address| map_code(address, code).ok())
 }
 
-/// Maps one page at `place` if it is free, with `code` in it.
-fn map_code(place: usize, code: &[u8]) -> io::Result<usize> {
+/// Maps one page with `code` at `address`, if that is free.
+fn map_code(address: usize, code: &[u8]) -> io::Result<usize> {
     let size = page_size();
     let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_FIXED_NOREPLACE;
     let writable = libc::PROT_READ | libc::PROT_WRITE;
-    // SAFETY: NOREPLACE never touches a mapping that exists.
-    let page = unsafe { libc::mmap(place as *mut _, size, writable, flags, -1, 0) };
+    // SAFETY: NOREPLACE never replaces an existing mapping.
+    let page = unsafe { libc::mmap(address as *mut _, size, writable, flags, -1, 0) };
     if page == libc::MAP_FAILED {
         return Err(io::Error::last_os_error());
     }
-    // A kernel before 4.17 ignores the flag and takes the place for a hint.
+    // Kernels before 4.17 ignore the flag and treat the address as a hint.
     // SAFETY: the page is ours alone, and `code` is shorter than a page.
     unsafe { ptr::copy_nonoverlapping(code.as_ptr(), page.cast(), code.len()) };
     // SAFETY: the page is ours alone.
     let protected = unsafe { libc::mprotect(page, size, libc::PROT_READ | libc::PROT_EXEC) };
-    if protected != 0 || page as usize != place {
+    if protected != 0 || page as usize != address {
         let error = io::Error::last_os_error();
         // SAFETY: the page is ours alone and unused.
         unsafe { libc::munmap(page, size) };

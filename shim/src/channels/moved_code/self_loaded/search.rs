@@ -1,28 +1,30 @@
-//! Searches memory for objects that the program loads itself.
+//! Search of memory for objects that the program loads itself.
 
 #![forbid(unsafe_code)]
 
 use jitlisten::options::LlvmSource;
 use jitlisten::{AddressRange, log_line};
 
-use crate::channels::moved_code::copies::{LARGEST, piece, reach, read};
+use crate::channels::moved_code::copies::{MAX_SEARCHED_BYTES, max_reach, read_memory, read_piece};
 use crate::placement::{Around, Pattern, Piece, Placement, certain};
 use crate::process::this_thread;
 use crate::state::{Shim, State};
 
-/// So much memory that may be written is looked at on one occasion.
-const MOST_WRITABLE: u64 = 16 << 20;
-/// So many bytes are searched on one occasion, for all objects together.
-const MOST_SEARCHED: u64 = 256 << 20;
+/// Maximum bytes of writable memory searched on one occasion.
+const MAX_WRITABLE_BYTES: u64 = 16 << 20;
+/// Maximum bytes searched on one occasion, for all objects together.
+const MAX_TOTAL_BYTES: u64 = 256 << 20;
 
 impl Shim {
-    /// Whether they are observed: where one of the linkers is not, nothing shows that an object was meant for it.
+    /// Returns true if self-loaded objects are searched for. Both linkers must be observed: otherwise an object that is
+    /// meant for the unobserved linker would be mistaken for a self-loaded one.
     pub(crate) fn wants_self_loaded(&self) -> bool {
-        let wanted = self.session.options().llvm;
-        wanted.contains(LlvmSource::RuntimeDyld) && wanted.contains(LlvmSource::JitLink)
+        let enabled_sources = self.session.options().llvm;
+        enabled_sources.contains(LlvmSource::RuntimeDyld) && enabled_sources.contains(LlvmSource::JitLink)
     }
 
-    /// A module is about to be compiled to memory: the last one may be where nothing has announced it.
+    /// Searches for the objects compiled so far before a module is compiled to memory, because nothing may have
+    /// announced their code.
     pub(crate) fn compiling_to_memory(&self) {
         let state = &mut *self.lock();
         if state.self_loaded.is_idle() {
@@ -30,22 +32,22 @@ impl Shim {
         }
         self.free_overwritten(state);
         let ranges = self.session.ledger(|ledger| state.self_loaded.next_writable(ledger));
-        self.look_in_ranges(state, &ranges, MOST_WRITABLE);
+        self.search_self_loaded_objects(state, &ranges, MAX_WRITABLE_BYTES);
     }
 
-    /// The process exits. Another thread that is in a hook, or was when a child came into being without handlers, is
-    /// not waited for.
+    /// Searches writable code a last time when the process exits. Does not wait for a thread that is inside a hook, or
+    /// that was inside a hook of the parent process when this child was forked without handlers.
     pub(crate) fn look_for_self_loaded_once_more(&self) {
         if self.session.is_free_here()
             && let Some(mut state) = self.try_lock()
         {
             self.free_overwritten(&mut state);
             let ranges: Vec<AddressRange> = self.session.ledger(|ledger| ledger.writable().collect());
-            self.look_in_ranges(&mut state, &ranges, MOST_WRITABLE);
+            self.search_self_loaded_objects(&mut state, &ranges, MAX_WRITABLE_BYTES);
         }
     }
 
-    /// A module was compiled to memory.
+    /// Starts to search for an object compiled to memory.
     pub(crate) fn compiled_to_memory(&self, object: Vec<u8>) {
         let Some(pattern) = Pattern::of(object).filter(|pattern| pattern.texts() > 0) else { return };
         let mut state = self.lock();
@@ -59,97 +61,103 @@ impl Shim {
         }
     }
 
-    /// `range` may be executed from now on.
-    pub(crate) fn look_for_self_loaded(&self, state: &mut State, range: AddressRange) {
+    /// Searches `range`, which has become executable, for self-loaded objects.
+    pub(crate) fn search_for_self_loaded(&self, state: &mut State, range: AddressRange) {
         if self.is_writable(range) {
-            state.self_loaded.note_writable(range);
+            state.self_loaded.record_writable(range);
         }
-        self.look_in_ranges(state, &[range], LARGEST);
+        self.search_self_loaded_objects(state, &[range], MAX_SEARCHED_BYTES);
     }
 
-    /// `range` may soon be executed no longer: what was written there since it may is named before it goes.
-    pub(crate) fn look_before_it_goes(&self, state: &mut State, range: AddressRange) {
+    /// Searches `range`, which may be about to lose execute permission: code written there since it became executable
+    /// is named before it is freed.
+    pub(crate) fn search_before_removal(&self, state: &mut State, range: AddressRange) {
         if self.is_writable(range) {
-            self.look_in_ranges(state, &[range], LARGEST);
+            self.search_self_loaded_objects(state, &[range], MAX_SEARCHED_BYTES);
         }
-        state.self_loaded.forget_doubts(range);
+        state.self_loaded.forget_doubtful(range);
     }
 
-    /// Memory that may be written needs no call to be used again: whose code is not there any more is gone.
+    /// Frees objects whose code was overwritten, because writable memory can be reused without a system call.
     fn free_overwritten(&self, state: &mut State) {
-        for id in state.self_loaded.placed.gone() {
+        for id in state.self_loaded.located.take_overwritten() {
             self.session.freeing(id);
         }
     }
 
-    /// Looks in these, as long as they are not larger than `most` together.
-    fn look_in_ranges(&self, state: &mut State, ranges: &[AddressRange], most: u64) {
-        // Inside `emit`, what a thread makes executable is JITLink's.
-        if state.self_loaded.waiting.is_empty() || state.emitted.is_in_emit(this_thread()) {
+    /// Searches `ranges` for self-loaded objects, as long as their total size is at most `max_bytes`.
+    fn search_self_loaded_objects(&self, state: &mut State, ranges: &[AddressRange], max_bytes: u64) {
+        // Inside `emit`, memory that a thread makes executable belongs to JITLink.
+        if state.self_loaded.unlocated.is_empty() || state.emitted.is_in_emit(this_thread()) {
             return;
         }
-        state.self_loaded.begin();
-        let reach = reach(state.self_loaded.waiting.iter().map(|compiled| &compiled.pattern));
+        state.self_loaded.begin_search();
+        let max_reach = max_reach(state.self_loaded.unlocated.iter().map(|compiled| &compiled.pattern));
         let mut size = 0;
-        let is_small = |range: &&AddressRange| {
-            let is_small = size + range.size() <= most;
-            size += if is_small { range.size() } else { 0 };
-            is_small
+        let fits_limit = |range: &&AddressRange| {
+            let fits = size + range.size() <= max_bytes;
+            size += if fits { range.size() } else { 0 };
+            fits
         };
-        let place = |&range: &AddressRange| Some((piece(range)?, state.around(range, reach)));
-        let places: Vec<(Piece, Around)> = ranges.iter().filter(is_small).filter_map(place).collect();
-        let mut found: Vec<(usize, Placement)> = Vec::new();
-        // The youngest first: what was compiled last is loaded next.
-        let wanted = state.self_loaded.waiting.iter().enumerate().rev().filter(|(_, compiled)| !compiled.is_doubtful);
-        for (index, compiled) in wanted.take((MOST_SEARCHED / size.max(1)) as usize) {
-            let is_free = |range| self.is_free(range) && !state.self_loaded.doubts.overlaps(range);
-            let fits = |(code, around): &(Piece, Around)| compiled.pattern.place(code, around, &read, &is_free, false);
-            found.extend(places.iter().filter_map(fits).map(|placement| (index, placement)));
+        let region = |&range: &AddressRange| Some((read_piece(range)?, state.memory_around(range, max_reach)));
+        let regions: Vec<(Piece, Around)> = ranges.iter().filter(fits_limit).filter_map(region).collect();
+        let mut matches: Vec<(usize, Placement)> = Vec::new();
+        // Newest first: the object compiled last is usually loaded next.
+        let candidates =
+            state.self_loaded.unlocated.iter().enumerate().rev().filter(|(_, compiled)| !compiled.is_doubtful);
+        for (index, compiled) in candidates.take((MAX_TOTAL_BYTES / size.max(1)) as usize) {
+            let is_free = |range| self.is_free(range) && !state.self_loaded.doubtful_ranges.overlaps(range);
+            let fits =
+                |(code, around): &(Piece, Around)| compiled.pattern.place(code, around, &read_memory, &is_free, false);
+            matches.extend(regions.iter().filter_map(fits).map(|placement| (index, placement)));
         }
-        if !found.is_empty() {
-            self.found_self_loaded(state, found);
+        if !matches.is_empty() {
+            self.register_located_objects(state, matches);
         }
     }
 
-    /// Objects were found, some of them perhaps in part, or in several places.
-    fn found_self_loaded(&self, state: &mut State, found: Vec<(usize, Placement)>) {
-        let is_best = certain(found.iter().map(|(_, placement)| placement));
-        let waiting = &state.self_loaded.waiting;
-        let is_certain = |at: usize| {
-            let (index, placement) = &found[at];
-            let is_once = found.iter().filter(|(other, _)| other == index).count() == 1;
-            // What was not looked for, or is JITLink's, may be there as well.
-            let is_found = |other: usize| found.iter().any(|(index, _)| *index == other);
-            let others = waiting.iter().enumerate().filter(|&(other, _)| !is_found(other));
-            let mut others = others.map(|(_, compiled)| &compiled.pattern).chain(state.emitted.patterns());
-            is_best[at] && is_once && !others.any(|other| other.may_also_be_at(placement, &read))
+    /// Registers the located objects with the session. Some may match only in part, or in several places.
+    fn register_located_objects(&self, state: &mut State, matches: Vec<(usize, Placement)>) {
+        let is_best_match = certain(matches.iter().map(|(_, placement)| placement));
+        let unlocated = &state.self_loaded.unlocated;
+        let is_certain = |position: usize| {
+            let (index, placement) = &matches[position];
+            let is_single = matches.iter().filter(|(other, _)| other == index).count() == 1;
+            // Objects that were not searched for, and those of JITLink, may match there as well.
+            let is_matched = |other: usize| matches.iter().any(|(index, _)| *index == other);
+            let competitors = unlocated.iter().enumerate().filter(|&(other, _)| !is_matched(other));
+            let mut competitors = competitors.map(|(_, compiled)| &compiled.pattern).chain(state.emitted.patterns());
+            is_best_match[position]
+                && is_single
+                && !competitors.any(|other| other.may_also_be_at(placement, &read_memory))
         };
-        // All of it or nothing: the program has no reason to leave a part of it out.
-        let is_whole = |at: usize| found[at].1.text.len() == waiting[found[at].0].pattern.texts();
+        // All text sections must match: the program has no reason to omit one.
+        let is_whole =
+            |position: usize| matches[position].1.text.len() == unlocated[matches[position].0].pattern.texts();
         let (certain, doubtful): (Vec<usize>, Vec<usize>) =
-            (0..found.len()).filter(|&at| is_whole(at)).partition(|&at| is_certain(at));
+            (0..matches.len()).filter(|&position| is_whole(position)).partition(|&position| is_certain(position));
         if !doubtful.is_empty() && !std::mem::replace(&mut state.self_loaded.logged_doubtful, true) {
             log_line!(
                 Info,
                 "objects compiled to memory have equal code, or are in two places; they stay unnamed (reported once)"
             );
         }
-        for at in doubtful {
-            let (index, placement) = &found[at];
-            state.self_loaded.doubt(*index, &placement.text);
+        for position in doubtful {
+            let (index, placement) = &matches[position];
+            state.self_loaded.mark_doubtful(*index, &placement.text);
         }
-        // Taken out from behind.
-        let mut certain: Vec<&(usize, Placement)> = certain.into_iter().map(|at| &found[at]).collect();
+        // Remove from the back, so that the other indices stay valid.
+        let mut certain: Vec<&(usize, Placement)> = certain.into_iter().map(|position| &matches[position]).collect();
         certain.sort_by_key(|(index, _)| std::cmp::Reverse(*index));
         for (index, placement) in certain {
-            let Some(compiled) = state.self_loaded.waiting.remove(*index) else { continue };
+            let Some(compiled) = state.self_loaded.unlocated.remove(*index) else { continue };
             let sections = placement.sections.iter().filter(|(_, range)| placement.text.contains(range));
             let sections: Vec<(usize, AddressRange)> = sections.copied().collect();
             if let Ok(loaded) = self.session.linked(compiled.pattern.into_debug_object(&sections), None) {
                 let (id, first) = (loaded.id, placement.text[0]);
-                self.loaded(state, loaded);
+                self.record_loaded(state, loaded);
                 if self.is_writable(first) {
-                    state.self_loaded.placed.add(id, first);
+                    state.self_loaded.located.add(id, first);
                 }
             }
         }

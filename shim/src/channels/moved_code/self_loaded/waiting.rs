@@ -1,4 +1,4 @@
-//! Objects not found yet.
+//! Objects compiled to memory and not yet located.
 
 #![forbid(unsafe_code)]
 
@@ -10,100 +10,108 @@ use jitlisten::plumbing::{Ledger, Ranges};
 use crate::channels::gdb_list::unregistered::Unregistered;
 use crate::placement::Pattern;
 
-/// So many are looked for at a time, and so many bytes of them. The oldest are forgotten.
-const MOST: usize = 128;
-const MOST_BYTES: usize = 16 << 20;
-/// So often each: what is not loaded by then was compiled for something else.
-const TRIES: u32 = 256;
-/// So many pieces of memory that may be written are looked at when a module is compiled: half of them the last ones.
-const RANGES: usize = 64;
+/// Maximum number of objects to search for; beyond it the oldest are dropped.
+const MAX_OBJECTS: usize = 128;
+/// Maximum total size of the patterns of all objects, in bytes.
+const MAX_PATTERN_BYTES: usize = 16 << 20;
+/// Maximum searches for each object. An object that is not loaded by then was compiled for another purpose.
+const MAX_SEARCHES: u32 = 256;
+/// Maximum number of writable ranges searched when a module is compiled. Half of them are the newest.
+const MAX_RANGES: usize = 64;
 
-pub(super) struct Compiled {
+/// An object compiled to memory.
+pub(super) struct CompiledObject {
     pub(super) pattern: Pattern,
-    tries: u32,
-    /// Whether it was found where another one may be, too. Then it never has a name: the other one may be forgotten
-    /// first.
+    searches: u32,
+    /// True if another object may be at the same location. A doubtful object stays unnamed for good, because the other
+    /// one may be dropped first.
     pub(super) is_doubtful: bool,
 }
 
-/// Those that wait, the oldest first.
+/// Objects that the program may load itself.
 #[derive(Default)]
 pub(crate) struct SelfLoaded {
-    pub(super) waiting: VecDeque<Compiled>,
-    /// Whether the log has said that there are such objects.
+    /// Objects not yet located, oldest first.
+    pub(super) unlocated: VecDeque<CompiledObject>,
+    /// True once the log has reported an object compiled to memory.
     pub(super) logged_any: bool,
-    /// Whether the log has said that some have equal code.
+    /// True once the log has reported objects with equal code.
     pub(super) logged_doubtful: bool,
-    /// Where doubtful ones are.
-    pub(super) doubts: Ranges,
-    /// Those that were found in memory that may be written.
-    pub(crate) placed: Unregistered,
-    /// The memory that has last become executable and writable, and where the rest of it was looked at last.
-    writable: VecDeque<AddressRange>,
-    looked_at: u64,
+    /// Ranges where doubtful objects may be.
+    pub(super) doubtful_ranges: Ranges,
+    /// Objects located in writable memory.
+    pub(crate) located: Unregistered,
+    /// Ranges that most recently became executable and writable, oldest first.
+    newest_writable: VecDeque<AddressRange>,
+    /// Address from which the other writable ranges are searched next.
+    next_search: u64,
 }
 
 impl SelfLoaded {
+    /// Adds an object to search for. Drops the oldest objects if there are too many.
     pub(super) fn push(&mut self, pattern: Pattern) {
-        // The same object once more.
-        let is_doubtful = self.linked(pattern.object());
-        let mut bytes = pattern.size() + self.waiting.iter().map(|compiled| compiled.pattern.size()).sum::<usize>();
-        while self.waiting.len() >= MOST || bytes > MOST_BYTES {
-            let Some(oldest) = self.waiting.pop_front() else { return };
+        // The program may have compiled the same object before.
+        let is_doubtful = self.remove_object(pattern.object());
+        let mut bytes = pattern.size() + self.unlocated.iter().map(|compiled| compiled.pattern.size()).sum::<usize>();
+        while self.unlocated.len() >= MAX_OBJECTS || bytes > MAX_PATTERN_BYTES {
+            let Some(oldest) = self.unlocated.pop_front() else { return };
             bytes -= oldest.pattern.size();
         }
-        self.waiting.push_back(Compiled { pattern, tries: 0, is_doubtful });
+        self.unlocated.push_back(CompiledObject { pattern, searches: 0, is_doubtful });
     }
 
-    /// One of LLVM's linkers has got this object, or it is compiled once more. Returns whether it was doubtful.
-    pub(crate) fn linked(&mut self, object: &[u8]) -> bool {
-        let is_it = |compiled: &Compiled| compiled.pattern.is_object(object);
-        let index = self.waiting.iter().position(is_it);
-        index.and_then(|index| self.waiting.remove(index)).is_some_and(|compiled| compiled.is_doubtful)
+    /// Removes an object that one of LLVM's linkers has received, or that is compiled again. Returns true if it was
+    /// doubtful.
+    pub(crate) fn remove_object(&mut self, object: &[u8]) -> bool {
+        let is_same = |compiled: &CompiledObject| compiled.pattern.is_object(object);
+        let index = self.unlocated.iter().position(is_same);
+        index.and_then(|index| self.unlocated.remove(index)).is_some_and(|compiled| compiled.is_doubtful)
     }
 
-    /// Whether nothing is to be looked for.
+    /// Returns true if there is nothing to search for, and nothing to compare with memory.
     pub(super) fn is_idle(&self) -> bool {
-        self.waiting.is_empty() && self.placed.is_empty()
+        self.unlocated.is_empty() && self.located.is_empty()
     }
 
-    /// One of those that wait is perhaps at `text`, and perhaps not.
-    pub(super) fn doubt(&mut self, index: usize, text: &[AddressRange]) {
-        if let Some(compiled) = self.waiting.get_mut(index) {
+    /// Marks an unlocated object as doubtful: it may be at `text`, or another one may be.
+    pub(super) fn mark_doubtful(&mut self, index: usize, text: &[AddressRange]) {
+        if let Some(compiled) = self.unlocated.get_mut(index) {
             compiled.is_doubtful = true;
         }
-        text.iter().for_each(|&text| self.doubts.insert(text));
+        text.iter().for_each(|&text| self.doubtful_ranges.insert(text));
     }
 
-    /// What is in `range` goes.
-    pub(super) fn forget_doubts(&mut self, range: AddressRange) {
-        self.doubts.remove(range);
+    /// Forgets which objects may be in `range`, whose memory is about to change.
+    pub(super) fn forget_doubtful(&mut self, range: AddressRange) {
+        self.doubtful_ranges.remove(range);
     }
 
-    /// `range` may be executed and written from now on.
-    pub(super) fn note_writable(&mut self, range: AddressRange) {
-        self.writable.retain(|last| !last.overlaps(range));
-        if self.writable.len() == RANGES / 2 {
-            self.writable.pop_front();
+    /// Records a range that became executable and writable.
+    pub(super) fn record_writable(&mut self, range: AddressRange) {
+        self.newest_writable.retain(|recorded| !recorded.overlaps(range));
+        if self.newest_writable.len() == MAX_RANGES / 2 {
+            self.newest_writable.pop_front();
         }
-        self.writable.push_back(range);
+        self.newest_writable.push_back(range);
     }
 
-    /// Memory that may be executed and written: the last of it, and some of the rest, in turn.
+    /// Executable and writable ranges to search: the newest, and some of the others in turn.
     pub(super) fn next_writable(&mut self, ledger: &Ledger) -> Vec<AddressRange> {
-        let last = self.writable.iter().rev().copied().filter(|&range| ledger.is_writable(range));
-        let mut ranges: Vec<AddressRange> = last.collect();
-        let rest: Vec<AddressRange> = ledger.writable_from(self.looked_at).take(RANGES / 2).collect();
-        self.looked_at = rest.last().filter(|_| rest.len() == RANGES / 2).map_or(0, |range| range.end().0);
-        ranges.extend(rest.into_iter().filter(|range| !self.writable.iter().any(|last| last.overlaps(*range))));
+        let newest = self.newest_writable.iter().rev().copied().filter(|&range| ledger.is_writable(range));
+        let mut ranges: Vec<AddressRange> = newest.collect();
+        let rest: Vec<AddressRange> = ledger.writable_from(self.next_search).take(MAX_RANGES / 2).collect();
+        self.next_search = rest.last().filter(|_| rest.len() == MAX_RANGES / 2).map_or(0, |range| range.end().0);
+        ranges.extend(
+            rest.into_iter().filter(|range| !self.newest_writable.iter().any(|recorded| recorded.overlaps(*range))),
+        );
         ranges
     }
 
-    /// Memory is about to be looked at.
-    pub(super) fn begin(&mut self) {
-        self.waiting.retain_mut(|compiled| {
-            compiled.tries += 1;
-            compiled.tries <= TRIES
+    /// Counts a search for each object, and drops objects that have reached the maximum.
+    pub(super) fn begin_search(&mut self) {
+        self.unlocated.retain_mut(|compiled| {
+            compiled.searches += 1;
+            compiled.searches <= MAX_SEARCHES
         });
     }
 }
@@ -122,33 +130,33 @@ mod tests {
 
     #[test]
     fn no_more_wait_than_are_remembered_and_none_for_ever() {
-        let mut waiting = SelfLoaded::default();
-        for byte in 0..2 * MOST {
-            waiting.push(pattern(byte as u8));
+        let mut self_loaded = SelfLoaded::default();
+        for byte in 0..2 * MAX_OBJECTS {
+            self_loaded.push(pattern(byte as u8));
         }
-        assert_eq!(waiting.waiting.len(), MOST);
-        (0..TRIES).for_each(|_| waiting.begin());
-        assert_eq!(waiting.waiting.len(), MOST);
-        waiting.begin();
-        assert!(waiting.waiting.is_empty());
+        assert_eq!(self_loaded.unlocated.len(), MAX_OBJECTS);
+        (0..MAX_SEARCHES).for_each(|_| self_loaded.begin_search());
+        assert_eq!(self_loaded.unlocated.len(), MAX_OBJECTS);
+        self_loaded.begin_search();
+        assert!(self_loaded.unlocated.is_empty());
     }
 
     #[test]
     fn all_memory_is_looked_at_in_turn_and_the_last_of_it_each_time() {
-        let (mut waiting, mut ledger) = (SelfLoaded::default(), Ledger::default());
-        let place = |number: u64| range(number << 20, (number << 20) + 0x1000);
-        for number in 1..=3 * RANGES as u64 {
-            assert_eq!(ledger.executable(place(number), Executable::Writable), Default::default());
-            waiting.note_writable(place(number));
+        let (mut self_loaded, mut ledger) = (SelfLoaded::default(), Ledger::default());
+        let nth_range = |number: u64| range(number << 20, (number << 20) + 0x1000);
+        for number in 1..=3 * MAX_RANGES as u64 {
+            assert_eq!(ledger.executable(nth_range(number), Executable::Writable), Default::default());
+            self_loaded.record_writable(nth_range(number));
         }
-        waiting.note_writable(place(1));
-        let mut seen = BTreeSet::new();
+        self_loaded.record_writable(nth_range(1));
+        let mut searched = BTreeSet::new();
         for _ in 0..6 {
-            let ranges = waiting.next_writable(&ledger);
-            assert!(ranges.len() <= RANGES && ranges[..2] == [place(1), place(3 * RANGES as u64)]);
+            let ranges = self_loaded.next_writable(&ledger);
+            assert!(ranges.len() <= MAX_RANGES && ranges[..2] == [nth_range(1), nth_range(3 * MAX_RANGES as u64)]);
             assert_eq!(ranges.iter().copied().collect::<BTreeSet<_>>().len(), ranges.len());
-            seen.extend(ranges);
+            searched.extend(ranges);
         }
-        assert_eq!(seen.len(), 3 * RANGES);
+        assert_eq!(searched.len(), 3 * MAX_RANGES);
     }
 }
