@@ -36,7 +36,7 @@ pub fn host(llvm: u32, engine: &str, source: &str, seconds: u32) -> Option<Host>
 /// # Panics
 /// If clang reports an error.
 #[must_use]
-pub fn other_compiler_agrees(llvm: u32) -> Option<()> {
+pub fn check_with_other_compiler(llvm: u32) -> Option<()> {
     let index = LLVMS.iter().position(|&version| version == llvm).expect("one of LLVMS");
     let clang = tool::require("clang++-14", Absence::FailsInCi)?;
     let mut command = Command::new(clang);

@@ -80,7 +80,7 @@ impl Postgres {
         let is_root = tool::run(Command::new("id").arg("-u")).stdout == b"0\n";
         let as_postgres = vec!["setpriv", "--reuid=postgres", "--regid=postgres", "--clear-groups"];
         let user = if is_root { as_postgres } else { vec!["env"] };
-        let host = Host::open_to_others("sh", "postgres");
+        let host = Host::accessible_to_all("sh", "postgres");
         fs::set_permissions(host.scratch("."), fs::Permissions::from_mode(0o777)).expect("our own directory");
         fs::copy(paths::library(), host.scratch("libjitlisten.so")).expect("copied");
         let postgres = Self { programs, user, host };
@@ -103,7 +103,7 @@ impl Postgres {
     /// Host that runs these statements, one per line.
     #[must_use]
     pub fn statements(&self, statements: &str, settings: &[&str]) -> Host {
-        let host = Host::open_to_others(self.user[0], "postgres-run");
+        let host = Host::accessible_to_all(self.user[0], "postgres-run");
         fs::set_permissions(host.scratch("."), fs::Permissions::from_mode(0o777)).expect("our own directory");
         fs::write(host.scratch("statements"), statements).expect("written");
         let quiet_settings = ["log_checkpoints=off", "log_min_messages=fatal", "max_parallel_workers_per_gather=0"];
@@ -159,7 +159,7 @@ pub fn explained_functions(stdout: &[u8]) -> Vec<usize> {
 /// # Panics
 /// If gdb reports no count.
 #[must_use]
-pub fn objects_counted_by_gdb(host: &Host) -> usize {
+pub fn count_objects_with_gdb(host: &Host) -> usize {
     let mut command = Command::new("gdb");
     command.args(["-nx", "-batch"]);
     for (name, value) in host.variables(Preload::Nothing) {
@@ -176,7 +176,7 @@ pub fn objects_counted_by_gdb(host: &Host) -> usize {
         "info breakpoints",
     ];
     command.args(commands.iter().flat_map(|line| ["-ex", line]));
-    let output = tool::run(command.arg("--args").args(host.words()).current_dir(host.scratch(".")));
+    let output = tool::run(command.arg("--args").args(host.command_line()).current_dir(host.scratch(".")));
     let text = String::from_utf8_lossy(&output.stdout);
     let hits = text.split("breakpoint already hit ").nth(1).and_then(|text| text.split(' ').next()?.parse().ok());
     hits.unwrap_or_else(|| panic!("gdb counts nothing:\n{text}\n{}", String::from_utf8_lossy(&output.stderr)))

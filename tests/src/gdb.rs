@@ -44,7 +44,7 @@ pub struct Session {
 
 /// `Some` if gdb is installed; otherwise reports a skip.
 #[must_use]
-pub fn is_here() -> Option<()> {
+pub fn is_available() -> Option<()> {
     tool::require("gdb", Absence::FailsInCi).map(drop)
 }
 
@@ -65,14 +65,15 @@ pub fn attach_at(function: &str, host: &Running<'_>) -> Session {
 /// Attaches to a host that spends nearly all its time in `function`.
 #[must_use]
 pub fn attach_in(function: &str, host: &Running<'_>) -> Session {
-    look_in(function, || attach(host))
+    repeat_until_in(function, || attach(host))
 }
 
 /// Repeats a session until the host is in `function`, at most five times. A host may be stopped between two calls. Only
 /// the session is repeated, never the check of its result.
-pub fn look_in(function: &str, mut run_session: impl FnMut() -> Session) -> Session {
-    let is_in_function =
-        |session: &Session| session.backtrace.frames.first().is_some_and(|leaf| symbols::names(leaf, function));
+pub fn repeat_until_in(function: &str, mut run_session: impl FnMut() -> Session) -> Session {
+    let is_in_function = |session: &Session| {
+        session.backtrace.frames.first().is_some_and(|leaf| symbols::names_function(leaf, function))
+    };
     let mut session = run_session();
     for _ in 0..4 {
         if is_in_function(&session) {
@@ -106,15 +107,15 @@ pub fn attach_early(host: &mut Running<'_>) -> Session {
         thread::sleep(Duration::from_millis(20));
     }
     // The line waits in the pipe until gdb, with its breakpoints in place, lets the host read it.
-    host.nod();
+    host.send_newline();
     gdb_session.join().expect("gdb ends")
 }
 
 /// Starts a host under gdb. A host with the argument `timer` stops itself in `gamma`.
 #[must_use]
 pub fn start(host: &Host, preload: Preload) -> Session {
-    if host.words().iter().any(|word| word == "timer") {
-        return look_in("gamma", || start_once(host, preload));
+    if host.command_line().iter().any(|word| word == "timer") {
+        return repeat_until_in("gamma", || start_once(host, preload));
     }
     start_once(host, preload)
 }
@@ -127,7 +128,7 @@ fn start_once(host: &Host, preload: Preload) -> Session {
         command.arg("-ex").arg(format!("set environment {name} {}", value.display()));
     }
     command.args(["-ex", "run", "-ex", "bt", "-ex", LOOK_UP_STATIC_FUNCTION, "-ex", "info inferiors"]);
-    run_session(command.arg("--args").args(host.words()))
+    run_session(command.arg("--args").args(host.command_line()))
 }
 
 fn gdb() -> Command {

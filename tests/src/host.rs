@@ -36,7 +36,7 @@ pub struct Host {
 
 /// Result of a host that has exited.
 #[derive(Debug)]
-pub struct Ended {
+pub struct Outcome {
     /// Process id of the host.
     pub pid: u32,
     /// Exit status.
@@ -66,12 +66,12 @@ impl Host {
 
     /// A host that switches to another user, who can access its scratch directory.
     #[must_use]
-    pub fn open_to_others(program: impl Into<PathBuf>, name: &str) -> Self {
-        Self::in_scratch(program.into(), Scratch::open_to_others(name))
+    pub fn accessible_to_all(program: impl Into<PathBuf>, name: &str) -> Self {
+        Self::in_scratch(program.into(), Scratch::accessible_to_all(name))
     }
 
     fn in_scratch(program: PathBuf, scratch: Scratch) -> Self {
-        perf_map::begin();
+        perf_map::record_host_start();
         let mut host = Self { program, arguments: Vec::new(), environment: Vec::new(), scratch, timeout: HOST_TIMEOUT };
         for (variable, file) in [("NUMBA_CACHE_DIR", "cache"), ("JITLISTEN_DIR", "."), ("JITLISTEN_LOG", "log")] {
             let path = host.scratch.join(file);
@@ -100,7 +100,7 @@ impl Host {
 
     /// Sets the timeout, for a host that needs longer than usual.
     #[must_use]
-    pub fn patience(mut self, seconds: u64) -> Self {
+    pub fn timeout_seconds(mut self, seconds: u64) -> Self {
         self.timeout = Duration::from_secs(seconds);
         self
     }
@@ -120,7 +120,7 @@ impl Host {
     /// Arguments for `env` that start this host: assignments, program, arguments. For tools that start the host and
     /// must not load the library themselves.
     #[must_use]
-    pub fn env_words(&self, preload: Preload) -> Vec<OsString> {
+    pub fn env_arguments(&self, preload: Preload) -> Vec<OsString> {
         let mut words: Vec<OsString> = self
             .variables(preload)
             .into_iter()
@@ -143,7 +143,7 @@ impl Host {
 
     /// Program and arguments, without the environment.
     #[must_use]
-    pub fn words(&self) -> Vec<OsString> {
+    pub fn command_line(&self) -> Vec<OsString> {
         std::iter::once(self.program.clone().into()).chain(self.arguments.iter().cloned()).collect()
     }
 
@@ -198,8 +198,8 @@ impl Host {
 
     /// Runs the host to its end.
     #[must_use]
-    pub fn run(&self, preload: Preload) -> Ended {
-        self.start(preload).end()
+    pub fn run(&self, preload: Preload) -> Outcome {
+        self.start(preload).wait()
     }
 }
 
@@ -230,7 +230,7 @@ impl Running<'_> {
     ///
     /// # Panics
     /// If the host has exited.
-    pub fn nod(&mut self) {
+    pub fn send_newline(&mut self) {
         self.child.stdin.as_mut().expect("piped").write_all(b"\n").expect("the host reads");
     }
 
@@ -239,8 +239,8 @@ impl Running<'_> {
     /// # Panics
     /// If the timeout expires.
     #[must_use]
-    pub fn end(self) -> Ended {
-        let mut outcome = self.end_without_map();
+    pub fn wait(self) -> Outcome {
+        let mut outcome = self.wait_and_keep_map();
         outcome.map = perf_map::take(outcome.pid);
         outcome
     }
@@ -250,7 +250,7 @@ impl Running<'_> {
     /// # Panics
     /// If the timeout expires.
     #[must_use]
-    pub fn end_without_map(mut self) -> Ended {
+    pub fn wait_and_keep_map(mut self) -> Outcome {
         let deadline = Instant::now() + self.host.timeout;
         let status = loop {
             if let Some(status) = self.child.try_wait().expect("the host is our child") {
@@ -262,7 +262,7 @@ impl Running<'_> {
         self.ended = true;
         let pid = self.pid();
         let stdout = fs::read(self.host.scratch("stdout")).unwrap_or_default();
-        Ended { pid, status, stdout, stderr: self.stderr(), map: None }
+        Outcome { pid, status, stdout, stderr: self.stderr(), map: None }
     }
 
     fn stderr(&self) -> String {
@@ -280,7 +280,7 @@ impl Drop for Running<'_> {
     }
 }
 
-impl Ended {
+impl Outcome {
     /// Parses the perf map, which must exist and obey every rule.
     ///
     /// # Panics
@@ -295,7 +295,7 @@ impl Ended {
     ///
     /// # Panics
     /// If the host failed.
-    pub fn well(self) -> Self {
+    pub fn expect_success(self) -> Self {
         assert!(self.status.success(), "the host failed: {}\n{}", self.status, self.stderr);
         self
     }
@@ -305,7 +305,7 @@ impl Ended {
 ///
 /// # Panics
 /// If they differ.
-pub fn same_output(host: &Host) -> Ended {
+pub fn assert_same_output(host: &Host) -> Outcome {
     let without_library = host.run(Preload::Nothing);
     assert_eq!(without_library.map, None, "a stock process writes no perf map");
     let with_library = host.run(Preload::Library);

@@ -58,7 +58,7 @@ pub fn is_image(object: &str) -> bool {
 /// # Panics
 /// If the process has exited.
 #[must_use]
-pub fn mapped(pid: u32) -> usize {
+pub fn count_mappings(pid: u32) -> usize {
     let maps = fs::read_to_string(format!("/proc/{pid}/maps")).unwrap_or_else(|error| panic!("maps of {pid}: {error}"));
     maps.lines().filter(|line| line.contains(" r-xp ") && is_image(line)).count()
 }
@@ -84,7 +84,7 @@ pub fn functions(image: &Path) -> Vec<Function> {
 /// # Panics
 /// If the file is not an ELF file.
 #[must_use]
-pub fn names(image: &Path) -> BTreeSet<String> {
+pub fn function_names(image: &Path) -> BTreeSet<String> {
     functions(image).into_iter().map(|function| function.name).collect()
 }
 
@@ -94,7 +94,8 @@ pub fn names(image: &Path) -> BTreeSet<String> {
 /// If no image contains the function.
 #[must_use]
 pub fn function(host: &Host, name: &str) -> (PathBuf, Function) {
-    let is_match = |function: &Function| scenario::names(&function.name, name) && !function.name.contains("::");
+    let is_match =
+        |function: &Function| scenario::names_function(&function.name, name) && !function.name.contains("::");
     let mut candidates = files(host).into_iter().filter_map(|image| {
         // An object begins with its own function; copies of its callees follow.
         let candidate = functions(&image).into_iter().filter(is_match).min_by_key(|function| function.address)?;
@@ -106,15 +107,16 @@ pub fn function(host: &Host, name: &str) -> (PathBuf, Function) {
 
 /// Counts the samples whose leaf is in an image, and those that have the whole chain followed by one of `callers`.
 #[must_use]
-pub fn complete(samples: &[Sample], callers: &[&str]) -> (usize, usize) {
+pub fn count_complete(samples: &[Sample], callers: &[&str]) -> (usize, usize) {
     let jit = samples.iter().filter(|sample| sample.frames.first().is_some_and(|leaf| is_image(&leaf.object)));
     let is_complete = |sample: &&Sample| {
         let symbols: Vec<&str> = sample.frames.iter().filter_map(|frame| frame.symbol.as_deref()).collect();
         let mut remaining = symbols.iter();
         // gamma may be inlined: then the leaf is its caller.
-        let has_callers = CHAIN[1..].iter().all(|function| remaining.any(|symbol| scenario::names(symbol, function)));
+        let has_callers =
+            CHAIN[1..].iter().all(|function| remaining.any(|symbol| scenario::names_function(symbol, function)));
         let has_named_leaf =
-            symbols.first().is_some_and(|leaf| CHAIN.iter().any(|function| scenario::names(leaf, function)));
+            symbols.first().is_some_and(|leaf| CHAIN.iter().any(|function| scenario::names_function(leaf, function)));
         has_callers && has_named_leaf && remaining.any(|symbol| callers.iter().any(|caller| symbol.contains(caller)))
     };
     let jit: Vec<&Sample> = jit.collect();
@@ -126,7 +128,7 @@ pub fn complete(samples: &[Sample], callers: &[&str]) -> (usize, usize) {
 /// # Panics
 /// If no checker is installed.
 #[must_use]
-pub fn faults(image: &Path) -> Vec<String> {
+pub fn find_faults(image: &Path) -> Vec<String> {
     let checkers = [
         ("readelf", "-aW"),
         ("llvm-dwarfdump-22", "--verify"),

@@ -161,7 +161,7 @@ impl Jitdump {
 
     /// Functions with this name.
     pub fn named<'a>(&'a self, name: &'a str) -> impl Iterator<Item = &'a Function> {
-        self.functions.iter().filter(move |function| crate::scenario::names(&function.name, name))
+        self.functions.iter().filter(move |function| crate::scenario::names_function(&function.name, name))
     }
 
     fn parse_record(&mut self, bytes: &[u8], pending: &mut PendingRecords) -> Result<usize, String> {

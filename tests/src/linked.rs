@@ -32,58 +32,60 @@ impl Linked {
     }
 
     /// Checks `perf record -g` with the perf map.
-    pub fn perf_map(&self) {
-        let (Some(()), Some(host)) = (perf::is_here(), self.host_with_sinks("perfmap", 2, &[])) else { return };
+    pub fn check_perf_map(&self) {
+        let (Some(()), Some(host)) = (perf::is_available(), self.host_with_sinks("perfmap", 2, &[])) else { return };
         let recording = perf::record(&host, Preload::Nothing);
-        scenario::every_sample_is_named(&recording.samples, &recording.perf_map(), "gamma");
-        Verdict::of(&recording.samples, self.caller_object).is_complete();
-        support_table::seen(self.name, "perf map");
+        scenario::assert_samples_named(&recording.samples, &recording.perf_map(), "gamma");
+        Verdict::from_samples(&recording.samples, self.caller_object).assert_complete();
+        support_table::record_cell(self.name, "perf map");
     }
 
     /// Checks `perf inject --jit` with the jitdump.
-    pub fn jitdump(&self) {
-        let (Some(()), Some(host)) = (perf::is_here(), self.host_with_sinks("jitdump", 2, &[])) else { return };
+    pub fn check_jitdump(&self) {
+        let (Some(()), Some(host)) = (perf::is_available(), self.host_with_sinks("jitdump", 2, &[])) else { return };
         let injected = perf_inject::record_with(host, Preload::Nothing, 997, "fp");
         let is_in_jitdump = |frame: &Frame| frame.object.contains("/jitted-");
         self.check_stacks(&injected.samples, is_in_jitdump);
-        support_table::seen(self.name, "jitdump");
+        support_table::record_cell(self.name, "jitdump");
     }
 
     /// Checks `perf record -g` with images, which perf treats as shared libraries.
-    pub fn image(&self) {
-        let (Some(()), Some(host)) = (perf::is_here(), self.host_with_sinks("image", 2, &[])) else { return };
+    pub fn check_image(&self) {
+        let (Some(()), Some(host)) = (perf::is_available(), self.host_with_sinks("image", 2, &[])) else { return };
         let recording = perf::record(&host, Preload::Nothing);
         assert_eq!(recording.map, None, "no perf map was asked for");
         self.check_stacks(&recording.samples, |frame| frame.object.contains("/image-"));
-        support_table::seen(self.name, "image");
+        support_table::record_cell(self.name, "image");
     }
 
     /// Checks gdb's backtrace.
-    pub fn gdb(&self) {
-        let (Some(()), Some(host)) = (gdb::is_here(), self.host_with_sinks("perfmap", 60, &["timer"])) else { return };
+    pub fn check_gdb(&self) {
+        let (Some(()), Some(host)) = (gdb::is_available(), self.host_with_sinks("perfmap", 60, &["timer"])) else {
+            return;
+        };
         let session = gdb::start(&host, Preload::Nothing);
         let _ = session.pid.and_then(perf_map::take);
         if let Err(problem) = scenario::check_backtrace(&session.backtrace, self.caller_frame, session.symbols) {
             panic!("{problem}\ngdb said:\n{}", session.output);
         }
-        support_table::seen(self.name, "gdb");
+        support_table::record_cell(self.name, "gdb");
     }
 
     /// Checks nongnu libunwind inside a process that has loaded all its libraries at startup.
-    pub fn libunwind(&self) {
+    pub fn check_libunwind(&self) {
         self.check_unwinder("libunwind");
     }
 
     /// Checks libgcc's unwinder inside a process that has loaded all its libraries at startup.
-    pub fn libgcc(&self) {
+    pub fn check_libgcc(&self) {
         self.check_unwinder("libgcc");
     }
 
     fn check_unwinder(&self, unwinder: &str) {
         let Some(host) = self.host_with_sinks("unwind", 2, &[]) else { return };
-        let Some(walk_counts) = walk::from_inside(host, unwinder, Preload::Nothing) else { return };
-        walk_counts.is_complete();
-        support_table::seen(self.name, unwinder);
+        let Some(walk_counts) = walk::walk_inside(host, unwinder, Preload::Nothing) else { return };
+        walk_counts.assert_complete();
+        support_table::record_cell(self.name, unwinder);
     }
 
     /// Requires that the leaf of 95 % of the samples in JIT code belongs to the chain, and that the rest of the chain

@@ -42,7 +42,7 @@ pub fn in_userland() -> bool {
     env::var_os("JITLISTEN_USERLAND").is_some()
 }
 
-fn is_open_to_others(path: &Path) -> bool {
+fn is_accessible_to_all(path: &Path) -> bool {
     path.ancestors().all(|path| fs::metadata(path).is_ok_and(|metadata| metadata.permissions().mode() & 0o001 != 0))
 }
 
@@ -72,9 +72,9 @@ impl Scratch {
     /// # Panics
     /// If the directory cannot be created.
     #[must_use]
-    pub fn open_to_others(name: &str) -> Self {
+    pub fn accessible_to_all(name: &str) -> Self {
         let private = Self::new(name);
-        if is_open_to_others(&private.path) {
+        if is_accessible_to_all(&private.path) {
             return private;
         }
         let directory = private.path.file_name().expect("a name");

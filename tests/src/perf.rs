@@ -31,7 +31,7 @@ pub struct Recording {
 
 /// `Some` if perf is installed and may record; otherwise reports a skip.
 #[must_use]
-pub fn is_here() -> Option<()> {
+pub fn is_available() -> Option<()> {
     static TRIAL: OnceLock<Result<(), String>> = OnceLock::new();
     tool::require("perf", Absence::FailsInCi)?;
     let trial = TRIAL.get_or_init(|| {
@@ -55,7 +55,7 @@ pub fn record(host: &Host, preload: Preload) -> Recording {
 /// # Panics
 /// Same as [`record`].
 #[must_use]
-pub fn record_by_tables(host: &Host, preload: Preload) -> Recording {
+pub fn record_dwarf(host: &Host, preload: Preload) -> Recording {
     record_with(&["-F", "199", "--call-graph", "dwarf"], host, preload)
 }
 
@@ -67,7 +67,8 @@ fn record_with(options: &[&str], host: &Host, preload: Preload) -> Recording {
     command.args(["record", "-q", "-e", "cpu-clock", "-B", "-N"]).args(options).arg("-o").arg(&data);
     // Same working directory as hosts that run without perf.
     command.current_dir(host.scratch("."));
-    let recorded = expect_success(tool::run(command.args(["--", "env"]).args(host.env_words(preload))), "perf record");
+    let recorded =
+        expect_success(tool::run(command.args(["--", "env"]).args(host.env_arguments(preload))), "perf record");
     let mut samples = samples(&data);
     let pid = busiest_process(&samples).expect("perf saw the host");
     samples.retain(|sample| sample.pid == pid);

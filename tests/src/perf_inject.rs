@@ -15,7 +15,7 @@ use std::process::{Command, Output};
 use crate::host::{Host, Preload};
 use crate::jitdump_reader::{self, Jitdump};
 use crate::perf;
-use crate::perf_lines::{self, Shares};
+use crate::perf_lines::{self, LinePercentages};
 use crate::perf_map;
 use crate::perf_script::{self, Sample};
 use crate::tool;
@@ -51,7 +51,9 @@ pub fn record_with(host: Host, preload: Preload, frequency: u32, call_graph: &st
     let mut command = Command::new("perf");
     command.args(["record", "-q", "-k", "mono", "-e", "cpu-clock", "-B", "-N", "--call-graph", call_graph]);
     command.args(["-F", &frequency.to_string()]);
-    expect_success(tool::run(command.arg("-o").arg(&recorded_data).args(["--", "env"]).args(host.env_words(preload))));
+    expect_success(tool::run(
+        command.arg("-o").arg(&recorded_data).args(["--", "env"]).args(host.env_arguments(preload)),
+    ));
     inject(host, recorded_data, injected_data)
 }
 
@@ -87,7 +89,7 @@ impl Injected {
 
     /// Samples of all processes before `perf inject`.
     #[must_use]
-    pub fn recorded(&self) -> Vec<Sample> {
+    pub fn samples_before_inject(&self) -> Vec<Sample> {
         perf::samples(&self.host.scratch("perf.data"))
     }
 
@@ -105,7 +107,7 @@ impl Injected {
 
     /// Number of leaf frames per symbol; `None` counts those without a symbol.
     #[must_use]
-    pub fn leaves(&self) -> BTreeMap<Option<&str>, usize> {
+    pub fn count_leaves(&self) -> BTreeMap<Option<&str>, usize> {
         let mut leaves = BTreeMap::new();
         for leaf in self.samples.iter().filter_map(|sample| sample.frames.first()) {
             *leaves.entry(leaf.symbol.as_deref()).or_default() += 1;
@@ -115,19 +117,19 @@ impl Injected {
 
     /// Number of leaf frames whose symbol contains this function's name.
     #[must_use]
-    pub fn leaves_in(&self, function: &str) -> usize {
-        let leaves = self.leaves().into_iter();
+    pub fn count_leaves_in(&self, function: &str) -> usize {
+        let leaves = self.count_leaves().into_iter();
         leaves
-            .filter(|(name, _)| name.is_some_and(|name| crate::scenario::names(name, function)))
+            .filter(|(name, _)| name.is_some_and(|name| crate::scenario::names_function(name, function)))
             .map(|leaf| leaf.1)
             .sum()
     }
 
     /// Percentage of the samples in `symbol` per line of a file, from `perf annotate -l`.
     #[must_use]
-    pub fn lines(&self, symbol: &str, file: &str) -> Shares {
+    pub fn lines(&self, symbol: &str, file: &str) -> LinePercentages {
         let text = self.perf(&["annotate", "-l", "--stdio", "-s", symbol]);
-        perf_lines::annotate(&text, file)
+        perf_lines::parse_annotate(&text, file)
     }
 }
 

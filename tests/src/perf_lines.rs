@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 /// Percentage per line of one file.
-pub type Shares = BTreeMap<u32, f64>;
+pub type LinePercentages = BTreeMap<u32, f64>;
 
 /// Parses the summary that `perf annotate -l --stdio` prints before the instructions:
 ///
@@ -14,7 +14,7 @@ pub type Shares = BTreeMap<u32, f64>;
 ///    58.18 two_loops.py:15
 /// ```
 #[must_use]
-pub fn annotate(text: &str, file: &str) -> Shares {
+pub fn parse_annotate(text: &str, file: &str) -> LinePercentages {
     let summary = text.lines().skip_while(|line| !line.starts_with("Sorted summary")).skip(2);
     summary.take_while(|line| !line.contains("Percent |")).filter_map(|line| parse_row(line, file)).collect()
 }
@@ -22,12 +22,12 @@ pub fn annotate(text: &str, file: &str) -> Shares {
 /// Parses the rows of `perf report --sort sym,srcline` and adds up their percentages per line:
 /// `    44.80%  [.] __main__.kernel(int64, float64) [v1]  two_loops.py:15`
 #[must_use]
-pub fn report(text: &str, file: &str) -> Shares {
+pub fn parse_report(text: &str, file: &str) -> LinePercentages {
     let rows = text.lines().filter(|line| !line.starts_with('#')).filter_map(|line| {
         let (percent, rest) = line.split_once('%')?;
         parse_row(&format!("{percent} {}", rest.split_whitespace().last()?), file)
     });
-    rows.fold(Shares::new(), |mut shares, (line, percent)| {
+    rows.fold(LinePercentages::new(), |mut shares, (line, percent)| {
         *shares.entry(line).or_default() += percent;
         shares
     })
@@ -48,9 +48,9 @@ mod tests {
     fn reads_both() {
         let text = "Sorted summary for file /x.so\n---\n\n   58.18 a.py:15\n   19.78 b.py:15\n Percent | Source\n 1.0 \
             a.py:1\n";
-        assert_eq!(annotate(text, "a.py"), Shares::from([(15, 58.18)]));
+        assert_eq!(parse_annotate(text, "a.py"), LinePercentages::from([(15, 58.18)]));
         let text =
             "# Overhead  Symbol\n\n    44.80%  [.] m.f(int64, float64) [v1]   a.py:15\n     1.20%  [.] g   a.py:15\n";
-        assert_eq!(report(text, "a.py"), Shares::from([(15, 46.0)]));
+        assert_eq!(parse_report(text, "a.py"), LinePercentages::from([(15, 46.0)]));
     }
 }

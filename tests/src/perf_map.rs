@@ -86,7 +86,7 @@ impl PerfMap {
 
     /// Entries that name this function.
     pub fn named<'map>(&'map self, function: &'map str) -> impl Iterator<Item = &'map Entry> {
-        self.entries.iter().filter(move |entry| symbols::names(&entry.name, function))
+        self.entries.iter().filter(move |entry| symbols::names_function(&entry.name, function))
     }
 
     /// All names, one per line, for the message of a failed test.
@@ -145,7 +145,7 @@ pub fn without_first_line(bytes: &[u8]) -> &[u8] {
 static FIRST_START: OnceLock<SystemTime> = OnceLock::new();
 
 /// Must be called before a host starts. An older perf map belongs to a previous process with the same id.
-pub fn begin() {
+pub fn record_host_start() {
     FIRST_START.get_or_init(SystemTime::now);
 }
 

@@ -65,7 +65,7 @@ pub fn scenario(words: &[&str]) -> Option<Host> {
 /// # Panics
 /// If the compiler reports an error.
 #[must_use]
-pub fn scenario_after(first: &str, words: &[&str]) -> Option<Host> {
+pub fn scenario_after_commands(first: &str, words: &[&str]) -> Option<Host> {
     let program = program()?;
     let host = Host::new("/bin/sh", &format!("safety-{}", words[0])).variable("JITLISTEN", "all");
     let statistics = host.scratch("statistics");
@@ -81,7 +81,7 @@ pub fn scenario_after(first: &str, words: &[&str]) -> Option<Host> {
 /// # Panics
 /// If the host wrote no statistics.
 #[must_use]
-pub fn counted(host: &Host, name: &str) -> u64 {
+pub fn counter(host: &Host, name: &str) -> u64 {
     let text = fs::read_to_string(host.scratch("statistics")).expect("the host writes its statistics");
     let line = text.lines().find_map(|line| line.strip_prefix(name)).unwrap_or_else(|| panic!("no {name}: {text}"));
     line.trim().parse().expect("a number")
@@ -89,6 +89,6 @@ pub fn counted(host: &Host, name: &str) -> u64 {
 
 /// Log messages about sinks that stopped.
 #[must_use]
-pub fn stops(host: &Host) -> Vec<String> {
+pub fn stop_messages(host: &Host) -> Vec<String> {
     host.log().lines().filter(|line| line.contains(" sink stops: ")).map(str::to_owned).collect()
 }

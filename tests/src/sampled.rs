@@ -11,7 +11,7 @@ use crate::tool::{self, Absence};
 
 /// A sample with its period.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Weighed {
+pub struct WeightedSample {
     /// Thread id.
     pub tid: u32,
     /// Period in nanoseconds.
@@ -25,7 +25,7 @@ pub struct Weighed {
 /// # Panics
 /// If perf cannot read the file, or its output cannot be parsed.
 #[must_use]
-pub fn read(data: &Path) -> Vec<Weighed> {
+pub fn read(data: &Path) -> Vec<WeightedSample> {
     let mut command = Command::new("perf");
     command.args(["script", "--no-inline", "--max-stack", "8192", "-F", "tid,period,ip,sym", "-i"]).arg(data);
     let output = tool::run(&mut command);
@@ -48,8 +48,8 @@ pub fn counter(data: &Path, name: &str) -> u64 {
 }
 
 /// Parses blocks of a header, `TID PERIOD:`, and one line `ADDRESS NAME` per frame; an error is the malformed line.
-fn parse(text: &str) -> Result<Vec<Weighed>, String> {
-    let mut samples: Vec<Weighed> = Vec::new();
+fn parse(text: &str) -> Result<Vec<WeightedSample>, String> {
+    let mut samples: Vec<WeightedSample> = Vec::new();
     for line in text.lines().filter(|line| !line.trim().is_empty()) {
         let mut words = line.split_whitespace();
         let (first, second) = (words.next().unwrap_or_default(), words.next().unwrap_or_default());
@@ -60,13 +60,13 @@ fn parse(text: &str) -> Result<Vec<Weighed>, String> {
         } else {
             let number = |word: &str| word.trim_end_matches(':').parse::<u64>().map_err(|_| line.to_owned());
             let tid = u32::try_from(number(first)?).map_err(|_| line.to_owned())?;
-            samples.push(Weighed { tid, period: number(second)?, frames: Vec::new() });
+            samples.push(WeightedSample { tid, period: number(second)?, frames: Vec::new() });
         }
     }
     Ok(samples)
 }
 
-impl Weighed {
+impl WeightedSample {
     /// True if the stack reaches the entry function of its thread.
     #[must_use]
     pub fn is_complete(&self) -> bool {
@@ -76,24 +76,24 @@ impl Weighed {
 
     /// Returns true if the function is on the stack.
     #[must_use]
-    pub fn has(&self, name: &str) -> bool {
+    pub fn contains(&self, name: &str) -> bool {
         self.frames.iter().any(|frame| frame == name)
     }
 }
 
 /// Time of the stacks that contain `name`, in percent of the time of the stacks that contain any function of `all`.
 #[must_use]
-pub fn share(samples: &[Weighed], name: &str, all: &[&str]) -> f64 {
-    let time = |is_selected: &dyn Fn(&&Weighed) -> bool| {
+pub fn share(samples: &[WeightedSample], name: &str, all: &[&str]) -> f64 {
+    let time = |is_selected: &dyn Fn(&&WeightedSample) -> bool| {
         samples.iter().filter(is_selected).map(|sample| sample.period).sum::<u64>()
     };
-    let total = time(&|sample| all.iter().any(|name| sample.has(name)));
-    100.0 * time(&|sample| sample.has(name)) as f64 / total as f64
+    let total = time(&|sample| all.iter().any(|name| sample.contains(name)));
+    100.0 * time(&|sample| sample.contains(name)) as f64 / total as f64
 }
 
 /// Standard deviation of a share of 75 %, in percentage points. Unequal periods reduce the effective number of samples.
 #[must_use]
-pub fn sigma(samples: &[Weighed]) -> f64 {
+pub fn sigma(samples: &[WeightedSample]) -> f64 {
     let periods = || samples.iter().map(|sample| sample.period as f64);
     let (sum, squares) = (periods().sum::<f64>(), periods().map(|period| period * period).sum::<f64>());
     100.0 * (0.75 * 0.25 * squares).sqrt() / sum
@@ -101,7 +101,7 @@ pub fn sigma(samples: &[Weighed]) -> f64 {
 
 /// Sampled time per thread, in seconds.
 #[must_use]
-pub fn by_thread(samples: &[Weighed]) -> BTreeMap<u32, f64> {
+pub fn seconds_by_thread(samples: &[WeightedSample]) -> BTreeMap<u32, f64> {
     samples.iter().fold(BTreeMap::new(), |mut times, sample| {
         *times.entry(sample.tid).or_default() += sample.period as f64 / 1e9;
         times
@@ -110,7 +110,7 @@ pub fn by_thread(samples: &[Weighed]) -> BTreeMap<u32, f64> {
 
 /// Percentage of complete stacks.
 #[must_use]
-pub fn complete(samples: &[Weighed]) -> f64 {
+pub fn percent_complete(samples: &[WeightedSample]) -> f64 {
     100.0 * samples.iter().filter(|sample| sample.is_complete()).count() as f64 / samples.len() as f64
 }
 
@@ -119,8 +119,8 @@ pub fn complete(samples: &[Weighed]) -> f64 {
 ///
 /// # Panics
 /// If fewer are complete; prints the most frequent incomplete stacks.
-pub fn assert_complete(samples: &[Weighed], percent: f64) {
-    let (percent_complete, tolerance) = (complete(samples), 300.0 / samples.len() as f64);
+pub fn assert_complete(samples: &[WeightedSample], percent: f64) {
+    let (percent_complete, tolerance) = (percent_complete(samples), 300.0 / samples.len() as f64);
     let mut stacks: BTreeMap<String, usize> = BTreeMap::new();
     for sample in samples.iter().filter(|sample| !sample.is_complete()) {
         *stacks.entry(sample.frames.join(" < ")).or_default() += 1;
@@ -138,7 +138,7 @@ pub fn assert_complete(samples: &[Weighed], percent: f64) {
 /// Host that records itself from its start into `f.data` in its scratch directory. `words` are appended to the path in
 /// `JITLISTEN_RECORD`.
 #[must_use]
-pub fn recorded(host: Host, words: &str) -> (Host, PathBuf) {
+pub fn with_recording(host: Host, words: &str) -> (Host, PathBuf) {
     let data = host.scratch("f.data");
     let value = format!("{}{words}", data.display());
     (host.variable("JITLISTEN_RECORD", value), data)
@@ -159,7 +159,7 @@ pub fn scenario(words: &[&str]) -> Option<Host> {
 /// # Panics
 /// Same as [`scenario`].
 #[must_use]
-pub fn scenario_behind_a_shell(words: &[&str]) -> Option<Host> {
+pub fn scenario_in_shell(words: &[&str]) -> Option<Host> {
     let host = Host::new("/bin/sh", &format!("sampled-{}-sh", words[0])).variable("JITLISTEN", "unwind");
     let host = host.argument("-c").argument("\"$@\"; exit $?").argument("sh").argument(program()?);
     Some(words.iter().fold(host, |host, word| host.argument(word)))
@@ -194,8 +194,8 @@ mod tests {
     fn a_text_of_perf_is_read() {
         let samples = parse(TEXT).unwrap();
         assert_eq!((samples[0].tid, samples[0].period, samples[0].frames.len()), (12, 5_025_125, 3));
-        assert!(samples[0].has("one [x v8]") && samples[0].is_complete() && !samples[1].is_complete());
-        assert!((complete(&samples) - 50.0).abs() < 1e-9);
+        assert!(samples[0].contains("one [x v8]") && samples[0].is_complete() && !samples[1].is_complete());
+        assert!((percent_complete(&samples) - 50.0).abs() < 1e-9);
         assert!(parse("\t 1 x").is_err() && parse("a b").is_err());
     }
 }

@@ -9,7 +9,7 @@ use std::fmt::Write as _;
 use crate::gdb::Backtrace;
 use crate::perf_map::PerfMap;
 use crate::perf_script::{Frame, Sample};
-pub use crate::symbols::{Symbols, names};
+pub use crate::symbols::{Symbols, names_function};
 
 /// Names of the JIT functions, leaf first.
 pub const CHAIN: [&str; 3] = ["gamma", "beta", "alpha"];
@@ -33,7 +33,7 @@ impl Verdict {
     /// Checks the samples against the chain. `caller` is a substring of the file name of the code that called the JIT
     /// code.
     #[must_use]
-    pub fn of(samples: &[Sample], caller: &str) -> Self {
+    pub fn from_samples(samples: &[Sample], caller: &str) -> Self {
         let mut verdict = Self::default();
         for sample in samples {
             let Some(leaf) = sample.frames.first().filter(|leaf| is_jit(leaf)) else { continue };
@@ -54,7 +54,7 @@ impl Verdict {
     /// # Panics
     /// If there are fewer.
     #[track_caller]
-    pub fn has_samples(&self) {
+    pub fn assert_enough_samples(&self) {
         assert!(self.jit >= 150, "only {} samples in JIT code:\n{self}", self.jit);
     }
 
@@ -64,8 +64,8 @@ impl Verdict {
     /// # Panics
     /// If too many leaves have no name.
     #[track_caller]
-    pub fn is_named(&self) {
-        self.has_samples();
+    pub fn assert_named(&self) {
+        self.assert_enough_samples();
         assert!(self.unnamed * 100 <= self.jit, "{} of {} leaves have no name:\n{self}", self.unnamed, self.jit);
     }
 
@@ -75,8 +75,8 @@ impl Verdict {
     /// # Panics
     /// If too many stacks are incomplete.
     #[track_caller]
-    pub fn is_complete(&self) {
-        self.is_named();
+    pub fn assert_complete(&self) {
+        self.assert_named();
         assert!(self.complete * 100 >= self.jit * 95, "{} of {} stacks are complete:\n{self}", self.complete, self.jit);
     }
 }
@@ -106,7 +106,8 @@ pub fn is_jit(frame: &Frame) -> bool {
 /// Returns true if a stack begins with `gamma`, `beta`, `alpha` and has further frames.
 #[must_use]
 pub fn begins_with_chain(frames: &[Frame]) -> bool {
-    let is_named = |frame: &Frame, function| frame.symbol.as_deref().is_some_and(|symbol| names(symbol, function));
+    let is_named =
+        |frame: &Frame, function| frame.symbol.as_deref().is_some_and(|symbol| names_function(symbol, function));
     frames.len() > CHAIN.len() && CHAIN.iter().zip(frames).all(|(function, frame)| is_named(frame, function))
 }
 
@@ -127,14 +128,14 @@ fn is_complete(frames: &[Frame], caller: &str) -> bool {
 /// # Panics
 /// If a sample has another name, or no sample is in the function.
 #[track_caller]
-pub fn every_sample_is_named(samples: &[Sample], map: &PerfMap, function: &str) {
+pub fn assert_samples_named(samples: &[Sample], map: &PerfMap, function: &str) {
     let ranges: Vec<_> = map.named(function).map(|entry| entry.start..entry.start + entry.size).collect();
     assert!(!ranges.is_empty(), "the perf map does not name {function}:\n{}", map.names());
     let mut sample_count = 0;
     for leaf in samples.iter().filter_map(|sample| sample.frames.first()).filter(|leaf| is_jit(leaf)) {
         if ranges.iter().any(|range| range.contains(&leaf.ip)) {
             sample_count += 1;
-            let is_correct = leaf.symbol.as_deref().is_some_and(|symbol| names(symbol, function));
+            let is_correct = leaf.symbol.as_deref().is_some_and(|symbol| names_function(symbol, function));
             assert!(is_correct, "a sample in {function} at {:x} is called {:?}", leaf.ip, leaf.symbol);
         }
     }
@@ -156,7 +157,7 @@ pub fn check_backtrace(backtrace: &Backtrace, caller: &str, symbols: Symbols) ->
         Err(message)
     };
     for (index, function) in CHAIN.iter().enumerate() {
-        if !frames.get(index).is_some_and(|frame| names(frame, function)) {
+        if !frames.get(index).is_some_and(|frame| names_function(frame, function)) {
             return mismatch(&format!("frame {index} is not {function}"));
         }
     }
@@ -191,13 +192,13 @@ mod tests {
 
     #[test]
     fn names_are_whole_identifiers() {
-        assert!(names("__main__.gamma(long long, double)", "gamma"));
-        assert!(names("__main__::gamma[abi:v3](long long)", "gamma"));
-        assert!(names("gamma", "gamma"));
-        assert!(!names("_ZN8__main__5gammaB2v3B38c8tJTIe", "gamma"));
-        assert!(!names("gamma2", "gamma"));
-        assert!(!names("lgamma", "gamma"));
-        assert!(names("lgamma gamma", "gamma"));
+        assert!(names_function("__main__.gamma(long long, double)", "gamma"));
+        assert!(names_function("__main__::gamma[abi:v3](long long)", "gamma"));
+        assert!(names_function("gamma", "gamma"));
+        assert!(!names_function("_ZN8__main__5gammaB2v3B38c8tJTIe", "gamma"));
+        assert!(!names_function("gamma2", "gamma"));
+        assert!(!names_function("lgamma", "gamma"));
+        assert!(names_function("lgamma gamma", "gamma"));
     }
 
     #[test]
@@ -210,9 +211,9 @@ mod tests {
             ("Dispatcher_call", "/x/_dispatcher.so"),
             ("?", "[unknown]"),
         ]);
-        let verdict = Verdict::of(&vec![good; 300], "_dispatcher");
+        let verdict = Verdict::from_samples(&vec![good; 300], "_dispatcher");
         assert_eq!((verdict.jit, verdict.unnamed, verdict.complete), (300, 0, 300));
-        verdict.is_complete();
+        verdict.assert_complete();
     }
 
     #[test]
@@ -229,28 +230,28 @@ mod tests {
             vec![gamma, beta, alpha, ("?", "[unknown]")],
             vec![gamma],
         ] {
-            let verdict = Verdict::of(&[sample(&frames)], "_dispatcher");
+            let verdict = Verdict::from_samples(&[sample(&frames)], "_dispatcher");
             assert_eq!((verdict.jit, verdict.complete), (1, 0), "{frames:?}");
         }
     }
 
     #[test]
     fn code_in_files_is_not_checked() {
-        let verdict = Verdict::of(&[sample(&[("memcpy", "/x/libc.so")]), sample(&[])], "python");
+        let verdict = Verdict::from_samples(&[sample(&[("memcpy", "/x/libc.so")]), sample(&[])], "python");
         assert_eq!(verdict.jit, 0);
     }
 
     #[test]
     #[should_panic(expected = "have no name")]
     fn stock_samples_are_unnamed() {
-        Verdict::of(&vec![sample(&[("?", MAP), ("?", "[unknown]")]); 400], "python").is_named();
+        Verdict::from_samples(&vec![sample(&[("?", MAP), ("?", "[unknown]")]); 400], "python").assert_named();
     }
 
     #[test]
     #[should_panic(expected = "is called")]
     fn a_wrong_name_in_a_known_range_is_noticed() {
         let map = PerfMap::parse(b"1000 10 m.gamma(double)\n").unwrap();
-        every_sample_is_named(&[sample(&[("m.outdated(double)", MAP)])], &map, "gamma");
+        assert_samples_named(&[sample(&[("m.outdated(double)", MAP)])], &map, "gamma");
     }
 
     fn backtrace(frames: &[&str]) -> Backtrace {

@@ -1,7 +1,7 @@
 //! Support table of integrations and consumers, recorded by the tests.
 //!
-//! A test that has proved a cell records it with [`seen`] as its last statement. `ci/support.py --seen` compares the
-//! cells of one run with records/integrations.tsv, from which docs/support.md is rendered.
+//! A test that has proved a cell records it with [`record_cell`] as its last statement. `ci/support.py --seen` compares
+//! the cells of one run with records/integrations.tsv. docs/support.md is rendered from that file.
 
 use std::fs::OpenOptions;
 use std::io::Write;
@@ -26,7 +26,7 @@ pub const CONSUMERS: [&str; 6] = ["perf map", "jitdump", "image", "gdb", "libunw
 /// # Panics
 /// If the table has no such cell.
 #[track_caller]
-pub fn seen(integration: &str, consumer: &str) {
+pub fn record_cell(integration: &str, consumer: &str) {
     assert!(
         INTEGRATIONS.contains(&integration) && CONSUMERS.contains(&consumer),
         "the table has no cell {integration} x {consumer}"

@@ -3,7 +3,7 @@
 /// Returns true if a symbol contains this function's name as a whole identifier, not as part of a longer or mangled
 /// name.
 #[must_use]
-pub fn names(symbol: &str, function: &str) -> bool {
+pub fn names_function(symbol: &str, function: &str) -> bool {
     let is_identifier_char = |c: char| c.is_alphanumeric() || c == '_';
     symbol.match_indices(function).any(|(at, _)| {
         let before = symbol[..at].chars().next_back();

@@ -11,13 +11,13 @@ pub const UNWINDERS: [&str; 2] = ["libunwind", "libgcc"];
 
 /// Counts that the walker prints when the host exits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Walked {
+pub struct WalkCounts {
     /// Number of samples in code outside the program's libraries.
     pub samples: u32,
     /// Number of samples whose walk reached the start of the program.
     pub complete: u32,
     /// Largest number of compiled frames in one walk.
-    pub deepest: u32,
+    pub max_frames: u32,
 }
 
 /// Compiles the walker into the host's scratch directory, or returns `None` after a skip.
@@ -25,7 +25,7 @@ pub struct Walked {
 /// # Panics
 /// If the compiler reports an error.
 #[must_use]
-pub fn walker(host: &Host) -> Option<PathBuf> {
+pub fn compile_walker(host: &Host) -> Option<PathBuf> {
     let compiler = tool::require("cc", Absence::FailsInCi)?;
     if !["", "x86_64-linux-gnu/", "aarch64-linux-gnu/"]
         .iter()
@@ -47,30 +47,30 @@ pub fn walker(host: &Host) -> Option<PathBuf> {
 /// # Panics
 /// If the host fails or the walker prints nothing.
 #[must_use]
-pub fn from_inside(host: Host, unwinder: &str, preload: Preload) -> Option<Walked> {
-    let walker = walker(&host)?.into_os_string();
+pub fn walk_inside(host: Host, unwinder: &str, preload: Preload) -> Option<WalkCounts> {
+    let walker = compile_walker(&host)?.into_os_string();
     let mut preloaded = walker;
     if preload == Preload::Library {
         preloaded.push(" ");
         preloaded.push(paths::library());
     }
     let host = host.variable("LD_PRELOAD", preloaded).variable("WALK_WITH", unwinder);
-    let outcome = host.run(Preload::Nothing).well();
+    let outcome = host.run(Preload::Nothing).expect_success();
     let counts = outcome.stderr.lines().rev().find_map(|line| {
         let mut numbers = line.strip_prefix(unwinder)?.split_ascii_whitespace().map(str::parse);
         let mut number = || numbers.next()?.ok();
-        Some(Walked { samples: number()?, complete: number()?, deepest: number()? })
+        Some(WalkCounts { samples: number()?, complete: number()?, max_frames: number()? })
     });
     Some(counts.unwrap_or_else(|| panic!("the walker said nothing:\n{}", outcome.stderr)))
 }
 
-impl Walked {
+impl WalkCounts {
     /// Requires that every walk reached the start, and that at least one walk contained the whole chain.
     ///
     /// # Panics
     /// If a walk is incomplete, or there are too few.
     #[track_caller]
-    pub fn is_complete(self) {
-        assert!(self.samples >= 50 && self.samples == self.complete && self.deepest >= 3, "{self:?}");
+    pub fn assert_complete(self) {
+        assert!(self.samples >= 50 && self.samples == self.complete && self.max_frames >= 3, "{self:?}");
     }
 }
