@@ -7,7 +7,9 @@ use std::sync::OnceLock;
 
 use jitlisten_tests::host::{Host, Preload};
 use jitlisten_tests::paths::{self, Scratch};
-use jitlisten_tests::sampled::{Weighed, by_thread, complete, counter, read, recorded, share};
+use jitlisten_tests::sampled::{
+    WeightedSample, counter, percent_complete, read, seconds_by_thread, share, with_recording,
+};
 use jitlisten_tests::tool::{self, Absence};
 
 fn program() -> Option<PathBuf> {
@@ -34,9 +36,9 @@ fn host(args: &[&str]) -> Option<Host> {
 /// together with the returned host.
 fn record_and_compare(args: &[&str], options: &str) -> Option<(Host, PathBuf)> {
     let host = host(args)?;
-    let stock = host.run(Preload::Nothing).well();
-    let (host, data) = recorded(host, options);
-    let recorded_run = host.run(Preload::Library).well();
+    let stock = host.run(Preload::Nothing).expect_success();
+    let (host, data) = with_recording(host, options);
+    let recorded_run = host.run(Preload::Library).expect_success();
     assert_eq!((stock.stdout, stock.stderr), (recorded_run.stdout, recorded_run.stderr), "{args:?}");
     Some((host, data))
 }
@@ -46,7 +48,12 @@ fn record_and_compare(args: &[&str], options: &str) -> Option<(Host, PathBuf)> {
 fn a_large_frame_on_a_deep_stack() {
     let Some((_host, data)) = record_and_compare(&["deep", "450", "200000000"], ",hz=500,wall") else { return };
     let samples = read(&data);
-    assert!(samples.len() > 20 && complete(&samples) >= 99.0, "{} % of {}", complete(&samples), samples.len());
+    assert!(
+        samples.len() > 20 && percent_complete(&samples) >= 99.0,
+        "{} % of {}",
+        percent_complete(&samples),
+        samples.len()
+    );
 }
 
 /// Counts the system calls between two handler returns, in the busiest sampled thread of a scenario that is recorded
@@ -60,7 +67,7 @@ fn count_calls_per_sample(host: &Host, delay: u32) -> Option<Vec<usize>> {
     for (name, value) in host.variables(Preload::Library) {
         command.arg("-E").arg(format!("{name}={}", value.to_string_lossy()));
     }
-    let output = tool::run(command.args(host.words()));
+    let output = tool::run(command.args(host.command_line()));
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     let text = std::fs::read_to_string(calls).expect("strace has written");
     let sampled_thread =
@@ -81,7 +88,7 @@ fn count_calls_per_sample(host: &Host, delay: u32) -> Option<Vec<usize>> {
 fn a_sample_makes_two_system_calls_at_most() {
     for scenario in ["deep", "context"] {
         let Some(host) = host(&[scenario, "450", "200000000"]) else { return };
-        let (host, _) = recorded(host, ",hz=200");
+        let (host, _) = with_recording(host, ",hz=200");
         let Some(calls) = count_calls_per_sample(&host, 0) else { return };
         // The program's own stack switch is a system call, too: one interval may have more calls.
         let over_limit = calls.iter().filter(|&&calls| calls > 2).count();
@@ -95,7 +102,7 @@ fn a_sample_makes_two_system_calls_at_most() {
 #[test]
 fn a_handler_that_is_too_slow_for_its_rate_skips() {
     let Some(host) = host(&["context", "450", "200000000"]) else { return };
-    let (host, data) = recorded(host, ",hz=1000,wall");
+    let (host, data) = with_recording(host, ",hz=1000,wall");
     let Some(calls) = count_calls_per_sample(&host, 500) else { return };
     let (samples, skipped) = (counter(&data, "samples"), counter(&data, "skipped"));
     assert!(samples > 0 && skipped > samples && calls.len() > 20, "{samples} samples, {skipped} skipped");
@@ -135,11 +142,11 @@ fn threads_that_wait_for_all_signals() {
 
 /// Runs a scenario that prints 0 without the library, recorded at 1,000 Hz of wall-clock time. Returns the printed
 /// number and the samples.
-fn count_disturbances(scenario: &str) -> Option<(u64, Vec<Weighed>)> {
+fn count_disturbances(scenario: &str) -> Option<(u64, Vec<WeightedSample>)> {
     let host = host(&[scenario])?;
-    assert_eq!(host.run(Preload::Nothing).well().stdout, b"0\n");
-    let (host, data) = recorded(host, ",hz=1000,wall");
-    let ended = host.run(Preload::Library).well();
+    assert_eq!(host.run(Preload::Nothing).expect_success().stdout, b"0\n");
+    let (host, data) = with_recording(host, ",hz=1000,wall");
+    let ended = host.run(Preload::Library).expect_success();
     let count = String::from_utf8_lossy(&ended.stdout).trim().parse().expect("a number");
     Some((count, read(&data)))
 }
@@ -152,7 +159,7 @@ fn waits_go_on_by_wall_clock_time() {
     let Some((interrupted, samples)) = count_disturbances("waits-interrupted") else { return };
     assert!(interrupted <= 10, "{interrupted} of 50");
     let seconds = |name: &str| share(&samples, name, &["main"]);
-    assert!(seconds("wait_once") > 80.0 && complete(&samples) > 95.0, "{} %", complete(&samples));
+    assert!(seconds("wait_once") > 80.0 && percent_complete(&samples) > 95.0, "{} %", percent_complete(&samples));
 }
 
 /// Wall-clock sampling once cut these writes into hundreds of parts.
@@ -167,11 +174,11 @@ fn writes_are_whole_by_wall_clock_time() {
 #[test]
 fn threads_that_wait_are_not_disturbed() {
     let Some(host) = host(&["idle", "3"]) else { return };
-    let (host, data) = recorded(host, ",hz=1000,wall");
-    let _ = host.run(Preload::Library).well();
+    let (host, data) = with_recording(host, ",hz=1000,wall");
+    let _ = host.run(Preload::Library).expect_success();
     let samples = read(&data);
     assert!(samples.len() < 3000, "{} samples", samples.len());
-    let waiting: Vec<Weighed> = samples.into_iter().filter(|sample| sample.has("idles")).collect();
-    let times = by_thread(&waiting);
+    let waiting: Vec<WeightedSample> = samples.into_iter().filter(|sample| sample.contains("idles")).collect();
+    let times = seconds_by_thread(&waiting);
     assert!(times.len() >= 95 && times.values().all(|&seconds| seconds > 2.5), "{times:?}");
 }

@@ -2,20 +2,20 @@
 
 use jitlisten_tests::host::{Host, Preload};
 use jitlisten_tests::integration;
-use jitlisten_tests::sampled::{Weighed, assert_complete, by_thread, read, recorded};
+use jitlisten_tests::sampled::{WeightedSample, assert_complete, read, seconds_by_thread, with_recording};
 use jitlisten_tests::tool::{self, Absence};
 
-fn run(venv: &str, program: &str, args: &[&str]) -> Option<(Host, Vec<Weighed>)> {
+fn run(venv: &str, program: &str, args: &[&str]) -> Option<(Host, Vec<WeightedSample>)> {
     tool::require("perf", Absence::FailsInCi)?;
     let host = integration::numba(venv, program)?;
     let host = args.iter().fold(host, |host, arg| host.argument(arg));
-    let (host, data) = recorded(host, "");
-    let _ = host.run(Preload::Library).well();
+    let (host, data) = with_recording(host, "");
+    let _ = host.run(Preload::Library).expect_success();
     let samples = read(&data);
     Some((host, samples))
 }
 
-fn is_compiled(sample: &Weighed) -> bool {
+fn is_compiled(sample: &WeightedSample) -> bool {
     sample.frames.iter().any(|frame| frame.contains("prange kernel"))
 }
 
@@ -23,13 +23,17 @@ fn is_compiled(sample: &Weighed) -> bool {
 #[test]
 fn the_workers_of_a_prange() {
     let Some((host, samples)) = run("numba-0.68.1", "parallel.py", &["4"]) else { return };
-    let compiled: Vec<Weighed> = samples.iter().filter(|sample| is_compiled(sample)).cloned().collect();
-    let seconds: f64 = by_thread(&compiled).values().sum();
+    let compiled: Vec<WeightedSample> = samples.iter().filter(|sample| is_compiled(sample)).cloned().collect();
+    let seconds: f64 = seconds_by_thread(&compiled).values().sum();
     assert!((3.2..=4.4).contains(&seconds), "{seconds} s of 4 in the kernel\n{}", host.log());
-    assert!(by_thread(&compiled).values().filter(|&&time| time > 0.5).count() >= 4, "{:?}", by_thread(&compiled));
+    assert!(
+        seconds_by_thread(&compiled).values().filter(|&&time| time > 0.5).count() >= 4,
+        "{:?}",
+        seconds_by_thread(&compiled)
+    );
     assert_complete(&compiled, 99.5);
     assert_complete(&samples, 98.0);
-    let count_named = |sample: &Weighed| sample.frames.iter().filter(|frame| **frame != "[unknown]").count();
+    let count_named = |sample: &WeightedSample| sample.frames.iter().filter(|frame| **frame != "[unknown]").count();
     assert!(compiled.iter().all(|sample| count_named(sample) == sample.frames.len()), "every frame has a name");
 }
 
@@ -44,11 +48,11 @@ fn stacks_of_prange_are_whole_on_other_threading_layers() {
         }
         let Some(host) = integration::numba("numba-0.68.1", "parallel.py") else { return };
         let Some(host) = integration::with_packages(host, "pools") else { return };
-        let (host, data) = recorded(host.argument("2").variable("NUMBA_THREADING_LAYER", layer), "");
-        let _ = host.run(Preload::Library).well();
+        let (host, data) = with_recording(host.argument("2").variable("NUMBA_THREADING_LAYER", layer), "");
+        let _ = host.run(Preload::Library).expect_success();
         let samples = read(&data);
-        let compiled: Vec<Weighed> = samples.iter().filter(|sample| is_compiled(sample)).cloned().collect();
-        let threads = by_thread(&compiled);
+        let compiled: Vec<WeightedSample> = samples.iter().filter(|sample| is_compiled(sample)).cloned().collect();
+        let threads = seconds_by_thread(&compiled);
         assert!(
             threads.values().sum::<f64>() > 1.5 && threads.len() >= min_threads,
             "{layer}: {threads:?}\n{}",
@@ -60,15 +64,15 @@ fn stacks_of_prange_are_whole_on_other_threading_layers() {
 }
 
 /// Samples greenlets that start at one stack depth and are resumed at another.
-fn sample_greenlets(start_depth: &str, resume_depth: &str) -> Option<Vec<Weighed>> {
+fn sample_greenlets(start_depth: &str, resume_depth: &str) -> Option<Vec<WeightedSample>> {
     tool::require("perf", Absence::FailsInCi)?;
     let host = integration::numba("numba-0.68.1", "greenlets.py")?;
     let host = integration::with_packages(host.argument("2").argument(start_depth).argument(resume_depth), "pools")?;
-    let (host, data) = recorded(host, "");
-    let _ = host.run(Preload::Library).well();
+    let (host, data) = with_recording(host, "");
+    let _ = host.run(Preload::Library).expect_success();
     let mut samples = read(&data);
     samples.retain(|sample| sample.frames.iter().any(|frame| frame.contains("burn")));
-    let seconds: f64 = by_thread(&samples).values().sum();
+    let seconds: f64 = seconds_by_thread(&samples).values().sum();
     assert!(seconds > 1.4, "{seconds} s of 2 in the greenlets\n{}", host.log());
     Some(samples)
 }
@@ -111,8 +115,8 @@ fn images_are_kept_beside_the_recording() {
 fn signals_of_python() {
     for options in [",hz=997", ",hz=997,wall"] {
         let Some(host) = integration::numba("numba-0.68.1", "python_signals.py") else { return };
-        let (host, data) = recorded(host, options);
-        let ended = host.run(Preload::Library).well();
+        let (host, data) = with_recording(host, options);
+        let ended = host.run(Preload::Library).expect_success();
         assert_eq!(ended.stdout, b"ok\n", "{options}");
         assert!(!read(&data).is_empty(), "{options}");
     }

@@ -6,18 +6,19 @@ use std::os::unix::process::ExitStatusExt as _;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use jitlisten_tests::host::{Host, Preload, same_output};
+use jitlisten_tests::host::{Host, Preload, assert_same_output};
 use jitlisten_tests::sampled::{
-    Weighed, assert_complete, by_thread, counter, read, recorded, scenario, scenario_behind_a_shell, share, sigma,
+    WeightedSample, assert_complete, counter, read, scenario, scenario_in_shell, seconds_by_thread, share, sigma,
+    with_recording,
 };
 use jitlisten_tests::{paths, tool};
 use linux_perf_data::linux_perf_event_reader::EventRecord;
 use linux_perf_data::{PerfFileReader, PerfFileRecord};
 
 /// Records a scenario from start to end. Returns the samples and the scenario's output.
-fn run(args: &[&str]) -> Option<(Vec<Weighed>, String)> {
-    let (host, data) = recorded(scenario(args)?, ",hz=199");
-    let ended = host.run(Preload::Library).well();
+fn run(args: &[&str]) -> Option<(Vec<WeightedSample>, String)> {
+    let (host, data) = with_recording(scenario(args)?, ",hz=199");
+    let ended = host.run(Preload::Library).expect_success();
     Some((read(&data), String::from_utf8_lossy(&ended.stdout).into_owned()))
 }
 
@@ -26,30 +27,30 @@ fn run_self_recording(args: &[&str]) -> Option<(Host, String)> {
     let host = scenario(args)?;
     let directory = host.scratch("");
     let host = host.argument(directory);
-    let ended = host.run(Preload::Library).well();
+    let ended = host.run(Preload::Library).expect_success();
     let stdout = String::from_utf8_lossy(&ended.stdout).into_owned();
     Some((host, stdout))
 }
 
-fn seconds(samples: &[Weighed]) -> f64 {
+fn seconds(samples: &[WeightedSample]) -> f64 {
     samples.iter().map(|sample| sample.period as f64 / 1e9).sum()
 }
 
 /// Records long enough that three percentage points are almost five sigma, at a rate that the kernel's tick can
 /// deliver.
-fn run_long(scenario_name: &str) -> Option<Vec<Weighed>> {
-    let (host, data) = recorded(scenario(&[scenario_name, "17"])?.patience(400), ",hz=249");
-    let _ = host.run(Preload::Library).well();
+fn run_long(scenario_name: &str) -> Option<Vec<WeightedSample>> {
+    let (host, data) = with_recording(scenario(&[scenario_name, "17"])?.timeout_seconds(400), ",hz=249");
+    let _ = host.run(Preload::Library).expect_success();
     Some(read(&data))
 }
 
 /// Tolerance of three percentage points, or of four sigma if a busy machine took fewer than 4,000 samples.
-fn long_run_tolerance(samples: &[Weighed]) -> f64 {
+fn long_run_tolerance(samples: &[WeightedSample]) -> f64 {
     (4.0 * sigma(samples)).max(3.0)
 }
 
 /// Tolerance of four sigma plus one percentage point, because the iterations of a loop do not take the same time.
-fn tolerance(samples: &[Weighed]) -> f64 {
+fn tolerance(samples: &[WeightedSample]) -> f64 {
     1.0 + 4.0 * sigma(samples)
 }
 
@@ -76,8 +77,8 @@ fn exp_called_in_two_places() {
 #[test]
 fn page_faults_are_counted() {
     let Some(host) = scenario(&["faults", "400"]) else { return };
-    let (host, data) = recorded(host, ",hz=997,event=page-faults");
-    let ended = host.run(Preload::Library).well();
+    let (host, data) = with_recording(host, ",hz=997,event=page-faults");
+    let ended = host.run(Preload::Library).expect_success();
     let faults: f64 = String::from_utf8_lossy(&ended.stdout).trim().parse().unwrap();
     let samples = read(&data);
     // Faults inside system calls are the kernel's, and faults before the start of the recording are not in it.
@@ -85,7 +86,7 @@ fn page_faults_are_counted() {
     assert!(counted > 0.95 * 960_000.0 && counted <= faults, "{counted} of {faults}\n{}", host.log());
     let share = share(&samples, "touch_three", &["touch_three", "touch_one"]);
     assert!((share - 75.0).abs() < tolerance(&samples), "{share} % of {} samples", samples.len());
-    assert!(by_thread(&samples).values().filter(|&&faults| faults * 1e9 > 400_000.0).count() == 2);
+    assert!(seconds_by_thread(&samples).values().filter(|&&faults| faults * 1e9 > 400_000.0).count() == 2);
 }
 
 #[test]
@@ -93,14 +94,14 @@ fn stacks_below_signal_handlers_and_deep_ones_are_complete() {
     for args in [&["handlers", "2"][..], &["deep", "400", "1"]] {
         let Some((samples, _)) = run(args) else { return };
         assert_complete(&samples, 99.5);
-        assert!(samples.iter().all(|sample| sample.has("main")), "{args:?}");
+        assert!(samples.iter().all(|sample| sample.contains("main")), "{args:?}");
     }
 }
 
 #[test]
 fn a_thread_has_the_time_that_the_kernel_says() {
     let Some((samples, stdout)) = run(&["threads", "4", "3", "4"]) else { return };
-    let sampled = by_thread(&samples);
+    let sampled = seconds_by_thread(&samples);
     for line in stdout.lines() {
         let (tid, time) = line.split_once(' ').expect("a thread and its time");
         let (tid, time): (u32, f64) = (tid.parse().unwrap(), time.parse::<f64>().unwrap() / 1e9);
@@ -114,7 +115,7 @@ fn a_thread_has_the_time_that_the_kernel_says() {
 #[test]
 fn short_threads_are_seen() {
     let Some((samples, stdout)) = run(&["threads", "150", "0.02", "2"]) else { return };
-    let (sampled, threads) = (seconds(&samples), by_thread(&samples).len());
+    let (sampled, threads) = (seconds(&samples), seconds_by_thread(&samples).len());
     let time: f64 = stdout.lines().map(|line| line.split_once(' ').unwrap().1.parse::<f64>().unwrap() / 1e9).sum();
     assert!((sampled / time - 1.0).abs() < 0.05, "{sampled} of {time} s");
     assert!(threads >= 145, "{threads} of 150 threads");
@@ -124,8 +125,8 @@ fn short_threads_are_seen() {
 #[test]
 fn a_second_reader_finds_the_same() {
     let Some(host) = scenario(&["deep", "40", "1"]) else { return };
-    let (host, data) = recorded(host, ",hz=199");
-    let _ = host.run(Preload::Library).well();
+    let (host, data) = with_recording(host, ",hz=199");
+    let _ = host.run(Preload::Library).expect_success();
     let file = std::io::BufReader::new(fs::File::open(&data).unwrap());
     let PerfFileReader { mut perf_file, mut record_iter } = PerfFileReader::parse_file(file).unwrap();
     let (mut from_crate, mut has_libc) = (Vec::new(), false);
@@ -157,7 +158,7 @@ fn a_killed_process_leaves_a_file() {
         [("killed", "", "task-clock:u"), ("crashed", "", "task-clock:u"), ("killed", ",wall", "wall-clock")]
     {
         let Some(host) = scenario(&[scenario_name, "1"]) else { return };
-        let (host, data) = recorded(host, options);
+        let (host, data) = with_recording(host, options);
         let ended = host.run(Preload::Library);
         assert!(!ended.status.success());
         let sampled = seconds(&read(&data));
@@ -179,10 +180,11 @@ fn a_killed_process_leaves_a_file() {
 fn a_process_that_a_signal_ends_loses_nothing() {
     for signal in ["6", "11", "15"] {
         let Some(host) = scenario(&["ended-by", signal]) else { return };
-        let (host, data) = recorded(host, "");
-        let ended = same_output(&host);
+        let (host, data) = with_recording(host, "");
+        let ended = assert_same_output(&host);
         assert_eq!(ended.status.signal(), signal.parse().ok());
-        let burn_ns: u64 = read(&data).iter().filter(|sample| sample.has("burn")).map(|sample| sample.period).sum();
+        let burn_ns: u64 =
+            read(&data).iter().filter(|sample| sample.contains("burn")).map(|sample| sample.period).sum();
         assert!(burn_ns > 285_000_000, "{signal}: {burn_ns} ns of 300,000,000");
         // The counter is in the last part of the file.
         assert!(counter(&data, "samples") > 0);
@@ -192,11 +194,11 @@ fn a_process_that_a_signal_ends_loses_nothing() {
 #[test]
 fn a_program_goes_on_after_exec() {
     let Some(host) = scenario(&["exec", "1"]) else { return };
-    let (host, data) = recorded(host, ",hz=199");
-    let _ = host.run(Preload::Library).well();
+    let (host, data) = with_recording(host, ",hz=199");
+    let _ = host.run(Preload::Library).expect_success();
     let samples = read(&data);
     let seconds_before =
-        samples.iter().filter(|sample| sample.has("burn")).map(|sample| sample.period).sum::<u64>() as f64 / 1e9;
+        samples.iter().filter(|sample| sample.contains("burn")).map(|sample| sample.period).sum::<u64>() as f64 / 1e9;
     let seconds_after = seconds(&samples) - seconds_before;
     assert!(
         (0.8..=1.1).contains(&seconds_before) && (0.8..=1.1).contains(&seconds_after),
@@ -209,15 +211,15 @@ fn a_program_goes_on_after_exec() {
 /// even if a shell starts the program.
 #[test]
 fn what_a_program_starts_does_not_take_its_recording() {
-    for start in [scenario, scenario_behind_a_shell] {
+    for start in [scenario, scenario_in_shell] {
         let Some(host) = start(&["commands", "2"]) else { return };
         let (host, data) =
-            recorded(host.variable("JITLISTEN_RUN", format!("program:{}", paths::library().display())), "");
-        let ended = host.run(Preload::Library).well();
+            with_recording(host.variable("JITLISTEN_RUN", format!("program:{}", paths::library().display())), "");
+        let ended = host.run(Preload::Library).expect_success();
         assert_eq!(ended.stdout, b"done\n");
         let samples = read(&data);
         assert!((seconds(&samples) - 2.0).abs() < 0.2, "{} s", seconds(&samples));
-        assert!(samples.iter().filter(|sample| sample.has("burn")).count() * 100 > samples.len() * 95);
+        assert!(samples.iter().filter(|sample| sample.contains("burn")).count() * 100 > samples.len() * 95);
     }
 }
 
@@ -226,8 +228,8 @@ fn what_a_program_starts_does_not_take_its_recording() {
 fn children_of_a_fork() {
     let Some(host) = scenario(&["forks"]) else { return };
     let directory = host.scratch("");
-    let (host, data) = recorded(host.argument(directory), "");
-    let ended = host.run(Preload::Library).well();
+    let (host, data) = with_recording(host.argument(directory), "");
+    let ended = host.run(Preload::Library).expect_success();
     assert_eq!(ended.stdout, b"0\n", "the child's status");
     let (parent, child) = (read(&data), read(&host.scratch("child.data")));
     assert!(parent.iter().all(|sample| sample.tid == ended.pid) && (0.3..=0.5).contains(&seconds(&parent)));
@@ -238,7 +240,7 @@ fn children_of_a_fork() {
 fn children_of_a_fork_have_files_of_their_own_if_asked() {
     let Some(host) = scenario(&["forks"]) else { return };
     let directory = host.scratch("elsewhere-");
-    let (host, data) = recorded(host.argument(directory), ",children");
+    let (host, data) = with_recording(host.argument(directory), ",children");
     let ended = host.run(Preload::Library);
     // The child's own recording is refused, because a recording is running.
     assert!(String::from_utf8_lossy(&ended.stdout).trim() == "512", "{}", String::from_utf8_lossy(&ended.stdout));
@@ -265,10 +267,10 @@ fn children_of_20_ms_are_recorded() {
     let waiting_ends = ["exits", "as-c", "quickly", "executes", "fails", "terminated", "aborts", "crashes"];
     for (end, min_ms) in waiting_ends.map(|end| (end, 680)).into_iter().chain([("killed", 200)]) {
         let Some(host) = scenario(&["short-lived", end]) else { return };
-        let (host, data) = recorded(host, ",children");
-        let _ = host.run(Preload::Library).well();
+        let (host, data) = with_recording(host, ",children");
+        let _ = host.run(Preload::Library).expect_success();
         let children: Vec<_> = child_files(&data).iter().flat_map(|child| read(child)).collect();
-        let burn_ns = children.iter().filter(|sample| sample.has("burn")).map(|sample| sample.period).sum::<u64>();
+        let burn_ns = children.iter().filter(|sample| sample.contains("burn")).map(|sample| sample.period).sum::<u64>();
         assert!((min_ms * 1_000_000..880_000_000).contains(&burn_ns), "{end}: {burn_ns} ns of 800,000,000");
     }
 }
@@ -284,7 +286,7 @@ fn the_child_of_a_vfork_leaves_alone() {
 #[test]
 fn a_handler_ends_the_process() {
     let Some(host) = scenario(&["leaves"]) else { return };
-    let (host, data) = recorded(host, "");
+    let (host, data) = with_recording(host, "");
     assert_eq!(host.run(Preload::Library).status.code(), Some(7));
     assert!(!read(&data).is_empty());
 }
@@ -295,9 +297,9 @@ fn a_handler_ends_the_process() {
 fn the_program_does_not_notice() {
     for args in [&["interrupted", "1"][..], &["overflow", "2"]] {
         let Some(host) = scenario(args) else { return };
-        let stock = host.run(Preload::Nothing).well();
-        let (host, data) = recorded(host, ",hz=997");
-        let recorded_run = host.run(Preload::Library).well();
+        let stock = host.run(Preload::Nothing).expect_success();
+        let (host, data) = with_recording(host, ",hz=997");
+        let recorded_run = host.run(Preload::Library).expect_success();
         assert_eq!((stock.stdout, stock.stderr), (recorded_run.stdout, recorded_run.stderr), "{args:?}");
         assert!(!read(&data).is_empty(), "{args:?}");
     }
@@ -316,7 +318,7 @@ fn parts_of_a_program_in_files_of_their_own() {
         let counted: usize = line.split(' ').next().unwrap().parse().unwrap();
         assert_eq!(samples.len(), counted);
         assert!((0.4..=0.6).contains(&seconds(&samples)), "{} s", seconds(&samples));
-        assert!(!samples.iter().any(|sample| sample.has("three_of_four")), "only what was asked for");
+        assert!(!samples.iter().any(|sample| sample.contains("three_of_four")), "only what was asked for");
     }
     assert_eq!(stdout.lines().count(), 2);
 }
@@ -346,7 +348,7 @@ fn starts_and_stops() {
     let Some(host) = scenario(&["soak", "15"]) else { return };
     let directory = host.scratch("");
     let host = host.argument(directory);
-    let ended = host.run(Preload::Library).well();
+    let ended = host.run(Preload::Library).expect_success();
     assert_eq!(ended.stdout, b"done\n");
     let numbers: Vec<u64> = ended.stderr.split_whitespace().filter_map(|number| number.parse().ok()).collect();
     let [recordings, memory_kib] = numbers[..] else { panic!("{}", ended.stderr) };

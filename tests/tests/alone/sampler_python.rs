@@ -5,7 +5,7 @@ use std::path::Path;
 use std::process::Command;
 
 use jitlisten_tests::host::{Host, Preload};
-use jitlisten_tests::sampled::{Weighed, assert_complete, counter, read, recorded, sigma};
+use jitlisten_tests::sampled::{WeightedSample, assert_complete, counter, read, sigma, with_recording};
 use jitlisten_tests::tool::{self, Absence};
 use jitlisten_tests::{integration, paths};
 
@@ -16,8 +16,8 @@ fn run(venv: &str, seconds: &str) -> Option<(f64, Host)> {
     tool::require("perf", Absence::FailsInCi)?;
     let python = integration::python(venv)?;
     let host = Host::new(python, "python-frames").argument(paths::host("python_frames.py")).argument(seconds);
-    let (host, _) = recorded(host, "");
-    let ended = host.run(Preload::Library).well();
+    let (host, _) = with_recording(host, "");
+    let ended = host.run(Preload::Library).expect_success();
     let share = String::from_utf8_lossy(&ended.stdout).trim().parse().expect("a share");
     Some((share, host))
 }
@@ -26,23 +26,23 @@ fn is_python(frame: &str, name: &str) -> bool {
     frame.strip_prefix("py::").and_then(|rest| rest.split_once(':')).is_some_and(|(function, _)| function == name)
 }
 
-fn samples_in(samples: &[Weighed], name: &str) -> Vec<Weighed> {
+fn samples_in(samples: &[WeightedSample], name: &str) -> Vec<WeightedSample> {
     samples.iter().filter(|sample| sample.frames.iter().any(|frame| is_python(frame, name))).cloned().collect()
 }
 
-fn total_ns(samples: &[Weighed]) -> f64 {
+fn total_ns(samples: &[WeightedSample]) -> f64 {
     samples.iter().map(|sample| sample.period as f64).sum()
 }
 
 /// Share of `long` in the time of `long` and `short`, in percent.
-fn share_of_long(samples: &[Weighed]) -> f64 {
+fn share_of_long(samples: &[WeightedSample]) -> f64 {
     let (long, short) = (total_ns(&samples_in(samples, "long")), total_ns(&samples_in(samples, "short")));
     long / (long + short) * 100.0
 }
 
 /// Tolerance of a measured share in percentage points: four sigma, and at least `min_points`.
-fn tolerance(samples: &[Weighed], min_points: f64) -> f64 {
-    let long_and_short: Vec<Weighed> = [samples_in(samples, "long"), samples_in(samples, "short")].concat();
+fn tolerance(samples: &[WeightedSample], min_points: f64) -> f64 {
+    let long_and_short: Vec<WeightedSample> = [samples_in(samples, "long"), samples_in(samples, "short")].concat();
     (4.0 * sigma(&long_and_short)).max(min_points)
 }
 
@@ -73,7 +73,8 @@ fn stacks_of_every_release_are_whole() {
         assert!((share - truth).abs() < max_error, "{venv}: {share} % instead of {truth} in {} samples", samples.len());
         // Python frames replace the interpreter's evaluator frames, except in an evaluator's first and last
         // instructions.
-        let has_evaluator = |sample: &&Weighed| sample.frames.iter().any(|frame| frame.contains("EvalFrameDefault"));
+        let has_evaluator =
+            |sample: &&WeightedSample| sample.frames.iter().any(|frame| frame.contains("EvalFrameDefault"));
         let with_evaluator = main.iter().filter(has_evaluator).count();
         assert!(
             with_evaluator * 100 <= main.len() * 3 + 300,
@@ -114,8 +115,8 @@ fn children_of_a_fork() {
     for venv in RELEASES {
         let Some(python) = integration::python(venv) else { continue };
         let host = Host::new(python, "python-children").argument(paths::host("python_children.py")).argument("0.3");
-        let (host, data) = recorded(host, ",children");
-        let ended = host.run(Preload::Library).well();
+        let (host, data) = with_recording(host, ",children");
+        let ended = host.run(Preload::Library).expect_success();
         let text = String::from_utf8_lossy(&ended.stdout).into_owned();
         let [works, idles] = &text.lines().collect::<Vec<_>>()[..] else { panic!("{venv}: {text}") };
         let samples = read(&host.scratch(&format!("f.data.{works}")));
@@ -141,8 +142,8 @@ fn children_of_a_fork() {
 fn functions_that_live_for_one_call_take_no_memory() {
     let Some(python) = integration::python("numba-0.68.1") else { return };
     let host = Host::new(python, "lambdas").argument(paths::host("lambdas.py")).argument("1000000");
-    let (host, data) = recorded(host, "");
-    let ended = host.run(Preload::Library).well();
+    let (host, data) = with_recording(host, "");
+    let ended = host.run(Preload::Library).expect_success();
     let growth_kb: i64 = String::from_utf8_lossy(&ended.stdout).trim().parse().expect("kilobytes");
     assert!(growth_kb < 16 << 10, "{growth_kb} kB");
     let mut numbers = Vec::new();
@@ -202,8 +203,8 @@ fn frames_of_every_interpreter_and_thread_are_found() {
     for venv in RELEASES {
         let Some(python) = integration::python(venv) else { continue };
         let host = Host::new(python, "interpreters").argument(paths::host("interpreters.py")).argument("0.5");
-        let (host, data) = recorded(host, "");
-        host.run(Preload::Library).well();
+        let (host, data) = with_recording(host, "");
+        host.run(Preload::Library).expect_success();
         let burning = samples_in(&read(&data), "burn");
         for deep in ["deep", "between"] {
             assert_complete(&samples_in(&burning, deep), 99.5);
@@ -211,7 +212,7 @@ fn frames_of_every_interpreter_and_thread_are_found() {
         // Threads end in functions for which Debian 13's C library has no symbols.
         let (samples, incomplete) = (counter(&data, "samples"), counter(&data, "incomplete"));
         assert!(incomplete * 100 <= samples + 300, "{venv}: {incomplete} of {samples} are incomplete");
-        let callers = |sample: &Weighed, function: &str| {
+        let callers = |sample: &WeightedSample, function: &str| {
             let frames = sample.frames.iter().skip_while(|frame| !is_python(frame, "burn")).skip(1);
             frames.take_while(|frame| is_python(frame, function)).count()
         };
@@ -226,8 +227,9 @@ fn frames_of_every_interpreter_and_thread_are_found() {
             (Some(1), Some(1), Some(5000)),
             "{venv}"
         );
-        let has_known_caller =
-            |sample: &&Weighed| ["foreign", "inside", "deep", "between"].iter().any(|name| callers(sample, name) != 0);
+        let has_known_caller = |sample: &&WeightedSample| {
+            ["foreign", "inside", "deep", "between"].iter().any(|name| callers(sample, name) != 0)
+        };
         let with_known_caller = burning.iter().filter(has_known_caller).count();
         assert!(
             with_known_caller * 100 + 300 >= burning.len() * 99,
@@ -238,7 +240,7 @@ fn frames_of_every_interpreter_and_thread_are_found() {
 }
 
 /// Functions of `awaiting.py` that called `name` in a sample, innermost first.
-fn callers(sample: &Weighed, name: &str) -> Vec<String> {
+fn callers(sample: &WeightedSample, name: &str) -> Vec<String> {
     let program_function = |frame: &String| {
         let (name, file) = frame.strip_prefix("py::")?.split_once(':')?;
         file.ends_with("awaiting.py").then(|| name.to_owned())
@@ -258,8 +260,8 @@ fn tasks_are_called_by_those_that_await_them() {
     }
     for eager in [false, true] {
         let host = Host::new(&python, "awaiting").argument(paths::host("awaiting.py")).argument("3");
-        let (host, data) = recorded(if eager { host.argument("eager") } else { host }, "");
-        host.run(Preload::Library).well();
+        let (host, data) = with_recording(if eager { host.argument("eager") } else { host }, "");
+        host.run(Preload::Library).expect_success();
         let samples = read(&data);
         assert_complete(&samples_in(&samples, "main"), 99.5);
         for (kind, expected) in [

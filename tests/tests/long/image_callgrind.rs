@@ -29,7 +29,7 @@ fn count_instructions() -> Option<BTreeMap<String, u64>> {
     let profile = host.scratch("callgrind.out");
     let mut command = Command::new(valgrind);
     command.args(["-q", "--tool=callgrind"]).arg(format!("--callgrind-out-file={}", profile.display()));
-    command.args(host.words()).envs(host.variables(Preload::Library));
+    command.args(host.command_line()).envs(host.variables(Preload::Library));
     let output = tool::run_within(VALGRIND_TIMEOUT, &mut command);
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
 

@@ -30,10 +30,10 @@ fn starts_and_stops_under_threads_that_do_everything() {
     let seconds: u64 = std::env::var("JITLISTEN_SOAK").ok().and_then(|text| text.parse().ok()).unwrap_or(60);
     let scratch = Scratch::new("sampled-soak");
     let Some(program) = program(&scratch) else { return };
-    let host = Host::new(program, "soak").variable("JITLISTEN", "unwind").patience(seconds + 120);
+    let host = Host::new(program, "soak").variable("JITLISTEN", "unwind").timeout_seconds(seconds + 120);
     let directory = host.scratch("");
     let host = host.argument(seconds.to_string()).argument(&directory);
-    let ended = host.run(Preload::Library).well();
+    let ended = host.run(Preload::Library).expect_success();
     let output = String::from_utf8_lossy(&ended.stdout).into_owned();
     let numbers: Vec<u64> = output.split_whitespace().filter_map(|number| number.parse().ok()).collect();
     let [recordings, samples, early_memory, final_memory, descriptors, descriptors_after] = numbers[..] else {

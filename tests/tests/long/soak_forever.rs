@@ -1,7 +1,7 @@
 //! A service that compiles and frees code indefinitely does not grow: memory, mappings and files are the same after
 //! twice the time.
 
-use jitlisten_tests::host::{Ended, Host, Preload};
+use jitlisten_tests::host::{Host, Outcome, Preload};
 use jitlisten_tests::integration;
 
 /// Rounds that fill every quota, and leave more stale lines than a perf map keeps (1 MiB, some 1,300 bytes per object).
@@ -24,7 +24,7 @@ fn host() -> Option<Host> {
     Some(host.argument(WARM_UP_ROUNDS.to_string()).argument(TOTAL_ROUNDS.to_string()))
 }
 
-fn parse_usage(ended: &Ended) -> [Usage; 2] {
+fn parse_usage(ended: &Outcome) -> [Usage; 2] {
     let text = String::from_utf8_lossy(&ended.stdout);
     let field = |line: &str, name: &str| {
         let (_, rest) = line.split_once(&format!("\"{name}\": ")).unwrap_or_else(|| panic!("no {name}: {line}"));
@@ -43,9 +43,9 @@ fn parse_usage(ended: &Ended) -> [Usage; 2] {
 #[test]
 fn with_every_sink_on_nothing_grows_for_ever() {
     let (Some(stock), Some(host)) = (host(), host()) else { return };
-    let [stock_warm, stock_end] = parse_usage(&stock.run(Preload::Nothing).well());
+    let [stock_warm, stock_end] = parse_usage(&stock.run(Preload::Nothing).expect_success());
     let host = host.variable("JITLISTEN", "all").variable("JITLISTEN_QUOTA", "1M");
-    let ended = host.run(Preload::Library).well();
+    let ended = host.run(Preload::Library).expect_success();
     let [warm, end] = parse_usage(&ended);
     let summary = format!("stock {stock_warm:?} {stock_end:?}\nours {warm:?} {end:?}\n{}", host.log());
 

@@ -5,7 +5,7 @@
 use std::fs;
 use std::io::{self, Write as _};
 
-use jitlisten_tests::host::{Ended, Host, Preload};
+use jitlisten_tests::host::{Host, Outcome, Preload};
 use jitlisten_tests::image;
 use jitlisten_tests::integration;
 use jitlisten_tests::jitdump_reader;
@@ -23,10 +23,10 @@ struct Measurements {
 
 fn host(objects: u32, functions: u32) -> Option<Host> {
     let host = integration::numba("numba-0.68.1", "scale.py")?;
-    Some(host.argument(objects.to_string()).argument(functions.to_string()).patience(900))
+    Some(host.argument(objects.to_string()).argument(functions.to_string()).timeout_seconds(900))
 }
 
-fn parse_measurements(ended: &Ended) -> Measurements {
+fn parse_measurements(ended: &Outcome) -> Measurements {
     let text = String::from_utf8_lossy(&ended.stdout);
     let text_after =
         |name: &str| text.split_once(&format!("\"{name}\": ")).unwrap_or_else(|| panic!("no {name}: {text}")).1;
@@ -69,9 +69,9 @@ fn check_images(host: &Host, measured: &Measurements, objects: usize) {
 /// Compiles `objects` of `functions` each with every sink on, and compares the costs with those of a stock process.
 fn assert_constant_cost(objects: u32, functions: u32) {
     let (Some(stock), Some(ours)) = (host(objects, functions), host(objects, functions)) else { return };
-    let stock = parse_measurements(&stock.run(Preload::Nothing).well());
+    let stock = parse_measurements(&stock.run(Preload::Nothing).expect_success());
     let ours = ours.variable("JITLISTEN", "all");
-    let ended = ours.run(Preload::Library).well();
+    let ended = ours.run(Preload::Library).expect_success();
     let measured = parse_measurements(&ended);
     let summary = format!(
         "stock: us {:?}, bytes {:?}, {} each, {} mappings\nours: us {:?}, bytes {:?}, {} each, {} mappings",

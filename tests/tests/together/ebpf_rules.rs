@@ -116,7 +116,7 @@ fn images_are_as_ebpf_profilers_want_mappings() {
             assert!(identities.insert((head, tail, bytes.len())), "{} looks like another image", image.path);
         }
         for name in CHAIN {
-            assert!(symbols.iter().any(|symbol| scenario::names(symbol, name)), "{name}: {symbols:#?}");
+            assert!(symbols.iter().any(|symbol| scenario::names_function(symbol, name)), "{name}: {symbols:#?}");
         }
         let is_anonymous_code = |mapping: &&Mapping| mapping.protection.starts_with("r-x") && mapping.inode == 0;
         let anonymous_code: Vec<String> =

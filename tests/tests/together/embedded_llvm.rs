@@ -9,7 +9,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use jitlisten_tests::host::{self, Ended, Host, Preload};
+use jitlisten_tests::host::{self, Host, Outcome, Preload};
 use jitlisten_tests::paths::{self, Scratch};
 use jitlisten_tests::tool::{self, Absence};
 use jitlisten_tests::{gdb, image, jitdump_reader, machine_code};
@@ -69,7 +69,7 @@ fn check_every_object(program: &Path, times: usize) {
     for engine in ENGINES {
         for (args, threads) in [(&[][..], 1), (&["threads"][..], THREAD_COUNT)] {
             let host = host(program, engine, args);
-            let ended = host::same_output(&host).well();
+            let ended = host::assert_same_output(&host).expect_success();
             let log = host.log();
             assert_eq!(
                 count_events(&log),
@@ -85,7 +85,7 @@ fn check_every_object(program: &Path, times: usize) {
 
 #[track_caller]
 fn check_images(host: &Host, count: usize) {
-    let names: BTreeSet<String> = image::files(host).iter().flat_map(|image| image::names(image)).collect();
+    let names: BTreeSet<String> = image::files(host).iter().flat_map(|image| image::function_names(image)).collect();
     for number in 0..count {
         for function in ["outer", "inner", "ghc", "hidden"] {
             let name = format!("{function}{number}");
@@ -95,7 +95,7 @@ fn check_images(host: &Host, count: usize) {
 }
 
 #[track_caller]
-fn check_perf_map(ended: &Ended, count: usize, times: usize) {
+fn check_perf_map(ended: &Outcome, count: usize, times: usize) {
     let map = ended.perf_map();
     for number in 0..count {
         for function in ["outer", "inner", "ghc", "hidden"] {
@@ -127,7 +127,7 @@ fn linked_statically_and_stripped() {
 fn gdb_names_functions_of_a_stripped_program() {
     let scratch = Scratch::new("embedded");
     let program = scratch.join("static-19");
-    let (Some(()), Some(())) = (gdb::is_here(), link(19, true, &["-s"], &program)) else { return };
+    let (Some(()), Some(())) = (gdb::is_available(), link(19, true, &["-s"], &program)) else { return };
     let host = host(&program, "orc", &["loops"]).variable("JITLISTEN", "perfmap,gdb");
     let mut running = host.start(Preload::Library);
     running.wait_for_line("running");
@@ -228,7 +228,7 @@ fn without_names_of_types() {
         remove_type_names(&program);
         for engine in ENGINES {
             let host = host(&program, engine, &["threads"]);
-            let ended = host::same_output(&host).well();
+            let ended = host::assert_same_output(&host).expect_success();
             let log = host.log();
             assert_eq!(count_events(&log), [THREAD_COUNT * OBJECTS_PER_THREAD; 2], "{engine}: {log}");
             let name = format!("{}+jit@", program.file_name().expect("a name").to_string_lossy());
@@ -259,7 +259,7 @@ fn without_names_of_types_and_with_an_unused_list() {
     for log in ["", "debug:log"] {
         // LLJIT itself registers no code with debuggers.
         let host = host(&program, "orc", &[]).variable("JITLISTEN_LOG", log).variable("JITLISTEN", "perfmap");
-        let map = host::same_output(&host).well().perf_map();
+        let map = host::assert_same_output(&host).expect_success().perf_map();
         assert!(
             map.names().lines().count() >= OBJECTS_PER_THREAD && map.names().contains("unlisted+jit@"),
             "{log}: {}",
@@ -280,7 +280,7 @@ fn functions_of_a_shared_llvm_keep_a_frame_pointer() {
         for (engine, policy) in ENGINES.into_iter().flat_map(|engine| [(engine, "1"), (engine, "untouched")]) {
             let host = host(&program, engine, &["threads"]).variable("JITLISTEN_FRAME_POINTERS", policy);
             let host = host.variable("JITLISTEN", "jitdump").variable("JITDUMPDIR", ".");
-            host::same_output(&host).well();
+            host::assert_same_output(&host).expect_success();
             let dumps = jitdump_reader::find(&host.scratch("."));
             let [dump] = &dumps[..] else { panic!("{dumps:?}") };
             let dump = jitdump_reader::read(dump);
@@ -334,7 +334,7 @@ fn several_in_one_process_that_come_and_go() {
     let host = libraries.iter().fold(host, |host, library| host.argument(library));
     let host = host.variable("JITLISTEN_LOG", "debug:log").variable("JITLISTEN", "perfmap,image,unwind,gdb");
     let run_sorted = |preload| {
-        let ended = host.run(preload).well();
+        let ended = host.run(preload).expect_success();
         let mut lines: Vec<String> = String::from_utf8_lossy(&ended.stdout).lines().map(str::to_owned).collect();
         lines.sort();
         (lines, ended)
@@ -347,7 +347,7 @@ fn several_in_one_process_that_come_and_go() {
     // Whether a library is unmapped while another one's threads are in our hooks is a matter of chance, so the host
     // runs several times.
     for _ in 0..9 {
-        host.run(Preload::Library).well();
+        host.run(Preload::Library).expect_success();
     }
 }
 
@@ -365,16 +365,16 @@ fn after_one_was_closed_unheard() {
         Host::new(build_opener(&scratch, &compiler), "opens").argument("0").argument(OBJECTS_PER_THREAD.to_string());
     let host = libraries.iter().fold(host, |host, library| host.argument(library));
     let host = host.variable("JITLISTEN_LOG", "debug:log");
-    let stock = host.run(Preload::Nothing).well();
+    let stock = host.run(Preload::Nothing).expect_success();
     let objects = 3 * OBJECTS_PER_THREAD;
     let preloads = format!("{}:{}", paths::library().display(), breakpoint_library.display());
     let host = host.variable("LD_PRELOAD", &preloads);
-    let ended = host.run(Preload::Nothing).well();
+    let ended = host.run(Preload::Nothing).expect_success();
     assert_eq!((stock.stdout, stock.stderr), (ended.stdout, ended.stderr));
     assert!(host.log().contains("hooking dlsym instead"), "{}", host.log());
     assert_eq!(count_events(&host.log()), [objects; 2], "{}", host.log());
     // Repeats the run under gdb. A gdb that learns of libraries in another way changes nothing.
-    if gdb::is_here().is_some() {
+    if gdb::is_available().is_some() {
         let log = format!("debug:{}", host.scratch("log").display());
         let host = host.variable("JITLISTEN", "unwind").variable("JITLISTEN_LOG", log);
         let session = gdb::start(&host, Preload::Library);
@@ -398,7 +398,7 @@ fn linkers_whose_functions_others_may_replace() {
         let host = host.variable("JITLISTEN_LOG", "debug:log").variable("JITLISTEN", "perfmap,image,unwind,gdb");
         // Only the linkers' hooks report objects.
         let host = host.variable("JITLISTEN_LLVM", "runtimedyld,jitlink");
-        host::same_output(&host).well();
+        host::assert_same_output(&host).expect_success();
         let log = host.log();
         assert_eq!(count_events(&log), [2 * OBJECTS_PER_THREAD; 2], "{llvm}: {log}");
         assert!(!log.contains("could not hook"), "{log}");
@@ -421,7 +421,7 @@ fn with_packed_relocations() {
         let host =
             Host::new(&program, "opens").argument("2").argument(OBJECTS_PER_THREAD.to_string()).argument(&library);
         let host = host.variable("JITLISTEN_LOG", "debug:log");
-        host::same_output(&host).well();
+        host::assert_same_output(&host).expect_success();
         assert_eq!(count_events(&host.log()), [2 * OBJECTS_PER_THREAD; 2], "{llvm}:\n{}", host.log());
     }
 }
@@ -451,12 +451,12 @@ fn with_packed_relocations_in_front_of_the_loader() {
     let needed_library = needed_library.to_str().expect("text");
     let Some(()) = link(14, true, &[&flags[..], &[needed_library]].concat(), &library) else { return };
     let host = Host::new(&program, "waits").argument(&library).argument(OBJECTS_PER_THREAD.to_string());
-    let stock = host.run(Preload::Nothing).well();
+    let stock = host.run(Preload::Nothing).expect_success();
     let log = host.scratch("log");
     let host = host.argument(&log).variable("JITLISTEN_LOG", format!("debug:{}", log.display()));
     let preloads = format!("{}:{}", paths::library().display(), breakpoint_library.display());
     let host = host.variable("LD_PRELOAD", preloads);
-    let ended = host.run(Preload::Nothing).well();
+    let ended = host.run(Preload::Nothing).expect_success();
     assert_eq!((stock.stdout, stock.stderr), (ended.stdout, ended.stderr));
     let log = host.log();
     assert!(log.contains("could not hook RuntimeDyld: the loader may be at work in it"), "{log}");
@@ -504,7 +504,7 @@ fn beside_libraries_that_are_opened() {
     let host = libraries.iter().fold(host, |host, library| host.argument(library)).argument("--").argument(&sealed);
     let host = host.variable("JITLISTEN_LOG", "debug:log");
     for run in 1..=4 {
-        host.run(Preload::Library).well();
+        host.run(Preload::Library).expect_success();
         assert_eq!(count_events(&host.log()), [run * 2 * libraries.len() * count; 2], "{}", host.log());
     }
 }
@@ -521,9 +521,9 @@ fn listened_to_while_threads_compile() {
             for _ in 0..5 {
                 let host = host(&program, engine, &["threads", "listen"]);
                 // The stock run opens the C library instead; only the printed sums are compared.
-                let stock = host.variable("EMBEDDED_OPENS", "libc.so.6").run(Preload::Nothing).well();
+                let stock = host.variable("EMBEDDED_OPENS", "libc.so.6").run(Preload::Nothing).expect_success();
                 let host = self::host(&program, engine, &["threads", "listen"]).variable("EMBEDDED_OPENS", &library);
-                let preloaded = host.run(Preload::Nothing).well();
+                let preloaded = host.run(Preload::Nothing).expect_success();
                 assert_eq!((&stock.stdout, &stock.stderr), (&preloaded.stdout, &preloaded.stderr));
                 let map = preloaded.perf_map();
                 // Each thread compiled its last function when the library was open.
@@ -563,7 +563,7 @@ fn what_is_returned_in_memory_and_in_a_register() {
 fn assert_three_loads(program: &Path, object: &Path, mode: &str) {
     let host = Host::new(program, "impostor").argument(mode).argument(object);
     let host = host.variable("JITLISTEN_LOG", "debug:log").variable("JITLISTEN", "perfmap,image,unwind,gdb");
-    let ended = host::same_output(&host).well();
+    let ended = host::assert_same_output(&host).expect_success();
     assert_eq!(
         (count_events(&host.log()), host.log().matches("ignoring an object").count()),
         ([3, 3], 0),
@@ -599,7 +599,7 @@ fn the_release_is_the_one_that_the_library_says() {
         };
         let host = Host::new(&program, "impostor").argument("loads").argument(&object);
         let host = host.variable("JITLISTEN_LOG", "debug:log");
-        host::same_output(&host).well();
+        host::assert_same_output(&host).expect_success();
         let log = host.log();
         assert!(log.contains(&format!("RuntimeDyld is not observed: {refusal}")), "{version}: {log}");
         assert_eq!(count_events(&log), [0, 0], "{version}: {log}");
@@ -620,7 +620,7 @@ fn what_nothing_is_heard_of_is_said_when_it_has_compiled() {
         let Some((object, program)) = build_impostor(&scratch, &[flag]) else { return };
         let host = Host::new(&program, "impostor").argument(mode).argument(&object);
         let host = host.variable("JITLISTEN_LOG", "debug:log").variable("JITLISTEN", "perfmap,image,unwind,gdb");
-        host::same_output(&host).well();
+        host::assert_same_output(&host).expect_success();
         let log = host.log();
         assert!(log.contains(&format!("RuntimeDyld is not observed: {refusal}")), "{log}");
         assert_eq!(count_events(&log), [objects; 2], "{mode}: {log}");
@@ -655,7 +655,7 @@ fn what_only_looks_like_a_linker_is_left_alone() {
     ] {
         let host = Host::new(&program, "impostor").argument(mode).argument(&object);
         let host = host.variable("JITLISTEN_LOG", "debug:log").variable("JITLISTEN", "perfmap,image,unwind,gdb");
-        let ended = host::same_output(&host).well();
+        let ended = host::assert_same_output(&host).expect_success();
         let log = host.log();
         assert_eq!(log.matches(": ignoring an object: ").count(), usize::from(refusal.is_some()), "{log}");
         if let Some(refusal) = refusal {
@@ -671,7 +671,7 @@ fn what_only_looks_like_a_linker_is_left_alone() {
     ] {
         let host = Host::new(&program, "impostor").argument(mode).argument(&object);
         let host = host.variable("JITLISTEN_LOG", "debug:log").variable("JITLISTEN", "perfmap,image,unwind,gdb");
-        host::same_output(&host).well();
+        host::assert_same_output(&host).expect_success();
         let log = host.log();
         let warnings: Vec<&str> = log.lines().filter(|line| line.contains("warn: ")).collect();
         assert!(warnings.len() == usize::from(refusal.is_some()), "{mode}: {log}");

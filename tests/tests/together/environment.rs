@@ -14,7 +14,7 @@ fn chain(seconds: &str) -> Option<Host> {
 fn assert_logged_once(variable: &str, value: &str, log_part: &str) {
     let Some(host) = chain("0") else { return };
     let host = host.variable(variable, value);
-    let ended = host::same_output(&host).well();
+    let ended = host::assert_same_output(&host).expect_success();
     assert!(ended.perf_map().named("gamma").next().is_some(), "the perf map suffers from {variable}={value}");
     let log = host.log();
     assert_eq!(log.lines().count(), 1, "{log}");
@@ -45,13 +45,17 @@ fn an_unknown_word_for_frame_pointers() {
 fn a_log_that_cannot_be_written() {
     let Some(host) = chain("0") else { return };
     let host = host.variable("JITLISTEN_LOG", "/nonexistent/log").variable("JITLISTEN", "nonsense,perfmap");
-    assert!(host::same_output(&host).well().perf_map().named("gamma").next().is_some());
+    assert!(host::assert_same_output(&host).expect_success().perf_map().named("gamma").next().is_some());
 }
 
 #[test]
 fn a_log_on_standard_error() {
     let Some(host) = chain("0") else { return };
-    let ended = host.variable("JITLISTEN_LOG", "stderr").variable("JITLISTEN", "nonsense").run(Preload::Library).well();
+    let ended = host
+        .variable("JITLISTEN_LOG", "stderr")
+        .variable("JITLISTEN", "nonsense")
+        .run(Preload::Library)
+        .expect_success();
     assert_eq!(ended.stderr.lines().count(), 1, "{}", ended.stderr);
     assert!(ended.stderr.contains("nonsense"), "{}", ended.stderr);
 }
@@ -60,7 +64,7 @@ fn a_log_on_standard_error() {
 fn off_is_off() {
     let Some(host) = chain("0") else { return };
     let host = host.variable("JITLISTEN", "off");
-    let ended = host::same_output(&host).well();
+    let ended = host::assert_same_output(&host).expect_success();
     assert_eq!(ended.map, None);
     assert_eq!(host.log(), "");
 }
@@ -68,7 +72,7 @@ fn off_is_off() {
 #[test]
 fn all_includes_the_perf_map() {
     let Some(host) = chain("0") else { return };
-    let ended = host::same_output(&host.variable("JITLISTEN", "all")).well();
+    let ended = host::assert_same_output(&host.variable("JITLISTEN", "all")).expect_success();
     assert!(ended.perf_map().named("gamma").next().is_some());
 }
 
@@ -76,27 +80,27 @@ fn all_includes_the_perf_map() {
 fn unwind_tables_alone_serve_gdb_and_cost_no_frame_pointer() {
     let Some(host) = chain("60") else { return };
     let host = host.argument("timer").variable("JITLISTEN_FRAME_POINTERS", "0");
-    if gdb::is_here().is_some() {
+    if gdb::is_available().is_some() {
         let session = gdb::start(&host, Preload::Library);
         let _ = session.pid.and_then(jitlisten_tests::perf_map::take);
         let checked = scenario::check_backtrace(&session.backtrace, "Dispatcher_call", session.symbols);
         assert!(checked.is_ok(), "{}\n{}", checked.unwrap_err(), session.output);
     }
-    let (Some(()), Some(host)) = (perf::is_here(), chain("2")) else { return };
+    let (Some(()), Some(host)) = (perf::is_available(), chain("2")) else { return };
     let recording = perf::record(&host.variable("JITLISTEN_FRAME_POINTERS", "0"), Preload::Library);
-    let verdict = Verdict::of(&recording.samples, "_dispatcher");
-    verdict.is_named();
+    let verdict = Verdict::from_samples(&recording.samples, "_dispatcher");
+    verdict.assert_named();
     assert_eq!(verdict.complete, 0, "the code has frame pointers after all");
 }
 
 #[test]
 fn untouched_code_is_named_and_not_changed() {
-    let (Some(()), Some(host)) = (perf::is_here(), chain("2")) else { return };
+    let (Some(()), Some(host)) = (perf::is_available(), chain("2")) else { return };
     let recording = perf::record(&host.variable("JITLISTEN_FRAME_POINTERS", "untouched"), Preload::Library);
-    let verdict = Verdict::of(&recording.samples, "_dispatcher");
-    verdict.is_named();
+    let verdict = Verdict::from_samples(&recording.samples, "_dispatcher");
+    verdict.assert_named();
     assert_eq!(verdict.complete, 0, "the code has frame pointers");
-    let (Some(()), Some(host)) = (gdb::is_here(), chain("60")) else { return };
+    let (Some(()), Some(host)) = (gdb::is_available(), chain("60")) else { return };
     let host = host.argument("timer").variable("JITLISTEN_FRAME_POINTERS", "untouched");
     let session = gdb::start(&host, Preload::Library);
     let _ = session.pid.and_then(jitlisten_tests::perf_map::take);
@@ -111,10 +115,10 @@ fn code_of_an_llvm_that_is_switched_off_is_not_changed() {
     for linker in ["rtdyld", "jitlink"] {
         let Some(host) = integration::numba(VENV, "orc.py") else { return };
         let host = host.argument("0").argument(linker);
-        let changed = host.run(Preload::Library).well();
+        let changed = host.run(Preload::Library).expect_success();
         assert!(keeps_pointer(&changed.stderr), "{}", changed.stderr);
         let host = host.variable("JITLISTEN_LLVM", "off").variable("JITLISTEN_LOG", "info:log");
-        let (stock, ended) = (host.run(Preload::Nothing).well(), host.run(Preload::Library).well());
+        let (stock, ended) = (host.run(Preload::Nothing).expect_success(), host.run(Preload::Library).expect_success());
         assert_eq!(stock.stdout, ended.stdout);
         assert!(
             !keeps_pointer(&stock.stderr) && !keeps_pointer(&ended.stderr) && ended.map.is_none(),

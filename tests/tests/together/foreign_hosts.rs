@@ -7,7 +7,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use jitlisten_tests::foreign::{self, Postgres};
-use jitlisten_tests::host::{self, Ended, Preload, Running};
+use jitlisten_tests::host::{self, Outcome, Preload, Running};
 use jitlisten_tests::perf_map::PerfMap;
 use jitlisten_tests::perf_script::{Frame, Sample};
 use jitlisten_tests::{gdb, image, jitdump_reader, machine_code, paths, perf, perf_map, scenario};
@@ -31,11 +31,11 @@ fn debug_log(host: host::Host) -> host::Host {
 #[test]
 fn every_function_that_jax_compiles_is_named() {
     let Some(host) = foreign::jax(&[]) else { return };
-    let ended = host::same_output(&debug_log(host));
-    let ended = ended.well();
+    let ended = host::assert_same_output(&debug_log(host));
+    let ended = ended.expect_success();
     let map = ended.perf_map();
     let Some(host) = foreign::jax(&[]) else { return };
-    host.run(Preload::Nothing).well();
+    host.run(Preload::Nothing).expect_success();
     let dumped_names = foreign::dumped_functions(&host);
     assert!(dumped_names.len() >= 3, "{dumped_names:?}");
     assert_eq!(names(&map), dumped_names.iter().map(|name| &**name).collect::<Vec<_>>());
@@ -44,8 +44,8 @@ fn every_function_that_jax_compiles_is_named() {
 /// The compiled code runs from images, so perf attributes its samples to image files.
 #[test]
 fn perf_walks_from_a_fusion_of_jax_into_xla() {
-    let (Some(()), Some(host)) = (perf::is_here(), foreign::jax(&["loop", "4"])) else { return };
-    let host = host.patience(300).variable("JITLISTEN", "perfmap,image");
+    let (Some(()), Some(host)) = (perf::is_available(), foreign::jax(&["loop", "4"])) else { return };
+    let host = host.timeout_seconds(300).variable("JITLISTEN", "perfmap,image");
     let recording = perf::record(&host, Preload::Library);
     let is_fusion = |symbol: &Option<String>| symbol.as_deref().is_some_and(|symbol| symbol.ends_with("_fusion"));
     let in_fusion: Vec<_> = recording
@@ -70,8 +70,8 @@ fn perf_walks_from_a_fusion_of_jax_into_xla() {
 
 #[test]
 fn gdb_names_fusions_of_jax() {
-    let (Some(()), Some(host)) = (gdb::is_here(), foreign::jax(&["loop", "100"])) else { return };
-    let host = host.patience(300).variable("JITLISTEN", "perfmap,gdb");
+    let (Some(()), Some(host)) = (gdb::is_available(), foreign::jax(&["loop", "100"])) else { return };
+    let host = host.timeout_seconds(300).variable("JITLISTEN", "perfmap,gdb");
     let mut running = host.start(Preload::Library);
     running.wait_for_line("loops");
     let session = gdb::attach_at("sqrt_add_fusion", &running);
@@ -84,7 +84,7 @@ fn gdb_names_fusions_of_jax() {
 const QUERY: &str = "select sum(x::numeric * 3), count(*) from numbers where x % 3 <> 1 and x * 2.5 > 10";
 
 /// Runs the queries without and with the library, and returns both outputs.
-fn run_both(postgres: &Postgres, settings: &[&str]) -> (Ended, Ended) {
+fn run_both(postgres: &Postgres, settings: &[&str]) -> (Outcome, Outcome) {
     let statements = format!(
         "set jit_above_cost = 0\n{QUERY}\nexplain (analyze, timing off, summary off) {QUERY}\nset \
          jit_inline_above_cost = 0\n\
@@ -96,7 +96,7 @@ fn run_both(postgres: &Postgres, settings: &[&str]) -> (Ended, Ended) {
             Some(library) => host.variable("LD_PRELOAD", library),
             None => host,
         };
-        host.run(Preload::Nothing).well()
+        host.run(Preload::Nothing).expect_success()
     };
     (run(None), run(Some(&postgres.library())))
 }
@@ -107,7 +107,7 @@ fn every_function_that_postgresql_compiles_is_named() {
     for settings in [&[][..], &["jit_debugging_support=on"], &["jit_profiling_support=on"]] {
         let settings = [settings, &["jit_dump_bitcode=on"]].concat();
         let (stock, preloaded) = run_both(&postgres, &settings);
-        let text = |ended: &Ended| String::from_utf8_lossy(&ended.stdout).into_owned();
+        let text = |ended: &Outcome| String::from_utf8_lossy(&ended.stdout).into_owned();
         assert_eq!((text(&stock), &stock.stderr), (text(&preloaded), &preloaded.stderr), "{settings:?}");
         let map = preloaded.perf_map();
         // The first query has no `explain`, and compiles the same functions as the second one. In the third query, LLVM
@@ -127,7 +127,7 @@ fn every_function_that_postgresql_compiles_is_named() {
 fn count_frame_pointers(host: host::Host, policy: &str) -> (usize, usize) {
     let host = host.variable("JITLISTEN", "jitdump").variable("JITDUMPDIR", ".");
     let host = host.variable("JITLISTEN_FRAME_POINTERS", policy);
-    host.run(Preload::Nothing).well();
+    host.run(Preload::Nothing).expect_success();
     let dumps: Vec<_> =
         jitdump_reader::find(&host.scratch(".")).iter().map(|dump| jitdump_reader::read(dump)).collect();
     let functions: Vec<_> = dumps.iter().flat_map(|dump| &dump.functions).collect();
@@ -159,7 +159,7 @@ fn functions_of_llvmpipe_and_postgresql_keep_a_frame_pointer() {
 /// callers of that code; without them, two stacks of five lacked the caller.
 #[test]
 fn perf_walks_through_what_postgresql_compiles() {
-    let (Some(()), Some(postgres)) = (perf::is_here(), Postgres::new()) else { return };
+    let (Some(()), Some(postgres)) = (perf::is_available(), Postgres::new()) else { return };
     let query = "select sum(case when (x * 7 + 3) % 11 < 5 then (x * 31 + 7) % 1009 else (x # 77) % 503 end) from \
         numbers a, generate_series(1, 40) b where (a.x + b) % 3 <> 1 and (a.x * 5 + b) % 7 > 1";
     let host = postgres.statements(&format!("set jit_above_cost = 0\n{query}\n"), &[]);
@@ -198,7 +198,7 @@ fn wait_for_name(running: &Running<'_>, name: &str) {
 
 #[test]
 fn gdb_names_what_postgresql_has_registered_nowhere() {
-    let (Some(()), Some(postgres)) = (gdb::is_here(), Postgres::new()) else { return };
+    let (Some(()), Some(postgres)) = (gdb::is_available(), Postgres::new()) else { return };
     let statements = "set jit_above_cost = 0\nselect sum(a.x % 7) from numbers a, generate_series(1, 100000) b where \
         a.x % 3 <> b % 5\n";
     let host = postgres.statements(statements, &[]).variable("JITLISTEN", "perfmap,gdb");
@@ -222,15 +222,15 @@ fn gdb_names_what_postgresql_has_registered_nowhere() {
 fn every_object_of_llvmpipe_is_heard() {
     let Some(host) = foreign::llvmpipe(3) else { return };
     let host = debug_log(host);
-    let ended = host::same_output(&host).well();
+    let ended = host::assert_same_output(&host).expect_success();
     assert!(String::from_utf8_lossy(&ended.stdout).starts_with("llvmpipe "), "another renderer");
     let map = ended.perf_map();
     for name in ["fs_variant_whole", "draw_llvm_vs_variant"] {
         assert!(names(&map).iter().any(|symbol| symbol.starts_with(name)), "{name}:\n{}", map.names());
     }
     let log = host.log();
-    if gdb::is_here().is_some() {
-        assert_eq!(count_loaded_objects(&log), foreign::objects_counted_by_gdb(&host), "{log}");
+    if gdb::is_available().is_some() {
+        assert_eq!(count_loaded_objects(&log), foreign::count_objects_with_gdb(&host), "{log}");
     }
 }
 
@@ -238,9 +238,9 @@ fn every_object_of_llvmpipe_is_heard() {
 /// that is compiled.
 #[test]
 fn perf_walks_from_a_shader_to_the_start_of_its_thread() {
-    let (Some(()), Some(host)) = (perf::is_here(), foreign::llvmpipe(400)) else { return };
+    let (Some(()), Some(host)) = (perf::is_available(), foreign::llvmpipe(400)) else { return };
     let host = host.variable("JITLISTEN", "perfmap,image");
-    let recording = perf::record_by_tables(&host, Preload::Library);
+    let recording = perf::record_dwarf(&host, Preload::Library);
     let in_image = |sample: &&Sample| sample.frames.first().is_some_and(|leaf| image::is_image(&leaf.object));
     let shaders: Vec<&Sample> = recording.samples.iter().filter(in_image).collect();
     let is_whole = |sample: &&&Sample| {
@@ -260,7 +260,8 @@ fn perf_walks_from_a_shader_to_the_start_of_its_thread() {
     let is_from_map =
         |sample: &&Sample| sample.frames.iter().any(|frame| scenario::is_jit(frame) && frame.symbol.is_some());
     assert_eq!(recording.samples.iter().find(is_from_map), None);
-    let image_names: BTreeSet<String> = image::files(&host).iter().flat_map(|image| image::names(image)).collect();
+    let image_names: BTreeSet<String> =
+        image::files(&host).iter().flat_map(|image| image::function_names(image)).collect();
     let map_names: BTreeSet<String> = recording.perf_map().entries.into_iter().map(|entry| entry.name).collect();
     assert!(map_names.len() >= 3 && map_names.is_subset(&image_names), "{map_names:?}\n{image_names:?}");
     assert!(whole_stacks * 100 >= shaders.len() * 95, "{whole_stacks} of {}", shaders.len());
@@ -269,7 +270,7 @@ fn perf_walks_from_a_shader_to_the_start_of_its_thread() {
 /// Mesa destroys its engines and keeps the code; by then, LLVM has removed it from the GDB JIT list.
 #[test]
 fn gdb_names_shaders_whose_engine_is_destroyed() {
-    let (Some(()), Some(host)) = (gdb::is_here(), foreign::llvmpipe(1_000_000)) else { return };
+    let (Some(()), Some(host)) = (gdb::is_available(), foreign::llvmpipe(1_000_000)) else { return };
     // Without threads of its own, llvmpipe draws in the main thread.
     let host = host.variable("LP_NUM_THREADS", "0").variable("JITLISTEN", "perfmap,gdb");
     let running = host.start(Preload::Library);
@@ -289,7 +290,7 @@ fn what_is_left_out_is_not_listened_to() {
     let count_objects = |llvm: &str| {
         let Some(host) = foreign::llvmpipe(1) else { return 0 };
         let host = debug_log(host).variable("JITLISTEN_LLVM", llvm);
-        host.run(Preload::Library).well();
+        host.run(Preload::Library).expect_success();
         count_loaded_objects(&host.log())
     };
     let all_sources = count_objects("all");

@@ -37,13 +37,15 @@ fn gdb_frames(host: &Host, pid: u32, with_images: bool) -> Vec<String> {
 
 #[test]
 fn images_name_compiled_functions_for_a_gdb_without_the_list() {
-    let (Some(()), Some(host)) = (gdb::is_here(), Integration::Numba("numba-0.68.1").chain(300, &[])) else { return };
+    let (Some(()), Some(host)) = (gdb::is_available(), Integration::Numba("numba-0.68.1").chain(300, &[])) else {
+        return;
+    };
     let host = host.variable("JITLISTEN", "image,unwind");
     let mut running = host.start(Preload::Library);
     running.wait_for_line("running");
     let has_chain = |frames: &[String]| {
         let mut frames = frames.iter();
-        scenario::CHAIN.iter().all(|name| frames.any(|frame| scenario::names(frame, name)))
+        scenario::CHAIN.iter().all(|name| frames.any(|frame| scenario::names_function(frame, name)))
     };
     let without_images = gdb_frames(&host, running.pid(), false);
     assert!(!has_chain(&without_images), "it has the names without images: this proves nothing: {without_images:#?}");

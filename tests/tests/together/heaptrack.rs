@@ -19,7 +19,7 @@ fn report(sinks: &str, with_lines: bool) -> Option<String> {
     let output = host.scratch("recorded");
     let host = host.argument("-o").argument(&output).argument(python).argument(paths::host("allocates.py"));
     // heaptrack's script puts its own library in front of `LD_PRELOAD`, only for the program.
-    let _ = host.run(Preload::Library).well();
+    let _ = host.run(Preload::Library).expect_success();
     let is_recorded = |name: &str| name.starts_with("recorded.");
     let files = fs::read_dir(host.scratch("")).expect("there is a directory").flatten();
     let recording = files

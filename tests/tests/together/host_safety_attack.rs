@@ -10,7 +10,7 @@ use std::os::unix::fs::{MetadataExt, PermissionsExt, chown, symlink};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use jitlisten_tests::host::{self, Ended, Host, Preload};
+use jitlisten_tests::host::{self, Host, Outcome, Preload};
 use jitlisten_tests::tool::{self, Absence};
 use jitlisten_tests::{image, integration, jitdump_reader, paths, perf_map, safety_host};
 
@@ -46,7 +46,7 @@ fn is_root() -> bool {
 /// Builds a host that compiles two functions after its shell ran `plant`. Also returns the path of the victim.
 fn plant_host(place: &str, plant: &str, closing: &str) -> Option<(Host, PathBuf)> {
     let script = format!("place={place}; {plant}{closing}");
-    let host = safety_host::scenario_after(&script, &["first", "second"])?;
+    let host = safety_host::scenario_after_commands(&script, &["first", "second"])?;
     let victim = host.scratch("victim");
     fs::write(&victim, VICTIM_TEXT).expect("written");
     Some((host.variable("VICTIM", &victim), victim))
@@ -63,11 +63,11 @@ fn assert_untouched(victim: &Path, case: &str) {
 }
 
 /// Asserts the host's output, and removes the file or directory at the path of the perf map.
-fn run_with_plant(host: &Host, case: &str) -> Ended {
+fn run_with_plant(host: &Host, case: &str) -> Outcome {
     let mut running = host.start(Preload::Library);
     running.wait_for_line("second: right");
     let map = perf_map::path(running.pid());
-    let ended = running.end_without_map();
+    let ended = running.wait_and_keep_map();
     assert!(ended.status.success(), "{case}: {} {}", ended.status, ended.stderr);
     assert_eq!(ended.stdout, b"first: right\nsecond: right\n", "{case}");
     assert_eq!(ended.stderr, "", "{case}");
@@ -84,9 +84,9 @@ fn at_the_place_of_the_perf_map() {
         let Some((host, victim)) = plant_host("/tmp/perf-$$.map", plant, "") else { return };
         let _ = run_with_plant(&host, case);
         assert_untouched(&victim, case);
-        let stops = safety_host::stops(&host);
+        let stops = safety_host::stop_messages(&host);
         assert!(stops.len() == 1 && stops[0].contains("the perfmap sink stops"), "{case}: {}", host.log());
-        assert_eq!(safety_host::counted(&host, "perfmap"), 1, "{case}");
+        assert_eq!(safety_host::counter(&host, "perfmap"), 1, "{case}");
         assert_eq!(jitdump_reader::find(&host.scratch(".")).len(), 1, "{case}: the jitdump has nothing to do with it");
     }
 }
@@ -148,7 +148,7 @@ fn at_the_usual_place_of_the_images() {
         let _ = run_with_plant(&host, case);
         assert_untouched(&victim, case);
         assert_eq!(files_below(&home, "so").len(), 2, "{case}: they go to another place: {}", host.log());
-        assert_eq!(safety_host::stops(&host), Vec::<String>::new(), "{case}");
+        assert_eq!(safety_host::stop_messages(&host), Vec::<String>::new(), "{case}");
     }
 }
 
@@ -181,7 +181,7 @@ fn files_and_modes(directory: &Path) -> Vec<(PathBuf, u32)> {
 /// Builds a host that runs as an unprivileged user, because root may access every file whatever its mode.
 fn host_of_other_user(umask: &str) -> Option<Host> {
     let setpriv = tool::require("setpriv", Absence::FailsInCi)?;
-    let host = Host::open_to_others(setpriv, "other_user").variable("JITLISTEN", "all");
+    let host = Host::accessible_to_all(setpriv, "other_user").variable("JITLISTEN", "all");
     let our_dir = host.scratch("ours");
     fs::create_dir(&our_dir).expect("made");
     chown(&our_dir, Some(UNUSED_UID), Some(UNUSED_UID)).expect("given away");
@@ -213,7 +213,7 @@ fn no_other_user_may_read_our_files_whatever_the_umask() {
         running.wait_for_line("second: right");
         let mode = fs::metadata(&map).map(|metadata| metadata.permissions().mode() & 0o7777);
         assert_eq!(mode.ok(), Some(0o600), "umask {umask}: the perf map");
-        let ended = running.end().well();
+        let ended = running.wait().expect_success();
         assert_eq!(ended.perf_map().entries.len(), 2, "umask {umask}");
         let entries = files_and_modes(&our_dir);
         // The log; the jitdump, its marker and directory; two images, their marker and directory.
@@ -233,7 +233,7 @@ fn names_of_functions() {
         let host = Host::new(&program, "names").argument("names").variable("JITLISTEN", "all");
         let log = format!("debug:{}", host.scratch("log").display());
         let host = host.variable("JITLISTEN_NAMES", style).variable("JITLISTEN_LOG", log);
-        let ended = host::same_output(&host).well();
+        let ended = host::assert_same_output(&host).expect_success();
         let map = ended.perf_map();
         assert_eq!(map.entries.len(), 16, "{}", map.names());
         assert!(map.entries.iter().all(|entry| entry.name.len() <= 512));
@@ -300,7 +300,7 @@ fn values_of_variables() {
             let home = host.scratch("home");
             let host = host.variable("HOME", home);
             let host = host.variable(name, OsStr::from_bytes(value));
-            let ended = host.run(Preload::Nothing).well();
+            let ended = host.run(Preload::Nothing).expect_success();
             let value_start = String::from_utf8_lossy(&value[..value.len().min(40)]).escape_debug().to_string();
             assert_eq!(
                 (&ended.stdout[..], ended.stderr.as_str()),
@@ -321,7 +321,7 @@ fn values_of_variables() {
 #[test]
 fn a_set_user_id_program() {
     let (true, Some(setpriv)) = (is_root(), tool::require("setpriv", Absence::FailsInCi)) else { return };
-    let host = Host::open_to_others(setpriv, "privileged").variable("JITLISTEN", "all");
+    let host = Host::accessible_to_all(setpriv, "privileged").variable("JITLISTEN", "all");
     let program = host.scratch("program");
     let library = host.scratch("libjitlisten.so");
     fs::copy(paths::library(), &library).expect("copied");
@@ -339,7 +339,7 @@ fn a_set_user_id_program() {
     let host = host.variable("JITLISTEN_DIR", &our_dir).variable("JITLISTEN_LOG", our_dir.join("log"));
     let setpriv_args = ["--reuid=65534", "--regid=65534", "--clear-groups"];
     let host = setpriv_args.iter().fold(host, |host, arg| host.argument(arg)).argument(&program).argument("privileged");
-    let ended = host.run(Preload::Nothing).well();
+    let ended = host.run(Preload::Nothing).expect_success();
     let output = String::from_utf8_lossy(&ended.stdout).into_owned();
     if output.contains("AT_SECURE: 0") {
         tool::skip("a set-user-ID program", "this file system does not honour it", Absence::IsAllowed);
@@ -360,7 +360,7 @@ const PRELOADS: [(&str, &str); 2] = [
 /// Builds a host that preloads the library into the program alone, because its parents would write a log, too. Also
 /// returns the directory that the program may write to.
 fn host_with_preload(place: &str, command: &str, program: &Path) -> Option<(Host, PathBuf)> {
-    let host = Host::open_to_others(tool::require("setpriv", Absence::FailsInCi)?, "preloaded");
+    let host = Host::accessible_to_all(tool::require("setpriv", Absence::FailsInCi)?, "preloaded");
     let library = host.scratch("libjitlisten.so");
     fs::copy(paths::library(), &library).expect("copied");
     let library_name = if place == "/etc" { library.display().to_string() } else { "libjitlisten.so".to_owned() };
@@ -387,7 +387,7 @@ fn host_with_preload(place: &str, command: &str, program: &Path) -> Option<(Host
 /// itself. Without the set-user-ID bit, the same program shows that the library is loaded and works.
 #[test]
 fn a_set_user_id_program_that_it_is_preloaded_into() {
-    let program_dir = paths::Scratch::open_to_others("preloaded-program");
+    let program_dir = paths::Scratch::accessible_to_all("preloaded-program");
     let program = program_dir.join("program");
     if !is_root() || safety_host::build("safety.c", &[], &program).is_none() {
         return;
@@ -433,10 +433,10 @@ fn a_directory_that_is_exchanged() {
     let our_dir = fs::read_dir(&base).expect("read").flatten().map(|entry| entry.path()).next().expect("a directory");
     fs::rename(&our_dir, our_dir.with_extension("moved")).expect("moved");
     symlink(&victim, &our_dir).expect("planted");
-    running.nod();
-    let _ = running.end().well();
+    running.send_newline();
+    let _ = running.wait().expect_success();
     assert_eq!(fs::read_dir(&victim).expect("read").count(), 0);
-    let stops = safety_host::stops(&host);
+    let stops = safety_host::stop_messages(&host);
     assert!(stops.len() == 1 && stops[0].contains("another directory"), "{}", host.log());
 }
 
@@ -452,5 +452,5 @@ fn a_map_is_its_users_alone() {
     cat.args(["--reuid=65534", "--regid=65534", "--clear-groups", "cat"]).arg(&map);
     let cat = tool::run(&mut cat);
     assert!(!cat.status.success() && cat.stdout.is_empty());
-    let _ = running.end().well().perf_map();
+    let _ = running.wait().expect_success().perf_map();
 }

@@ -37,7 +37,7 @@ fn calls_in_shell(shell_command: &str, args: &[&str]) -> Option<Host> {
 
 /// Number on the output line that begins with `prefix`.
 fn read_number(host: &Host, preload: Preload, prefix: &str) -> u64 {
-    let ended = host.run(preload).well();
+    let ended = host.run(preload).expect_success();
     let text = String::from_utf8_lossy(&ended.stdout).into_owned();
     let line = text.lines().find_map(|line| line.strip_prefix(prefix));
     line.and_then(|line| line.trim().trim_end_matches("kB").trim().parse().ok())
@@ -56,7 +56,7 @@ fn measure_work(functions: u32) -> Option<(u64, u64)> {
     let profile = host.scratch("profile");
     let mut command = Command::new(valgrind);
     command.args(["-q", "--tool=callgrind"]).arg(format!("--callgrind-out-file={}", profile.display()));
-    command.args(host.words()).envs(host.variables(Preload::Library));
+    command.args(host.command_line()).envs(host.variables(Preload::Library));
     let valgrind_run = tool::run_within(Duration::from_secs(600), &mut command);
     assert!(valgrind_run.status.success(), "{}", String::from_utf8_lossy(&valgrind_run.stderr));
     let text = fs::read_to_string(profile).expect("callgrind has written");
@@ -79,7 +79,7 @@ fn system_calls(strace: &Path, host: &Host) -> String {
         setting.push(value);
         command.arg("-E").arg(setting);
     }
-    let strace_run = tool::run(command.args(host.words()));
+    let strace_run = tool::run(command.args(host.command_line()));
     assert!(strace_run.status.success(), "{}", String::from_utf8_lossy(&strace_run.stderr));
     fs::read_to_string(calls).expect("strace has written")
 }
@@ -150,7 +150,8 @@ fn the_signal_masks_are_the_programs() {
     for shell_command in ["true", "trap '' USR2"] {
         let Some(host) = calls_in_shell(shell_command, &["signals"]) else { return };
         let host = host.variable("JITLISTEN", "all");
-        let [stock, preloaded] = [Preload::Nothing, Preload::Library].map(|preload| host.run(preload).well().stdout);
+        let [stock, preloaded] =
+            [Preload::Nothing, Preload::Library].map(|preload| host.run(preload).expect_success().stdout);
         let text = String::from_utf8_lossy(&preloaded).into_owned();
         assert_eq!(text.lines().filter(|line| line.starts_with("SigBlk")).count(), 3, "{text}");
         assert!(text.lines().any(|line| line.starts_with("SigBlk") && !line.ends_with("0000000000000000")), "{text}");

@@ -4,13 +4,13 @@
 use std::collections::BTreeSet;
 use std::fs;
 
-use jitlisten_tests::host::{self, Ended, Host, Preload};
+use jitlisten_tests::host::{self, Host, Outcome, Preload};
 use jitlisten_tests::jitdump_reader::{self, Jitdump};
 use jitlisten_tests::perf_map::{self, PerfMap};
 use jitlisten_tests::{image, integration, safety_host};
 
 /// Processes of a kind, with their pids and names, from the host's lines such as `child 4711 of_child_3`.
-fn processes<'a>(ended: &'a Ended, kind: &'a str) -> impl Iterator<Item = (u32, &'a str)> {
+fn processes<'a>(ended: &'a Outcome, kind: &'a str) -> impl Iterator<Item = (u32, &'a str)> {
     let fields = ended.stderr.lines().filter_map(move |line| line.strip_prefix(kind)?.strip_prefix(' '));
     fields
         .map(|fields| fields.split_once(' ').unwrap_or((fields, "")))
@@ -33,8 +33,8 @@ fn read_jitdump(host: &Host, pid: u32) -> Jitdump {
 fn check_multiprocessing(method: &str) {
     let Some(host) = integration::numba("numba-0.68.1", "many_processes.py") else { return };
     let host = host.argument(method).variable("JITLISTEN", "all");
-    let stock = host.run(Preload::Nothing).well();
-    let ended = host.run(Preload::Library).well();
+    let stock = host.run(Preload::Nothing).expect_success();
+    let ended = host.run(Preload::Library).expect_success();
     assert_eq!(ended.stdout, stock.stdout);
     let (parent, children) = (ended.perf_map(), processes(&ended, "child").collect::<Vec<_>>());
     assert_eq!(children.len(), 4);
@@ -50,7 +50,7 @@ fn check_multiprocessing(method: &str) {
         assert!(map.named("of_parent").next().is_none() && dump.named("of_parent").next().is_none(), "{}", map.names());
         assert!(parent.named(name).next().is_none(), "{}", parent.names());
     }
-    assert_eq!(safety_host::stops(&host), Vec::<String>::new());
+    assert_eq!(safety_host::stop_messages(&host), Vec::<String>::new());
 }
 
 #[test]
@@ -68,7 +68,7 @@ fn multiprocessing_by_forkserver() {
 fn forks_while_other_threads_compile() {
     let Some(host) = safety_host::scenario(&["fork-storm", "60"]) else { return };
     let host = host.variable("JITLISTEN", "perfmap,jitdump,unwind");
-    let ended = host.run(Preload::Library).well();
+    let ended = host.run(Preload::Library).expect_success();
     assert_eq!(ended.stdout, b"first: right\nlast: right\n");
     let children: Vec<u32> = processes(&ended, "child").map(|(pid, _)| pid).collect();
     assert_eq!(children.len(), 60);
@@ -84,7 +84,7 @@ fn forks_while_other_threads_compile() {
 #[test]
 fn a_fork_without_handlers() {
     let Some(host) = safety_host::scenario(&["raw-fork"]) else { return };
-    let ended = host.run(Preload::Library).well();
+    let ended = host.run(Preload::Library).expect_success();
     let (child, _) = processes(&ended, "child").next().expect("a child");
     let maps = [(ended.perf_map(), "of_parent", "of_child"), (take_perf_map(child), "of_child", "of_parent")];
     let dumps = [ended.pid, child].map(|pid| read_jitdump(&host, pid));
@@ -98,7 +98,7 @@ fn a_fork_without_handlers() {
 #[test]
 fn a_child_that_compiles_nothing() {
     let Some(host) = safety_host::scenario(&["idle-fork"]) else { return };
-    let ended = host.run(Preload::Library).well();
+    let ended = host.run(Preload::Library).expect_success();
     let (child, _) = processes(&ended, "child").next().expect("a child");
     assert_eq!(
         (ended.perf_map().named("first").count(), read_jitdump(&host, ended.pid).named("first").count()),
@@ -113,7 +113,7 @@ fn other_programs_inherit_no_descriptor() {
     let Some(host) = safety_host::scenario(&["runs-others"]) else { return };
     let log = format!("debug:{}", host.scratch("log").display());
     let host = host.variable("JITLISTEN_LOG", log);
-    let ended = host::same_output(&host).well();
+    let ended = host::assert_same_output(&host).expect_success();
     let descriptor_lists =
         String::from_utf8_lossy(&ended.stdout).lines().filter(|line| line.starts_with("0 1 ")).count();
     assert_eq!(descriptor_lists, 4);
@@ -128,7 +128,7 @@ fn other_programs_inherit_no_descriptor() {
 #[test]
 fn a_process_that_becomes_another_program() {
     let Some(host) = safety_host::scenario(&["execs"]) else { return };
-    let ended = host::same_output(&host).well();
+    let ended = host::assert_same_output(&host).expect_success();
     assert_eq!(ended.stdout, b"first: right\nsecond: right\n");
     assert_eq!(ended.perf_map().names(), "second\n");
     let dumps = jitdump_reader::find(&host.scratch("."));
@@ -136,14 +136,14 @@ fn a_process_that_becomes_another_program() {
     let names: BTreeSet<String> = functions.map(|function| function.name).collect();
     assert_eq!((dumps.len(), names.into_iter().collect::<Vec<_>>()), (2, vec!["first".into(), "second".into()]));
     assert_eq!(image::files(&host).len(), 2);
-    assert_eq!(safety_host::stops(&host), Vec::<String>::new());
+    assert_eq!(safety_host::stop_messages(&host), Vec::<String>::new());
 }
 
 #[test]
 fn ends() {
     for scenario_end in ["exit", "_exit", "kill", "fault", "abort"] {
         let Some(host) = safety_host::scenario(&["ends", scenario_end]) else { return };
-        let ended = host::same_output(&host);
+        let ended = host::assert_same_output(&host);
         assert_eq!(ended.stdout, b"first: right\nsecond: right\n");
         let (map, dump) = (ended.perf_map(), read_jitdump(&host, ended.pid));
         let images: usize = fs::read_dir(host.scratch("."))

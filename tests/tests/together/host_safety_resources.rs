@@ -5,28 +5,28 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::path::PathBuf;
 
-use jitlisten_tests::host::{self, Ended, Host, Preload};
+use jitlisten_tests::host::{self, Host, Outcome, Preload};
 use jitlisten_tests::mount::Mount;
 use jitlisten_tests::perf_map::PerfMap;
 use jitlisten_tests::{image, jitdump_reader, paths, safety_host};
 
 fn assert_one_stop_each(host: &Host, sinks: &[&str]) {
-    let stops = safety_host::stops(host);
+    let stops = safety_host::stop_messages(host);
     for sink in sinks {
         let stops_of_sink = stops.iter().filter(|line| line.contains(&format!("the {sink} sink"))).count();
         assert_eq!(stops_of_sink, 1, "{sink}:\n{}", host.log());
     }
     assert_eq!(stops.len(), sinks.len(), "{}", host.log());
     for sink in ["perfmap", "jitdump", "image"] {
-        assert_eq!(safety_host::counted(host, sink), u64::from(sinks.contains(&sink)), "{sink}");
+        assert_eq!(safety_host::counter(host, sink), u64::from(sinks.contains(&sink)), "{sink}");
     }
-    assert_eq!(safety_host::counted(host, "finalized"), safety_host::counted(host, "loaded"));
+    assert_eq!(safety_host::counter(host, "finalized"), safety_host::counter(host, "loaded"));
 }
 
 #[test]
 fn no_descriptors() {
     let Some(host) = safety_host::scenario(&["limited", "files"]) else { return };
-    let _ = host::same_output(&host).well();
+    let _ = host::assert_same_output(&host).expect_success();
     assert_one_stop_each(&host, &["perfmap", "jitdump", "image"]);
 }
 
@@ -34,10 +34,10 @@ fn no_descriptors() {
 #[test]
 fn files_may_not_grow() {
     let Some(host) = safety_host::scenario(&["limited", "size"]) else { return };
-    let _ = host::same_output(&host).well();
+    let _ = host::assert_same_output(&host).expect_success();
     // The sinks' log lines could not be written either.
     for sink in ["perfmap", "jitdump"] {
-        assert_eq!(safety_host::counted(&host, sink), 1, "{sink}");
+        assert_eq!(safety_host::counter(&host, sink), 1, "{sink}");
     }
 }
 
@@ -47,7 +47,7 @@ fn files_may_not_grow() {
 fn no_memory() {
     let Some(host) = safety_host::scenario(&["starves", "60"]) else { return };
     let host = host.variable("JITLISTEN_LOG", "");
-    let ended = host.run(Preload::Library).well();
+    let ended = host.run(Preload::Library).expect_success();
     assert_eq!(String::from_utf8_lossy(&ended.stdout), "first: right\n0 children went wrong\n");
     let requests: u64 = ended.stderr.split(' ').next().and_then(|word| word.parse().ok()).expect("a number");
     assert!(requests > 0, "the library gets its memory elsewhere: {}", ended.stderr);
@@ -58,8 +58,8 @@ fn no_memory() {
 #[test]
 fn an_address_space_that_may_not_grow() {
     let Some(host) = safety_host::scenario(&["narrows"]) else { return };
-    let stock = host.run(Preload::Nothing).well();
-    let ended = host.run(Preload::Library).well();
+    let stock = host.run(Preload::Nothing).expect_success();
+    let ended = host.run(Preload::Library).expect_success();
     assert_eq!(String::from_utf8_lossy(&stock.stdout), String::from_utf8_lossy(&ended.stdout));
     assert_eq!(String::from_utf8_lossy(&ended.stdout).matches(": status 0\n").count(), 8);
     let parse_refused = |line: &str| line.strip_prefix("refused ")?.parse::<u32>().ok();
@@ -86,7 +86,11 @@ fn an_address_space_that_may_not_grow() {
         stops_by_sink["jitdump"] > 0 && stops_by_sink["image"] > 0 && stops_by_sink["perfmap"] == 0,
         "{stops_by_sink:?}"
     );
-    assert!(safety_host::stops(&host).iter().all(|line| line.contains("Cannot allocate memory")), "{}", host.log());
+    assert!(
+        safety_host::stop_messages(&host).iter().all(|line| line.contains("Cannot allocate memory")),
+        "{}",
+        host.log()
+    );
 }
 
 #[test]
@@ -94,7 +98,7 @@ fn a_program_that_closes_what_it_does_not_know() {
     let Some(host) = safety_host::scenario(&["daemon"]) else { return };
     let (program_files, log) = (host.scratch("mine"), format!("debug:{}", host.scratch("log").display()));
     let host = host.argument(&program_files).variable("JITLISTEN_LOG", log);
-    let ended = host::same_output(&host).well();
+    let ended = host::assert_same_output(&host).expect_success();
     let text = String::from_utf8_lossy(&ended.stdout).into_owned();
     assert!(text.contains("mine: 997 of 997, 0 bytes"), "{text}");
     let map = ended.perf_map();
@@ -105,7 +109,7 @@ fn a_program_that_closes_what_it_does_not_know() {
         assert_eq!((map.named(name).count(), dump.named(name).count()), (1, 1), "{name}: {}", host.log());
     }
     assert!(host.log().contains("finalized ObjectId(2)"), "the log, too: {}", host.log());
-    assert_eq!(safety_host::stops(&host), Vec::<String>::new());
+    assert_eq!(safety_host::stop_messages(&host), Vec::<String>::new());
 }
 
 /// Another file replaces the jitdump while the program closes its descriptor.
@@ -117,9 +121,9 @@ fn a_jitdump_that_is_exchanged_when_it_is_closed() {
         "for dump in '{scratch_dir}'/jitdump-*/*.dump; do mv \"$dump\" \"$dump.old\"; echo precious >\"$dump\"; done"
     );
     let host = host.argument(&program_files).variable("SAFETY_RUNS", exchange_script);
-    let ended = host.run(Preload::Library).well();
+    let ended = host.run(Preload::Library).expect_success();
     assert_one_stop_each(&host, &["jitdump"]);
-    assert!(safety_host::stops(&host)[0].contains("is not ours: another file"), "{}", host.log());
+    assert!(safety_host::stop_messages(&host)[0].contains("is not ours: another file"), "{}", host.log());
     let dumps = jitdump_reader::find(&host.scratch("."));
     assert_eq!(fs::read_to_string(&dumps[0]).expect("text"), "precious\n");
     assert!(ended.perf_map().named("third").next().is_some(), "the perf map has nothing to do with it");
@@ -128,14 +132,14 @@ fn a_jitdump_that_is_exchanged_when_it_is_closed() {
 #[test]
 fn the_next_descriptor_has_the_number_it_would_have() {
     let Some(host) = safety_host::scenario(&["numbers"]) else { return };
-    let _ = host::same_output(&host).well();
+    let _ = host::assert_same_output(&host).expect_success();
 }
 
 /// Forbidden system calls return `EPERM`, as under a container's seccomp profile.
 #[test]
 fn system_calls_that_are_forbidden() {
     let Some(host) = safety_host::scenario(&["filtered"]) else { return };
-    let ended = host::same_output(&host).well();
+    let ended = host::assert_same_output(&host).expect_success();
     for name in ["first", "second"] {
         assert!(ended.perf_map().named(name).next().is_some(), "{name}: {}", host.log());
     }
@@ -146,7 +150,7 @@ fn system_calls_that_are_forbidden() {
 #[test]
 fn a_library_that_is_closed() {
     let Some(host) = safety_host::scenario(&["opens"]) else { return };
-    let ended = host.argument(paths::library()).run(Preload::Nothing).well();
+    let ended = host.argument(paths::library()).run(Preload::Nothing).expect_success();
     assert_eq!(
         String::from_utf8_lossy(&ended.stdout),
         "first: right\nopen: 0\nsecond: right\nclose: 0\nthird: right\n"
@@ -157,13 +161,13 @@ fn a_library_that_is_closed() {
 }
 
 /// Runs three functions in a mount namespace that `script` prepared. Returns `None` after reporting a skip.
-fn run_in_namespace(name: &str, script: &str) -> Option<(Host, Ended)> {
+fn run_in_namespace(name: &str, script: &str) -> Option<(Host, Outcome)> {
     let program = safety_host::program()?;
     let host = Host::new(program, name).variable("JITLISTEN", "all");
     let statistics = host.scratch("statistics");
     let host = ["first", "second", "third"].iter().fold(host, |host, function| host.argument(function));
     let host = host.variable("SAFETY_STATISTICS", statistics).in_mount_namespace(script)?;
-    let ended = host::same_output(&host).well();
+    let ended = host::assert_same_output(&host).expect_success();
     assert_eq!(ended.stdout, b"first: right\nsecond: right\nthird: right\n");
     Some((host, ended))
 }
@@ -203,9 +207,9 @@ fn a_full_disk() {
     let log = disk.path().join("log");
     let host =
         host.variable("JITLISTEN_DIR", disk.path()).variable("JITLISTEN_LOG", format!("debug:{}", log.display()));
-    let ended = host::same_output(&host).well();
+    let ended = host::assert_same_output(&host).expect_success();
     assert!(ended.perf_map().named("second").next().is_some(), "the perf map is elsewhere");
-    assert_eq!((safety_host::counted(&host, "jitdump"), safety_host::counted(&host, "perfmap")), (1, 0));
+    assert_eq!((safety_host::counter(&host, "jitdump"), safety_host::counter(&host, "perfmap")), (1, 0));
     let leftovers: Vec<_> = fs::read_dir(disk.path()).expect("read").flatten().map(|entry| entry.file_name()).collect();
     assert!(leftovers.iter().all(|name| name == "full" || name == "log"), "{leftovers:?} is left behind");
 }
@@ -234,11 +238,15 @@ fn a_quota_that_is_used_up() {
     let Some(host) = host_with_long_names() else { return };
     let Some(disk) = Mount::with_quota(192 << 10) else { return };
     let host = host.variable("JITLISTEN_DIR", disk.limited());
-    let stock = host.run(Preload::Nothing).well();
-    let ended = host.run(Preload::Library).well();
+    let stock = host.run(Preload::Nothing).expect_success();
+    let ended = host.run(Preload::Library).expect_success();
     assert_eq!((&stock.stdout, &stock.stderr), (&ended.stdout, &ended.stderr));
     assert_one_stop_each(&host, &["jitdump", "image"]);
-    assert!(safety_host::stops(&host).iter().all(|line| line.contains("Disk quota exceeded")), "{}", host.log());
+    assert!(
+        safety_host::stop_messages(&host).iter().all(|line| line.contains("Disk quota exceeded")),
+        "{}",
+        host.log()
+    );
     assert_eq!(ended.perf_map().entries.len(), FUNCTION_COUNT);
     let dumps = jitdump_reader::find(&disk.limited());
     let [dump] = &dumps[..] else { panic!("{dumps:?}") };
@@ -252,9 +260,9 @@ fn check_truncated_perf_map(host: Host, disk: Option<Mount>, tmp_dir: impl Fn(&M
     let Some(disk) = disk else { return };
     let script = format!("mount --bind '{}' /tmp", tmp_dir(&disk).display());
     let Some(host) = host.in_mount_namespace(&script) else { return };
-    let ended = host::same_output(&host).well();
+    let ended = host::assert_same_output(&host).expect_success();
     assert_one_stop_each(&host, &["perfmap"]);
-    let stop = &safety_host::stops(&host)[0];
+    let stop = &safety_host::stop_messages(&host)[0];
     assert!(stop.contains("write /tmp/perf-") && stop.contains(reason), "{stop}");
     let map = fs::read(tmp_dir(&disk).join(format!("perf-{}.map", ended.pid))).expect("a perf map");
     let map = PerfMap::parse(&map).expect("every line is whole");
@@ -288,9 +296,13 @@ fn a_quota_that_is_used_up_from_the_start() {
     let Some(host) = host.in_mount_namespace(&format!("mount --bind '{}' /tmp", disk.limited().display())) else {
         return;
     };
-    let _ = host::same_output(&host).well();
+    let _ = host::assert_same_output(&host).expect_success();
     assert_one_stop_each(&host, &["perfmap", "jitdump", "image"]);
-    assert!(safety_host::stops(&host).iter().all(|line| line.contains("Disk quota exceeded")), "{}", host.log());
+    assert!(
+        safety_host::stop_messages(&host).iter().all(|line| line.contains("Disk quota exceeded")),
+        "{}",
+        host.log()
+    );
     // The disk may have a directory on the path to the repository.
     let leftovers = fs::read_dir(disk.limited()).expect("read").flatten().filter(|entry| !entry.path().is_dir());
     assert_eq!(leftovers.count(), 0, "nothing is left behind");
@@ -304,9 +316,9 @@ fn a_directory_that_vanishes() {
     fs::create_dir(&directory).expect("made");
     let host =
         host.variable("JITLISTEN_DIR", &directory).variable("SAFETY_RUNS", format!("rm -rf '{}'", directory.display()));
-    let ended = host.run(Preload::Library).well();
+    let ended = host.run(Preload::Library).expect_success();
     assert!(!directory.exists());
-    let stock = host.run(Preload::Nothing).well();
+    let stock = host.run(Preload::Nothing).expect_success();
     assert_eq!((&ended.stdout, &ended.stderr), (&stock.stdout, &stock.stderr));
     assert_eq!(ended.perf_map().entries.len(), 2);
     assert_one_stop_each(&host, &["jitdump", "image"]);

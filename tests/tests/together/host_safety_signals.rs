@@ -8,7 +8,7 @@ use jitlisten_tests::{host, safety_host};
 
 fn check_scenario(args: &[&str]) -> Option<Host> {
     let host = safety_host::scenario(args)?;
-    let ended = host::same_output(&host).well();
+    let ended = host::assert_same_output(&host).expect_success();
     assert!(ended.perf_map().named("first").next().is_some());
     Some(host)
 }
@@ -17,7 +17,7 @@ fn check_scenario(args: &[&str]) -> Option<Host> {
 #[test]
 fn a_handler_that_exits() {
     let Some(host) = check_scenario(&["interrupted", "exit"]) else { return };
-    assert_eq!(safety_host::counted(&host, "freed"), 1);
+    assert_eq!(safety_host::counter(&host, "freed"), 1);
 }
 
 #[test]
@@ -39,16 +39,17 @@ fn a_thread_that_is_cancelled() {
 #[test]
 fn errno() {
     let Some(host) = safety_host::scenario(&["errno"]) else { return };
-    let _ = host::same_output(&host.variable("JITLISTEN_LOG", "debug:/dev/full")).well();
+    let _ = host::assert_same_output(&host.variable("JITLISTEN_LOG", "debug:/dev/full")).expect_success();
 }
 
 /// The log is a pipe without a reader: each line raises `SIGPIPE`, which ends a process by default.
 #[test]
 fn a_pipe_without_a_reader() {
     let other_user = "mkfifo \"$PIPE\"; exec 9<>\"$PIPE\" 2>\"$PIPE\" 9<&-";
-    let Some(host) = safety_host::scenario_after(other_user, &["first", "second"]) else { return };
+    let Some(host) = safety_host::scenario_after_commands(other_user, &["first", "second"]) else { return };
     let pipe = host.scratch("pipe");
-    let ended = host.variable("PIPE", pipe).variable("JITLISTEN_LOG", "debug:stderr").run(Preload::Library).well();
+    let ended =
+        host.variable("PIPE", pipe).variable("JITLISTEN_LOG", "debug:stderr").run(Preload::Library).expect_success();
     assert_eq!(ended.stdout, b"first: right\nsecond: right\n");
     assert_eq!(ended.perf_map().entries.len(), 2);
 }

@@ -28,7 +28,7 @@ fn a_minute_of_everything_at_once() {
     }
     let host =
         Host::new(program, "safety-threads").argument(DURATION_SECONDS).variable("JITLISTEN", "perfmap,jitdump,unwind");
-    let ended = host.run(Preload::Library).well();
+    let ended = host.run(Preload::Library).expect_success();
     let text = String::from_utf8_lossy(&ended.stdout).into_owned();
     let [compiled, freed, walks, frames] = numbers(&text, "compiled")[..] else { panic!("{text}") };
     assert!(compiled >= 500 && walks >= 100 && frames > walks, "too little for a minute: {text}");

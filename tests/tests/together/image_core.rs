@@ -54,7 +54,9 @@ fn output(command: &mut Command) -> String {
 #[test]
 fn debuggers_find_code_and_names_of_a_dead_process() {
     let Some(python) = integration::python(NUMBA) else { return };
-    let (Some(()), Some(elfutils)) = (gdb::is_here(), tool::require("eu-stack", Absence::FailsInCi)) else { return };
+    let (Some(()), Some(elfutils)) = (gdb::is_available(), tool::require("eu-stack", Absence::FailsInCi)) else {
+        return;
+    };
     let Some((host, core)) = dump_core(&python) else { return };
     let gdb = || {
         let mut command = Command::new("gdb");
@@ -71,7 +73,7 @@ fn debuggers_find_code_and_names_of_a_dead_process() {
         |text: &str| text.split_once("code\n").map(|(_, bytes)| bytes.trim().to_owned()).unwrap_or_default();
     let has_chain = |text: &str| {
         let mut lines = text.lines();
-        scenario::CHAIN.iter().all(|name| lines.any(|line| scenario::names(line, name)))
+        scenario::CHAIN.iter().all(|name| lines.any(|line| scenario::names_function(line, name)))
     };
     let (gdb_output, eu_stack_output, pystack_output) = (gdb(), eu_stack(), pystack());
     assert!(has_chain(&gdb_output), "gdb: {gdb_output}");

@@ -17,7 +17,7 @@ fn host(mode: &str) -> Option<Host> {
 /// Asserts that every function returns the right value, that `expected` accepts the number of functions in images, and
 /// that `reason` is in the only line of the log, if there is a reason. Returns the number of functions in images.
 fn check_images(host: &Host, expected: impl Fn(usize) -> bool, reason: Option<&str>) -> usize {
-    let ended = host.run(Preload::Library).well();
+    let ended = host.run(Preload::Library).expect_success();
     let stdout = String::from_utf8(ended.stdout).expect("text");
     let value = |name: &str| {
         let line = stdout.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(": "));

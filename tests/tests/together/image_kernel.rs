@@ -75,8 +75,8 @@ fn count_events(host: &Host, event: &str, mut running: jitlisten_tests::host::Ru
         assert!(std::time::Instant::now() < deadline, "perf stat does not reply");
         std::thread::sleep(std::time::Duration::from_millis(20));
     }
-    running.nod();
-    let _ = running.end().well();
+    running.send_newline();
+    let _ = running.wait().expect_success();
     // perf stat ends when the process ends.
     let mut output = String::new();
     let _ = std::io::Read::read_to_string(stat.0.stderr.as_mut().expect("piped"), &mut output);
@@ -86,7 +86,7 @@ fn count_events(host: &Host, event: &str, mut running: jitlisten_tests::host::Ru
 #[test]
 fn a_uprobe_counts_every_call() {
     let (Some(()), Some(()), Some(host)) =
-        (perf::is_here(), require_uprobes(), integration::numba(NUMBA, "counted_calls.py"))
+        (perf::is_available(), require_uprobes(), integration::numba(NUMBA, "counted_calls.py"))
     else {
         return;
     };
@@ -138,7 +138,8 @@ fn bpftrace_shows_names() {
         return tool::skip("bpftrace", &reason, Absence::IsAllowed);
     }
     let is_whole = |stack: &[&str]| {
-        let has_name = |index: usize, name: &str| stack.get(index).is_some_and(|frame| scenario::names(frame, name));
+        let has_name =
+            |index: usize, name: &str| stack.get(index).is_some_and(|frame| scenario::names_function(frame, name));
         has_name(0, "gamma")
             && has_name(1, "beta")
             && has_name(2, "alpha")

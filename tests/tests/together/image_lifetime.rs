@@ -17,7 +17,7 @@ fn run_changing(preload: Preload) -> Option<String> {
         return None;
     }
     let host = with_images(integration::numba("numba-0.68.1", "changing.py")?.argument("libLLVM-14.so.1"));
-    Some(String::from_utf8(host.run(preload).well().stdout).expect("text"))
+    Some(String::from_utf8(host.run(preload).expect_success().stdout).expect("text"))
 }
 
 /// Pages that LLVM changes keep their bytes and lose their name, and cost nothing after they are freed.
@@ -42,7 +42,7 @@ more mappings: 0
 #[test]
 fn a_child_shares_its_parents_images_and_makes_its_own() {
     let Some(host) = integration::numba("numba-0.68.1", "forked.py").map(with_images) else { return };
-    let ended = host.run(Preload::Library).well();
+    let ended = host.run(Preload::Library).expect_success();
     // The child continues after its parent has exited.
     let deadline = Instant::now() + Duration::from_secs(60);
     let stdout = loop {
@@ -70,7 +70,7 @@ fn a_child_shares_its_parents_images_and_makes_its_own() {
         [("parent common", "common"), ("parent of_parent", "of_parent"), ("child of_child", "of_child")]
     {
         assert!(
-            image::names(image_path(process_and_function).as_ref()).contains(function),
+            image::function_names(image_path(process_and_function).as_ref()).contains(function),
             "{function} is in {}",
             image_path(process_and_function)
         );
@@ -91,8 +91,8 @@ fn a_directory_that_is_removed_is_made_again() {
     let old_images = image::files(&host);
     let directory = old_images.first().and_then(|image| image.parent()).expect("there are images").to_owned();
     fs::remove_dir_all(&directory).expect("removed");
-    running.nod();
-    let ended = running.end().well();
+    running.send_newline();
+    let ended = running.wait().expect_success();
     assert_eq!(String::from_utf8_lossy(&ended.stdout).lines().count(), 2);
     let new_images = image::files(&host);
     assert!(!new_images.is_empty() && new_images.iter().all(|image| image.starts_with(&directory)), "{new_images:?}");
@@ -101,8 +101,8 @@ fn a_directory_that_is_removed_is_made_again() {
 /// Number of mappings that `hosts/many.py` prints, and number of images.
 fn count_mappings(count: u32, preload: Preload) -> Option<(u64, usize)> {
     let host = with_images(integration::numba("numba-0.68.1", "many.py")?.argument(count.to_string()));
-    let host = host.patience(600);
-    let stdout = String::from_utf8(host.run(preload).well().stdout).expect("text");
+    let host = host.timeout_seconds(600);
+    let stdout = String::from_utf8(host.run(preload).expect_success().stdout).expect("text");
     assert!(stdout.contains(&format!("right: {count}\n")), "{stdout}");
     assert!(!host.log().contains("stops"), "{}", host.log());
     let image_count = image::files(&host).len();

@@ -8,9 +8,9 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use jitlisten_tests::host::{Host, Preload};
-use jitlisten_tests::image::{self, Function, complete, with_images};
+use jitlisten_tests::image::{self, Function, count_complete, with_images};
 use jitlisten_tests::integration::{self, Integration};
-use jitlisten_tests::perf_lines::{self, Shares};
+use jitlisten_tests::perf_lines::{self, LinePercentages};
 use jitlisten_tests::tool::{self, Absence};
 use jitlisten_tests::{paths, perf, perf_map};
 
@@ -18,7 +18,7 @@ const NUMBA: &str = "numba-0.68.1";
 
 #[test]
 fn perf_attached_to_a_running_process_names_whole_chains() {
-    let (Some(()), Some(host)) = (perf::is_here(), Integration::Numba(NUMBA).chain(300, &[])) else { return };
+    let (Some(()), Some(host)) = (perf::is_available(), Integration::Numba(NUMBA).chain(300, &[])) else { return };
     let host = with_images(host);
     let mut running = host.start(Preload::Library);
     running.wait_for_line("running");
@@ -32,7 +32,7 @@ fn perf_attached_to_a_running_process_names_whole_chains() {
     }
     assert_eq!(perf_map::take(running.pid()), None, "no perf map was asked for");
     // Depending on the C compiler, Numba's dispatcher is one function or two.
-    let (jit, complete) = complete(&samples, &["Dispatcher_call", "call_cfunc"]);
+    let (jit, complete) = count_complete(&samples, &["Dispatcher_call", "call_cfunc"]);
     assert!(jit >= 150, "only {jit} samples in images\n{}", host.log());
     assert!(complete * 100 >= jit * 95, "{complete} of {jit} stacks are complete");
 }
@@ -44,7 +44,7 @@ fn find_line(part: &str) -> u32 {
 
 /// Asserts that the first loop, which has three times the iterations, has three quarters of the samples.
 #[track_caller]
-fn assert_three_to_one(shares: &Shares) {
+fn assert_three_to_one(shares: &LinePercentages) {
     let share = |part: &str| shares.get(&find_line(part)).copied().unwrap_or(0.0);
     let first = share("range(3 * n)") + share("# three of four");
     let second = share("range(n)") + share("# one of four");
@@ -56,7 +56,7 @@ fn assert_three_to_one(shares: &Shares) {
 
 #[test]
 fn perf_annotate_and_report_find_the_hot_line() {
-    let (Some(()), Some(host)) = (perf::is_here(), integration::numba(NUMBA, "two_loops.py")) else { return };
+    let (Some(()), Some(host)) = (perf::is_available(), integration::numba(NUMBA, "two_loops.py")) else { return };
     let host = with_images(host.argument("3")).variable("NUMBA_DEBUGINFO", "1");
     let recording = perf::record(&host, Preload::Library);
     assert_eq!(recording.map, None, "no perf map was asked for");
@@ -66,14 +66,14 @@ fn perf_annotate_and_report_find_the_hot_line() {
         let perf_run = tool::run(command.arg(args[0]).arg("-i").arg(host.scratch("perf.data")).args(&args[1..]));
         String::from_utf8_lossy(&perf_run.stdout).into_owned()
     };
-    assert_three_to_one(&perf_lines::annotate(
+    assert_three_to_one(&perf_lines::parse_annotate(
         &run_perf(&["annotate", "-l", "--stdio", "-s", &kernel.name]),
         "two_loops.py",
     ));
     // Without `--dsos`, perf runs addr2line for every sampled address in libllvmlite, which takes half a second each.
     let dso = file.file_name().and_then(|name| name.to_str()).expect("text");
     let report_args = ["report", "--stdio", "--no-children", "-g", "none", "--sort", "sym,srcline", "--dsos", dso];
-    assert_three_to_one(&perf_lines::report(&run_perf(&report_args), "two_loops.py"));
+    assert_three_to_one(&perf_lines::parse_report(&run_perf(&report_args), "two_loops.py"));
 }
 
 /// Installed symbolizers, with the arguments that make them read addresses from the command line.
@@ -115,7 +115,7 @@ fn symbolize(program: &Path, args: &[&str], file: &Path, function: &Function) ->
 fn symbolizers_find_python_lines() {
     let Some(host) = integration::numba(NUMBA, "two_loops.py") else { return };
     let host = with_images(host.argument("0")).variable("NUMBA_DEBUGINFO", "1");
-    let _ = host.run(Preload::Library).well();
+    let _ = host.run(Preload::Library).expect_success();
     let (file, kernel) = image::function(&host, "kernel");
     for (program, args) in symbolizers() {
         let blocks = symbolize(&program, args, &file, &kernel);
@@ -137,7 +137,7 @@ fn symbolizers_find_python_lines() {
 fn symbolizers_find_inlined_calls() {
     let Some(host) = integration::lli(14, &["--jit-kind=mcjit"], "inlined.c") else { return };
     let host: Host = with_images(host.argument("0"));
-    let _ = host.run(Preload::Library).well();
+    let _ = host.run(Preload::Library).expect_success();
     let (file, outer) = image::function(&host, "outer");
     for (program, args) in symbolizers() {
         let blocks = symbolize(&program, args, &file, &outer);

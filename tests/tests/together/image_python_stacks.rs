@@ -72,10 +72,10 @@ fn py_spy_records_every_stack_whole() {
             let leaf = frames.last().copied().unwrap_or_default();
             // Samples without compiled code depend only on py-spy and on a Python without symbols.
             let is_compiled =
-                ["inner", "outer"].iter().any(|name| frames.iter().any(|frame| scenario::names(frame, name)));
+                ["inner", "outer"].iter().any(|name| frames.iter().any(|frame| scenario::names_function(frame, name)));
             let is_nameless = leaf.contains("(?)") || (is_compiled && stack.contains("(?)"));
             assert!(has_in_order(&frames, &["<module>"]) && !is_nameless, "cut or without a name: {stack}");
-            if scenario::names(leaf, "inner") {
+            if scenario::names_function(leaf, "inner") {
                 assert!(has_in_order(&frames, &DIRECT_PATH), "not whole: {stack}");
                 inner += count;
                 with_line += if leaf.contains("callback.py:") { *count } else { 0 };
@@ -126,7 +126,7 @@ fn py_spy_dumps_names_and_lines() {
     let Some(stack) = inspect_running(Preload::Library, "1", dump) else { return };
     let stack = stack.expect("one dump in twenty shows Python -> Numba -> Python -> Numba");
     let has_line =
-        |name: &str| stack.iter().any(|frame| scenario::names(frame, name) && frame.contains("(callback.py:"));
+        |name: &str| stack.iter().any(|frame| scenario::names_function(frame, name) && frame.contains("(callback.py:"));
     assert!(has_line("outer") && has_line("inner"), "{stack:#?}");
 }
 

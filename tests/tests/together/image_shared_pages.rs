@@ -34,7 +34,7 @@ fn images(variants: &[&str], preload: Preload) -> Option<Vec<u64>> {
     let run = |variant: &&str| {
         let host = Host::new(&program, "shared-pages").argument(FUNCTION_COUNT.to_string());
         let host = with_images(variant.split(' ').fold(host, |host, arg| host.argument(arg)));
-        let stdout = String::from_utf8(host.run(preload).well().stdout).expect("text");
+        let stdout = String::from_utf8(host.run(preload).expect_success().stdout).expect("text");
         let counts = stdout.strip_prefix("wrong 0 lost 0 images ").unwrap_or_else(|| panic!("{variant}: {stdout}"));
         counts.split(' ').next().and_then(|count| count.parse().ok()).expect("a number")
     };
@@ -103,7 +103,7 @@ fn a_memory_manager_that_shares_pages_between_engines() {
     let program = build_dir.join("shared_arena");
     tool::compile(&compiler, &[&flags[..], &link_flags].concat(), &source, &program);
     let host = with_images(Host::new(program, "shared-arena").argument("400"));
-    let ended = host.run(Preload::Library).well();
+    let ended = host.run(Preload::Library).expect_success();
     assert_eq!(String::from_utf8_lossy(&ended.stdout), "wrong 0\n", "{}", host.log());
     assert!(!image::files(&host).is_empty(), "no image was tried: this proves nothing\n{}", host.log());
 }

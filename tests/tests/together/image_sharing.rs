@@ -5,7 +5,7 @@ use std::path::Path;
 use std::process::Command;
 
 use jitlisten_tests::host::{Host, Preload};
-use jitlisten_tests::image::{self, faults, names, with_images};
+use jitlisten_tests::image::{self, find_faults, function_names, with_images};
 use jitlisten_tests::tool::{self, Absence};
 use jitlisten_tests::{integration, paths};
 
@@ -16,7 +16,7 @@ fn files(venv: &str, args: [&str; 2]) -> Option<BTreeMap<String, String>> {
     let host = integration::numba(venv, "modules.py")?.argument(MODULE_COUNT.to_string());
     let host = args.iter().fold(host, |host, arg| host.argument(arg));
     let host = with_images(host);
-    let ended = host.run(Preload::Library).well();
+    let ended = host.run(Preload::Library).expect_success();
     let stdout = String::from_utf8(ended.stdout).expect("text");
     let mut lines = stdout.lines();
     assert_eq!(lines.next(), Some("right: 8"));
@@ -25,12 +25,12 @@ fn files(venv: &str, args: [&str; 2]) -> Option<BTreeMap<String, String>> {
     assert_eq!(file_by_function.len(), MODULE_COUNT);
     for (name, file) in &file_by_function {
         assert!(file.contains("/image-") && file.ends_with(".so"), "{args:?}: {name} is in {file}\n{}", host.log());
-        let symbols = names(file.as_ref());
+        let symbols = function_names(file.as_ref());
         for expected in [name.clone(), name.replace('f', "g")] {
             assert!(symbols.contains(&expected), "{args:?}: no {expected} in {file}: {symbols:?}");
         }
     }
-    assert_eq!(faults(&image::files(&host)[0]), [""; 0]);
+    assert_eq!(find_faults(&image::files(&host)[0]), [""; 0]);
     Some(file_by_function)
 }
 
@@ -72,9 +72,10 @@ fn numba_with_llvmlites_memory_manager() {
     for venv in ["numba-0.68.1", "numba-0.60.0"] {
         let Some(host) = integration::numba(venv, "callback.py") else { continue };
         let host = with_images(host.argument("0")).variable("NUMBA_USE_LLVMLITE_MEMORY_MANAGER", "1");
-        let ended = host.run(Preload::Library).well();
+        let ended = host.run(Preload::Library).expect_success();
         assert!(String::from_utf8_lossy(&ended.stdout).starts_with("17.0\n"));
-        let image_names: BTreeSet<String> = image::files(&host).iter().flat_map(|image| names(image)).collect();
+        let image_names: BTreeSet<String> =
+            image::files(&host).iter().flat_map(|image| function_names(image)).collect();
         for name in ["inner(int64)", "outer(int64)"] {
             assert!(
                 image_names.iter().any(|function| function.contains(name)),
@@ -122,9 +123,9 @@ fn symbolize_bytes(image: &Path, function: &str) -> Vec<String> {
 fn two_modules_have_their_lines_and_inlined_calls_in_one_image() {
     for (version, kind, shared) in [(14, "mcjit", true), (22, "mcjit", true), (14, "orc", false)] {
         let Some(host) = lli(version, kind) else { continue };
-        let _ = host.run(Preload::Library).well();
+        let _ = host.run(Preload::Library).expect_success();
         let images = image::files(&host);
-        let find_image = |name| images.iter().find(|image| names(image).contains(name)).expect(name);
+        let find_image = |name| images.iter().find(|image| function_names(image).contains(name)).expect(name);
         assert_eq!(find_image("one") == find_image("two"), shared, "lli-{version} {kind}: {images:?}");
         for (function, callee, file) in [("one", "deep", "inlined_one.c:"), ("two", "deeper", "inlined_two.c:")] {
             let lines = symbolize_bytes(find_image(function), function);
@@ -133,7 +134,7 @@ fn two_modules_have_their_lines_and_inlined_calls_in_one_image() {
             };
             assert!(lines.windows(4).any(is_inlined), "lli-{version} {kind}: {lines:?}");
         }
-        assert_eq!(images.iter().flat_map(|image| faults(image)).collect::<Vec<_>>(), [""; 0]);
+        assert_eq!(images.iter().flat_map(|image| find_faults(image)).collect::<Vec<_>>(), [""; 0]);
         assert!(!host.log().contains("image"), "{}", host.log());
     }
 }

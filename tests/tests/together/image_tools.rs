@@ -17,7 +17,7 @@ fn callgrind_counts_by_source_line() {
     let profile = host.scratch("callgrind.out");
     let mut command = Command::new(valgrind);
     command.args(["-q", "--tool=callgrind"]).arg(format!("--callgrind-out-file={}", profile.display()));
-    let callgrind_run = tool::run(command.args(host.words()).envs(host.variables(Preload::Library)));
+    let callgrind_run = tool::run(command.args(host.command_line()).envs(host.variables(Preload::Library)));
     assert!(callgrind_run.status.success(), "{}", String::from_utf8_lossy(&callgrind_run.stderr));
     let text = fs::read_to_string(profile).expect("callgrind wrote it");
     // callgrind writes each name once, as `fn=(12) gamma`, and later only its number.
@@ -34,6 +34,6 @@ fn callgrind_counts_by_source_line() {
 #[test]
 fn images_come_and_go_under_running_threads() {
     let Some(host) = integration::numba("numba-0.68.1", "late_images.py") else { return };
-    let ended = host.argument(paths::library()).variable("JITLISTEN", "perfmap").run(Preload::Library).well();
+    let ended = host.argument(paths::library()).variable("JITLISTEN", "perfmap").run(Preload::Library).expect_success();
     assert_eq!(String::from_utf8_lossy(&ended.stdout), "wrong: 0\nimages: 60\n");
 }

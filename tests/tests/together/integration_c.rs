@@ -32,23 +32,23 @@ fn raw_jit(seconds: &str, sinks: &str, build_dir: &Scratch) -> Option<Host> {
 #[test]
 fn perf_reads_the_map() {
     let build_dir = Scratch::new("raw-jit-bin");
-    let (Some(()), Some(host)) = (perf::is_here(), raw_jit("2", "perfmap", &build_dir)) else { return };
+    let (Some(()), Some(host)) = (perf::is_available(), raw_jit("2", "perfmap", &build_dir)) else { return };
     let recording = perf::record(&host, Preload::Nothing);
-    scenario::every_sample_is_named(&recording.samples, &recording.perf_map(), "gamma");
-    Verdict::of(&recording.samples, "raw_jit").is_complete();
-    support_table::seen(INTEGRATION, "perf map");
+    scenario::assert_samples_named(&recording.samples, &recording.perf_map(), "gamma");
+    Verdict::from_samples(&recording.samples, "raw_jit").assert_complete();
+    support_table::record_cell(INTEGRATION, "perf map");
 }
 
 #[test]
 fn perf_injects_the_jitdump_with_its_lines() {
     let build_dir = Scratch::new("raw-jit-bin");
-    let (Some(()), Some(host)) = (perf::is_here(), raw_jit("2", "jitdump", &build_dir)) else { return };
+    let (Some(()), Some(host)) = (perf::is_available(), raw_jit("2", "jitdump", &build_dir)) else { return };
     let injected = perf_inject::record_with(host, Preload::Nothing, 499, "fp");
-    let (gamma, total) = (injected.leaves_in("gamma"), injected.samples.len());
+    let (gamma, total) = (injected.count_leaves_in("gamma"), injected.samples.len());
     assert!(
         gamma >= 100 && gamma * 10 >= total * 8,
         "{gamma} of {total} samples are in gamma: {:?}",
-        injected.leaves()
+        injected.count_leaves()
     );
     let complete = injected.samples.iter().filter(|sample| {
         let symbols: Vec<&str> = sample.frames.iter().filter_map(|frame| frame.symbol.as_deref()).collect();
@@ -58,13 +58,13 @@ fn perf_injects_the_jitdump_with_its_lines() {
     assert!(complete * 100 >= gamma * 95, "{complete} of {gamma} stacks are complete");
     let lines = injected.dump().named("gamma").next().expect("gamma is in the dump").line_numbers();
     assert_eq!(lines, [21, 22, 23].into());
-    support_table::seen(INTEGRATION, "jitdump");
+    support_table::record_cell(INTEGRATION, "jitdump");
 }
 
 #[test]
 fn perf_takes_the_image_for_a_library() {
     let build_dir = Scratch::new("raw-jit-bin");
-    let (Some(()), Some(host)) = (perf::is_here(), raw_jit("2", "image", &build_dir)) else { return };
+    let (Some(()), Some(host)) = (perf::is_available(), raw_jit("2", "image", &build_dir)) else { return };
     let recording = perf::record(&host, Preload::Nothing);
     assert_eq!(recording.map, None, "no perf map was asked for");
     let jit_samples = recording
@@ -78,13 +78,13 @@ fn perf_takes_the_image_for_a_library() {
         complete += usize::from(symbols.starts_with(&["gamma", "beta", "alpha", "call_alpha"]));
     }
     assert!(total >= 150 && complete * 100 >= total * 95, "{complete} of {total} stacks are complete\n{}", host.log());
-    support_table::seen(INTEGRATION, "image");
+    support_table::record_cell(INTEGRATION, "image");
 }
 
 #[test]
 fn gdb_knows_the_frames() {
     let build_dir = Scratch::new("raw-jit-bin");
-    let (Some(()), Some(host)) = (gdb::is_here(), raw_jit("60", "gdb", &build_dir)) else { return };
+    let (Some(()), Some(host)) = (gdb::is_available(), raw_jit("60", "gdb", &build_dir)) else { return };
     let mut running = host.start(Preload::Nothing);
     running.wait_for_line("running");
     // The innermost function reads the clock now and then.
@@ -94,7 +94,7 @@ fn gdb_knows_the_frames() {
     checked.unwrap_or_else(|error| panic!("{error}\n{}", session.output));
     let [leaf, .., last] = &session.backtrace.frames[..] else { panic!("{}", session.output) };
     assert!(leaf.contains("chain.raw:22") && last.starts_with("main"), "{:?}", session.backtrace.frames);
-    support_table::seen(INTEGRATION, "gdb");
+    support_table::record_cell(INTEGRATION, "gdb");
 }
 
 #[test]
@@ -105,12 +105,12 @@ fn unwinders_inside_walk_it() {
         // libunwind follows frame pointers if it has no tables, and this code has frame pointers.
         if unwinder == "libgcc" {
             let stock = raw_jit("1", "perfmap", &build_dir).expect("compiled just before");
-            let Some(stock_walk) = walk::from_inside(stock, unwinder, Preload::Nothing) else { return };
+            let Some(stock_walk) = walk::walk_inside(stock, unwinder, Preload::Nothing) else { return };
             assert!(stock_walk.samples > 0 && stock_walk.complete == 0, "{unwinder} walks without us: {stock_walk:?}");
         }
-        let Some(walked) = walk::from_inside(host, unwinder, Preload::Nothing) else { return };
-        walked.is_complete();
-        support_table::seen(INTEGRATION, unwinder);
+        let Some(walked) = walk::walk_inside(host, unwinder, Preload::Nothing) else { return };
+        walked.assert_complete();
+        support_table::record_cell(INTEGRATION, unwinder);
     }
 }
 
@@ -119,7 +119,7 @@ fn unwinders_inside_walk_it() {
 fn linked_and_preloaded_is_one_session() {
     let build_dir = Scratch::new("raw-jit-bin");
     let Some(host) = raw_jit("0", "perfmap", &build_dir) else { return };
-    let ended = host.run(Preload::Library).well();
+    let ended = host.run(Preload::Library).expect_success();
     let map = PerfMap::parse(ended.map.as_deref().expect("there is a map")).expect("it obeys the rules");
     assert_eq!(map.named("gamma").count(), 1);
 }

@@ -19,7 +19,7 @@ const SPLIT_MODULE: &str = "cpp/split.ll";
 
 /// Marks a pair as tested in the support table. Each engine belongs to one of two integrations.
 fn mark_seen(engine: &str, consumer: &str) {
-    support_table::seen(if engine == "orc-jitlink" { "C++ plugin" } else { "C++ listener" }, consumer);
+    support_table::record_cell(if engine == "orc-jitlink" { "C++ plugin" } else { "C++ listener" }, consumer);
 }
 
 fn chain(llvm: u32, engine: &str, seconds: u32) -> Option<Host> {
@@ -28,20 +28,20 @@ fn chain(llvm: u32, engine: &str, seconds: u32) -> Option<Host> {
 
 /// Every sample has a name, 95 of 100 stacks are complete, and the perf map obeys every rule.
 fn perf_map(llvm: u32, engine: &str) {
-    let (Some(()), Some(host)) = (perf::is_here(), chain(llvm, engine, 1)) else { return };
+    let (Some(()), Some(host)) = (perf::is_available(), chain(llvm, engine, 1)) else { return };
     let recording = perf::record(&host, Preload::Nothing);
     let map = recording.perf_map();
     for function in CHAIN {
         assert!(map.named(function).next().is_some(), "the perf map does not name {function}:\n{}", map.names());
     }
-    scenario::every_sample_is_named(&recording.samples, &map, "gamma");
-    Verdict::of(&recording.samples, &format!("host-{llvm}")).is_complete();
+    scenario::assert_samples_named(&recording.samples, &map, "gamma");
+    Verdict::from_samples(&recording.samples, &format!("host-{llvm}")).assert_complete();
     mark_seen(engine, "perf map");
 }
 
 /// `perf inject` provides the names; the host writes no perf map.
 fn jitdump(llvm: u32, engine: &str) {
-    let (Some(()), Some(host)) = (perf::is_here(), chain(llvm, engine, 1)) else { return };
+    let (Some(()), Some(host)) = (perf::is_available(), chain(llvm, engine, 1)) else { return };
     let host = host.variable("JITLISTEN", "jitdump");
     let injected = perf_inject::record_with(host, Preload::Nothing, 997, "fp");
     assert_whole_stacks(&injected.samples, |object| object.contains("jitted-"));
@@ -50,7 +50,7 @@ fn jitdump(llvm: u32, engine: &str) {
 
 /// An ELF file, which is mapped over the code, provides the names.
 fn image(llvm: u32, engine: &str) {
-    let (Some(()), Some(host)) = (perf::is_here(), chain(llvm, engine, 1)) else { return };
+    let (Some(()), Some(host)) = (perf::is_available(), chain(llvm, engine, 1)) else { return };
     let host = host.variable("JITLISTEN", "image");
     let recording = perf::record(&host, Preload::Nothing);
     assert_eq!(recording.map, None, "no perf map was asked for");
@@ -63,7 +63,8 @@ fn image(llvm: u32, engine: &str) {
 fn assert_whole_stacks(samples: &[Sample], is_jit_object: impl Fn(&str) -> bool) {
     let is_whole = |sample: &&&Sample| {
         let caller = sample.frames.get(CHAIN.len()).and_then(|frame| frame.symbol.as_deref());
-        scenario::begins_with_chain(&sample.frames) && caller.is_some_and(|symbol| scenario::names(symbol, CALLER))
+        scenario::begins_with_chain(&sample.frames)
+            && caller.is_some_and(|symbol| scenario::names_function(symbol, CALLER))
     };
     let jit_samples =
         samples.iter().filter(|sample| sample.frames.first().is_some_and(|leaf| is_jit_object(&leaf.object)));
@@ -76,7 +77,7 @@ fn assert_whole_stacks(samples: &[Sample], is_jit_object: impl Fn(&str) -> bool)
 /// gdb reads LLVM's own registration. Before LLVM 19, LLVM's JITLink plugin omits objects without debug information, so
 /// gdb reads our list instead.
 fn gdb(llvm: u32, engine: &str) {
-    let (Some(()), Some(host)) = (gdb::is_here(), chain(llvm, engine, 60)) else { return };
+    let (Some(()), Some(host)) = (gdb::is_available(), chain(llvm, engine, 60)) else { return };
     let sinks = if engine == "orc-jitlink" && llvm < 19 { "gdb" } else { "perfmap,unwind" };
     let host = host.variable("JITLISTEN", sinks);
     let mut running = host.start(Preload::Nothing);
@@ -102,7 +103,7 @@ fn libgcc(llvm: u32, engine: &str) {
 fn assert_whole_walks(llvm: u32, engine: &str, unwinder: &str) {
     for source in [BARE_MODULE, SPLIT_MODULE] {
         let Some(host) = embedder::host(llvm, engine, source, 1) else { return };
-        let ended = host.argument("tables").argument(unwinder).run(Preload::Nothing).well();
+        let ended = host.argument("tables").argument(unwinder).run(Preload::Nothing).expect_success();
         let counts = WalkCounts::read(&ended.stderr);
         assert!(counts.walks >= 20, "{source}: only {} walks", counts.walks);
         assert_eq!((counts.complete, counts.frames), (counts.walks, 3), "{source}: {}", ended.stderr);
@@ -113,7 +114,7 @@ fn assert_whole_walks(llvm: u32, engine: &str, unwinder: &str) {
 /// Engines in four threads report twelve objects each, and nothing else: each is loaded, finalized and freed once.
 fn every_object_is_freed(llvm: u32, engine: &str) {
     let Some(host) = embedder::host(llvm, engine, SPLIT_MODULE, 0) else { return };
-    let ended = host.argument("threads").run(Preload::Nothing).well();
+    let ended = host.argument("threads").run(Preload::Nothing).expect_success();
     assert_eq!(ended.stderr, "48 loaded, 48 finalized, 48 freed, 0 refused\n");
 }
 
@@ -169,7 +170,7 @@ fn walks_end_in_code_that_is_left_as_it_is() {
     for (engine, unwinder) in [("mcjit", "libgcc"), ("orc-rtdyld", "libunwind"), ("orc-jitlink", "libgcc")] {
         let Some(host) = chain(14, engine, 1) else { return };
         let host = host.variable("JITLISTEN", "perfmap").argument("as-is").argument(unwinder);
-        let counts = WalkCounts::read(&host.run(Preload::Nothing).well().stderr);
+        let counts = WalkCounts::read(&host.run(Preload::Nothing).expect_success().stderr);
         assert!(counts.walks >= 20 && counts.frames < 3, "{engine}: {} whole: the rows prove nothing", counts.complete);
     }
 }
@@ -178,6 +179,6 @@ fn walks_end_in_code_that_is_left_as_it_is() {
 fn another_compiler_agrees() {
     // One LLVM release for each C++ dialect.
     for llvm in [15, 22] {
-        let Some(()) = embedder::other_compiler_agrees(llvm) else { continue };
+        let Some(()) = embedder::check_with_other_compiler(llvm) else { continue };
     }
 }

@@ -24,29 +24,30 @@ const NUMBA: Linked =
 
 #[test]
 fn perf_map() {
-    NUMBA.perf_map();
+    NUMBA.check_perf_map();
 }
 
 #[test]
 fn jitdump() {
-    NUMBA.jitdump();
+    NUMBA.check_jitdump();
 }
 
 #[test]
 fn image() {
-    NUMBA.image();
+    NUMBA.check_image();
 }
 
 #[test]
 fn gdb() {
-    NUMBA.gdb();
+    NUMBA.check_gdb();
 }
 
 /// Samples and complete walks of each unwinder.
 fn walk_counts(configure: impl Fn(Host) -> Host) -> Option<Vec<(String, u32, u32)>> {
     let program = patched_host("walked.py")?;
-    let walker = walk::walker(&program)?;
-    let ended = configure(program.argument(walker).argument("1").argument("early")).run(Preload::Nothing).well();
+    let walker = walk::compile_walker(&program)?;
+    let ended =
+        configure(program.argument(walker).argument("1").argument("early")).run(Preload::Nothing).expect_success();
     let lines: Vec<&str> = ended.stderr.lines().collect();
     let parse_counts = |lines: &[&str]| {
         let mut fields = lines.first()?.split_ascii_whitespace();
@@ -62,7 +63,7 @@ fn both_unwinders_walk_to_the_start() {
     let Some(walk_counts) = walk_counts(|host| host.variable("NUMBA_ENABLE_PROFILING", "1")) else { return };
     for (unwinder, samples, complete) in walk_counts {
         assert!(samples >= 20 && samples == complete, "{unwinder}: {complete} of {samples}");
-        support_table::seen(NUMBA.name, &unwinder);
+        support_table::record_cell(NUMBA.name, &unwinder);
     }
 }
 
@@ -70,7 +71,7 @@ fn both_unwinders_walk_to_the_start() {
 #[test]
 fn unasked_it_does_nothing() {
     let Some(host) = chain(1, &[]) else { return };
-    let ended = host.variable("NUMBA_ENABLE_PROFILING", "0").run(Preload::Nothing).well();
+    let ended = host.variable("NUMBA_ENABLE_PROFILING", "0").run(Preload::Nothing).expect_success();
     assert_eq!(ended.map, None, "other_user has asked for a perf map");
     let Some(walk_counts) = walk_counts(|host| host) else { return };
     for (unwinder, samples, complete) in walk_counts {
@@ -81,7 +82,7 @@ fn unasked_it_does_nothing() {
 #[test]
 fn switched_off_it_does_nothing() {
     let Some(host) = chain(0, &[]) else { return };
-    let ended = host.variable("JITLISTEN", "off").run(Preload::Nothing).well();
+    let ended = host.variable("JITLISTEN", "off").run(Preload::Nothing).expect_success();
     assert_eq!(ended.map, None);
 }
 
@@ -94,7 +95,8 @@ fn linked_and_preloaded_nothing_is_doubled() {
         names
     };
     let (Some(linked), Some(combined)) = (chain(0, &[]), chain(0, &[])) else { return };
-    let (linked, combined) = (linked.run(Preload::Nothing).well(), combined.run(Preload::Library).well());
+    let (linked, combined) =
+        (linked.run(Preload::Nothing).expect_success(), combined.run(Preload::Library).expect_success());
     assert_eq!(linked.stdout, combined.stdout);
     // Two entries over one byte would break a rule of the perf map reader.
     let (linked, combined) = (linked.perf_map(), combined.perf_map());
@@ -112,7 +114,7 @@ fn linked_and_preloaded_nothing_is_doubled() {
 fn linked_and_preloaded_the_jitdump_has_every_function_once() {
     let Some(host) = chain(0, &[]) else { return };
     let host = host.variable("JITLISTEN", "jitdump");
-    let _ = host.run(Preload::Library).well();
+    let _ = host.run(Preload::Library).expect_success();
     let dumps = jitdump_reader::find(&host.scratch("."));
     assert_eq!(dumps.len(), 1, "{}", host.log());
     let dump = jitdump_reader::read(&dumps[0]);
@@ -131,10 +133,10 @@ fn orc(linker: &str, seconds: &str) -> Option<Host> {
 #[test]
 fn orc_is_discovered_with_rtdyld_and_with_jitlink() {
     for linker in ["rtdyld", "jitlink"] {
-        let (Some(()), Some(host)) = (perf::is_here(), orc(linker, "2")) else { continue };
+        let (Some(()), Some(host)) = (perf::is_available(), orc(linker, "2")) else { continue };
         let recording = perf::record(&host.variable("JITLISTEN", "perfmap"), Preload::Nothing);
-        scenario::every_sample_is_named(&recording.samples, &recording.perf_map(), "gamma");
-        Verdict::of(&recording.samples, "libffi").is_complete();
+        scenario::assert_samples_named(&recording.samples, &recording.perf_map(), "gamma");
+        Verdict::from_samples(&recording.samples, "libffi").assert_complete();
     }
 }
 
@@ -144,7 +146,7 @@ fn frame_pointers_are_as_asked() {
         for (policy, expected) in [("1", true), ("0", false), ("untouched", false)] {
             let Some(host) = orc(linker, "0") else { continue };
             let host = host.variable("JITLISTEN", "perfmap").variable("JITLISTEN_FRAME_POINTERS", policy);
-            let ended = host.run(Preload::Nothing).well();
+            let ended = host.run(Preload::Nothing).expect_success();
             let code = machine_code::from_hex(ended.stderr.trim());
             assert_eq!(machine_code::keeps_frame_pointer(&code), expected, "{linker}, {policy}: {}", ended.stderr);
         }
@@ -154,12 +156,12 @@ fn frame_pointers_are_as_asked() {
 /// A closed engine takes its names along, and the next engine reuses its addresses.
 #[test]
 fn a_closed_engines_name_does_not_outlive_it() {
-    let (Some(()), Some(host)) = (perf::is_here(), patched_host("closed_engine.py")) else { return };
+    let (Some(()), Some(host)) = (perf::is_available(), patched_host("closed_engine.py")) else { return };
     let host = host.argument("1").variable("CLOSED_ENGINE_JIT_EVENTS", "1");
     let recording = perf::record(&host, Preload::Nothing);
-    let verdict = Verdict::of(&recording.samples, "libffi");
-    verdict.is_named();
-    let has_samples = |function| verdict.leaves.keys().flatten().any(|leaf| scenario::names(leaf, function));
+    let verdict = Verdict::from_samples(&recording.samples, "libffi");
+    verdict.assert_named();
+    let has_samples = |function| verdict.leaves.keys().flatten().any(|leaf| scenario::names_function(leaf, function));
     assert!(!has_samples("outdated"), "a closed engine's function is said to run:\n{verdict}");
     assert!(has_samples("current") && has_samples("survivor"), "{verdict}");
 }
@@ -168,6 +170,7 @@ fn a_closed_engines_name_does_not_outlive_it() {
 fn the_program_notices_nothing() {
     let (Some(disabled), Some(enabled)) = (chain(0, &[]), chain(0, &[])) else { return };
     let disabled = disabled.variable("NUMBA_ENABLE_PROFILING", "0").variable("NUMBA_DEBUGINFO", "1");
-    let (disabled, enabled) = (disabled.run(Preload::Nothing).well(), enabled.run(Preload::Nothing).well());
+    let (disabled, enabled) =
+        (disabled.run(Preload::Nothing).expect_success(), enabled.run(Preload::Nothing).expect_success());
     assert_eq!((disabled.stdout, disabled.stderr), (enabled.stdout, enabled.stderr));
 }

@@ -38,17 +38,17 @@ macro_rules! row {
     };
 }
 
-row!(inkwell: super::INKWELL => [perf_map, jitdump, image, gdb, libunwind, libgcc]);
-row!(llvm_sys: super::LLVM_SYS => [perf_map, jitdump, image, gdb, libunwind, libgcc]);
+row!(inkwell: super::INKWELL => [check_perf_map, check_jitdump, check_image, check_gdb, check_libunwind, check_libgcc]);
+row!(llvm_sys: super::LLVM_SYS => [check_perf_map, check_jitdump, check_image, check_gdb, check_libunwind, check_libgcc]);
 
 /// An engine that was created without our API, and LLVM's default linker (JITLink in LLVM 22).
 #[test]
 fn other_engines_are_discovered_too() {
     for (integration, mode) in [(INKWELL, "attach"), (LLVM_SYS, "default")] {
-        let (Some(()), Some(host)) = (perf::is_here(), (integration.host)(2, &[mode])) else { continue };
+        let (Some(()), Some(host)) = (perf::is_available(), (integration.host)(2, &[mode])) else { continue };
         let recording = perf::record(&host, Preload::Nothing);
-        scenario::every_sample_is_named(&recording.samples, &recording.perf_map(), "gamma");
-        Verdict::of(&recording.samples, integration.caller_object).is_complete();
+        scenario::assert_samples_named(&recording.samples, &recording.perf_map(), "gamma");
+        Verdict::from_samples(&recording.samples, integration.caller_object).assert_complete();
     }
 }
 
@@ -59,7 +59,8 @@ fn linked_and_preloaded_nothing_is_doubled() {
         let (Some(linked), Some(combined)) = ((integration.host)(0, args), (integration.host)(0, args)) else {
             continue;
         };
-        let (linked, combined) = (linked.run(Preload::Nothing).well(), combined.run(Preload::Library).well());
+        let (linked, combined) =
+            (linked.run(Preload::Nothing).expect_success(), combined.run(Preload::Library).expect_success());
         assert_eq!(linked.stdout, combined.stdout);
         // Two entries over one byte would break a rule of the perf map reader.
         let (linked, combined) = (linked.perf_map(), combined.perf_map());
@@ -78,7 +79,7 @@ fn a_disposed_jit_says_so() {
             let Some(host) = (LLVM_SYS.host)(0, args) else { return };
             let log = host.scratch("debug");
             let host = host.variable("JITLISTEN_LOG", format!("debug:{}", log.display()));
-            let _ = host.run(Preload::Nothing).well();
+            let _ = host.run(Preload::Nothing).expect_success();
             let log = std::fs::read_to_string(log).expect("a log");
             assert_eq!(log.matches("finalized ObjectId").count(), 1, "{log}");
             assert_eq!(log.matches("freeing ObjectId").count(), freed, "{args:?}:\n{log}");
@@ -90,6 +91,11 @@ fn a_disposed_jit_says_so() {
 fn switched_off_they_do_nothing() {
     for integration in [INKWELL, LLVM_SYS] {
         let Some(host) = (integration.host)(0, &[]) else { continue };
-        assert_eq!(host.variable("JITLISTEN", "off").run(Preload::Nothing).well().map, None, "{}", integration.name);
+        assert_eq!(
+            host.variable("JITLISTEN", "off").run(Preload::Nothing).expect_success().map,
+            None,
+            "{}",
+            integration.name
+        );
     }
 }

@@ -33,7 +33,7 @@ fn functions_have_their_own_lines_of_files_with_full_names() {
     for venv in NUMBA {
         let Some(host) = dumping_host(venv, "two_loops.py") else { continue };
         let host = host.argument("0");
-        let ended = host.run(Preload::Library).well();
+        let ended = host.run(Preload::Library).expect_success();
         assert_eq!(ended.map, None, "the perf map was not asked for");
         let dump = only_dump(&host);
         assert!(!dump.closed, "a process that ends does not close: other threads may still compile");
@@ -61,7 +61,7 @@ fn bytes_are_relocated() {
     for venv in NUMBA {
         let Some(host) = dumping_host(venv, "chain.py") else { continue };
         let host = host.argument("0");
-        let _ = host.run(Preload::Library).well();
+        let _ = host.run(Preload::Library).expect_success();
         let dump = only_dump(&host);
         for (caller, callee) in [("alpha", "beta"), ("beta", "gamma")] {
             let targets: Vec<u64> = dump.named(callee).map(|function| function.address).collect();
@@ -81,13 +81,13 @@ fn contains_address(code: &[u8], address: u64) -> bool {
 #[test]
 fn the_program_notices_nothing() {
     let Some(host) = dumping_host(NUMBA[0], "chain.py") else { return };
-    let _ = host::same_output(&host.argument("0")).well();
+    let _ = host::assert_same_output(&host.argument("0")).expect_success();
 }
 
 #[test]
 fn eight_threads_do_not_mix_their_lines() {
     let Some(host) = dumping_host(NUMBA[0], "eight_threads.py") else { return };
-    let _ = host::same_output(&host).well();
+    let _ = host::assert_same_output(&host).expect_success();
     let dump = only_dump(&host);
     for worker in 0..8 {
         let name = format!("worker_{worker}");
@@ -105,7 +105,7 @@ fn eight_threads_do_not_mix_their_lines() {
 fn switched_on_late_it_holds_everything_and_switched_off_it_ends() {
     let Some(host) = integration::numba(NUMBA[0], "switched.py") else { return };
     let host = host.variable("JITLISTEN", "perfmap");
-    let _ = host.run(Preload::Library).well();
+    let _ = host.run(Preload::Library).expect_success();
     let mut dumps_by_time: Vec<Jitdump> = dumps(&host).into_iter().map(|dump| dump.1).collect();
     dumps_by_time.sort_by_key(|dump| dump.timestamp);
     let [first_dump, second_dump] = &dumps_by_time[..] else { panic!("{} dumps", dumps_by_time.len()) };
@@ -122,7 +122,7 @@ fn switched_on_late_it_holds_everything_and_switched_off_it_ends() {
 #[test]
 fn a_forked_child_writes_a_file_of_its_own() {
     let Some(host) = dumping_host(NUMBA[0], "forks.py") else { return };
-    let ended = host.run(Preload::Library).well();
+    let ended = host.run(Preload::Library).expect_success();
     let text = String::from_utf8(ended.stdout).expect("numbers");
     let numbers: Vec<u32> = text.split_whitespace().map(|word| word.parse().expect("a number")).collect();
     let [parent, child, 0] = numbers[..] else { panic!("{text}") };
@@ -138,7 +138,7 @@ fn a_forked_child_writes_a_file_of_its_own() {
 #[test]
 fn file_directory_marker_and_descriptor_are_private() {
     let Some(host) = dumping_host(NUMBA[0], "own_files.py") else { return };
-    let ended = host.run(Preload::Library).well();
+    let ended = host.run(Preload::Library).expect_success();
     let text = String::from_utf8(ended.stdout).expect("text");
     let rows: Vec<Vec<&str>> = text.lines().map(|line| line.split(' ').collect()).collect();
     assert_eq!((rows[0][0], rows[0][1]), ("map", "r-xp"), "{text}");
@@ -155,11 +155,11 @@ fn without_a_directory_of_ours_it_goes_where_other_jits_write() {
     let Some(host) = dumping_host(NUMBA[0], "own_files.py") else { return };
     let home = host.scratch("home");
     let host = host.variable("JITLISTEN_DIR", "").variable("JITDUMPDIR", "").variable("HOME", &home);
-    let _ = host.run(Preload::Library).well();
+    let _ = host.run(Preload::Library).expect_success();
     assert_eq!(jitdump_reader::find(&home.join(".debug/jit")).len(), 1);
     let elsewhere = host.scratch("elsewhere");
     let host = host.variable("JITDUMPDIR", &elsewhere);
-    let _ = host.run(Preload::Library).well();
+    let _ = host.run(Preload::Library).expect_success();
     assert_eq!(jitdump_reader::find(&elsewhere).len(), 1);
 }
 
@@ -184,7 +184,7 @@ fn eight_threads_of_llvm_do_not_mix_their_lines() {
         let built = tool::run(&mut command);
         assert!(built.status.success(), "{}", String::from_utf8_lossy(&built.stderr));
         let host = Host::new(program, &format!("threads-llvm-{version}")).variable("JITLISTEN", "jitdump");
-        let _ = host.run(Preload::Library).well();
+        let _ = host.run(Preload::Library).expect_success();
         let dump = only_dump(&host);
         assert_eq!(dump.functions.len(), 8 * 50, "LLVM {version}");
         for function in &dump.functions {

@@ -6,7 +6,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::ExitStatusExt;
 use std::path::Path;
 
-use jitlisten_tests::host::{Ended, Host, Preload};
+use jitlisten_tests::host::{Host, Outcome, Preload};
 use jitlisten_tests::jitdump_reader::{self, Jitdump};
 use jitlisten_tests::mount::Mount;
 use jitlisten_tests::{integration, paths, tool};
@@ -20,8 +20,8 @@ fn host() -> Option<Host> {
 
 /// Asserts that the output is the stock process's, that the perf map continues, and that the log has one line about the
 /// jitdump.
-fn assert_stopped_once(host: &Host, ended: &Ended, reason: &str) {
-    let stock = host.run(Preload::Nothing).well();
+fn assert_stopped_once(host: &Host, ended: &Outcome, reason: &str) {
+    let stock = host.run(Preload::Nothing).expect_success();
     assert_eq!((&ended.stdout, &ended.stderr), (&stock.stdout, &stock.stderr));
     let log = host.log();
     let log_lines: Vec<&str> = log.lines().filter(|line| line.contains("jitdump")).collect();
@@ -47,7 +47,7 @@ fn a_full_disk() {
     let Some(host) = host() else { return };
     let Some(disk) = Mount::tmpfs("size=16k") else { return };
     let host = host.variable("JITLISTEN_DIR", disk.path());
-    let ended = host.run(Preload::Library).well();
+    let ended = host.run(Preload::Library).expect_success();
     let _ = read_valid_prefix(disk.path());
     fs::remove_dir_all(jitdump_reader::find(disk.path())[0].parent().expect("a directory")).expect("removed");
     assert_stopped_once(&host, &ended, "No space left on device");
@@ -59,7 +59,7 @@ fn a_disk_that_is_full_from_the_start() {
     let Some(disk) = Mount::tmpfs("size=4k") else { return };
     fs::write(disk.path().join("full"), [0; 4096]).expect("4 KiB");
     let host = host.variable("JITLISTEN_DIR", disk.path());
-    let ended = host.run(Preload::Library).well();
+    let ended = host.run(Preload::Library).expect_success();
     assert_eq!(fs::read_dir(disk.path()).expect("read").count(), 1, "nothing is left behind");
     assert_stopped_once(&host, &ended, "No space left on device");
 }
@@ -69,7 +69,7 @@ fn a_place_where_nothing_may_be_executed() {
     let Some(host) = host() else { return };
     let Some(disk) = Mount::tmpfs("noexec") else { return };
     let host = host.variable("JITLISTEN_DIR", disk.path());
-    let ended = host.run(Preload::Library).well();
+    let ended = host.run(Preload::Library).expect_success();
     assert_eq!(fs::read_dir(disk.path()).expect("read").count(), 0, "nothing is left behind");
     assert_stopped_once(&host, &ended, "map as executable");
 }
@@ -79,7 +79,7 @@ fn a_place_that_is_mounted_read_only() {
     let Some(host) = host() else { return };
     let Some(disk) = Mount::tmpfs("ro") else { return };
     let host = host.variable("JITLISTEN_DIR", disk.path());
-    let ended = host.run(Preload::Library).well();
+    let ended = host.run(Preload::Library).expect_success();
     assert_stopped_once(&host, &ended, "Read-only file system");
 }
 
@@ -89,7 +89,7 @@ fn a_place_that_cannot_be_made() {
     let file = host.scratch("file");
     fs::write(&file, "in the way").expect("written");
     let host = host.variable("JITLISTEN_DIR", "").variable("JITDUMPDIR", file.join("below"));
-    let ended = host.run(Preload::Library).well();
+    let ended = host.run(Preload::Library).expect_success();
     assert_stopped_once(&host, &ended, "Not a directory");
 }
 
@@ -97,7 +97,7 @@ fn a_place_that_cannot_be_made() {
 fn no_place_at_all() {
     let Some(host) = host() else { return };
     let host = ["JITLISTEN_DIR", "JITDUMPDIR", "HOME"].iter().fold(host, |host, name| host.variable(name, ""));
-    let ended = host.run(Preload::Library).well();
+    let ended = host.run(Preload::Library).expect_success();
     assert_stopped_once(&host, &ended, "no directory to write to");
 }
 
@@ -108,7 +108,7 @@ fn a_limit_to_the_size_of_files() {
     let host = Host::new(shell, "limited").argument("-c").argument("ulimit -f 12; exec \"$@\"").argument("bash");
     let host = host.argument(python).argument(paths::host("many_functions.py")).argument(FUNCTION_COUNT.to_string());
     let host = host.variable("JITLISTEN", "jitdump,perfmap");
-    let ended = host.run(Preload::Library).well();
+    let ended = host.run(Preload::Library).expect_success();
     let _ = read_valid_prefix(&host.scratch("."));
     assert_stopped_once(&host, &ended, "File too large");
 }
@@ -123,8 +123,8 @@ fn a_directory_that_is_removed() {
     let directory = paths[0].parent().expect("a directory");
     assert_eq!(fs::metadata(directory).expect("there").permissions().mode() & 0o777, 0o700);
     fs::remove_dir_all(directory).expect("removed");
-    running.nod();
-    let ended = running.end().well();
+    running.send_newline();
+    let ended = running.wait().expect_success();
     let log = host.log();
     let log_lines: Vec<&str> = log.lines().filter(|line| line.contains("jitdump")).collect();
     assert!(log_lines.len() == 1 && log_lines[0].contains("the jitdump sink stops: write"), "{log}");
@@ -139,7 +139,7 @@ fn a_process_that_is_killed() {
     let mut running = host.start(Preload::Library);
     running.wait_for_line("compiled 5");
     tool::signal(running.pid(), "KILL");
-    let ended = running.end();
+    let ended = running.wait();
     assert_eq!(ended.status.signal(), Some(9));
     let paths = jitdump_reader::find(&host.scratch("."));
     let [path] = &paths[..] else { panic!("{paths:?}") };

@@ -6,7 +6,7 @@ use jitlisten_tests::perf_script::Sample;
 use jitlisten_tests::{integration, paths, perf, scenario, support_table};
 
 fn dumping_host(venv: &str, program: &str) -> Option<Host> {
-    perf::is_here()?;
+    perf::is_available()?;
     Some(integration::numba(venv, program)?.variable("JITLISTEN", "jitdump").variable("NUMBA_DEBUGINFO", "1"))
 }
 
@@ -17,8 +17,8 @@ fn find_line(source: &str, part: &str) -> u32 {
 
 /// Name that perf shows for the function, for its option `-s`.
 fn find_symbol(injected: &Injected, function: &str) -> String {
-    let leaves = injected.leaves().into_iter().filter_map(|(name, count)| Some((name?, count)));
-    let candidates = leaves.filter(|(name, _)| scenario::names(name, function));
+    let leaves = injected.count_leaves().into_iter().filter_map(|(name, count)| Some((name?, count)));
+    let candidates = leaves.filter(|(name, _)| scenario::names_function(name, function));
     candidates.max_by_key(|leaf| leaf.1).unwrap_or_else(|| panic!("no sample in {function}")).0.to_owned()
 }
 
@@ -44,7 +44,7 @@ fn the_hot_source_line_is_found() {
         let report = injected.perf(&args);
         let hottest = report.lines().find(|line| line.contains('%') && !line.starts_with('#')).unwrap_or_default();
         let location = format!("two_loops.py:{}", find_line("two_loops.py", "# three of four"));
-        assert!(scenario::names(hottest, "kernel") && hottest.contains(&location), "{venv}: {hottest}");
+        assert!(scenario::names_function(hottest, "kernel") && hottest.contains(&location), "{venv}: {hottest}");
     }
 }
 
@@ -83,7 +83,7 @@ fn unwind_tables_lead_out_of_the_code() {
 
 fn is_in_function(sample: &Sample, depth: usize, function: &str) -> bool {
     let symbol = sample.frames.get(depth).and_then(|frame| frame.symbol.as_deref());
-    symbol.is_some_and(|symbol| scenario::names(symbol, function))
+    symbol.is_some_and(|symbol| scenario::names_function(symbol, function))
 }
 
 /// Adjacent functions leave no space: only the last function of an object has an unwind table, because perf would place
@@ -112,7 +112,7 @@ fn frame_pointers_lead_out_of_every_function() {
         "{whole_stacks} of {} stacks",
         in_gamma.len()
     );
-    support_table::seen("shim, stock wheels", "jitdump");
+    support_table::record_cell("shim, stock wheels", "jitdump");
 }
 
 /// Two functions at one address, one after the other: perf assigns samples by time.
@@ -120,7 +120,7 @@ fn frame_pointers_lead_out_of_every_function() {
 fn a_function_at_a_used_address_has_its_own_samples() {
     let Some(host) = dumping_host("numba-0.68.1", "address_reuse.py") else { return };
     let injected = perf_inject::record(host.argument("1"), 997, "fp");
-    let [summer, winter] = ["summer", "winter"].map(|name| injected.leaves_in(name));
+    let [summer, winter] = ["summer", "winter"].map(|name| injected.count_leaves_in(name));
     assert!(summer.min(winter) >= 300, "{summer} and {winter} samples");
     assert!(summer.max(winter) * 4 <= summer.min(winter) * 5, "{summer} and {winter} samples of one second each");
 }
@@ -131,7 +131,7 @@ fn samples_from_before_the_switch_are_named() {
     let Some(host) = dumping_host("numba-0.68.1", "switched_late.py") else { return };
     let host = host.variable("JITLISTEN", "unwind").argument("1");
     let injected = perf_inject::record(host, 997, "fp");
-    assert!(injected.leaves_in("kernel") >= 700, "{:?}", injected.leaves());
+    assert!(injected.count_leaves_in("kernel") >= 700, "{:?}", injected.count_leaves());
 }
 
 /// One report names CPython's trampolines, from before our first object and after our last, and Numba's code.
@@ -142,7 +142,11 @@ fn python_and_numba_names_in_one_report() {
         let host = host.variable("JITLISTEN", sinks).variable("PYTHONPERFSUPPORT", "1").argument("3");
         let injected = perf_inject::record(host, 9973, "fp");
         for function in ["early_leaf", "late_leaf", "gamma"] {
-            assert!(injected.leaves_in(function) > 0, "{sinks}: {function} is missing: {:?}", injected.leaves());
+            assert!(
+                injected.count_leaves_in(function) > 0,
+                "{sinks}: {function} is missing: {:?}",
+                injected.count_leaves()
+            );
         }
         let dump = injected.dump();
         assert_eq!(dump.named("gamma").filter(|function| !function.name.contains("::")).count(), 1, "{sinks}");
@@ -156,7 +160,7 @@ fn python_and_numba_names_in_one_report() {
 fn images_and_a_jitdump_do_not_disturb_each_other() {
     let Some(host) = dumping_host("numba-0.68.1", "chain.py") else { return };
     let injected = perf_inject::record(host.variable("JITLISTEN", "image,jitdump").argument("2"), 997, "fp");
-    for (stage, samples) in [("before", injected.recorded()), ("after", injected.samples.clone())] {
+    for (stage, samples) in [("before", injected.samples_before_inject()), ("after", injected.samples.clone())] {
         let in_gamma: Vec<_> = samples.iter().filter(|sample| is_in_function(sample, 0, "gamma")).collect();
         let whole_stacks = in_gamma
             .iter()
@@ -187,7 +191,7 @@ fn the_jitdump_of_python_stands_beside_ours() {
         }
     }
     assert!(python_dump.is_ok(), "CPython wrote no jitdump: {python_dump:?}");
-    let leaves = injected.leaves();
+    let leaves = injected.count_leaves();
     let python_functions = leaves.keys().flatten().filter(|name| name.starts_with("py::python_")).count();
-    assert!(injected.leaves_in("gamma") > 0 && python_functions > 0, "{leaves:?}");
+    assert!(injected.count_leaves_in("gamma") > 0 && python_functions > 0, "{leaves:?}");
 }

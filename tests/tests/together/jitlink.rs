@@ -7,7 +7,7 @@ use std::process::Command;
 use std::thread;
 use std::time::Duration;
 
-use jitlisten_tests::host::{Ended, Host, Preload};
+use jitlisten_tests::host::{Host, Outcome, Preload};
 use jitlisten_tests::paths::{self, Scratch};
 use jitlisten_tests::perf_map::PerfMap;
 use jitlisten_tests::tool::{self, Absence};
@@ -38,12 +38,12 @@ fn library(llvm: u32, name: &str) -> Option<PathBuf> {
     Some(path)
 }
 
-fn run(host: &Host, preload: Preload, inspect: impl FnOnce(&Host, u32)) -> Ended {
+fn run(host: &Host, preload: Preload, inspect: impl FnOnce(&Host, u32)) -> Outcome {
     let mut running = host.start(preload);
     running.wait_for_line("running");
     inspect(host, running.pid());
-    running.nod();
-    running.end().well()
+    running.send_newline();
+    running.wait().expect_success()
 }
 
 /// Functions that the host looked up, with their addresses.
@@ -74,7 +74,7 @@ fn check_every_function(path: &PathBuf, args: &[&str], copies: usize) -> Option<
         let log = host.log();
         assert_eq!(log.matches("loaded ObjectId").count(), copies * MODULE_COUNT, "{log}");
         assert_eq!(log.matches("finalized ObjectId").count(), copies * MODULE_COUNT, "{log}");
-        images = image::mapped(pid);
+        images = image::count_mappings(pid);
     });
     assert_eq!((&ended.stdout, &ended.stderr), (&stock.stdout, &stock.stderr));
     let map = ended.perf_map();
@@ -127,7 +127,7 @@ fn objects_of_two_threads() {
 #[test]
 fn gdb_names_functions_and_their_callers() {
     for (llvm, name) in LLVMS {
-        let (Some(()), Some(path)) = (gdb::is_here(), library(llvm, name)) else { continue };
+        let (Some(()), Some(path)) = (gdb::is_available(), library(llvm, name)) else { continue };
         let scratch = Scratch::new("jitlink");
         let Some(program) = program(&scratch) else { return };
         let host = Host::new(program, "jitlink").argument(&path).argument(MODULE_COUNT.to_string()).argument("loops");
@@ -301,7 +301,7 @@ fn run_in_own_memory(
     program: &Path,
     args: &[&str],
     inspect: impl Fn(usize, &Host, u32),
-) -> (Ended, String, Vec<(String, u64)>) {
+) -> (Outcome, String, Vec<(String, u64)>) {
     let host = Host::new(program, "own").argument(args[0]).argument(MODULE_COUNT.to_string());
     let host = args[1..].iter().fold(host, |host, arg| host.argument(arg));
     let host = host.variable("JITLISTEN", "perfmap,image,unwind").variable("JITLISTEN_LOG", "debug:log");
@@ -310,9 +310,9 @@ fn run_in_own_memory(
         for (step, line) in ["running", "one more", "unmapped"].into_iter().enumerate() {
             running.wait_for_line(line);
             inspect(step, &host, running.pid());
-            running.nod();
+            running.send_newline();
         }
-        running.end().well()
+        running.wait().expect_success()
     };
     let stock = run(Preload::Nothing, &|_, _, _| {});
     let ended = run(Preload::Library, &inspect);
@@ -346,7 +346,7 @@ fn objects_in_memory_that_may_run_before_they_are_linked() {
                 "{args:?}: {log}"
             );
             let images = if args[0] == "unheard" { loaded - freed } else { 0 };
-            assert_eq!(image::mapped(pid), images, "images, {args:?}: {log}");
+            assert_eq!(image::count_mappings(pid), images, "images, {args:?}: {log}");
         });
         let map = ended.perf_map();
         assert_eq!(addresses.len(), (MODULE_COUNT + 1) * CALLED_FUNCTIONS.len());

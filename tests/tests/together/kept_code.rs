@@ -38,10 +38,10 @@ fn code_outlives_its_engine() {
     assert!(images.iter().all(|line| !line.contains("(deleted)")), "files of code that may run are gone:\n{maps}");
     assert_eq!(host.log().matches("finalized ObjectId").count(), FUNCTION_COUNT, "{}", host.log());
     assert_eq!(host.log().matches("freeing ObjectId").count(), 0, "{}", host.log());
-    running.nod();
+    running.send_newline();
     running.wait_for_line("freed");
     assert_eq!(host.log().matches("freeing ObjectId").count(), FUNCTION_COUNT, "{}", host.log());
-    running.nod();
-    let ended = running.end().well();
+    running.send_newline();
+    let ended = running.wait().expect_success();
     assert_eq!(ended.perf_map().named("kept7").count(), 1);
 }

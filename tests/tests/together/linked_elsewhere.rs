@@ -4,7 +4,7 @@
 use std::path::PathBuf;
 use std::process::Command;
 
-use jitlisten_tests::host::{Ended, Host, Preload};
+use jitlisten_tests::host::{Host, Outcome, Preload};
 use jitlisten_tests::paths::{self, Scratch};
 use jitlisten_tests::tool::{self, Absence};
 
@@ -29,7 +29,7 @@ fn program(scratch: &Scratch, llvm: u32) -> Option<PathBuf> {
 
 /// Runs the host without the library, and with these sources enabled. Returns the log of the time when everything is
 /// compiled.
-fn run(llvm: u32, mode: &str, sources: &str) -> Option<(Ended, String)> {
+fn run(llvm: u32, mode: &str, sources: &str) -> Option<(Outcome, String)> {
     let scratch = Scratch::new("elsewhere");
     let host = Host::new(program(&scratch, llvm)?, "elsewhere").argument(mode).argument(FUNCTION_COUNT.to_string());
     let host = host.variable("JITLISTEN", "perfmap,image,unwind").variable("JITLISTEN_LOG", "debug:log");
@@ -39,12 +39,12 @@ fn run(llvm: u32, mode: &str, sources: &str) -> Option<(Ended, String)> {
         let mut running = host.start(preload);
         running.wait_for_line("running");
         log = host.log();
-        running.nod();
-        running.end().well()
+        running.send_newline();
+        running.wait().expect_success()
     };
     let stock = run(Preload::Nothing);
     let ended = run(Preload::Library);
-    let first_line = |ended: &Ended| ended.stdout.split(|&byte| byte == b'\n').next().map(<[u8]>::to_vec);
+    let first_line = |ended: &Outcome| ended.stdout.split(|&byte| byte == b'\n').next().map(<[u8]>::to_vec);
     assert_eq!((first_line(&ended), &ended.stderr), (first_line(&stock), &stock.stderr));
     Some((ended, log))
 }

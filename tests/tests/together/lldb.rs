@@ -40,7 +40,7 @@ fn lldb_names_compiled_functions() {
         };
         let is_whole = |stack: &String| {
             let mut lines = stack.lines();
-            ["gamma", "beta", "alpha"].iter().all(|name| lines.any(|line| scenario::names(line, name)))
+            ["gamma", "beta", "alpha"].iter().all(|name| lines.any(|line| scenario::names_function(line, name)))
                 && lines.any(|line| line.contains("Dispatcher_call"))
                 && lines.any(|line| line.contains("PyEval"))
         };

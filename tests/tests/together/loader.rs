@@ -25,7 +25,7 @@ fn a_loader_that_announces_what_we_ask_for() {
     let preloads = format!("{}:{}", announcer.display(), paths::library().display());
     let host = Host::new(&python, "announces").argument(paths::host("chain.py")).argument("0");
     let host = host.variable("LD_PRELOAD", preloads);
-    let ended = host.run(Preload::Nothing).well();
+    let ended = host.run(Preload::Nothing).expect_success();
     let map = ended.perf_map();
     for function in ["alpha", "beta", "gamma"] {
         assert!(map.named(function).next().is_some(), "{function}:\n{}", map.names());
@@ -36,7 +36,7 @@ fn a_loader_that_announces_what_we_ask_for() {
 /// Milliseconds to open and close all libraries, the best of three runs, in a process whose LLVM has compiled code.
 fn measure_opening(host: &Host, preload: Preload) -> f64 {
     let measure_once = || {
-        let output = String::from_utf8(host.run(preload).well().stdout).expect("text");
+        let output = String::from_utf8(host.run(preload).expect_success().stdout).expect("text");
         output.split_whitespace().filter_map(|word| word.parse::<f64>().ok()).sum()
     };
     (0..3).map(|_| measure_once()).fold(f64::INFINITY, f64::min)
@@ -80,7 +80,7 @@ fn a_seventeenth_llvm_is_said_to_be_one_too_many() {
         }
         let host = Host::new(&program, "too-many").argument(scratch.join("llvm")).argument(count.to_string());
         let host = host.variable("JITLISTEN_LOG", "info:log");
-        host.run(Preload::Library).well();
+        host.run(Preload::Library).expect_success();
         let log = host.log();
         // The first LLVM is the program's own.
         assert_eq!(
@@ -100,9 +100,9 @@ fn a_weak_import_that_is_nowhere_stays_so() {
     let Some(()) = compile_host("weak_import.c", &["-ldl"], &program) else { return };
     let Some(()) = compile_host("weak_import.c", &["-DAS_LIBRARY", "-shared", "-fPIC"], &library) else { return };
     let host = Host::new(&program, "weak").argument(&library);
-    assert_eq!(host.run(Preload::Nothing).well().stdout, b"0\n");
+    assert_eq!(host.run(Preload::Nothing).expect_success().stdout, b"0\n");
     let host = host.argument(paths::library()).variable("JITLISTEN_LOG", "info:log");
-    assert_eq!(host.run(Preload::Nothing).well().stdout, b"0\n");
+    assert_eq!(host.run(Preload::Nothing).expect_success().stdout, b"0\n");
     assert!(host.log().contains("LLVM in "), "{}", host.log());
 }
 
@@ -138,7 +138,7 @@ fn images_have_their_headers_under_memray() {
     let output = host.scratch("memray.bin");
     let host = ["-m", "memray", "run", "--native", "-q", "-o"].iter().fold(host, |host, arg| host.argument(arg));
     let host = host.argument(&output).argument(paths::host("prints_maps.py"));
-    let maps = String::from_utf8(host.run(Preload::Library).well().stdout).expect("text");
+    let maps = String::from_utf8(host.run(Preload::Library).expect_success().stdout).expect("text");
     let offsets = image_offsets(&maps);
     assert!(offsets.len() >= 2 && offsets.iter().all(|offset| *offset == "00000000"), "{offsets:?}");
 }
@@ -154,7 +154,7 @@ fn the_library_under_another_name() {
     let renamed_library = scratch.join("another-name.so.7");
     fs::copy(paths::library(), &renamed_library).expect("a copy");
     let Some(host) = host_with_preloads(renamed_library.to_str().expect("UTF-8")) else { return };
-    assert!(host.run(Preload::Nothing).well().perf_map().named("gamma").next().is_some());
+    assert!(host.run(Preload::Nothing).expect_success().perf_map().named("gamma").next().is_some());
 }
 
 /// heaptrack removes `LD_PRELOAD` from the environment before our constructor reads it.
@@ -171,7 +171,7 @@ fn heaptrack_in_either_order() {
         let Some(host) = host_with_preloads(&preloads) else { return };
         // heaptrack would write a file of its own.
         let host = host.variable("DUMP_HEAPTRACK_OUTPUT", "/dev/null");
-        let ended = host.run(Preload::Nothing).well();
+        let ended = host.run(Preload::Nothing).expect_success();
         assert!(ended.perf_map().named("gamma").next().is_some(), "{preloads}");
         assert_eq!(host.log(), "", "{preloads}");
     }

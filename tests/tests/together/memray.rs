@@ -31,7 +31,7 @@ fn record_allocations(preload: Preload, sinks: &str, with_lines: bool) -> Option
     let output = host.scratch("memray.bin");
     let host = ["-m", "memray", "run", "--native", "-q", "-o"].iter().fold(host, |host, arg| host.argument(arg));
     let host = host.argument(&output).argument(paths::host("allocates.py"));
-    let _ = host.run(preload).well();
+    let _ = host.run(preload).expect_success();
     let reader_run = tool::run(Command::new(&python).arg(paths::host("memray_stacks.py")).arg(&output));
     let text = String::from_utf8_lossy(&reader_run.stdout).into_owned();
     let numbers: Vec<u32> = text.split_whitespace().filter_map(|word| word.parse().ok()).collect();
@@ -102,8 +102,8 @@ fn compiled_functions_have_names_while_the_program_runs() {
         let reader_run = tool::run(Command::new(&python).arg(paths::host("memray_live.py")).arg(&port));
         let text = String::from_utf8_lossy(&reader_run.stdout).into_owned();
         running.wait_for_line("kept");
-        running.nod();
-        let _ = running.end().well();
+        running.send_newline();
+        let _ = running.wait().expect_success();
         let numbers: Vec<u32> = text.split_whitespace().filter_map(|word| word.parse().ok()).collect();
         let [total, named] = numbers[..] else { panic!("{text}{}", String::from_utf8_lossy(&reader_run.stderr)) };
         assert_eq!(total, 5, "arrays that are kept");

@@ -53,9 +53,9 @@ fn assert_chain(lines: &[&str]) {
 fn every_way_to_ask_has_the_compiled_functions() {
     for venv in VENVS {
         let Some(host) = host_that_asks(venv, "asks.c", &["-lunwind"]) else { return };
-        let stock = host.run(Preload::Nothing).well();
+        let stock = host.run(Preload::Nothing).expect_success();
         assert!(!stock.stderr.contains("gamma"), "it is named without us: {}", stock.stderr);
-        let preloaded = host.run(Preload::Library).well();
+        let preloaded = host.run(Preload::Library).expect_success();
         assert_eq!(stock.stdout, preloaded.stdout, "the same result");
         let output = &preloaded.stderr;
         for query in ["dladdr", "symbol", "symbols", "symbols_fd", "libunwind"] {
@@ -79,7 +79,7 @@ fn every_way_to_ask_has_the_compiled_functions() {
 #[test]
 fn nothing_changes_while_the_sink_is_off() {
     let Some(host) = host_that_asks(VENVS[0], "asks.c", &["-lunwind"]) else { return };
-    let output = host.variable("JITLISTEN", "image,unwind").run(Preload::Library).well().stderr;
+    let output = host.variable("JITLISTEN", "image,unwind").run(Preload::Library).expect_success().stderr;
     assert!(lines(&output, "mapped").is_empty() && lines(&output, "dladdr").iter().all(|line| !line.contains("gamma")));
 }
 
@@ -95,7 +95,7 @@ fn query_counts(output: &str) -> Vec<(u64, u64, u64)> {
 #[test]
 fn what_is_compiled_later_is_counted() {
     let Some(host) = host_that_asks(VENVS[0], "asks.c", &["-lunwind"]) else { return };
-    let output = host.argument("again").run(Preload::Library).well().stderr;
+    let output = host.argument("again").run(Preload::Library).expect_success().stderr;
     let [first, second] = query_counts(&output)[..] else { panic!("{output}") };
     assert!(second.1 > first.1, "a new image has to raise dlpi_adds: {first:?} {second:?}");
     for (records, adds, subs) in [first, second] {
@@ -115,8 +115,8 @@ fn output_between<'a>(output: &'a str, start: &str, end: &str) -> &'a str {
 fn a_child_has_its_own_and_what_it_inherited() {
     let Some(host) = host_that_asks(VENVS[0], "asks.c", &["-lunwind"]) else { return };
     let host = host.argument("forked");
-    let stock = host.run(Preload::Nothing).well();
-    let preloaded = host.run(Preload::Library).well();
+    let stock = host.run(Preload::Nothing).expect_success();
+    let preloaded = host.run(Preload::Library).expect_success();
     assert_eq!(stock.stdout, preloaded.stdout, "the same result");
     let output = &preloaded.stderr;
     let (child, parent) = (output_between(output, "child", "parent"), output_between(output, "parent", "-"));
@@ -136,7 +136,7 @@ fn a_child_has_its_own_and_what_it_inherited() {
 fn switched_on_late_it_lists_what_is_alive_and_switched_off_nothing() {
     let Some(host) = host_that_asks(VENVS[0], "asks.c", &["-lunwind"]) else { return };
     let host = host.argument("switched").variable("JITLISTEN", "perfmap");
-    let output = host.run(Preload::Library).well().stderr;
+    let output = host.run(Preload::Library).expect_success().stderr;
     let (on, off) = (output_between(&output, "on", "off"), output_between(&output, "off", "-"));
     let before_switch = output.split("\non\n").next().expect("there is a first part");
     for query in ["dladdr", "symbol", "symbols", "symbols_fd", "libunwind"] {
@@ -156,9 +156,9 @@ fn switched_on_late_it_lists_what_is_alive_and_switched_off_nothing() {
 #[test]
 fn a_handler_of_a_crash_has_the_compiled_functions() {
     let Some(host) = host_with_library(VENVS[1], "crashes.py", "asks.c", &["-lunwind"]) else { return };
-    let stock = host.run(Preload::Nothing).well();
+    let stock = host.run(Preload::Nothing).expect_success();
     assert!(!stock.stderr.contains("gamma"), "it is named without us: {}", stock.stderr);
-    let output = host.run(Preload::Library).well().stderr;
+    let output = host.run(Preload::Library).expect_success().stderr;
     assert!(output.starts_with("crashed\n"), "{output}");
     for query in ["dladdr", "symbol", "symbols", "symbols_fd", "libunwind"] {
         assert_chain(&lines(&output, query));
@@ -192,7 +192,7 @@ fn boost_stacktrace_names_compiled_functions() {
         return tool::skip("boost::stacktrace", "its headers are not installed; run ci/setup.sh", Absence::FailsInCi);
     }
     let Some(host) = host_that_asks(VENVS[0], "boost.cpp", &["-ldl"]) else { return };
-    let output = host.run(Preload::Library).well().stderr;
+    let output = host.run(Preload::Library).expect_success().stderr;
     assert_chain(&output.lines().filter(|line| line.contains(".so")).collect::<Vec<_>>());
 }
 
@@ -202,8 +202,8 @@ fn absl_names_compiled_functions() {
         return tool::skip("absl", "its headers are not installed; run ci/setup.sh", Absence::FailsInCi);
     }
     let Some(host) = host_that_asks(VENVS[0], "absl.cpp", &ABSL) else { return };
-    assert_chain(&lines(&host.run(Preload::Library).well().stderr, "absl"));
-    let stock = host.run(Preload::Nothing).well().stderr;
+    assert_chain(&lines(&host.run(Preload::Library).expect_success().stderr, "absl"));
+    let stock = host.run(Preload::Nothing).expect_success().stderr;
     assert!(!stock.contains("gamma"), "{stock}");
 }
 
@@ -235,8 +235,8 @@ fn a_backtrace_of_rust_names_compiled_functions() {
     let compile_run = tool::run(command.arg(paths::host("asks/panics.rs")));
     assert!(compile_run.status.success(), "{}", String::from_utf8_lossy(&compile_run.stderr));
     let host = host.argument(library).variable("JITLISTEN", "image,unwind,modules").variable("RUST_BACKTRACE", "full");
-    let output = host.run(Preload::Library).well().stderr;
+    let output = host.run(Preload::Library).expect_success().stderr;
     assert_chain(&output.lines().collect::<Vec<_>>());
-    let stock = host.run(Preload::Nothing).well().stderr;
+    let stock = host.run(Preload::Nothing).expect_success().stderr;
     assert!(!stock.contains("gamma"), "{stock}");
 }

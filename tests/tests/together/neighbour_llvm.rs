@@ -4,15 +4,15 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use jitlisten_tests::host::{self, Ended, Host, Preload};
+use jitlisten_tests::host::{self, Host, Outcome, Preload};
 use jitlisten_tests::tool::{self, Absence};
 use jitlisten_tests::{integration, paths};
 
-fn lines(ended: &Ended) -> Vec<String> {
+fn lines(ended: &Outcome) -> Vec<String> {
     String::from_utf8_lossy(&ended.stdout).lines().map(str::to_owned).collect()
 }
 
-fn assert_named_once(ended: &Ended, function: &str) {
+fn assert_named_once(ended: &Outcome, function: &str) {
     let map = ended.perf_map();
     assert_eq!(map.entries.iter().filter(|entry| entry.name == function).count(), 1, "{function}:\n{}", map.names());
 }
@@ -37,7 +37,7 @@ fn two_llvms_in_one_process() {
             continue;
         };
         let Some(host) = integration::numba("numba-0.68.1", "two_llvms.py") else { continue };
-        let ended = host::same_output(&host.argument(library)).well();
+        let ended = host::assert_same_output(&host.argument(library)).expect_success();
         ["first", "second", "third"].into_iter().for_each(|function| assert_named_once(&ended, function));
     }
 }
@@ -48,7 +48,8 @@ fn an_llvm_that_is_closed_and_opened_again() {
     // This wheel's library can be unloaded. The library of llvmlite 0.50 stays loaded, and so does Debian's libLLVM.
     let Some(python) = integration::python("numba-0.60.0") else { return };
     let host = Host::new(&python, "closed-llvm").argument(paths::host("closed_llvm.py"));
-    let ended = host::same_output(&host.argument(integration::libllvmlite(&python)).argument("20")).well();
+    let ended =
+        host::assert_same_output(&host.argument(integration::libllvmlite(&python)).argument("20")).expect_success();
     assert!(lines(&ended).contains(&"gone 20".to_owned()), "the library stayed: {:?}", lines(&ended));
     assert_named_once(&ended, "last");
 }
@@ -61,7 +62,7 @@ fn another_jit_that_registers_with_debuggers() {
         let Some(program) = compile_host("own_jit.c", &build_dir.join("."), flags) else { return };
         let object = paths::root().join("jitlisten/testdata/lli-14-mcjit-plain.o");
         let host = Host::new(program, "own-jit").argument(integration::libllvmlite(&python));
-        let ended = host::same_output(&host.argument(paths::host("chain.ll")).argument(object)).well();
+        let ended = host::assert_same_output(&host.argument(paths::host("chain.ll")).argument(object)).expect_success();
         assert_eq!(lines(&ended)[1], "3, whole");
         ["alpha", "beta", "gamma"].into_iter().for_each(|function| assert_named_once(&ended, function));
     }
@@ -89,7 +90,7 @@ fn the_library_twice() {
     {
         let host =
             Host::new(&program, "linked").argument(integration::libllvmlite(&python)).variable("LD_PRELOAD", preload);
-        let ended = host.run(Preload::Nothing).well();
+        let ended = host.run(Preload::Nothing).expect_success();
         let output_lines = lines(&ended);
         assert_eq!(output_lines[..2], ["2", "2"]);
         assert!(output_lines[2].starts_with(expected), "{preload:?}: {output_lines:?}\n{}", host.log());
@@ -107,6 +108,6 @@ fn a_second_copy_that_is_opened_says_no() {
     fs::copy(paths::library(), &other_copy).expect("copied");
     let script = "import ctypes, sys; print(ctypes.CDLL(sys.argv[1]).jitlisten_open())";
     let host = || Host::new(&python, "second").argument("-c").argument(script).argument(&other_copy);
-    assert_eq!(lines(&host().run(Preload::Library).well()), ["4"], "JITLISTEN_SWITCHED_OFF");
-    assert_eq!(lines(&host().run(Preload::Nothing).well()), ["0"], "alone, it works");
+    assert_eq!(lines(&host().run(Preload::Library).expect_success()), ["4"], "JITLISTEN_SWITCHED_OFF");
+    assert_eq!(lines(&host().run(Preload::Nothing).expect_success()), ["0"], "alone, it works");
 }

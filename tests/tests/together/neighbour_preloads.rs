@@ -3,7 +3,7 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use jitlisten_tests::host::{Ended, Host, Preload};
+use jitlisten_tests::host::{Host, Outcome, Preload};
 use jitlisten_tests::tool::{self, Absence};
 use jitlisten_tests::{integration, jitdump_reader, paths};
 
@@ -19,14 +19,14 @@ fn find_installed(paths: &[&str]) -> Option<PathBuf> {
 
 /// Runs a host with the neighbour alone, and with both libraries in either order. Asserts the same output, and that
 /// every sink has worked.
-fn check_beside(neighbour: &Path, host: impl Fn() -> Host, check: impl Fn(&Host, &Ended)) {
+fn check_beside(neighbour: &Path, host: impl Fn() -> Host, check: impl Fn(&Host, &Outcome)) {
     let neighbour = neighbour.to_str().expect("UTF-8");
     let library = paths::library();
     let our_library = library.to_str().expect("UTF-8");
-    let alone = host().variable("LD_PRELOAD", neighbour).run(Preload::Nothing).well();
+    let alone = host().variable("LD_PRELOAD", neighbour).run(Preload::Nothing).expect_success();
     for preloads in [format!("{neighbour}:{our_library}"), format!("{our_library}:{neighbour}")] {
         let host = host().variable("LD_PRELOAD", &preloads).variable("JITLISTEN", "all");
-        let ended = host.run(Preload::Nothing).well();
+        let ended = host.run(Preload::Nothing).expect_success();
         assert_eq!((&alone.stdout, &alone.stderr), (&ended.stdout, &ended.stderr), "{preloads}");
         assert_eq!(host.log(), "", "{preloads}");
         assert_all_sinks_worked(&host, &ended);
@@ -34,7 +34,7 @@ fn check_beside(neighbour: &Path, host: impl Fn() -> Host, check: impl Fn(&Host,
     }
 }
 
-fn assert_all_sinks_worked(host: &Host, ended: &Ended) {
+fn assert_all_sinks_worked(host: &Host, ended: &Outcome) {
     let map = ended.perf_map();
     for function in ["alpha", "beta", "gamma"] {
         assert!(map.named(function).next().is_some(), "{function}:\n{}", map.names());
@@ -93,9 +93,9 @@ fn a_program_with_a_sanitizer_in_it() {
         // LLVM does not free its allocations at exit, so leaks are not reported.
         host.argument("now").argument("0").variable("ASAN_OPTIONS", "detect_leaks=0:abort_on_error=1")
     };
-    let stock = host().run(Preload::Nothing).well();
+    let stock = host().run(Preload::Nothing).expect_success();
     let host = host().variable("JITLISTEN", "all");
-    let ended = host.run(Preload::Library).well();
+    let ended = host.run(Preload::Library).expect_success();
     assert_eq!((stock.stdout, stock.stderr), (ended.stdout.clone(), ended.stderr.clone()));
     assert_eq!(host.log(), "");
     assert_all_sinks_worked(&host, &ended);

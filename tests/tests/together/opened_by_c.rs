@@ -23,11 +23,11 @@ fn check_opened_llvmlite(mode: &str) {
                 .argument(mode)
                 .argument(seconds)
         };
-        host::same_output(&host("0")).well();
-        let Some(()) = perf::is_here() else { continue };
+        host::assert_same_output(&host("0")).expect_success();
+        let Some(()) = perf::is_available() else { continue };
         let recording = perf::record(&host("2"), Preload::Library);
-        scenario::every_sample_is_named(&recording.samples, &recording.perf_map(), "gamma");
-        Verdict::of(&recording.samples, "opens_llvmlite").is_complete();
+        scenario::assert_samples_named(&recording.samples, &recording.perf_map(), "gamma");
+        Verdict::from_samples(&recording.samples, "opens_llvmlite").assert_complete();
     }
 }
 

@@ -3,7 +3,7 @@
 
 use std::path::PathBuf;
 
-use jitlisten_tests::host::{Ended, Host, Preload};
+use jitlisten_tests::host::{Host, Outcome, Preload};
 use jitlisten_tests::tool::{self, Absence};
 use jitlisten_tests::{integration, paths};
 
@@ -12,7 +12,7 @@ use jitlisten_tests::{integration, paths};
 const ALLOCATING_FUNCTIONS: [&str; 5] = ["?", "opendir", "dlopen", "__register_atfork", "__register_frame"];
 
 /// Runs a Numba program with `hosts/watched_malloc.c` preloaded in front of the library.
-fn run(mode: &str) -> Option<Ended> {
+fn run(mode: &str) -> Option<Outcome> {
     let compiler = tool::require("cc", Absence::FailsInCi)?;
     let python = integration::python("numba-0.68.1")?;
     let host = Host::new(python, "own-heap").variable("JITLISTEN", "all").variable("WATCHED_MALLOC", mode);
@@ -20,7 +20,7 @@ fn run(mode: &str) -> Option<Ended> {
     tool::compile(&compiler, &["-O1", "-fPIC", "-shared"], &paths::host("watched_malloc.c"), &malloc);
     let preloads = format!("{}:{}", malloc.display(), paths::library().display());
     let host = host.variable("LD_PRELOAD", preloads).argument(paths::host("chain.py")).argument("0");
-    let ended = host.run(Preload::Nothing).well();
+    let ended = host.run(Preload::Nothing).expect_success();
     assert_eq!(host.log(), "");
     Some(ended)
 }

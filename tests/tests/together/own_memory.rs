@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use jitlisten_tests::host::{Ended, Host, Preload};
+use jitlisten_tests::host::{Host, Outcome, Preload};
 use jitlisten_tests::paths::{self, Scratch};
 use jitlisten_tests::tool::{self, Absence};
 use jitlisten_tests::{gdb, image};
@@ -46,24 +46,24 @@ fn count_events(host: &Host) -> EventCounts {
 }
 
 /// Runs the host, and calls `at_pause` with the index of each pause.
-fn run(host: &Host, preload: Preload, mut at_pause: impl FnMut(usize)) -> Ended {
+fn run(host: &Host, preload: Preload, mut at_pause: impl FnMut(usize)) -> Outcome {
     run_with_pid(host, preload, |pause, _| at_pause(pause))
 }
 
 /// Runs the host, and calls `at_pause` with the index of each pause and the pid.
-fn run_with_pid(host: &Host, preload: Preload, mut at_pause: impl FnMut(usize, u32)) -> Ended {
+fn run_with_pid(host: &Host, preload: Preload, mut at_pause: impl FnMut(usize, u32)) -> Outcome {
     let mut running = host.start(preload);
     for (pause, line) in PAUSES.into_iter().enumerate() {
         running.wait_for_line(line);
         at_pause(pause, running.pid());
-        running.nod();
+        running.send_newline();
     }
-    running.end().well()
+    running.wait().expect_success()
 }
 
 /// Asserts that every object is detected, named, and freed when it is unmapped. Returns the finished host and the log.
 /// Where pages stay as they are, the code of each object runs from an image.
-fn check_every_object(mode: &str, freed: usize) -> Option<(Ended, String)> {
+fn check_every_object(mode: &str, freed: usize) -> Option<(Outcome, String)> {
     let scratch = Scratch::new("own-memory");
     let host = host(&scratch, mode)?;
     let stock = run(&host, Preload::Nothing, |_| {});
@@ -76,7 +76,7 @@ fn check_every_object(mode: &str, freed: usize) -> Option<(Ended, String)> {
         assert_eq!(count_events(&host), expected, "{mode}, at {:?}:\n{}", PAUSES[pause], host.log());
         let pages_change = ["writable", "early"].contains(&mode);
         let images = if pages_change { 0 } else { expected.finalized - expected.freed };
-        assert_eq!(image::mapped(pid), images, "images, {mode}, at {:?}:\n{}", PAUSES[pause], host.log());
+        assert_eq!(image::count_mappings(pid), images, "images, {mode}, at {:?}:\n{}", PAUSES[pause], host.log());
     });
     assert_eq!((&ended.stdout, &ended.stderr), (&stock.stdout, &stock.stderr));
     let map = ended.perf_map();
@@ -150,7 +150,7 @@ fn an_engine_that_ends_after_its_memory() {
 #[test]
 fn gdb_names_code_that_was_copied_out_of_an_engine() {
     let scratch = Scratch::new("own-memory");
-    let (Some(()), Some(host)) = (gdb::is_here(), host(&scratch, "disposed")) else { return };
+    let (Some(()), Some(host)) = (gdb::is_available(), host(&scratch, "disposed")) else { return };
     let host = host.argument("loops").variable("JITLISTEN", "perfmap,gdb");
     let mut running = host.start(Preload::Library);
     running.wait_for_line("running");
@@ -185,7 +185,7 @@ fn code_that_may_run_unheard_is_found_late() {
                 "{}",
                 host.log()
             );
-            assert_eq!(image::mapped(pid), OBJECT_COUNT, "images\n{}", host.log());
+            assert_eq!(image::count_mappings(pid), OBJECT_COUNT, "images\n{}", host.log());
         }
         _ => assert_eq!(count_events(&host).freed, OBJECT_COUNT / 2),
     });
@@ -203,11 +203,11 @@ fn an_object_that_never_becomes_final_is_worth_one_line() {
     assert!(!host.log().contains("not final"), "after {:?}", started.elapsed());
     thread::sleep(Duration::from_millis(1100));
     for line in [PAUSES[1], PAUSES[2], "more"] {
-        running.nod();
+        running.send_newline();
         running.wait_for_line(line);
     }
-    running.nod();
-    running.end().well();
+    running.send_newline();
+    running.wait().expect_success();
     let log = host.log();
     assert_eq!(log.matches("is not final after a second: its memory may not be executed").count(), 1, "{log}");
     assert!(log.lines().any(|line| line.contains("libLLVM") && line.contains(": an object at ")), "no library: {log}");
@@ -221,12 +221,12 @@ fn final_counts(host: &Host) -> EventCounts {
         if line == "running" {
             thread::sleep(Duration::from_millis(1100));
         }
-        running.nod();
+        running.send_newline();
     }
     running.wait_for_line("more");
     let counts = count_events(host);
-    running.nod();
-    assert_eq!(running.end().well().map, None, "nothing of it has ever run");
+    running.send_newline();
+    assert_eq!(running.wait().expect_success().map, None, "nothing of it has ever run");
     counts
 }
 

@@ -9,7 +9,7 @@ use std::process::Command;
 use std::sync::OnceLock;
 use std::time::{Duration, SystemTime};
 
-use jitlisten_tests::host::{Ended, Host, Preload};
+use jitlisten_tests::host::{Host, Outcome, Preload};
 use jitlisten_tests::paths::{self, Scratch};
 use jitlisten_tests::tool::{self, Absence};
 use jitlisten_tests::{jitdump_reader, perf, perf_map};
@@ -43,7 +43,7 @@ fn calls_host(args: &[&str]) -> Option<Host> {
 }
 
 /// Remainders of the output lines that begin with `word`.
-fn output_values(ended: &Ended, word: &str) -> Vec<String> {
+fn output_values(ended: &Outcome, word: &str) -> Vec<String> {
     let text = String::from_utf8_lossy(&ended.stdout).into_owned();
     text.lines().filter_map(|line| Some(line.strip_prefix(word)?.trim().to_owned())).collect()
 }
@@ -63,7 +63,7 @@ fn a_fork_writes_nothing_and_takes_no_time() {
         let Some(host) = calls_host(&["forks", "10000"]) else { return };
         let host = host.variable("JITLISTEN", sinks);
         let started = SystemTime::now();
-        let ended = host.run(Preload::Library).well();
+        let ended = host.run(Preload::Library).expect_success();
         assert_eq!(
             perf_map::PerfMap::parse(ended.map.as_deref().expect("a map")).expect("whole").entries.len(),
             10_000
@@ -85,7 +85,7 @@ fn a_fork_writes_nothing_and_takes_no_time() {
 fn a_child_has_a_map_from_its_first_object_on_or_when_it_asks() {
     for (mode, names) in [("exits", None), ("compiles", Some("inherited\nof_child\n")), ("asks", Some("inherited\n"))] {
         let Some(host) = calls_host(&["child", mode]) else { return };
-        let ended = host.run(Preload::Library).well();
+        let ended = host.run(Preload::Library).expect_success();
         let map = perf_map::take(output_values(&ended, "child")[0].parse().expect("a number"));
         let map_names = map.map(|bytes| perf_map::PerfMap::parse(&bytes).expect("whole").names());
         assert_eq!(map_names.as_deref(), names, "{mode}");
@@ -97,7 +97,7 @@ fn a_child_has_a_map_from_its_first_object_on_or_when_it_asks() {
 /// parent's map.
 #[test]
 fn perf_names_what_a_child_has_inherited() {
-    let (Some(()), Some(host)) = (perf::is_here(), calls_host(&["child", "runs"])) else { return };
+    let (Some(()), Some(host)) = (perf::is_available(), calls_host(&["child", "runs"])) else { return };
     let recording = perf::record(&host, Preload::Library);
     let child: u32 =
         String::from_utf8_lossy(&recording.stdout).trim().trim_start_matches("child ").parse().expect("a number");
@@ -140,23 +140,23 @@ fn processes_of_one_number_in_two_pid_namespaces() {
     assert_eq!(names(), ["one_first", "one_old", "other_first", "other_old"], "the first one lives");
     assert!(second_host.log().contains("also belongs to another process"), "{}", second_host.log());
     for running in [&mut first, &mut second] {
-        running.nod();
+        running.send_newline();
         running.wait_for_line("done");
     }
     assert_eq!(names(), ["one_first", "other_first", "one_new", "other_new"]);
-    first.nod();
-    let _ = first.end_without_map().well();
+    first.send_newline();
+    let _ = first.wait_and_keep_map().expect_success();
     // The second process is alive, so its lines stay, whatever process comes next.
     let third_host = host("third");
     let mut running = third_host.start(Preload::Library);
     running.wait_for_line("ready");
     assert!(names().contains(&"other_new".to_owned()), "{:?}", names());
-    running.nod();
+    running.send_newline();
     running.wait_for_line("done");
-    running.nod();
-    let _ = running.end_without_map().well();
-    second.nod();
-    let _ = second.end_without_map().well();
+    running.send_newline();
+    let _ = running.wait_and_keep_map().expect_success();
+    second.send_newline();
+    let _ = second.wait_and_keep_map().expect_success();
     let last_host = host("last");
     let mut running = last_host.start(Preload::Library);
     running.wait_for_line("ready");
@@ -176,7 +176,7 @@ fn memory_does_not_grow_under_a_stopped_clock() {
     let preloads = format!("{}:{}", faketime.display(), paths::library().display());
     let host = host.variable("LD_PRELOAD", preloads).variable("FAKETIME", "2020-01-01 00:00:00");
     let host = host.variable("FAKETIME_DONT_FAKE_MONOTONIC", "0").variable("JITLISTEN", "perfmap,unwind");
-    let ended = host.run(Preload::Nothing).well();
+    let ended = host.run(Preload::Nothing).expect_success();
     let resident_kb: Vec<i64> =
         output_values(&ended, "resident").iter().map(|text| text.parse().expect("a number")).collect();
     assert!(resident_kb[1] - resident_kb[0] < 1024, "kilobytes after each half: {resident_kb:?}");
@@ -186,10 +186,10 @@ fn memory_does_not_grow_under_a_stopped_clock() {
 #[test]
 fn a_log_is_made_for_its_first_line() {
     let host = Host::new("/bin/true", "no-log");
-    let _ = host.run(Preload::Library).well();
+    let _ = host.run(Preload::Library).expect_success();
     assert!(!host.scratch("log").exists());
     let host = host.variable("JITLISTEN", "nonsense");
-    let _ = host.run(Preload::Library).well();
+    let _ = host.run(Preload::Library).expect_success();
     assert!(host.log().contains("unknown sink"), "{}", host.log());
 }
 
@@ -199,7 +199,7 @@ fn lines_that_the_log_does_not_take_are_counted() {
         let Some(host) = calls_host(&["lost-lines"]) else { return };
         let path = if log == "log" { host.scratch("log") } else { log.into() };
         let host = host.variable("JITLISTEN_LOG", format!("debug:{}", path.display()));
-        let ended = host.run(Preload::Library).well();
+        let ended = host.run(Preload::Library).expect_success();
         assert_eq!(
             (output_values(&ended, "lost"), ended.stderr.as_str()),
             (vec![expected_loss.to_owned()], ""),
@@ -220,7 +220,7 @@ fn a_process_that_becomes_another_user() {
         fs::create_dir(&output_dir).expect("a directory");
         fs::set_permissions(&output_dir, fs::Permissions::from_mode(0o1777)).expect("ours");
         let host = host.variable("JITLISTEN", "perfmap,image,jitdump").variable("JITLISTEN_DIR", &output_dir);
-        let ended = host.run(Preload::Library).well();
+        let ended = host.run(Preload::Library).expect_success();
         let owner_of = |path: PathBuf| fs::metadata(path).map(|metadata| metadata.uid()).ok();
         let entries = || fs::read_dir(&output_dir).expect("a directory").flatten().map(|entry| entry.path());
         let has_prefix = |path: &PathBuf, prefix: &str| {
@@ -257,7 +257,7 @@ fn maps_of_dead_processes_are_removed() {
     let Some(host) = calls_host(&["child", "exits"]) else { return };
     let mut pids = BTreeSet::new();
     for _ in 0..24 {
-        let ended = host.start(Preload::Library).end_without_map().well();
+        let ended = host.start(Preload::Library).wait_and_keep_map().expect_success();
         pids.insert(ended.pid);
     }
     let count_maps = |pids: &BTreeSet<u32>| pids.iter().filter(|&&pid| perf_map::path(pid).exists()).count();
@@ -269,7 +269,7 @@ fn maps_of_dead_processes_are_removed() {
         file.set_modified(old_time).expect("ours");
     };
     pids.iter().for_each(make_old);
-    let _ = host.start(Preload::Library).end_without_map().well();
+    let _ = host.start(Preload::Library).wait_and_keep_map().expect_success();
     let kept_maps = count_maps(&pids);
     pids.iter().for_each(|&pid| drop(perf_map::take(pid)));
     // A map is recent if another process has reused its pid.
@@ -300,9 +300,9 @@ fn images_and_jitdumps_of_dead_processes_are_kept_for_their_recording() {
         let mut running = host.start(Preload::Library);
         for line in ["ready", "done"] {
             running.wait_for_line(line);
-            running.nod();
+            running.send_newline();
         }
-        let _ = running.end_without_map().well();
+        let _ = running.wait_and_keep_map().expect_success();
     };
     let directories = || -> Vec<PathBuf> {
         fs::read_dir(&output_dir).expect("a directory").flatten().map(|entry| entry.path()).collect()

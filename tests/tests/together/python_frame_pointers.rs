@@ -15,7 +15,7 @@ fn is_whole(sample: &Sample) -> bool {
 }
 
 fn count_stacks(preload: Preload) -> Option<(usize, usize)> {
-    let (Some(()), Some(host)) = (perf::is_here(), Integration::Numba("numba-0.68.1").chain(2, &[])) else {
+    let (Some(()), Some(host)) = (perf::is_available(), Integration::Numba("numba-0.68.1").chain(2, &[])) else {
         return None;
     };
     let samples = perf::record(&host, preload).samples;

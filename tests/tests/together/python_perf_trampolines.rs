@@ -11,7 +11,7 @@ fn python_and_numba_names_in_one_report() {
     let Some(python) = integration::python("numba-0.68.1-python-3.12") else { return };
     let host = Host::new(python, "python-perf").argument("-Xperf").argument(paths::host("python_perf.py"));
     let host = host.argument("8");
-    let Some(()) = perf::is_here() else { return };
+    let Some(()) = perf::is_available() else { return };
     let recording = perf::record(&host, Preload::Library);
 
     let bytes = recording.map.clone().expect("CPython alone writes a map");
@@ -21,7 +21,7 @@ fn python_and_numba_names_in_one_report() {
     assert!(python_lines.iter().any(|line| line.contains("py::python_inner")), "CPython's entries are lost");
     let our_map = PerfMap::parse(our_map.concat().as_bytes()).unwrap_or_else(|fault| panic!("our entries: {fault}"));
 
-    scenario::every_sample_is_named(&recording.samples, &our_map, "gamma");
+    scenario::assert_samples_named(&recording.samples, &our_map, "gamma");
     // Python and compiled functions are in one stack only if the interpreter keeps frame pointers, but always in one
     // report. A trampoline is eleven bytes long, so a recording may miss all of them.
     let has_python_function = |recording: &Recording| {
@@ -36,5 +36,5 @@ fn python_and_numba_names_in_one_report() {
 fn output_is_the_same() {
     let Some(python) = integration::python("numba-0.68.1-python-3.12") else { return };
     let host = Host::new(python, "python-perf").argument(paths::host("python_perf.py")).argument("0");
-    host::same_output(&host).well();
+    host::assert_same_output(&host).expect_success();
 }

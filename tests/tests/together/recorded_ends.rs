@@ -7,7 +7,7 @@ use std::process::Command;
 
 use jitlisten_tests::host::{Host, Preload};
 use jitlisten_tests::paths::{self, Scratch};
-use jitlisten_tests::sampled::{read, recorded};
+use jitlisten_tests::sampled::{read, with_recording};
 use jitlisten_tests::tool::{self, Absence};
 
 /// Compiles the program with these additional flags. Returns `None`, after reporting a skip, if the compiler or a
@@ -39,7 +39,7 @@ fn assert_ends_as_alone(scenarios: &[&str]) {
         let host = || Host::new(&program, "ends").argument(scenario);
         let unrecorded = host().run(Preload::Nothing);
         for options in ["", ",wall", ",children"] {
-            let (host, data) = recorded(host(), options);
+            let (host, data) = with_recording(host(), options);
             let ended = host.run(Preload::Library);
             let (expected, status) = (unrecorded.status.into_raw(), ended.status.into_raw());
             assert_eq!((expected, &unrecorded.stdout), (status, &ended.stdout), "{scenario}{options}\n{}", host.log());
@@ -99,7 +99,7 @@ fn a_child_that_becomes_another_user_or_gets_another_root_is_recorded() {
     }
     let Some(program) = build(&scratch, &[]) else { return };
     for scenario in ["another user", "another root"] {
-        let (host, data) = recorded(Host::new(&program, "ends").argument(scenario), ",children");
+        let (host, data) = with_recording(Host::new(&program, "ends").argument(scenario), ",children");
         let ended = host.run(Preload::Library);
         assert_eq!(ended.status.code(), Some(34), "{scenario}");
         let names: Vec<String> = fs::read_dir(data.parent().unwrap())
@@ -134,7 +134,7 @@ fn programs_with_sanitizers_end_as_alone() {
         let unrecorded = host().run(Preload::Nothing);
         assert_eq!(unrecorded.status.code(), Some(32), "{flags:?}: {}", unrecorded.stderr);
         for options in ["", ",wall"] {
-            let (host, data) = recorded(host(), options);
+            let (host, data) = with_recording(host(), options);
             let ended = host.run(Preload::Library);
             assert_eq!(ended.status.code(), Some(32), "{flags:?}{options}: {}", ended.stderr);
             assert_eq!((&unrecorded.stdout, &unrecorded.stderr), (&ended.stdout, &ended.stderr), "{flags:?}{options}");

@@ -4,7 +4,7 @@
 
 use std::path::PathBuf;
 
-use jitlisten_tests::host::{Ended, Host, Preload};
+use jitlisten_tests::host::{Host, Outcome, Preload};
 use jitlisten_tests::paths::{self, Scratch};
 use jitlisten_tests::tool::{self, Absence};
 use jitlisten_tests::{gdb, image, jitdump_reader, machine_code};
@@ -48,14 +48,14 @@ fn warnings(log: &str) -> Vec<&str> {
 }
 
 /// Runs the host, and calls `inspect` with the index of each pause and the pid.
-fn run(host: &Host, preload: Preload, mut inspect: impl FnMut(usize, u32)) -> Ended {
+fn run(host: &Host, preload: Preload, mut inspect: impl FnMut(usize, u32)) -> Outcome {
     let mut running = host.start(preload);
     for (pause, line) in PAUSES.into_iter().enumerate() {
         running.wait_for_line(line);
         inspect(pause, running.pid());
-        running.nod();
+        running.send_newline();
     }
-    running.end().well()
+    running.wait().expect_success()
 }
 
 /// Asserts the expected numbers of objects and images at each pause, the output of the stock program, and that every
@@ -67,7 +67,12 @@ fn check_every_object(llvm: u32, mode: &str, expected: [[usize; 3]; 3], images: 
     let ended = run(&host, Preload::Library, |pause, pid| {
         let log = host.log();
         assert_eq!(count_events(&host), expected[pause], "LLVM {llvm}, {mode}, at {:?}:\n{log}", PAUSES[pause]);
-        assert_eq!(image::mapped(pid), images[pause], "images, LLVM {llvm}, {mode}, at {:?}:\n{log}", PAUSES[pause]);
+        assert_eq!(
+            image::count_mappings(pid),
+            images[pause],
+            "images, LLVM {llvm}, {mode}, at {:?}:\n{log}",
+            PAUSES[pause]
+        );
     });
     assert_eq!((&ended.stdout, &ended.stderr), (&stock.stdout, &stock.stderr));
     let (map, log) = (ended.perf_map(), host.log());
@@ -203,7 +208,7 @@ fn functions_keep_a_frame_pointer() {
 #[test]
 fn gdb_names_functions_and_their_callers() {
     let scratch = Scratch::new("self-loaded");
-    let (Some(()), Some(host)) = (gdb::is_here(), host(&scratch, LLVMS[1], "protect")) else { return };
+    let (Some(()), Some(host)) = (gdb::is_available(), host(&scratch, LLVMS[1], "protect")) else { return };
     let host = host.argument("loops").variable("JITLISTEN", "perfmap,gdb");
     let mut running = host.start(Preload::Library);
     running.wait_for_line("running");
@@ -223,7 +228,7 @@ fn what_a_program_has_cached_has_addresses_for_names() {
     for (llvm, count) in [("all", OBJECT_COUNT), ("off", 0)] {
         let host = Host::new(&program, "cached").argument(OBJECT_COUNT.to_string()).variable("JITLISTEN_LLVM", llvm);
         let host = host.variable("JITLISTEN", "perfmap").variable("JITLISTEN_LOG", "debug:log");
-        let ended = host.run(Preload::Library).well();
+        let ended = host.run(Preload::Library).expect_success();
         assert_eq!(count_events(&host)[1], count, "{}", host.log());
         let map = (count > 0).then(|| ended.perf_map());
         for line in String::from_utf8_lossy(&ended.stdout).lines().filter_map(|line| line.strip_prefix("0x")) {

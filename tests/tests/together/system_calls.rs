@@ -33,7 +33,7 @@ fn trace(host: &Host, preload: Preload, options: &[OsString]) -> Option<String> 
     let strace = tool::require("strace", Absence::FailsInCi)?;
     let calls = host.scratch("calls");
     let mut command = Command::new(strace);
-    command.args(["-f", "-qq", "-o"]).arg(&calls).args(options).arg("env").args(host.env_words(preload));
+    command.args(["-f", "-qq", "-o"]).arg(&calls).args(options).arg("env").args(host.env_arguments(preload));
     let strace_run = tool::run_within(Duration::from_secs(300), &mut command);
     let errors = String::from_utf8_lossy(&strace_run.stderr).into_owned();
     if errors.contains("PTRACE") || errors.contains("not supported") {

@@ -19,12 +19,12 @@ struct WalkCounts {
 
 fn host(venv: &str, load_order: &str) -> Option<Host> {
     let host = Host::new(integration::python(venv)?, venv).argument(paths::host("walked.py"));
-    let walker = walk::walker(&host)?;
+    let walker = walk::compile_walker(&host)?;
     Some(host.argument(walker).argument("1").argument(load_order))
 }
 
 fn run_walks(host: &Host, preload: Preload) -> Vec<WalkCounts> {
-    let ended = host.run(preload).well();
+    let ended = host.run(preload).expect_success();
     let parse_counts = |lines: &[&str]| {
         let mut fields = lines.first()?.split_ascii_whitespace();
         let unwinder = fields.next()?.to_owned();
@@ -52,7 +52,7 @@ fn assert_complete_walks(load_order: &str, frame_pointers: &str) {
             assert!(samples >= 20, "{venv}, {unwinder}: only {samples} samples");
             assert_eq!(samples, complete, "{venv}, {unwinder}: walks that did not reach the start");
             assert_eq!(compiled_frames, 3, "{venv}, {unwinder}: gamma, beta, and beta's wrapper are compiled");
-            support_table::seen("shim, stock wheels", &unwinder);
+            support_table::record_cell("shim, stock wheels", &unwinder);
         }
     }
 }
@@ -97,7 +97,7 @@ fn with_images_libunwind_knows_the_names() {
 fn rules_are_read_from_code_that_has_none() {
     let Some(host) = host(VENVS[0], "early") else { return };
     let host = host.argument("cache");
-    let _ = host.run(Preload::Nothing).well();
+    let _ = host.run(Preload::Nothing).expect_success();
     for WalkCounts { unwinder, samples, complete, .. } in run_walks(&host, Preload::Library) {
         if unwinder == "libunwind" {
             assert!(samples >= 20 && samples == complete, "{unwinder}: {complete} of {samples}");
