@@ -1,4 +1,4 @@
-"""Stays in compiled code of its main thread, which holds the GIL: for ever, or, without the GIL, until a file exists."""
+"""Runs compiled code in the main thread: forever with the GIL; or, given a file, without the GIL until it exists."""
 
 import ctypes
 import os
@@ -10,15 +10,15 @@ import numba
 import numpy as np
 
 
-# LLVM cannot know that it leaves `end` alone.
-unknown = ctypes.CDLL(None).sched_yield
-unknown.argtypes, unknown.restype = [], ctypes.c_int
+# An opaque call, so that LLVM cannot assume `end` is unchanged.
+opaque_call = ctypes.CDLL(None).sched_yield
+opaque_call.argtypes, opaque_call.restype = [], ctypes.c_int
 
 
 def loops(n, end):
     total = 0.0
     while total >= 0 and end[0] == 0:
-        unknown()
+        opaque_call()
         for i in range(n):
             total += (i % 7) * 0.5
         total *= 0.5
