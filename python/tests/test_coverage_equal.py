@@ -13,7 +13,7 @@ PROGRAM = os.path.join(HERE, "coverage_cases", "measure.py")
 PACKAGE = os.path.join(HERE, os.pardir, "jitlisten")
 
 
-def measure(tmp_path, branch, truth="", **environment):
+def measure_coverage(tmp_path, branch, truth="", **environment):
     output = tmp_path / ("truth" if truth else "compiled")
     environment = dict(
         os.environ,
@@ -47,7 +47,7 @@ def assert_equal(expected, actual):
 
 @pytest.mark.parametrize("branch", ["", "branch"])
 def test_equal(tmp_path, branch):
-    expected, actual = measure(tmp_path, branch, truth="1"), measure(tmp_path, branch)
+    expected, actual = measure_coverage(tmp_path, branch, truth="1"), measure_coverage(tmp_path, branch)
     assert actual["numba"] and not expected["numba"]
     assert len(expected["missing"]) > 50 and len(expected["statements"]) > 500
     assert_equal(expected, actual)
@@ -57,9 +57,9 @@ def test_equal(tmp_path, branch):
 def test_equal_with_the_core_of_sys_monitoring(tmp_path):
     # coverage.py's sysmon core needs Python 3.14 for arcs.
     branch = "branch" if sys.version_info >= (3, 14) else ""
-    actual = measure(tmp_path, branch, COVERAGE_CORE="sysmon")
-    assert_equal(measure(tmp_path, branch, truth="1"), actual)
+    actual = measure_coverage(tmp_path, branch, COVERAGE_CORE="sysmon")
+    assert_equal(measure_coverage(tmp_path, branch, truth="1"), actual)
 
 
 def test_equal_without_optimization(tmp_path):
-    assert_equal(measure(tmp_path, "branch", truth="1"), measure(tmp_path, "branch", NUMBA_OPT="0"))
+    assert_equal(measure_coverage(tmp_path, "branch", truth="1"), measure_coverage(tmp_path, "branch", NUMBA_OPT="0"))

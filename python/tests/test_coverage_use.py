@@ -258,7 +258,7 @@ def test_what_was_compiled_before_is_named(project):
 
 
 def test_coverage_may_start_during_a_compilation(project):
-    """A function that is being compiled then gets no marks, and its cache entry does not claim any."""
+    """A function that is being compiled when coverage starts gets no marks, and its cache entry does not claim any."""
     (project / "start.py").write_text(textwrap.dedent("""
         import sys
         import coverage
@@ -283,15 +283,15 @@ def test_coverage_may_start_during_a_compilation(project):
         command = [sys.executable, "start.py", "cache", *options]
         return subprocess.run(command, cwd=project, env=environment, capture_output=True, text=True, check=True)
 
-    during = run_start("during")
-    assert during.stdout == "0 0\n" and "before coverage.py started): prog.compiled" in during.stderr
-    after = run_start()
-    assert after.stdout == "0 0\n" and "before" not in after.stderr
+    result_during = run_start("during")
+    assert result_during.stdout == "0 0\n" and "before coverage.py started): prog.compiled" in result_during.stderr
+    result_after = run_start()
+    assert result_after.stdout == "0 0\n" and "before" not in result_after.stderr
     assert 8 in missing_lines(project) and 9 not in missing_lines(project)
 
 
 def test_a_numba_that_cannot_be_patched(project):
-    """Its code is not instrumented, and the user is told the reason."""
+    """If a patch fails, compiled code is not instrumented, and the error output states the reason."""
     (project / "breaks.py").write_text(textwrap.dedent("""
         from jitlisten._coverage import patches
         def fails(module):
@@ -333,7 +333,7 @@ def test_a_stencil_in_a_parallel_function(project):
 
 
 def test_without_a_configuration_below_the_command(project):
-    """The environment that `jitlisten coverage` sets, without the command."""
+    """Sets the environment of `jitlisten coverage` by hand."""
     (project / ".coveragerc").unlink()
     site = os.path.join(PACKAGE, "jitlisten", "_site")
     code = "import subprocess, sys; subprocess.run([sys.executable, '-m', 'coverage', 'run', 'prog.py'], check=True)"

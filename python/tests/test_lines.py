@@ -142,7 +142,7 @@ def test_every_version_that_gets_lines_is_one_that_is_compared():
     assert compared_versions == set(run_python(program).split())
 
 
-# The last three belong to known minor versions.
+# The last three versions are unknown releases of known minor versions.
 @pytest.mark.parametrize("version", ["0.55.2", "0.99.0", "0.68.0rc1", "0+unknown", "0.56.1", "0.57.2", "0.68.2"])
 def test_an_unknown_version_gets_no_lines_and_a_word_in_the_log(version, tmp_path):
     log = tmp_path / "log"
@@ -192,7 +192,7 @@ def test_a_defect_of_ours_costs_the_lines_only(tmp_path):
     assert "no lines for" in log.read_text()
 
 
-# Adds a value to itself before its definition.
+# An intrinsic that uses a value before its definition.
 BAD_INTRINSIC = """
 from numba import njit, types
 from numba.extending import intrinsic
@@ -215,9 +215,9 @@ print(njit(lambda x: x + 1)(2))
 
 
 def test_code_that_llvm_refuses_is_an_exception_as_without_lines():
-    install = IMPORT_LINES + "import numba; lines.install(); lines.remove(); lines.install()\n"
+    install_code = IMPORT_LINES + "import numba; lines.install(); lines.remove(); lines.install()\n"
     stock = run_python(BAD_INTRINSIC)
-    assert stock.endswith(" True\n3\n") and run_python(install + BAD_INTRINSIC) == stock
+    assert stock.endswith(" True\n3\n") and run_python(install_code + BAD_INTRINSIC) == stock
 
 
 @pytest.mark.parametrize("name", ['a"b.py', "a\\b\n.py", "/tmp/\xfc/\udcff.py", "", '<x"y>', "!dbg.py"])
@@ -240,7 +240,7 @@ def test_a_users_own_debug_information_stays():
     assert run_python(program) == "True False True\n"
 
 
-CACHED = """
+CACHE_PROGRAM = """
 import sys, jitlisten._lines as lines
 lines.install()
 sys.path.insert(0, {directory!r})
@@ -252,7 +252,7 @@ print(sum(cached.f.stats.cache_hits.values()))
 
 def test_cached_code_with_lines_and_without_are_kept_apart(tmp_path):
     (tmp_path / "cached.py").write_text("from numba import njit\n@njit(cache=True)\ndef f(x):\n    return x ** 0.5\n")
-    program = CACHED.format(directory=str(tmp_path))
+    program = CACHE_PROGRAM.format(directory=str(tmp_path))
     assert os.path.exists(LIBRARY), "make build makes it"
 
     def count_hits(with_lines, run_number):
@@ -260,8 +260,8 @@ def test_cached_code_with_lines_and_without_are_kept_apart(tmp_path):
         images = tmp_path / str(run_number)
         images.mkdir()
         sinks = {"LD_PRELOAD": os.path.abspath(LIBRARY), "JITLISTEN": "image", "JITLISTEN_DIR": str(images)}
-        switch = {"JITLISTEN_LINES": "force" if with_lines else "0"}
-        output = run_python(program, NUMBA_CACHE_DIR=str(tmp_path / "cache"), **sinks, **switch)
+        lines_setting = {"JITLISTEN_LINES": "force" if with_lines else "0"}
+        output = run_python(program, NUMBA_CACHE_DIR=str(tmp_path / "cache"), **sinks, **lines_setting)
         return output.strip(), ("cached.py", 4) in line_table_rows(images, "image-*/object-*.so")
 
     # Code cached without lines is not used with lines, nor vice versa; each mode finds its own code.
@@ -271,7 +271,7 @@ def test_cached_code_with_lines_and_without_are_kept_apart(tmp_path):
 
 def test_code_cached_by_an_older_builder_is_compiled_again(tmp_path):
     (tmp_path / "cached.py").write_text("from numba import njit\n@njit(cache=True)\ndef f(x):\n    return x ** 0.5\n")
-    program = CACHED.format(directory=str(tmp_path))
+    program = CACHE_PROGRAM.format(directory=str(tmp_path))
     cache = str(tmp_path / "cache")
     # The marker of the first builder, from before inlined calls had frames.
     older_builder = "import jitlisten._lines.patches as patches\npatches.MARKER = 'jitlisten-lines-1'\n" + program
@@ -280,7 +280,7 @@ def test_code_cached_by_an_older_builder_is_compiled_again(tmp_path):
     ] == ["0", "1", "0", "1"]
 
 
-# Source of a module, and a line that its compiled code must have. The last module has that line in two objects.
+# Source of a module, and a line that its compiled code must have. For the last module, two objects must have it.
 CODE_KINDS = {
     "loop": (
         (
@@ -498,7 +498,7 @@ f(2.0), overloads(2.0), closes(2.0), loops(np.ones(9)), sums(np.ones(9)), fills(
 def test_what_numba_inlines_has_a_frame_of_its_own(tmp_path):
     write_module(tmp_path, CALLEE, "callee.py")
     rows = compiled_rows(write_module(tmp_path, CALLER), tmp_path)
-    # The last statement of `g`, and the function that `g` calls.
+    # Line 9 is the last statement of `g`; line 4 is in `deeper`, which `g` calls.
     assert {("callee.py", 4), ("callee.py", 9)} <= rows, sorted(rows)
     calls = inlined_calls(dwarfdump("--debug-info", tmp_path.glob("*.o")))
     expected_calls = [("callee.g", "prog.py", 13), ("callee.deeper", "callee.py", 8)]
@@ -510,7 +510,7 @@ def test_what_numba_inlines_has_a_frame_of_its_own(tmp_path):
     assert calls_in("prog.f(") == expected_calls, calls
     assert calls_in("prog.overloads(") == [("prog.overloaded.<locals>.impl", "prog.py", 16)], calls
     assert calls_in("prog.closes(") == [("prog.closes.<locals>.closed", "prog.py", 21)], calls
-    # LLVM unrolls the loop.
+    # LLVM unrolls the loop, so the calls repeat.
     assert set(calls_in("prange kernel prog.py:25 ")) == {("callee.g", "prog.py", 26), expected_calls[1]}, calls
     # The call that starts the threads has the line of the loop, not that of the statement before.
     assert {line for _, file, line in calls_in("prog.fills(") if file == "prog.py"} == {34}, calls
@@ -552,7 +552,7 @@ def test_a_jitclass_constructor_belongs_to_the_class(kinds):
     debug_info = dwarfdump("--debug-info", kinds.glob("%d-*.o" % number))
     assert re.search(r'linkage_name.*"prog%d.C.ctor\(float64\) \[v\d+\]"' % number, debug_info), debug_info
     assert '"C.add.method"' in debug_info
-    # The line of `def __init__`.
+    # Line 5 is `def __init__`.
     constructor_info = debug_info[debug_info.index('"C.ctor"') :]
     assert re.search(r"decl_line\s+\((\d+)\)", constructor_info)[1] == "5", constructor_info[:500]
 

@@ -74,11 +74,11 @@ def place(mark):
     raise AssertionError(mark)
 
 
-@pytest.mark.parametrize("three, one", PAIRS)
-def test_a_statement_run_three_times_as_often_has_three_quarters(counts, three, one):
+@pytest.mark.parametrize("triple_mark, single_mark", PAIRS)
+def test_a_statement_run_three_times_as_often_has_three_quarters(counts, triple_mark, single_mark):
     # The cost of an `exp` call is inside the C library.
-    instructions = counts.all if three.startswith("costly") else counts.own
-    pair = [instructions[place(three)], instructions[place(one)]]
+    instructions = counts.all if triple_mark.startswith("costly") else counts.own
+    pair = [instructions[place(triple_mark)], instructions[place(single_mark)]]
     assert min(pair) > 100000 and abs(100 * pair[0] / sum(pair) - 75) < 3, pair
 
 

@@ -15,7 +15,7 @@ pytest.importorskip("numba")
 
 INSTALL_LINES = "import jitlisten._lines as lines; lines.install()\n"
 
-EXPRESSION = '''"""Line 1."""
+ARRAY_EXPRESSION_PROGRAM = '''"""Line 1."""
 import numpy as np
 from numba import njit
 @njit
@@ -34,7 +34,7 @@ poly(np.ones(9), np.ones(9)), caller(np.ones(9))
 
 
 def test_an_array_expression_is_at_its_line_and_named_by_it(tmp_path):
-    rows = compiled_rows(write_module(tmp_path, EXPRESSION), tmp_path)
+    rows = compiled_rows(write_module(tmp_path, ARRAY_EXPRESSION_PROGRAM), tmp_path)
     assert ("prog.py", 6) in rows and ("prog.py", 10) in rows
     assert not {row for row in rows if row[0] == "prog.py" and 0 < row[1] < 4}, sorted(rows)
     debug_info = dwarfdump("--debug-info", tmp_path.glob("*.o"))
@@ -47,7 +47,7 @@ def test_an_array_expression_is_at_its_line_and_named_by_it(tmp_path):
     assert re.search(r"array expression prog\.py:10 in prog\.caller \[v\d+\]", debug_info)
 
 
-STENCIL = """import numpy as np
+STENCIL_PROGRAM = """import numpy as np
 from numba import njit, stencil
 @stencil(
     cval=0.0)
@@ -61,7 +61,7 @@ f(np.ones((9, 9)))
 
 
 def test_a_stencil_is_at_the_line_of_its_expression(tmp_path):
-    rows = compiled_rows(write_module(tmp_path, STENCIL), tmp_path)
+    rows = compiled_rows(write_module(tmp_path, STENCIL_PROGRAM), tmp_path)
     assert ("prog.py", 6) in rows
     # The entry block and the arguments have the line of `def`.
     assert not {row for row in rows if row[0] == "prog.py" and row[1] in (3, 4)}, sorted(rows)
@@ -69,17 +69,17 @@ def test_a_stencil_is_at_the_line_of_its_expression(tmp_path):
     assert "stencil prog.py:6" in debug_info
 
 
-PARALLEL_STENCIL = STENCIL.replace("@njit", "@njit(parallel=True)").replace("(\n    cval=0.0)", "")
+PARALLEL_STENCIL_PROGRAM = STENCIL_PROGRAM.replace("@njit", "@njit(parallel=True)").replace("(\n    cval=0.0)", "")
 
 
 def test_a_parallel_stencil_is_at_the_line_of_its_call(tmp_path):
-    rows = compiled_rows(write_module(tmp_path, PARALLEL_STENCIL), tmp_path)
+    rows = compiled_rows(write_module(tmp_path, PARALLEL_STENCIL_PROGRAM), tmp_path)
     assert ("prog.py", 5) in rows and ("prog.py", 8) in rows
     assert not {row for row in rows if row[0] == "prog.py" and row[1] in (3, 6)}, sorted(rows)
     assert "prange kernel prog.py:8 in prog.f" in dwarfdump("--debug-info", tmp_path.glob("*.o"))
 
 
-# Prints each module that LLVM parses.
+# Prefix of a program: prints each module that LLVM parses.
 PRINT_MODULES = """
 import llvmlite.binding
 read = llvmlite.binding.parse_assembly
@@ -106,7 +106,7 @@ def instruction_lines(program, tmp_path, function, substring):
     return [location and lines[location[1]] for location in locations]
 
 
-COUNTED = """from numba import njit
+REFCOUNT_PROGRAM = """from numba import njit
 @njit
 def counted(n):
     values = [0.5]
@@ -118,12 +118,12 @@ counted(3)
 
 
 def test_reference_counting_has_the_line_that_causes_it(tmp_path):
-    lines = instruction_lines(COUNTED, tmp_path, "7counted", '@"NRT_decref"')
+    lines = instruction_lines(REFCOUNT_PROGRAM, tmp_path, "7counted", '@"NRT_decref"')
     assert lines and None not in lines and 0 not in lines, lines
     assert 6 in lines, lines
 
 
-ELEMENTS = """import numpy as np
+UFUNC_PROGRAM = """import numpy as np
 from numba import guvectorize, vectorize
 @vectorize(["f8(f8)"])
 def root(a):
@@ -136,11 +136,11 @@ def double(a, out):
 
 
 def test_the_loop_of_a_ufunc_is_at_its_first_statement(tmp_path):
-    assert set(instruction_lines(ELEMENTS, tmp_path, "__ufunc__.*4root", "load double")) == {6}
-    assert set(instruction_lines(ELEMENTS, tmp_path, "__gufunc__.*6double", "load i64")) == {9}
+    assert set(instruction_lines(UFUNC_PROGRAM, tmp_path, "__ufunc__.*4root", "load double")) == {6}
+    assert set(instruction_lines(UFUNC_PROGRAM, tmp_path, "__gufunc__.*6double", "load i64")) == {9}
 
 
-FIB = """from numba import njit
+RECURSION_PROGRAM = """from numba import njit
 @njit
 def fib(n):
     if n < 2:
@@ -157,13 +157,13 @@ fib(5), one(3)
 
 
 def test_the_returns_of_a_function_have_one_line(tmp_path):
-    assert set(instruction_lines(FIB, tmp_path, "3fib", " ret ")) == {3}
+    assert set(instruction_lines(RECURSION_PROGRAM, tmp_path, "3fib", " ret ")) == {3}
     # Errors of `fib` are returned, too.
-    lines = instruction_lines(FIB, tmp_path, "3one", " ret ")
+    lines = instruction_lines(RECURSION_PROGRAM, tmp_path, "3one", " ret ")
     assert len(lines) > 1 and set(lines) == {12}, lines
 
 
-JOIN = """
+PRINT_COPY_LINES = """
 import prog, numba.core.typed_passes as passes
 from jitlisten._lines.locations import shown
 original = passes.PreLowerStripPhis._strip_phi_nodes
@@ -177,7 +177,7 @@ passes.PreLowerStripPhis._strip_phi_nodes = strip
 prog.f(2.0, True, False)
 """
 
-JOINED = """from numba import njit
+BRANCH_PROGRAM = """from numba import njit
 @njit
 def f(a, p, q):
     y = a * 2
@@ -191,10 +191,12 @@ def f(a, p, q):
 def test_a_copy_where_branches_join_has_no_line_of_a_branch_not_taken(tmp_path):
     # The value of line 4 is copied after it, and where only `p` is true. Numba's own location, used in messages, is
     # unchanged.
-    assert run_python(INSTALL_LINES + write_module(tmp_path, JOINED) + JOIN) == "[4, 7, 8] [4, 4, 7]\n"
+    assert (
+        run_python(INSTALL_LINES + write_module(tmp_path, BRANCH_PROGRAM) + PRINT_COPY_LINES) == "[4, 7, 8] [4, 4, 7]\n"
+    )
 
 
-PARALLEL = """import numpy as np
+PRANGE_PROGRAM = """import numpy as np
 from numba import njit, prange
 @njit(parallel=True)
 def f(x):
@@ -223,12 +225,12 @@ def read_perf_map_names(program, tmp_path):
 
 
 def test_no_name_of_a_perf_map_has_an_address_where_the_line_is_known(tmp_path):
-    kernels = [name for name in read_perf_map_names(PARALLEL, tmp_path) if "prange kernel" in name]
+    kernels = [name for name in read_perf_map_names(PRANGE_PROGRAM, tmp_path) if "prange kernel" in name]
     assert any(name.startswith("kernel::gufunc::prange kernel prog.py:6 ") for name in kernels), kernels
     assert not [name for name in kernels if "[0x" in name], kernels
 
 
-PASSED = """from numba import float64, njit
+CALLABLE_ARGUMENT_PROGRAM = """from numba import float64, njit
 from numba.experimental import jitclass
 @njit
 def f(x):
@@ -258,11 +260,11 @@ all(1)
 
 
 def test_no_name_has_the_address_of_an_argument(tmp_path):
-    names = read_perf_map_names(PASSED, tmp_path)
+    names = read_perf_map_names(CALLABLE_ARGUMENT_PROGRAM, tmp_path)
     assert not [name for name in names if re.search("[0-9a-f]{8}", name)], names
     names = [name for name in names if name.startswith("prog.g")]
     assert len(names) == 2 and "<function f>" in names[0] + names[1], names
-    compiled_rows(write_module(tmp_path, PASSED), tmp_path, **perf_map_environment(tmp_path))
+    compiled_rows(write_module(tmp_path, CALLABLE_ARGUMENT_PROGRAM), tmp_path, **perf_map_environment(tmp_path))
     linkage_names = re.findall(
         r'DW_AT_linkage_name\s+\("(prog\.g[^"]+)"', dwarfdump("--debug-info", tmp_path.glob("*.o"))
     )

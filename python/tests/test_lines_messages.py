@@ -17,7 +17,7 @@ OLD_ENVIRONMENTS = ("numba-0.57.1", "numba-0.60.0")
 pytest.importorskip("numba")
 
 #: Addresses, task ids, and numbers of constants that contain an address.
-NOISE = re.compile(r"(0x|#|\.)[0-9a-f]{8,}|1[34][0-9]{13}|tmp\w{8}")
+VOLATILE_NUMBER = re.compile(r"(0x|#|\.)[0-9a-f]{8,}|1[34][0-9]{13}|tmp\w{8}")
 
 
 def run_programs(interpreter, *arguments):
@@ -25,7 +25,7 @@ def run_programs(interpreter, *arguments):
     result = subprocess.run(
         [interpreter, PROGRAM, *arguments], env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, timeout=600
     )
-    outputs = [NOISE.sub("N", stream.decode()) for stream in (result.stdout, result.stderr)]
+    outputs = [VOLATILE_NUMBER.sub("N", stream.decode()) for stream in (result.stdout, result.stderr)]
     return result.returncode, outputs[0].split("--- "), outputs[1].splitlines()
 
 

@@ -16,7 +16,7 @@ import pytest
 HERE = os.path.dirname(os.path.abspath(__file__))
 LIBRARY = os.environ.get("JITLISTEN_LIBRARY", os.path.join(HERE, "..", "..", "target", "release", "libjitlisten.so"))
 RESULTS_TABLE = os.path.join(HERE, "..", "..", "records", "same-code.tsv")
-# The full set takes minutes.
+# The full set of programs takes minutes.
 EXTENT_OPTIONS = ["--short"] if os.environ.get("JITLISTEN_LINES_PROGRAMS") != "all" else []
 
 #: Images carry LLVM's remarks, for the LLVM releases whose remarks are understood.
@@ -39,10 +39,10 @@ def record_results(results):
     (total, _), (_, repeat_details) = results["compared"]["lines"], results["compared"]["again"]
     label = "%s (%d), %d.%d" % ((results["numba"], llvm_version_info[0]) + sys.version_info[:2])
     programs = "all, with remarks" if IMAGE_OPTIONS else "all"
-    padded = " (%d padded otherwise)" % total["padded"] if total["padded"] else ""
+    padding_note = " (%d padded otherwise)" % total["padded"] if total["padded"] else ""
     row = (
         label, programs, total["programs"], total["objects"], "{:,}".format(total["text"]),
-        str(total["different"]) + padded, len(repeat_details), "%.2f" % (total["size"][1] / total["size"][0]),
+        str(total["different"]) + padding_note, len(repeat_details), "%.2f" % (total["size"][1] / total["size"][0]),
         time.strftime("%Y-%m-%d"), os.environ["JITLISTEN_LINES_BUILDER"],
     )
     with open(RESULTS_TABLE) as file:
@@ -71,7 +71,7 @@ def compared():
     print(results["compared"])
     if os.environ.get("JITLISTEN_LINES_BUILDER"):
         record_results(results)
-    # A program that fails in both runs would go uncompared; only those that Numba itself cannot compile may.
+    # Programs that fail in both runs are not compared; only those that Numba itself cannot compile may fail.
     failed = {line.partition(":")[0] for line in results["failed"]}
     assert failed <= unsupported_programs(results["numba"]), results["failed"]
     return results["compared"]
@@ -85,6 +85,6 @@ def test_no_object_has_other_code(compared):
 
 def test_objects_are_little_larger_than_1_6_times(compared):
     size_without, size_with_lines = compared["lines"][0]["size"]
-    # Objects with lines must be larger. The factor depends on the processor's vector width, because LLVM generates more
+    # Line tables make objects larger. The factor depends on the processor's vector width, because LLVM generates more
     # loops.
     assert 1.2 * size_without < size_with_lines <= 1.65 * size_without

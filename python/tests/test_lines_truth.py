@@ -54,7 +54,7 @@ def count_addresses(data):
         if depth is None or depth > 3:
             continue
         dso, address = stack[depth]
-        # For a caller, the address of the call, not the return address.
+        # A caller's return address follows the call; subtracting one points into the call.
         address -= depth > 0
         # perf prints frames of a stack as file offsets, but single addresses unchanged.
         offsets = [address - start + offset for start, size, offset in mappings[dso] if start <= address < start + size]
@@ -101,9 +101,9 @@ def place(mark):
     raise AssertionError(mark)
 
 
-@pytest.mark.parametrize("three, one", PAIRS)
-def test_the_same_statement_run_three_times_as_often_has_three_quarters(samples, three, one):
-    counts = [samples[place(three)], samples[place(one)]]
+@pytest.mark.parametrize("triple_mark, single_mark", PAIRS)
+def test_the_same_statement_run_three_times_as_often_has_three_quarters(samples, triple_mark, single_mark):
+    counts = [samples[place(triple_mark)], samples[place(single_mark)]]
     total = sum(counts)
     assert total >= 1000, samples.most_common(12)
     percentage = 100 * counts[0] / total

@@ -91,5 +91,5 @@ else:
 
 
 def is_float(value):
-    """In an overload: true for a float type, or a float value in Python."""
+    """For overloads: true for Numba's float type, and for float values in Python."""
     return value is float64 if not TRUTH else isinstance(value, float)

@@ -24,7 +24,7 @@ objects.capture()
 
 def run_python(program, check=True, **environment):
     """Runs a Python program in a fresh process; returns its standard output."""
-    # Numba 0.56 needs `force` to get lines.
+    # Numba 0.56 needs `force` to emit line tables.
     variables = dict(os.environ, PYTHONPATH=PACKAGE, JITLISTEN_LINES="force")
     variables.update(environment)
     result = subprocess.run(

@@ -21,7 +21,7 @@ class Section(NamedTuple):
     info: int
 
 
-class Loaded(NamedTuple):
+class LoadedObject(NamedTuple):
     """Loaded sections by name (numbered if a name occurs twice), their relocations, and the symbols."""
 
     sections: Dict[str, bytes]
@@ -36,7 +36,7 @@ def _string_at(table: bytes, offset: int) -> str:
     return table[offset : table.index(b"\0", offset)].decode("utf-8", "replace")
 
 
-def _sections(data: bytes) -> List[Section]:
+def _read_sections(data: bytes) -> List[Section]:
     assert data[:6] == b"\x7fELF\x02\x01", data[:6]
     offset, = struct.unpack_from("<Q", data, 0x28)
     size, count, names_index = struct.unpack_from("<HHH", data, 0x3A)
@@ -55,33 +55,33 @@ def _sections(data: bytes) -> List[Section]:
     ]
 
 
-def read(data: bytes) -> Loaded:
-    sections = _sections(data)
-    named, seen = {}, {}
+def read(data: bytes) -> LoadedObject:
+    sections = _read_sections(data)
+    section_labels, occurrences = {}, {}
     for index, section in enumerate(sections):
         if section.flags & SHF_ALLOC:
-            seen[section.name] = seen.get(section.name, 0) + 1
-            named[index] = "%s#%d" % (section.name, seen[section.name])
+            occurrences[section.name] = occurrences.get(section.name, 0) + 1
+            section_labels[index] = "%s#%d" % (section.name, occurrences[section.name])
     symbols = []
     for section in sections:
         if section.kind == 2:
             strings = sections[section.link].data
             for offset in range(0, len(section.data), 24):
                 name, info, _, index, value, size = struct.unpack_from("<IBBHQQ", section.data, offset)
-                symbol_name = _string_at(strings, name) or named.get(
+                symbol_name = _string_at(strings, name) or section_labels.get(
                     index, "section %s" % _section_name(sections, index)
                 )
-                symbols.append((symbol_name, info & 15, named.get(index, str(index)), value, size))
+                symbols.append((symbol_name, info & 15, section_labels.get(index, str(index)), value, size))
     relocations = {}
     for section in sections:
-        if section.kind == SHT_RELA and section.info in named:
+        if section.kind == SHT_RELA and section.info in section_labels:
             entries = []
             for offset in range(0, len(section.data), 24):
                 address, info, addend = struct.unpack_from("<QQq", section.data, offset)
                 entries.append((address, info & 0xFFFFFFFF, symbols[info >> 32][0], addend))
-            relocations[named[section.info]] = entries
-    return Loaded(
-        {name: sections[index].data for index, name in named.items()},
+            relocations[section_labels[section.info]] = entries
+    return LoadedObject(
+        {name: sections[index].data for index, name in section_labels.items()},
         relocations,
         sorted(
             (symbol[0], symbol[2], symbol[3], symbol[4])
@@ -97,7 +97,7 @@ def _section_name(sections: List[Section], index: int) -> str:
     return sections[index].name if index < len(sections) else str(index)
 
 
-# A process address in a string: of a generated function, or of an object that is a constant.
+# Matches a process address in a string: of a generated function, or of an object that is a constant.
 _ADDRESS_PATTERN = (
     r"0x[0-9a-f]{6,}|(?:7[ef]|5[4-6])[0-9a-f]{10}|(?<![0-9])(?:8[5-9]|9[0-9]|1[0-4][0-9])[0-9]{12}(?![0-9])"
 )
@@ -112,7 +112,7 @@ def _is_address(value: int) -> bool:
     return 0x5000_0000_0000 <= value < 0x8000_0000_0000 or 0x100_0000 <= value < 0x1_0000_0000
 
 
-def compare(first: Loaded, second: Loaded) -> Tuple[List[str], int]:
+def compare(first: LoadedObject, second: LoadedObject) -> Tuple[List[str], int]:
     """Returns the differences, and the number of process addresses that were ignored."""
     differences: List[str] = []
     address_count = 0
@@ -151,7 +151,7 @@ def _first_difference(first: bytes, second: bytes) -> str:
     return "%d and %d bytes, at %d %r and %r" % (len(first), len(second), offset, first[context], second[context])
 
 
-def _masked_relocations(loaded: Loaded) -> Dict[str, List[Tuple[int, int, str, int]]]:
+def _masked_relocations(loaded: LoadedObject) -> Dict[str, List[Tuple[int, int, str, int]]]:
     return {
         section: [(address, kind, masked_name(name), addend) for address, kind, name, addend in entries]
         for section, entries in loaded.relocations.items()

@@ -98,18 +98,18 @@ def two_blocks_of_object_mode():
 
 
 @run_and_print
-def refused():
+def rejected_by_llvm():
     return njit(lambda x: invalid(x))(3)
 
 
 @run_and_print
-def refused_below():
+def rejected_in_a_callee():
     inner = njit(lambda x: invalid(x))
     return njit(lambda x: inner(x) + 1)(3)
 
 
 @run_and_print
-def refused_in_a_kernel():
+def rejected_in_a_kernel():
     @njit(parallel=True)
     def f(n):
         s = 0
@@ -121,7 +121,7 @@ def refused_in_a_kernel():
 
 
 @run_and_print
-def refused_in_a_gufunc():
+def rejected_in_a_gufunc():
     @guvectorize([(int64[:], int64[:])], "(n)->(n)")
     def g(a, b):
         for i in range(a.shape[0]):
@@ -131,17 +131,17 @@ def refused_in_a_gufunc():
 
 
 @run_and_print
-def refused_in_a_ufunc():
+def rejected_in_a_ufunc():
     return vectorize([INT64_SIGNATURE])(lambda x: invalid(x))(np.arange(3))
 
 
 @run_and_print
-def refused_in_a_callback():
+def rejected_in_a_callback():
     return cfunc(INT64_SIGNATURE)(lambda x: invalid(x))
 
 
 @run_and_print
-def not_read():
+def unreadable_module():
     return njit(lambda x: unreadable(x))(3)
 
 
@@ -168,8 +168,8 @@ def values_in_a_message_of_a_kernel():
 
 
 @run_and_print
-def invalid_debug_information_of_numbas():
-    """LLVM reports it on stderr and continues without debug information."""
+def invalid_debug_information_from_numba():
+    """LLVM reports the invalid debug information on stderr and continues without it."""
 
     @njit(debug=True)
     def f(x):
@@ -215,7 +215,7 @@ def a_copy_where_branches_join():
 
 
 @run_and_print
-def inlined():
+def failure_in_inlined_code():
     @njit(inline="always")
     def inner(x):
         z = x
@@ -225,7 +225,7 @@ def inlined():
 
 
 @run_and_print
-def inlined_and_not_typed():
+def typing_error_in_inlined_code():
     @njit(inline="always")
     def inner(x, c):
         if c:
@@ -238,13 +238,13 @@ def inlined_and_not_typed():
 
 
 @run_and_print
-def a_stencil_that_is_not_typed():
+def typing_error_in_a_stencil():
     kernel = stencil(lambda a: a[0, 1] + a[1, 0] + "x")
     return njit(lambda a: kernel(a))(np.ones((4, 4)))
 
 
 @run_and_print
-def what_numba_says_of_a_stencil():
+def parallel_diagnostics_of_a_stencil():
     @stencil
     def kernel(a):
         return a[0, 1] + a[1, 0]
@@ -263,7 +263,7 @@ def what_numba_says_of_a_stencil():
 
 
 @run_and_print
-def not_typed():
+def typing_error():
     @njit
     def f(x):
         y = x + "a"
@@ -273,7 +273,7 @@ def not_typed():
 
 
 @run_and_print
-def an_overload_that_is_not_typed():
+def typing_error_in_an_overload():
     @overload(len)
     def len_of_number(x):
         if isinstance(x, types.Integer):
@@ -283,7 +283,7 @@ def an_overload_that_is_not_typed():
 
 
 @run_and_print
-def raised():
+def raised_exception():
     @njit
     def f(x):
         if x > 3:
@@ -299,7 +299,7 @@ def out_of_bounds():
 
 
 @run_and_print
-def dumped():
+def llvm_dump():
     numba.config.DUMP_LLVM = True
     try:
         return njit(lambda x: x + 1)(3)

@@ -6,7 +6,7 @@ compares the objects.
 Forked children start from the same state: the same counters in names, nearly the same addresses.
 
 Run it with `LD_PRELOAD=libjitlisten.so JITLISTEN=unwind`, as users do: the library asks for unwind tables. Without it,
-LLVM adds some only because line descriptions exist, for functions that need none; all else is the same.
+line descriptions alone make LLVM add unwind tables to functions that need none; all else is the same.
 
 `--images` adds images with LLVM's remarks to the runs with lines, as under `jitlisten record`.
 """
@@ -153,10 +153,10 @@ def instructions(data):
 
 def is_only_padded_differently(pair, differences):
     """True if only padding differs, which occurs with LLVM 11 alone (Numba 0.56). It aligns loops with longer jumps,
-    but with `nop`s where a line begins. Newer releases never differ, so they get no exception."""
+    but with `nop`s where a line begins. No newer release differs, so none is exempt."""
     import llvmlite.binding
 
-    # Relocations move if a preceding branch becomes longer.
+    # Relocated fields move if a preceding branch becomes longer.
     other_differences = [
         difference for difference in differences if ".text" not in difference and difference != "relocations"
     ]

@@ -216,7 +216,7 @@ def inline_always_nested():
 
 @register
 def inlined_in_objmode():
-    # Numba pickles the function that it creates from the block; the pickle becomes part of the code.
+    # Numba pickles the function that it creates from an `objmode` block; the pickle becomes part of the code.
     @njit(inline="always")
     def g(x):
         return x * 2 + 1

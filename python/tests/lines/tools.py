@@ -14,8 +14,8 @@ LIBRARY = os.path.abspath(
 
 
 def require_tool(*names):
-    """Returns the first of these programs found next to this Python or in PATH. Fails in CI without one, skips
-    elsewhere."""
+    """Returns the first of these programs that exists next to this Python or in PATH. Without any, fails in CI and
+    skips elsewhere."""
     search_path = os.path.dirname(sys.executable) + os.pathsep + os.environ.get("PATH", "")
     path = next(filter(None, (shutil.which(name, path=search_path) for name in names)), None)
     if path is None:
@@ -33,7 +33,7 @@ def combined_output(command, timeout_s=300, **options):
 
 
 def environment(directory, sinks, **overrides):
-    """Environment variables that preload the native library."""
+    """Environment variables that preload the native library with these sinks."""
     assert os.path.exists(LIBRARY), "make build makes it"
     variables = dict(os.environ, LD_PRELOAD=LIBRARY, JITLISTEN=sinks, JITLISTEN_DIR=str(directory), PYTHONHASHSEED="0")
     variables.pop("JITLISTEN_LINES", None)
@@ -46,11 +46,11 @@ def program(name, *arguments):
 
 
 def line_marked(name, mark):
-    """Number of the line that ends with this comment."""
+    """Number of the line that ends with the comment `mark`."""
     with open(os.path.join(HERE, name)) as file:
         return next(number for number, text in enumerate(file, 1) if text.rstrip().endswith("# " + mark))
 
 
 def image_paths(directory):
-    """Image files of the compiled code, while their directory exists."""
+    """Paths of the image files of compiled code; they exist only while their directory does."""
     return sorted(str(path) for path in directory.glob("image-*/object-*.so"))

@@ -110,7 +110,7 @@ def run(environment, tmp_path):
 
 
 class RunningProgram:
-    """A running program, which prints ``ready`` once it has reached the state that the test needs."""
+    """A running program that prints ``ready`` once it has reached the state that the test needs."""
 
     def __init__(self, args, environment, directory):
         self.output = open(directory / "output", "w+")

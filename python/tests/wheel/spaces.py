@@ -44,15 +44,15 @@ def _expose_python_commands():
         ]
         if closed_parents:
             directories_by_closed_parent.setdefault(closed_parents[0], []).append(directory)
-    for number, (closed, directories) in enumerate(directories_by_closed_parent.items()):
+    for number, (closed_parent, directories) in enumerate(directories_by_closed_parent.items()):
         original = f"/mnt/{number}"
         commands += [
             f"mkdir -p {original}",
-            f"mount --bind {closed} {original}",
-            f"mount -t tmpfs -o mode=755 tmpfs {closed}",
+            f"mount --bind {closed_parent} {original}",
+            f"mount -t tmpfs -o mode=755 tmpfs {closed_parent}",
         ]
         for directory in directories:
-            relative_path = pathlib.Path(directory).relative_to(closed)
+            relative_path = pathlib.Path(directory).relative_to(closed_parent)
             commands += [f"mkdir -p {directory}", f"mount --bind {original}/{relative_path} {directory}"]
     if directories_by_closed_parent:
         commands.insert(1, "mount -t tmpfs tmpfs /mnt")

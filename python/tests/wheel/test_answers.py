@@ -62,9 +62,9 @@ def test_where_all_the_time_went(run, recordings):
         assert summary[name]["percent"] > 5, (name, summary)
     assert 0 < summary["compiling_in_llvm"]["samples"] < summary["compiling"]["samples"]
     assert summary["waiting"] == {} and "numba" in summary["importing"]
-    without = read_report(run, recordings["cpu"], "--no-compile")
-    assert without["summary"]["compiling"]["samples"] == 0
-    assert without["samples"] == report["samples"] - summary["compiling"]["samples"]
+    report_without_compiling = read_report(run, recordings["cpu"], "--no-compile")
+    assert report_without_compiling["summary"]["compiling"]["samples"] == 0
+    assert report_without_compiling["samples"] == report["samples"] - summary["compiling"]["samples"]
 
 
 def test_waiting_is_named(run, recordings):
@@ -162,8 +162,8 @@ def test_a_program_of_libraries(environment, run, tmp_path):
         yours, libraries = text.split("| your functions")[1].split("| libraries")
         assert "slow.compiled" not in yours and "| <lambda>" in yours, text
         libraries, sources = libraries.split("|  line | source", 1)
-        (slow,) = [row for row in libraries.splitlines() if "| slow " in row]
-        assert slow.split("| slow ")[1].split()[0] == "compiled", "compiled functions first"
+        (library_row,) = [row for row in libraries.splitlines() if "| slow " in row]
+        assert library_row.split("| slow ")[1].split()[0] == "compiled", "compiled functions first"
         assert "| Numba's compiler" in libraries and "| import system" in libraries and "| numba.core" not in text
         assert (
             libraries.splitlines()[-2].endswith("prog.py") and "total += (i % 7) * 0.5" in sources
@@ -181,7 +181,7 @@ def test_a_program_of_libraries(environment, run, tmp_path):
 
 
 def test_who_waits_for_pythons_lock(run, tmp_path):
-    """One of two interpreting threads always waits for the GIL; the main thread waits for both."""
+    """Of two Python threads, one waits for the GIL at any time; the main thread waits for both."""
     (tmp_path / "two.py").write_text(
         "import threading, time\n"
         "def work():\n    end = time.monotonic() + 2\n    while time.monotonic() < end: sum(range(1000))\n"
@@ -197,7 +197,7 @@ def test_who_waits_for_pythons_lock(run, tmp_path):
 
 
 def test_code_that_is_compiled_again_is_said(run, tmp_path):
-    """Also if recompiling is too fast for a sample."""
+    """Recompilation is reported even if it is too fast for a sample."""
     (tmp_path / "cached.py").write_text(
         "from numba import njit\n@njit(cache=True)\ndef one(x):\n    return x + 1\none(1)\n"
     )

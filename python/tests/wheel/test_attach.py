@@ -85,11 +85,11 @@ def test_reading_only(run, start, environment, tmp_path):
 def test_names_read_from_outside_are_those_from_inside(run, start):
     program = start(python(), KERNEL)
     run(command(), "attach", program.pid, "--no-inject")
-    outside = {line for line in perf_map(program.pid).splitlines() if "__main__.burn" in line}
+    names_outside = {line for line in perf_map(program.pid).splitlines() if "__main__.burn" in line}
     pathlib.Path(f"/tmp/perf-{program.pid}.map").unlink()
     assert "sinks on: " in run(command(), "attach", program.pid, "--sinks", "perfmap").stdout
-    inside = {line for line in perf_map(program.pid).splitlines() if "__main__.burn" in line}
-    assert outside == inside != set()
+    names_inside = {line for line in perf_map(program.pid).splitlines() if "__main__.burn" in line}
+    assert names_outside == names_inside != set()
 
 
 def test_a_python_that_compiles_nothing(run, start, tmp_path):
@@ -125,8 +125,8 @@ def read_signal_masks(pid):
 
 
 def test_a_process_outlives_an_attach_that_is_killed(start, environment, tmp_path):
-    """Kills attach at random times. Earlier, 67 of 2,153 kills ended the process, because its calls only returned to
-    the tracer."""
+    """Kills attach at random times. In an earlier version, 67 of 2,153 kills ended the process: its injected calls
+    could only return to the tracer."""
     (tmp_path / "computes.py").write_text(
         "import math\n"
         "xs = [i * 0.5 for i in range(50)]\n"

@@ -25,16 +25,16 @@ def leftovers(environment, tmp_path):
     namespace = os.stat("/proc/self/ns/pid").st_ino
     start_time = open("/proc/self/stat").read().rsplit(")", 1)[1].split()[19]
     dead_owner = lambda pid, start_time=1: (pid, f"{pid} {start_time} {namespace}")
-    own_owner = (os.getpid(), f"{os.getpid()} {start_time} {namespace}")
+    live_owner = (os.getpid(), f"{os.getpid()} {start_time} {namespace}")
     owned_files = {
         "dead image": (*dead_owner(UNUSED_PID), base / f"image-{UNUSED_PID}-1/object-0.so"),
-        "living image": (*own_owner, base / f"image-{os.getpid()}-{start_time}/object-0.so"),
+        "living image": (*live_owner, base / f"image-{os.getpid()}-{start_time}/object-0.so"),
         "locked image": (*dead_owner(UNUSED_PID, 2), base / f"image-{UNUSED_PID}-2/object-0.so"),
-        # These workers belong to a run of this process, which is still alive.
+        # These workers belong to a run whose main process, the test, is alive.
         "image of a run": (UNUSED_PID, f"{UNUSED_PID} 3 {namespace} run={os.getpid()}-{start_time}-{namespace}",
                            base / f"image-{UNUSED_PID}-3/object-0.so"),
         "dead dump": (*dead_owner(UNUSED_PID), base / f"jitdump-{UNUSED_PID}-1/jit-{UNUSED_PID}.dump"),
-        "living dump": (*own_owner, base / f"jitdump-{os.getpid()}-{start_time}/jit-{os.getpid()}.dump"),
+        "living dump": (*live_owner, base / f"jitdump-{os.getpid()}-{start_time}/jit-{os.getpid()}.dump"),
     }
     files = {name: file for name, (_, _, file) in owned_files.items()}
     files["other"] = base / "notes.txt"
@@ -57,20 +57,20 @@ def leftovers(environment, tmp_path):
     shutil.rmtree(base)
 
 
-#: Limits `clean` to these pids; /tmp may hold maps of other dead processes.
-PIDS = [UNUSED_PID, UNUSED_PID + 1, os.getpid()]
-DEAD = ["dead image", "dead dump", "dead map"]
+#: Restricts `clean` to these PIDs; /tmp may hold perf maps of other dead processes.
+CLEANED_PIDS = [UNUSED_PID, UNUSED_PID + 1, os.getpid()]
+REMOVABLE = ["dead image", "dead dump", "dead map"]
 
 
-def existing(files):
+def list_existing(files):
     return sorted(name for name, file in files.items() if file.exists())
 
 
 def test_dry_run_says_and_does_nothing(run, leftovers):
     base, files = leftovers
-    result = run(command(), "clean", "--dry-run", *PIDS, JITLISTEN_DIR=base)
-    assert existing(files) == sorted(files)
-    for name in DEAD:
+    result = run(command(), "clean", "--dry-run", *CLEANED_PIDS, JITLISTEN_DIR=base)
+    assert list_existing(files) == sorted(files)
+    for name in REMOVABLE:
         path = files[name] if name.endswith("map") else files[name].parent
         assert str(path) in result.stdout
     assert "would be removed" in result.stdout
@@ -78,17 +78,17 @@ def test_dry_run_says_and_does_nothing(run, leftovers):
 
 def test_what_dead_processes_have_left_goes_and_nothing_else(run, leftovers):
     base, files = leftovers
-    result = run(command(), "clean", *PIDS, JITLISTEN_DIR=base)
-    assert existing(files) == sorted(set(files) - set(DEAD))
+    result = run(command(), "clean", *CLEANED_PIDS, JITLISTEN_DIR=base)
+    assert list_existing(files) == sorted(set(files) - set(REMOVABLE))
     assert not (base / f"image-{UNUSED_PID}-1").exists() and not (base / f"jitdump-{UNUSED_PID}-1").exists()
     assert "removed" in result.stdout and "KiB" in result.stdout
-    again = run(command(), "clean", *PIDS, JITLISTEN_DIR=base)
-    assert str(base) not in again.stdout
+    second_result = run(command(), "clean", *CLEANED_PIDS, JITLISTEN_DIR=base)
+    assert str(base) not in second_result.stdout
 
 
 def test_maps_of_others_only_when_asked(run, leftovers):
     base, files = leftovers
-    result = run(command(), "clean", "--all", *PIDS, JITLISTEN_DIR=base)
+    result = run(command(), "clean", "--all", *CLEANED_PIDS, JITLISTEN_DIR=base)
     assert not files["unsigned map"].exists() and files["living map"].exists()
     assert str(files["unsigned map"]) in result.stdout
 
@@ -100,7 +100,7 @@ def mtime_days_ago(days):
 def test_texts_of_cells_go_after_thirty_days(run, leftovers):
     base, _ = leftovers
     sources = base / "sources"
-    # Created by the package itself.
+    # The package itself saves the source.
     code = (
         "import linecache; from jitlisten._lines import sources;"
         "linecache.cache['<cell>'] = (6, None, ['x = 1\\n'], '<cell>'); print(sources.path('<cell>'))"
@@ -113,17 +113,17 @@ def test_texts_of_cells_go_after_thirty_days(run, leftovers):
     for file, days in [(saved, 31), (recent, 29), *((file, 40) for file in user_files)]:
         file.write_text("x = 1\n")
         os.utime(file, mtime_days_ago(days))
-    assert str(sources) not in run(command(), "clean", *PIDS, JITLISTEN_DIR=base).stdout
+    assert str(sources) not in run(command(), "clean", *CLEANED_PIDS, JITLISTEN_DIR=base).stdout
     result = run(command(), "clean", "--dry-run", JITLISTEN_DIR=base)
     assert f"6 B  {sources}" in result.stdout, "one of them"
     assert saved.exists()
-    # Restricted to pid 0, which no process has.
+    # With the PID 0, which no process has, `clean` examines the directory but no other process.
     result = run(command(), "clean", "0", JITLISTEN_DIR=base)
     assert str(sources) in result.stdout
     assert not saved.exists() and recent.exists() and all(file.exists() for file in user_files)
 
 
-#: User files that resemble ours: by directory name, by file name, or by a file name inside our directories.
+#: Names of user files that resemble ours: by directory, by file name, or by a file name inside our directories.
 USER_FILES = [
     "sources/backup-202401011230.py",
     "sources/model.py",
@@ -144,8 +144,8 @@ USER_FILES = [
 ]
 
 
-@pytest.mark.parametrize("all_", [[], ["--all"]])
-def test_files_of_the_user_with_such_names_stay(run, leftovers, all_):
+@pytest.mark.parametrize("options", [[], ["--all"]])
+def test_files_of_the_user_with_such_names_stay(run, leftovers, options):
     base, files = leftovers
     for name in USER_FILES:
         (base / name).parent.mkdir(exist_ok=True)
@@ -154,7 +154,7 @@ def test_files_of_the_user_with_such_names_stay(run, leftovers, all_):
     similar_map = pathlib.Path(f"/tmp/perf-0{UNUSED_PID}.map")
     similar_map.write_text(files["dead map"].read_text())
     try:
-        run(command(), "clean", *all_, *PIDS, 0, JITLISTEN_DIR=base)
+        run(command(), "clean", *options, *CLEANED_PIDS, 0, JITLISTEN_DIR=base)
         assert [name for name in USER_FILES if not (base / name).exists()] == []
         assert similar_map.exists() and not files["dead image"].exists() and not files["dead dump"].exists()
     finally:
@@ -191,7 +191,8 @@ def test_images_of_a_program_that_has_ended(run, environment, tmp_path):
 
 
 def test_a_directory_that_a_killed_process_has_left(run, tmp_path):
-    """Requires the exact name, the marker, a minimum age, private permissions, and a lock that no process holds."""
+    """Scratch directories are removed only with the exact name, the marker, a minimum age, private permissions, and an
+    unlocked lock."""
     names = ["jitlisten-top-a1B2c3", "jitlisten-lines-a1B2c3", "jitlisten-top-young1", "jitlisten-top-locked"]
     unrelated = [
         "jitlisten-top-notes",

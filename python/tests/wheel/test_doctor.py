@@ -80,7 +80,7 @@ def test_a_cache_without_frame_pointers(run, tmp_path, statement):
         f"import numba\n@numba.njit(cache=True)\ndef cached(x):\n    return x + 1\ncached(1)\n{statement}\n"
     )
     run(python(), program)
-    # With line tables enabled, Numba would ignore this cache.
+    # Numba would ignore this cache if line tables were enabled.
     tools, _, facts = parse_report(
         run(command(), "doctor", "--json", "--seconds", "50", "--", python(), program, JITLISTEN_LINES="0")
     )
@@ -110,12 +110,12 @@ def test_each_llvm_with_version_engine_and_how_it_is_heard(run, start):
     program = start(command(), "run", "--", python(), KERNEL)
     llvm_finding = findings_about(parse_report(run(command(), "doctor", "--json", program.pid))[2], "LLVM")[0]["found"]
     assert "GDB JIT list is hooked" in llvm_finding
-    # The library maps the file itself, too; the list is not in that mapping.
+    # jitlisten also maps the LLVM library's file, but the GDB JIT list is not in that mapping.
     assert int(llvm_finding.split(" objects")[0].split()[-1]) == objects
 
 
 def test_an_llvm_that_puts_nothing_into_its_list(run, tmp_path):
-    """JITLink leaves the GDB JIT list empty; its hook, and the images, show that it compiled."""
+    """JITLink leaves the GDB JIT list empty; its hook and the images show that it compiled."""
     module = tmp_path / "waits.ll"
     module.write_text(
         "declare i32 @sleep(i32)\ndefine i32 @main() uwtable {\n  %x = call i32 @sleep(i32 60)\n  ret i32 %x\n}\n"
@@ -135,7 +135,7 @@ def find_llvm(run, pid, name):
 
 
 def test_objects_of_jitlink_in_a_process(run, start, tmp_path):
-    """llvmlite's JITLink engine, which does not use the GDB JIT list."""
+    """llvmlite with JITLink, which does not use the GDB JIT list."""
     hosts = pathlib.Path(__file__).parents[3] / "tests" / "hosts"
     program = tmp_path / "linked.py"
     program.write_text(f"import sys\nsys.path.insert(0, {str(hosts)!r})\nsys.argv[1:] = ['0', 'jitlink']\nimport orc\n"
@@ -247,7 +247,7 @@ def test_a_process_in_start_up(environment, embedded):
 
 
 def test_an_llvm_of_which_nothing_is_heard(run, embedded, start_compiled):
-    """Neither symbols nor RTTI identify this LLVM, so nothing can be hooked."""
+    """This LLVM has neither symbols nor RTTI, so nothing can be hooked."""
     for args in [], [command(), "run", "--"]:
         llvm, _ = find_llvm(run, start_compiled(*args, embedded["nameless"], "mcjit", "2", "kept"), "/nameless")
         assert "LLVM 19.1." in llvm["found"] and "not observed" in llvm["found"]
@@ -279,7 +279,7 @@ def test_code_that_is_older_than_the_library(run, start):
         and "compiled functions keep no frame pointer" in finding["found"]
         and "jitlisten record" in finding["advice"]
     )
-    # This code has no padding in front either, so perf cannot use its unwind tables.
+    # Code compiled before attaching has no padding in front, so perf cannot use its unwind tables.
     assert not tools["perf record --call-graph dwarf"]["stacks"] and not tools["perf record -g"]["stacks"]
     assert tools["jitlisten record"]["stacks"] and tools["py-spy --native, pystack"]["stacks"]
     assert not tools["gdb"]["lines"]
@@ -292,8 +292,8 @@ def test_lines_of_some_functions(run, start, tmp_path):
     wait_for(lambda: program.has_printed("compiled"), "the second function")
     tools, _, facts = parse_report(run(command(), "doctor", "--json", program.pid))
     [finding] = findings_about(facts, "lines")
-    without, total = (int(word) for word in finding["found"].split() if word.isdigit())
-    assert finding["state"] == "note" and 0 < without < total, finding
+    count_without_lines, total = (int(word) for word in finding["found"].split() if word.isdigit())
+    assert finding["state"] == "note" and 0 < count_without_lines < total, finding
     assert not tools["gdb"]["lines"] and tools["gdb"]["todo"] == "some code has no lines, see above"
     assert "   some  " in run(command(), "doctor", program.pid).stdout
 
@@ -357,7 +357,7 @@ def test_tools_that_name_what_is_in_the_list_of_modules(run):
 
 
 def test_a_gdb_that_sees_no_compiled_code(run, tmp_path):
-    """Simulates gdb 15 by its version output; no tested distribution ships it."""
+    """A fake gdb that prints the version of gdb 15; no tested distribution ships that."""
     gdb = tmp_path / "gdb"
     gdb.write_text("#!/bin/sh\necho 'GNU gdb (Ubuntu 15.0.50.20240403-0ubuntu1) 15.0.50.20240403-git'\n")
     gdb.chmod(0o755)
@@ -375,11 +375,11 @@ def test_every_no_has_one_thing_to_do(run, start):
             assert (tool["names"] and tool["stacks"] and tool["lines"]) == ("todo" not in tool)
 
 
-@pytest.mark.parametrize("trap", ["mkfifo {0}.log", "ln -s /dev/zero {0}.log"])
-def test_nobody_can_foresee_the_name_of_its_log(run, tmp_path, trap):
+@pytest.mark.parametrize("trap_command", ["mkfifo {0}.log", "ln -s /dev/zero {0}.log"])
+def test_nobody_can_foresee_the_name_of_its_log(run, tmp_path, trap_command):
     scratch = tmp_path / "tmp"
     scratch.mkdir()
-    script = trap.format("$TMPDIR/jitlisten-doctor-$$") + '; exec "$@"'
+    script = trap_command.format("$TMPDIR/jitlisten-doctor-$$") + '; exec "$@"'
     args = ["sh", "-c", script, "sh", command(), "doctor", "--", python(), "-c", "pass"]
     assert "command" in run(*args, TMPDIR=scratch, status=None, timeout=120).stdout
     assert len(list(scratch.iterdir())) == 1, "its own directory is gone"

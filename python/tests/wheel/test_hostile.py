@@ -1,4 +1,4 @@
-"""The command against processes that lie, plant links, hang, stop, exec and exit, as root and as a second user.
+"""Runs the command against processes that lie, plant links, hang, stop, exec and exit, as root and as a second user.
 
 Add each new subcommand that takes a process to SUBCOMMANDS, and each new trick to TRICKS. Whatever the trick, the
 command ends, no file of root's changes, no code of the process runs as root, and the process continues.
@@ -153,7 +153,7 @@ def file_state(path):
 def test_it_ends_and_changes_nothing_of_root_s(user, environment, tmp_path, trick, subcommand, caller):
     program, args, continues = TRICKS[trick]
     user.mark.unlink(missing_ok=True)
-    before = file_state(user.precious)
+    state_before = file_state(user.precious)
     target = Target(user, program, args)
     out = (user.home if caller == "user" else tmp_path) / f"{subcommand}.out"
     try:
@@ -172,7 +172,7 @@ def test_it_ends_and_changes_nothing_of_root_s(user, environment, tmp_path, tric
                 timeout=SUBCOMMAND_TIMEOUT_S,
                 stdin=subprocess.DEVNULL,
             )
-        assert file_state(user.precious) == before
+        assert file_state(user.precious) == state_before
         mark_text = user.mark.read_text() if user.mark.exists() else ""
         assert "executed" not in mark_text and "by user 0" not in mark_text, mark_text
         if continues:
@@ -218,7 +218,7 @@ def test_a_stop_that_comes_during_an_attempt_is_a_stop(user, run):
 
 
 def test_a_program_in_a_chroot_stays_there(user, environment, tmp_path):
-    """The interpreter has a different path outside the chroot; neither file may be executed."""
+    """The interpreter's path leads to another file outside the chroot; neither file may be executed."""
     user.mark.unlink(missing_ok=True)
     root = tmp_path / "root"
     for library in ["/lib", "/lib64", "/usr/lib", "/proc", "/tmp"]:
@@ -239,7 +239,7 @@ def test_a_program_in_a_chroot_stays_there(user, environment, tmp_path):
         wait_for(lambda: "alive" in output_path.read_text() or unshare.poll() is not None, "the program")
         assert unshare.poll() is None, output_path.read_text()
         pid = pathlib.Path(f"/proc/{unshare.pid}/task/{unshare.pid}/children").read_text().split()[0]
-        before = file_state(user.precious)
+        state_before = file_state(user.precious)
         for args in SUBCOMMANDS.values():
             args = [{"PID": pid, "OUT": str(tmp_path / "out")}.get(arg, arg) for arg in args if arg != "top"]
             subprocess.run(
@@ -249,7 +249,7 @@ def test_a_program_in_a_chroot_stays_there(user, environment, tmp_path):
                 capture_output=True,
                 timeout=SUBCOMMAND_TIMEOUT_S,
             )
-        assert file_state(user.precious) == before and not user.mark.exists()
+        assert file_state(user.precious) == state_before and not user.mark.exists()
     finally:
         unshare.kill()
         unshare.wait()
@@ -268,32 +268,41 @@ PLANTED = {
 @pytest.mark.parametrize("subcommand", ["record", "lines"])
 @pytest.mark.parametrize("planted", PLANTED)
 def test_what_another_user_planted_is_not_used(user, environment, tmp_path, planted, subcommand):
-    shared, victim = pathlib.Path(tempfile.mkdtemp(prefix="jitlisten-shared-")), tmp_path / "victim"
+    shared_directory, victim = pathlib.Path(tempfile.mkdtemp(prefix="jitlisten-shared-")), tmp_path / "victim"
     try:
-        shared.chmod(0o1777)
-        recording = shared / "jitlisten.perf.data"
+        shared_directory.chmod(0o1777)
+        recording = shared_directory / "jitlisten.perf.data"
         plant_code = f"import os; FILE, VICTIM = {str(recording)!r}, {str(victim)!r}; {PLANTED[planted]}"
         subprocess.run([str(arg) for arg in [*user.command_prefix, python(), "-c", plant_code]], check=True)
-        before = {path: path.lstat() for path in shared.rglob("*")}
+        state_before = {path: path.lstat() for path in shared_directory.rglob("*")}
         args = [str(command()), subcommand, "-o", str(recording), "--", str(python()), "-c", "sum(range(10**7))"]
         result = subprocess.run(
             args, env=environment, cwd=tmp_path, capture_output=True, text=True, timeout=SUBCOMMAND_TIMEOUT_S,
             stdin=subprocess.DEVNULL,
         )
         assert result.returncode == 2 and "help: choose another -o" in result.stderr, result.stderr
-        assert {path: path.lstat() for path in shared.rglob("*")} == before and not victim.exists()
+        assert {path: path.lstat() for path in shared_directory.rglob("*")} == state_before and not victim.exists()
     finally:
-        shutil.rmtree(shared)
+        shutil.rmtree(shared_directory)
 
 
 def test_a_recording_in_a_shared_directory(user, environment, tmp_path):
-    """As in /tmp: no other user can read or write the files."""
-    shared = pathlib.Path(tempfile.mkdtemp(prefix="jitlisten-shared-"))
+    """No other user can read or write a recording in a directory like /tmp."""
+    shared_directory = pathlib.Path(tempfile.mkdtemp(prefix="jitlisten-shared-"))
     try:
-        shared.chmod(0o1777)
-        args = [str(command()), "record", "-o", str(shared / "f.data"), "--", str(python()), "-c", "sum(range(10**8))"]
+        shared_directory.chmod(0o1777)
+        args = [
+            str(command()),
+            "record",
+            "-o",
+            str(shared_directory / "f.data"),
+            "--",
+            str(python()),
+            "-c",
+            "sum(range(10**8))",
+        ]
         subprocess.run(args, env=environment, cwd=tmp_path, check=True, timeout=SUBCOMMAND_TIMEOUT_S)
-        assert list((shared / "f.data.images").iterdir())
+        assert list((shared_directory / "f.data.images").iterdir())
         for access_command in (
             "ls f.data.images",
             "cat f.data",
@@ -301,12 +310,12 @@ def test_a_recording_in_a_shared_directory(user, environment, tmp_path):
             "mv f.data.images x",
             "rm f.data",
         ):
-            user_command = [*user.command_prefix, "sh", "-c", f"cd {shared} && {access_command}"]
+            user_command = [*user.command_prefix, "sh", "-c", f"cd {shared_directory} && {access_command}"]
             assert subprocess.run([str(arg) for arg in user_command], capture_output=True).returncode != 0, (
                 access_command
             )
     finally:
-        shutil.rmtree(shared)
+        shutil.rmtree(shared_directory)
 
 
 assert USER != 0
@@ -321,24 +330,26 @@ def readable_by_others(folder):
 @pytest.mark.parametrize("umask", [0o022, 0o000, 0o077])
 def test_what_has_the_text_of_a_private_source_is_private(run, environment, tmp_path, umask):
     tmp_path.chmod(0o755)
-    private = tmp_path / "private"
-    private.mkdir(mode=0o700)
-    secret = private / "secret.py"
-    secret.write_text("def secret_sum(n):\n    return sum(i % 7 for i in range(n))\nfor _ in range(30): secret_sum(200_000)\n")
-    secret.chmod(0o600)
-    # An existing folder becomes part of the bundle.
+    private_directory = tmp_path / "private"
+    private_directory.mkdir(mode=0o700)
+    secret_source = private_directory / "secret.py"
+    secret_source.write_text(
+        "def secret_sum(n):\n    return sum(i % 7 for i in range(n))\nfor _ in range(30): secret_sum(200_000)\n"
+    )
+    secret_source.chmod(0o600)
+    # An existing folder becomes the bundle and gets the bundle's permissions.
     (tmp_path / "b").mkdir(mode=0o755)
     old_umask = os.umask(umask)
     try:
-        run(command(), "record", "--bundle", "-o", "b", "--", python(), secret)
+        run(command(), "record", "--bundle", "-o", "b", "--", python(), secret_source)
         bundle = tmp_path / "b"
-        assert (bundle / f"root{secret}").is_file() and readable_by_others(bundle / "root") == []
+        assert (bundle / f"root{secret_source}").is_file() and readable_by_others(bundle / "root") == []
         modes = {name: (bundle / name).stat().st_mode & 0o777 for name in (".", "jitlisten-bundle", "perf.data")}
         assert modes == {".": 0o700, "jitlisten-bundle": 0o600, "perf.data": 0o600}
-        # Another user's access is also tried, not only the modes checked.
+        # If the tests run as root, another user tries to read the file.
         if os.geteuid() == 0:
-            as_nobody = ["setpriv", "--reuid", "65534", "--regid", "65534", "--clear-groups"]
-            result = run(*as_nobody, "head", "-1", f"{bundle}/root{secret}", status=None)
+            nobody_prefix = ["setpriv", "--reuid", "65534", "--regid", "65534", "--clear-groups"]
+            result = run(*nobody_prefix, "head", "-1", f"{bundle}/root{secret_source}", status=None)
             assert "Permission denied" in result.stderr, result
         outputs = {
             "page.html": ["lines", "--html"], "lines.json": ["lines", "--json"], "flames.svg": ["flamegraph", "-o"],
@@ -348,7 +359,7 @@ def test_what_has_the_text_of_a_private_source_is_private(run, environment, tmp_
         for name, (subcommand, option) in outputs.items():
             run(command(), subcommand, option, name, "b")
             assert (tmp_path / name).stat().st_mode & 0o777 == 0o600, name
-        # Permissions that the user has relaxed are kept.
+        # Permissions that the user has relaxed are kept when a file is replaced.
         (tmp_path / "page.html").chmod(0o644)
         run(command(), "lines", "--html", "page.html", "b")
         assert (tmp_path / "page.html").stat().st_mode & 0o777 == 0o644
@@ -380,13 +391,15 @@ def test_a_full_disk_loses_nothing(run, tmp_path):
     assert result.stderr.count("cannot write full/") == 5 and result.stderr.count("No space left") == 5, result.stderr
     # Standard output may be a file on a full disk, too.
     for args in (["lines", "r.data"], ["completions", "bash"], ["doctor"], ["clean", "-n", "0"]):
-        with open("/dev/full", "w") as full:
-            status = subprocess.run([str(command()), *args], cwd=tmp_path, stdout=full, stderr=subprocess.DEVNULL)
+        with open("/dev/full", "w") as full_device:
+            status = subprocess.run(
+                [str(command()), *args], cwd=tmp_path, stdout=full_device, stderr=subprocess.DEVNULL
+            )
         assert status.returncode != 0, args
 
 
 def test_a_source_that_cannot_be_read_does_not_stop_a_bundle(user, run):
-    """As the ordinary user: a source that only root may read, a pipe, and a kernel file."""
+    """Sources of an ordinary user's program: one that only root may read, a pipe, and a kernel file."""
     program = user.home / "several.py"
     source_template = "def work{0}(n):\n    return sum(i % 7 for i in range(n))\n"
     module_names = ["one", "two", "three", "four"]

@@ -14,7 +14,7 @@ import pytest
 from conftest import PROGRAMS, TEST_TIMEOUT_S, command, python
 
 
-#: Timeout in s of a recording of two CPU seconds on a busy machine.
+#: Timeout in seconds of a recording that takes two CPU seconds on an idle machine.
 RUN_TIMEOUT_S = 300
 
 
@@ -62,23 +62,23 @@ def test_recordings_are_added_up(run, recording_and_program, tmp_path):
     second_recording = tmp_path / "two.data"
     run(command(), "record", "-o", second_recording, "--", python(), program, "work", timeout=RUN_TIMEOUT_S)
     read_report = lambda *files: json.loads(run(command(), "lines", "--json", "-", *files).stdout)
-    first, second, both = (
+    first, second, combined = (
         read_report(first_recording),
         read_report(second_recording),
         read_report(first_recording, second_recording),
     )
-    assert both["recordings"] == 2 and both["samples"] == first["samples"] + second["samples"]
-    assert len(both["processes"]) == 2 and len(both["hosts"]) == 1
+    assert combined["recordings"] == 2 and combined["samples"] == first["samples"] + second["samples"]
+    assert len(combined["processes"]) == 2 and len(combined["hosts"]) == 1
     self_samples = lambda report: sum(row["self"] for file in report["files"] for row in file["lines"])
-    assert self_samples(both) == self_samples(first) + self_samples(second) > 0
-    for report in (first, second, both):
+    assert self_samples(combined) == self_samples(first) + self_samples(second) > 0
+    for report in (first, second, combined):
         outside = sum(row["samples"] for row in report["outside"])
         assert self_samples(report) + report["without_line"] + outside == report["samples"], (
             "every sample is self of one row"
         )
         assert sum(row["samples"] for row in report["threads"]) == report["samples"]
         assert sum(row["self"] for row in report["functions"]) == report["samples"]
-    assert [row["name"] for row in both["functions"]].count(
+    assert [row["name"] for row in combined["functions"]].count(
         "__main__.burn"
     ) == 1, "compilations of one function are one row"
     text = run(command(), "lines", "--processes", "--hosts", first_recording, second_recording).stdout
@@ -211,7 +211,8 @@ def test_an_interrupted_command_is_reported(environment, tmp_path, send_signal, 
 
 @pytest.mark.parametrize("args", [["lines"], ["why", "compiled.py:23"], ["record", "--bundle", "-o", "folder"]])
 def test_ctrl_c_ends_a_program_in_compiled_code(environment, tmp_path, args):
-    """The first Ctrl-C goes to the program, which ignores it; the command then offers to end it with a second one."""
+    """The first Ctrl-C goes to the program, which does not notice it. The command then explains that a second one ends
+    the program."""
     pid, terminal = pty.fork()
     if pid == 0:
         os.chdir(tmp_path)

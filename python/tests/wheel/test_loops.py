@@ -54,7 +54,7 @@ def test_each_kernel_has_the_advice_that_makes_it_faster(run, tmp_path, environm
         nearby_loops = [loop for loop in loops.get(name, []) if loop["first"] <= int(line) <= loop["last"]]
         rules = {advice["rule"] for loop in nearby_loops for advice in loop["advice"]}
         assert nearby_loops and rules == ({rule} - {"-"}), (name, line, nearby_loops)
-    # LLVM's remarks, by their names in this release.
+    # LLVM's remarks have these names in this release.
     remarks_by_kernel = {name: {remark["name"] for loop in loops[name] for remark in loop["llvm"]} for name in loops}
     assert (
         remarks_by_kernel["total"] == {"CantReorderFPOps"}
@@ -82,17 +82,17 @@ def test_each_kernel_has_the_advice_that_makes_it_faster(run, tmp_path, environm
 
 @pytest.mark.parametrize("environment_name", ["numba-0.68.1", pytest.param("numba-0.57.1", marks=pytest.mark.slow)])
 def test_an_error_of_llvm_ends_the_program_as_without_us(run, tmp_path, environment_name):
-    """The hooks on LLVM's diagnostic handlers must not change this, not even those of destroyed contexts."""
+    """jitlisten hooks LLVM's diagnostic handlers; errors must look the same, even after contexts were destroyed."""
     program = pathlib.Path(__file__).parent / "programs/llvm_errors.py"
     interpreter = python() if environment_name == "numba-0.68.1" else pinned_program(f"{environment_name}/bin/python")
-    alone = run(interpreter, program, status=1)
+    plain_result = run(interpreter, program, status=1)
     data = tmp_path / "errors.data"
-    recorded = run(command(), "record", "-o", data, "--", interpreter, program, status=1)
-    assert alone.stderr.startswith("error: <inline asm>:1:2: ") and alone.stderr in recorded.stderr
-    assert alone.stdout == "compiled\n" == recorded.stdout
+    recorded_result = run(command(), "record", "-o", data, "--", interpreter, program, status=1)
+    assert plain_result.stderr.startswith("error: <inline asm>:1:2: ") and plain_result.stderr in recorded_result.stderr
+    assert plain_result.stdout == "compiled\n" == recorded_result.stdout
 
 
-INLINED = """\
+INLINED_PROGRAM = """\
 import numba, numpy
 
 @numba.njit
@@ -110,8 +110,8 @@ outer(numpy.ones(10_000), 30_000)
 
 
 def test_a_loop_that_was_inlined_has_its_own_lines(run, tmp_path):
-    """The loop is reported at its own lines, not at the call."""
-    (tmp_path / "inlined.py").write_text(INLINED)
+    """The loop is reported at its own lines, not at the line of the call that was inlined."""
+    (tmp_path / "inlined.py").write_text(INLINED_PROGRAM)
     run(command(), "record", "-o", "inlined.data", "--", python(), "inlined.py")
     text = run(command(), "lines", "inlined.data").stdout
     assert "⚑ loop 5-6: one value at a time" in text and "loop 11" not in text, text
@@ -119,7 +119,7 @@ def test_a_loop_that_was_inlined_has_its_own_lines(run, tmp_path):
     assert "loop 5-6 (inlined.py), inlined into __main__.outer" in output, output
 
 
-SUM = """\
+SUM_SOURCE = """\
 double total(const double *a, long n) {
   double s = 0;
   for (long i = 0; i < n; i++)
@@ -138,8 +138,8 @@ int main() {
 
 @pytest.mark.parametrize("linker", ["--jit-kind=mcjit", "--jit-linker=jitlink"])
 def test_a_loop_of_another_llvm_that_we_or_perf_record(run, tmp_path, linker):
-    """C++ that lli compiles at run time."""
-    (tmp_path / "sum.cpp").write_text(SUM)
+    """A C++ loop that lli compiles at run time."""
+    (tmp_path / "sum.cpp").write_text(SUM_SOURCE)
     run(require_tool("clang-22"), "-O2", "-g", "-fno-inline", "-S", "-emit-llvm", "sum.cpp", "-o", "sum.ll")
     program = (require_tool("lli-22"), linker, "sum.ll")
     run(command(), "record", "-o", "ours.data", "--", *program)

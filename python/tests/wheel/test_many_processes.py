@@ -74,7 +74,7 @@ if MPI.COMM_WORLD.rank == 0:
 """
 
 
-def write(directory, source):
+def write_program(directory, source):
     (directory / "kernel.py").write_text(KERNEL)
     path = directory / "program.py"
     path.write_text(source)
@@ -91,13 +91,13 @@ def need_package(run, name):
     pytest.skip(f"no {name}")
 
 
-def read(run, *recordings):
+def read_report(run, *recordings):
     return json.loads(run(command(), "lines", "--json", "-", *recordings).stdout)
 
 
 def seconds_in_kernel(report):
-    """CPU time in s of samples on lines shown with their source. Weighted by time, because a busy machine takes fewer
-    samples with longer periods."""
+    """CPU time in seconds of samples on lines shown with their source. Weighted by period, because a busy machine takes
+    fewer samples with longer periods."""
     lines = [line for file in report["files"] if file["path"].endswith("kernel.py") for line in file["lines"]]
     assert all(line["source"] for line in lines if line["line"]), lines
     return sum(line["self_percent"] for line in lines) / 100 * report["weight"] / 1e9
@@ -105,7 +105,7 @@ def seconds_in_kernel(report):
 
 @pytest.mark.parametrize(("method", "ending"), [("fork", "joined"), ("spawn", "joined"), ("fork", "terminated")])
 def test_the_workers_of_a_pool(run, tmp_path, method, ending):
-    program = write(tmp_path, POOL)
+    program = write_program(tmp_path, POOL)
     result = run(
         command(),
         "record",
@@ -123,7 +123,7 @@ def test_the_workers_of_a_pool(run, tmp_path, method, ending):
     files = sorted(path.name for path in tmp_path.glob("prof-*-*.data"))
     assert len(files) >= 3, files
     # Two workers for 0.7 s each; a worker that is killed loses its last samples.
-    assert seconds_in_kernel(read(run, *files)) > 1.0
+    assert seconds_in_kernel(read_report(run, *files)) > 1.0
 
 
 @pytest.mark.parametrize(("package", "source"), [("joblib", JOBLIB), ("distributed", DASK)], ids=["joblib", "dask"])
@@ -131,7 +131,7 @@ def test_workers_are_in_the_bundle_of_the_program(run, tmp_path, package, source
     need_package(run, package)
     original_directory = tmp_path / "there"
     (original_directory / "images").mkdir(parents=True)
-    program = write(original_directory, source)
+    program = write_program(original_directory, source)
     result = run(
         command(), "record", "--bundle", "-s", "-o", original_directory / "prof-%h-%p", "--", python(), program,
         timeout=RUN_TIMEOUT_S, JITLISTEN_DIR=original_directory / "images",
@@ -141,10 +141,10 @@ def test_workers_are_in_the_bundle_of_the_program(run, tmp_path, package, source
     # Simulates another machine: the bundle is moved, the program and the images are deleted.
     shutil.move(folder, tmp_path / "moved")
     shutil.rmtree(original_directory)
-    report = read(run, tmp_path / "moved")
+    report = read_report(run, tmp_path / "moved")
     for process in report["processes"]:
         pathlib.Path(f"/tmp/perf-{process['pid']}.map").unlink(missing_ok=True)
-    report = read(run, tmp_path / "moved")
+    report = read_report(run, tmp_path / "moved")
     assert len(report["processes"]) >= 3, report["processes"]
     assert seconds_in_kernel(report) > 1.0
     assert "cannot be read" not in run(command(), "lines", tmp_path / "moved").stdout
@@ -153,7 +153,7 @@ def test_workers_are_in_the_bundle_of_the_program(run, tmp_path, package, source
 def test_the_ranks_of_an_mpirun(run, tmp_path):
     require_tool("mpirun")
     need_package(run, "mpi4py")
-    program = write(tmp_path, MPI)
+    program = write_program(tmp_path, MPI)
     result = run(
         "mpirun", "-n", "4", "--oversubscribe",
         command(), "record", "-o", "prof-%h-%p.data", "--", python(), program,
@@ -162,11 +162,11 @@ def test_the_ranks_of_an_mpirun(run, tmp_path):
     assert result.stdout == "4 ranks are done\n"
     moved_directory = tmp_path / "moved"
     moved_directory.mkdir()
-    # Each recording with its images, which are stored next to it.
+    # Each recording is moved together with its images.
     for path in list(tmp_path.glob("prof-*")):
         shutil.move(path, moved_directory)
     files = sorted(moved_directory.glob("prof-*-*.data"))
     assert len(files) == 4, files
-    report = read(run, *files)
+    report = read_report(run, *files)
     assert len(report["processes"]) == 4 and len(report["hosts"]) == 1, report["processes"]
-    assert min(seconds_in_kernel(read(run, file)) for file in files) > 0.4
+    assert min(seconds_in_kernel(read_report(run, file)) for file in files) > 0.4

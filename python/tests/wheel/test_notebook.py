@@ -66,7 +66,7 @@ def test_cells_have_their_names_and_hints(cells):
     )
     assert "run the cell once more" in displayed_table(first)[0] and "%  compiling" in displayed_table(first)[0]
     for table in displayed_table(second):
-        # Lines of the notebook's cell count from the magic.
+        # Line numbers include the first line of the cell, the magic.
         for location in ("Cell In [2]:6", "Cell In [4]:3"):
             assert location in table, table
         assert "ipykernel_" not in table.replace("ipykernel_launcher", "") and "run the cell once more" not in table
@@ -122,11 +122,11 @@ def test_the_page_the_file_and_names_of_the_cell(cells, tmp_path):
 
 
 def test_children_and_numbers_for_programs(cells, tmp_path):
-    forked = f"import os\npid = os.fork()\n{LONG_CALL}\nif pid == 0: os._exit(0)\nos.waitpid(pid, 0);"
+    fork_code = f"import os\npid = os.fork()\n{LONG_CALL}\nif pid == 0: os._exit(0)\nos.waitpid(pid, 0);"
     _, with_children, without_children, bad_option = cells(
         KERNEL,
-        f"%%jitlisten -s --processes --json 'both of them.json' -o kept.data\n{forked}",
-        f"%%jitlisten --json alone.json -o kept.data\n{forked}",
+        f"%%jitlisten -s --processes --json 'both of them.json' -o kept.data\n{fork_code}",
+        f"%%jitlisten --json alone.json -o kept.data\n{fork_code}",
         "%jitlisten -d soon 1",
     )
     text, _ = displayed_table(with_children)

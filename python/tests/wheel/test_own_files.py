@@ -99,7 +99,7 @@ def test_a_program_without_a_sample_replaces_nothing(run, tmp_path, command_line
 
     before = recording_contents()
     assert len(before) >= 4
-    # At one sample per CPU second there is none.
+    # One sample per CPU second is too few to hit such a short program.
     run(command(), "record", "-r", "1", "--", *command_line, status=None)
     run(command(), "lines", "-r", "1", "--", *command_line, status=None)
     assert recording_contents() == before
@@ -116,7 +116,8 @@ def test_a_full_disk_loses_no_earlier_recording(environment, run, tmp_path, limi
     )
     run(command(), "record", "--", python(), "busy.py")
     earlier = (tmp_path / "jitlisten.perf.data").read_bytes()
-    # Output goes to a pipe, which has no size limit. Python would leave truncated .pyc files.
+    # Standard output is a pipe, so the size limit does not apply to it. Without PYTHONDONTWRITEBYTECODE, Python would
+    # leave truncated .pyc files.
     args = [command(), "record", "--", python(), "-S", "busy.py"]
     run(python(), "limited.py", *args, PYTHONDONTWRITEBYTECODE=1)
     files = [path.read_bytes() for path in tmp_path.glob("jitlisten.perf.data*") if path.is_file()]
@@ -132,7 +133,7 @@ def test_a_dangling_link_and_the_directory_of_another_program_are_refused(run, t
     (tmp_path / "g.data.images").chmod(0o777)
     result = run(command(), "record", "-o", "g.data", "--", python(), "busy.py", status=2)
     assert "g.data.images: other users may write to it" in result.stderr
-    # The Python API raises the same error, and the program continues.
+    # The Python API raises the same error as the command, and the program continues.
     result = run(
         python(), "-c", "import jitlisten\ntry: jitlisten.start_recording('g.data')\nexcept jitlisten.Error as e: print(e)"
     )

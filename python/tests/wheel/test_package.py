@@ -8,7 +8,7 @@ from conftest import PROGRAMS, command, python
 
 @pytest.fixture
 def execute(run, tmp_path):
-    """Runs Python source, returns its output as words."""
+    """Runs Python source; returns its output, split at white space."""
 
     def execute(source, *command_prefix, **environment):
         program = tmp_path / "prog.py"
@@ -29,11 +29,11 @@ def test_importing_does_nothing(execute):
     assert output == ["False", "False", "False", "False"]
 
 
-@pytest.mark.parametrize("when", ["before", "after"])
-def test_enable_before_or_after_numba(execute, when):
+@pytest.mark.parametrize("moment", ["before", "after"])
+def test_enable_before_or_after_numba(execute, moment):
     output = execute(f"""
         import jitlisten, os
-        when = {when!r}
+        when = {moment!r}
         if when == "before":
             jitlisten.enable(["perfmap"], lines=False)
         import numba
@@ -56,7 +56,7 @@ def test_enable_before_or_after_numba(execute, when):
         print(now.llvms[0].discovered_by, now.llvms[0].version is not None, "libllvmlite" in now.llvms[0].path)
         print("runtimedyld" in now.llvms[0].heard_by, now.llvms[0].linked > 0, type(now.llvms[0].missing) is tuple)
     """)
-    is_late = str(when == "after")
+    is_late = str(moment == "after")
     assert output == [
         "first", is_late, "second", "0", "True", "True", "True", "True", "call", "True", "True", "True", "True", "True"
     ]

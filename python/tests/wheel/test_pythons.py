@@ -11,7 +11,7 @@ from conftest import command
 from spaces import package_directory
 
 VERSIONS = [f"3.{minor}" for minor in range(8, 16)]
-#: Every development and test machine has at least this many.
+#: Minimum number of Pythons on any development or test machine.
 MIN_INSTALLED_PYTHONS = 2
 
 

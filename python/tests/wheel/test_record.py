@@ -147,7 +147,7 @@ def test_a_program_that_was_started_by_run_is_recorded_while_it_runs(run, start,
 
 
 def test_what_has_gone_wrong_is_said(run, tmp_path):
-    """A file that exceeds the size limit, and threads without timers."""
+    """Errors are reported: a recording that exceeds the file size limit, and threads without timers."""
     (tmp_path / "work.py").write_text(
         "import resource, sys, threading, time\n"
         "RLIMIT_SIGPENDING = 11\n"
@@ -163,8 +163,8 @@ def test_what_has_gone_wrong_is_said(run, tmp_path):
     data, log = tmp_path / "f.data", tmp_path / "log"
     record = command(), "record", "--no-python", "--sinks", "unwind", "-r", 1000, "-o", data, "--", python(), "work.py"
     limited_record = "sh", "-c", 'ulimit -f 40; exec "$@"', "sh", *record, "file"
-    stopped = run(*limited_record)
-    assert stopped.stdout == "done\n" and "the recording stops: write" in stopped.stderr
+    limited_result = run(*limited_record)
+    assert limited_result.stdout == "done\n" and "the recording stops: write" in limited_result.stderr
     with_log = run(*limited_record, JITLISTEN_LOG=log)
     assert with_log.stderr == "" and "the recording stops: write" in log.read_text()
     assert run(*record, "timers").stderr == ""
@@ -178,10 +178,10 @@ def test_a_runtime_of_a_sanitizer_stays_the_first_library(run, tmp_path):
         pytest.skip("no libasan")
     program = "import threading\nt = threading.Thread(target=sum, args=(range(3000000),))\nt.start(); t.join(); print('ran')"
     variables = {"LD_PRELOAD": runtime, "ASAN_OPTIONS": "detect_leaks=0"}
-    alone = run(python(), "-c", program, **variables)
+    plain_result = run(python(), "-c", program, **variables)
     for args in ("record", "-o", tmp_path / "f.data"), ("record", "-s", "-o", tmp_path / "s.data"), ("run",):
         result = run(command(), *args, "--", python(), "-c", program, **variables)
-        assert (result.stdout, result.stderr) == (alone.stdout, alone.stderr), args
+        assert (result.stdout, result.stderr) == (plain_result.stdout, plain_result.stderr), args
     assert "samples of task-clock" in run(command(), "lines", tmp_path / "f.data").stdout
 
 
@@ -200,7 +200,7 @@ def test_a_wrapper_that_takes_the_library_away_is_named(run, tmp_path):
     for wrapper in ("env",), ("env", "LD_BIND_NOW=1"), ("sh", "-c", "\"$@\"; exit $?", "sh"):
         for args in ("record",), ("run",):
             assert warning not in run(command(), *args, "--", *wrapper, *program).stderr
-    # The program's own children are exempt, even those of a native program.
+    # No warning is printed about the program's own children, even if those are native programs.
     starter = tmp_path / "starter.c"
     starter.write_text(
         "#include <stdlib.h>\n#include <unistd.h>\n#include <sys/wait.h>\n"

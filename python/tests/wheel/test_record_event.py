@@ -86,7 +86,7 @@ def test_the_programs_signals_are_its_own(run, tmp_path):
 
 
 def test_a_program_may_make_namespaces(run, tmp_path):
-    """The kernel allows this only to single-threaded processes."""
+    """The kernel lets only single-threaded processes create these namespaces."""
     program = (
         "import ctypes, os, sys, time\n"
         "libc, MOUNT, USER, PID = ctypes.CDLL(None, use_errno=True), 0x20000, 0x10000000, 0x20000000\n"
@@ -111,8 +111,7 @@ def test_a_program_may_make_namespaces(run, tmp_path):
         for options in (), ("--wall",), ("-e", "cpu-clock"):
             result = run(command(), "record", *options, "-o", "f.data", "--", python(), "spaces.py", method)
             assert result.stdout == "made\n", (method, options)
-            # With the raw system call the recording ends there, because its thread cannot restart; the file is
-            # complete.
+            # After the raw system call no thread may start, so the recording ends there; the file is complete.
             functions = run(command(), "lines", "f.data").stdout
             assert "work" in functions, (method, options)
             assert method == "syscall" or "after" in functions, (method, options)

@@ -14,8 +14,8 @@ def recorded_functions(run, recording):
     return run(require_tool("perf"), "script", "-F", "ip,sym", "-i", recording).stdout
 
 
-# The main thread computes, or is in ``malloc`` nearly always, in a sleep, in ``pthread_join``, or above stale data that
-# a signal handler left on the stack. Each with and without the library.
+# States of the main thread: computing, nearly always in ``malloc``, sleeping, in ``pthread_join``, or above stale data
+# that a signal handler left on the stack.
 @pytest.mark.parametrize("behaviour", ["computes", "allocates", "sleeps", "joins", "handled"])
 @pytest.mark.parametrize("prefix", [(), ("run", "--sinks", "unwind", "--")])
 def test_a_program_is_recorded_while_it_runs(run, start, tmp_path, host, behaviour, prefix):
@@ -38,7 +38,7 @@ def test_code_that_was_compiled_before_has_names(run, start, tmp_path):
 
 @pytest.mark.parametrize("prefix", [(), ("run", "--")])
 def test_a_python_that_stays_in_compiled_code(run, start, tmp_path, prefix):
-    """Lines need the library at the time of compilation."""
+    """Compiled code has lines only if the library was present when it was compiled."""
     program = start(*(command(), *prefix) if prefix else (), python(), PROGRAMS / "compiled.py")
     for number in range(2):
         data = tmp_path / f"{number}.data"
@@ -51,7 +51,7 @@ def test_a_python_that_stays_in_compiled_code(run, start, tmp_path, prefix):
 
 
 def test_a_python_that_comes_back_from_compiled_code_goes_on(start, run, tmp_path):
-    """Python may still hold the cancelled request; its text is then empty, and its memory stays mapped."""
+    """Python may still hold a cancelled request; its text is then empty, and its memory stays mapped."""
     program = start(python(), PROGRAMS / "compiled.py", "stop")
     run(command(), "record", "-p", program.pid, "-d", 1, "-o", "f.data")
     (tmp_path / "stop").touch()

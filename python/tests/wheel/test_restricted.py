@@ -8,7 +8,7 @@ from conftest import command, python
 from spaces import User
 
 #: Remounts all file systems except the kernel's own read-only.
-READ_ONLY = """
+REMOUNT_READ_ONLY = """
 kernels='^(proc|sysfs|cgroup2?|devpts|mqueue|tracefs|debugfs|bpf)$'
 for place in $(findmnt -rno TARGET,FSTYPE | awk -v kernels="$kernels" '$2 !~ kernels { print $1 }'); do
     mount -o remount,bind,ro "$place" 2>/dev/null || true
@@ -22,7 +22,9 @@ def restricted(run, request):
     user = User()
     try:
         home = user.home
-        read_only_user = User(extra_commands=[f"mount --bind {home} {home}", READ_ONLY, f"mount -o remount,bind,rw {home}"])
+        read_only_user = User(
+            extra_commands=[f"mount --bind {home} {home}", REMOUNT_READ_ONLY, f"mount -o remount,bind,rw {home}"]
+        )
     except BaseException:
         user.close()
         raise
@@ -37,7 +39,7 @@ def restricted(run, request):
     user.close()
 
 
-FORBIDDEN = """
+CHECK_RESTRICTIONS = """
 import ctypes, os, tempfile
 libc = ctypes.CDLL(None, use_errno=True)
 for number in (101, 298, 310, 425):
@@ -58,7 +60,7 @@ print("so it is")
 
 def test_the_place_is_what_it_says(restricted):
     run_restricted, _ = restricted
-    assert run_restricted(python(), "-c", FORBIDDEN).stdout == "so it is\n"
+    assert run_restricted(python(), "-c", CHECK_RESTRICTIONS).stdout == "so it is\n"
 
 
 def test_it_records(restricted, run):
@@ -67,7 +69,7 @@ def test_it_records(restricted, run):
         command(), "record", "-r", "499", "-o", "f.data", "--", python(), home / "kernel.py", "work", timeout=180
     )
     assert "ready" in result.stdout
-    # Read by an unrestricted process; the images are at the same path there.
+    # The recording is read by an unrestricted process, which finds the images at the same path.
     run(command(), "lines", "--json", "lines.json", home / "f.data")
     report = json.loads(run("cat", "lines.json").stdout)
     lines = {
@@ -112,5 +114,5 @@ def test_attach_says_what_is_refused(restricted):
         "print(done.returncode, done.stderr)\n" \
         "one.kill()\n"
     result = run_restricted(python(), "-c", program, home / "kernel.py", command())
-    # Attaching cannot write the perf map, and reading from outside needs one, too.
+    # Attaching cannot write its files, and neither can reading from outside write the perf map.
     assert result.stdout.startswith("2 ") and "Read-only file system" in result.stdout

@@ -55,9 +55,9 @@ def test_the_next_sitecustomize_runs_once(run, tmp_path):
     assert state["self"]["customized"] == 1 and state["self"]["PYTHONPATH"] == str(site_directory)
     (site_directory / "sitecustomize.py").write_text("raise RuntimeError('of the user')\n")
     result = run(command(), "run", "--", python(), STATE_PROGRAM, PYTHONPATH=site_directory)
-    alone = run(python(), STATE_PROGRAM, PYTHONPATH=site_directory)
-    assert "of the user" in result.stderr and "of the user" in alone.stderr
-    assert result.stderr == alone.stderr
+    plain_result = run(python(), STATE_PROGRAM, PYTHONPATH=site_directory)
+    assert "of the user" in result.stderr and "of the user" in plain_result.stderr
+    assert result.stderr == plain_result.stderr
 
 
 @pytest.mark.parametrize("name", ["types", "json", "operator", "struct", "warnings", "re", "functools", "jitlisten"])
@@ -65,23 +65,23 @@ def test_a_script_has_its_own_modules(run, tmp_path, name):
     (tmp_path / f"{name}.py").write_text("mine = 'mine'\n")
     script = tmp_path / "script.py"
     script.write_text(f"import {name}\nprint(getattr({name}, 'mine', 'not mine'))\n")
-    alone = run(python(), script, status=None)
+    plain_result = run(python(), script, status=None)
     with_library = run(command(), "run", "--", python(), script, status=None)
     assert (with_library.returncode, with_library.stdout, with_library.stderr) == (
-        alone.returncode,
-        alone.stdout,
-        alone.stderr,
+        plain_result.returncode,
+        plain_result.stdout,
+        plain_result.stderr,
     )
 
 
 def test_there_is_no_sitecustomize_where_there_was_none(run):
     args = [python(), "-c", "import sys; print('sitecustomize' in sys.modules); import sitecustomize"]
-    alone, with_library = run(*args, status=None), run(command(), "run", "--", *args, status=None)
-    assert "No module named 'sitecustomize'" in alone.stderr
+    plain_result, with_library = run(*args, status=None), run(command(), "run", "--", *args, status=None)
+    assert "No module named 'sitecustomize'" in plain_result.stderr
     assert (with_library.returncode, with_library.stdout, with_library.stderr) == (
-        alone.returncode,
-        alone.stdout,
-        alone.stderr,
+        plain_result.returncode,
+        plain_result.stdout,
+        plain_result.stderr,
     )
 
 
@@ -102,7 +102,7 @@ def test_numba_may_be_imported_first_by_a_child(run, tmp_path):
 def test_an_isolated_python_has_the_library_alone(run):
     state = parse_state(run(command(), "run", "--", python(), "-I", STATE_PROGRAM))
     assert state["self"]["library"] and not state["child"]["library"]
-    # Only the child itself could have removed it from PYTHONPATH.
+    # The isolated parent cannot remove the site directory from PYTHONPATH, so the child does.
     assert is_unchanged(state["child"])
 
 
@@ -151,7 +151,7 @@ def test_before_valgrind(run):
     assert parse_state(result)["library"]
 
 
-#: The function and a line of its loop; line tables are on.
+#: Matches the compiled function at a line of its loop.
 LOOP_FRAME = re.compile(r"burn\(int64\)[^;]* \(kernel\.py:1[67]\)")
 
 
@@ -208,14 +208,14 @@ def test_scripts_modules_and_console_scripts(run, tmp_path):
     assert parse_state(run(command(), "run", "--", script, "child"))["library"]
     (tmp_path / "module.py").write_text(STATE_PROGRAM.read_text())
     assert parse_state(run(command(), "run", "--", python(), "-m", "module", "child"))["library"]
-    console = python().parent / "jitlisten-look"
-    console.write_text(f"#!{python()}\nimport sys\nsys.argv[1:] = ['child']\n" + STATE_PROGRAM.read_text())
-    console.chmod(0o755)
+    console_script = python().parent / "jitlisten-look"
+    console_script.write_text(f"#!{python()}\nimport sys\nsys.argv[1:] = ['child']\n" + STATE_PROGRAM.read_text())
+    console_script.chmod(0o755)
     path = f"{python().parent}:{os.environ['PATH']}"
     try:
         assert parse_state(run(command(), "run", "--", "jitlisten-look", PATH=path))["library"]
     finally:
-        console.unlink()
+        console_script.unlink()
 
 
 @pytest.mark.parametrize("method", ["spawn", "forkserver"])
@@ -252,16 +252,17 @@ sys.exit(max(worker.wait() for worker in workers))
 
 
 def test_a_launcher_of_ranks_as_a_console_script(run, tmp_path):
-    console = tmp_path / "launch"
-    console.write_text(f"#!{python()}\n" + LAUNCHER)
-    console.chmod(0o755)
+    console_script = tmp_path / "launch"
+    console_script.write_text(f"#!{python()}\n" + LAUNCHER)
+    console_script.chmod(0o755)
     states = [
         json.loads(line)
-        for line in run(command(), "run", "-s", "--", console, STATE_PROGRAM, "child").stdout.splitlines()
+        for line in run(command(), "run", "-s", "--", console_script, STATE_PROGRAM, "child").stdout.splitlines()
     ]
     assert [state["library"] for state in states] == [True, True]
     states = [
-        json.loads(line) for line in run(command(), "run", "--", console, STATE_PROGRAM, "child").stdout.splitlines()
+        json.loads(line)
+        for line in run(command(), "run", "--", console_script, STATE_PROGRAM, "child").stdout.splitlines()
     ]
     assert [state["library"] for state in states] == [False, False] and is_unchanged(states[0])
 

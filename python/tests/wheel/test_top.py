@@ -26,12 +26,12 @@ class Pane:
         args = [self.tmux, "-S", self.socket, *args]
         return subprocess.run(args, capture_output=True, text=True, check=True, timeout=20, **run_options).stdout
 
-    def keys(self, *keys):
-        self.run("send-keys", *keys)
+    def send_keys(self, *send_keys):
+        self.run("send-keys", *send_keys)
 
-    def type(self, text):
+    def type_line(self, text):
         self.run("send-keys", "-l", text)
-        self.keys("Enter")
+        self.send_keys("Enter")
 
     def screen(self):
         return self.run("capture-pane", "-p")
@@ -54,7 +54,7 @@ class Pane:
         return self.run("display-message", "-p", "#{cursor_flag} #{alternate_on}").split()
 
     def read_settings(self, name):
-        self.type(f"stty -a >{name}")
+        self.type_line(f"stty -a >{name}")
         file = self.directory / name
         wait_for(lambda: file.exists() and file.stat().st_size, name)
         # tmux may still be changing the window size.
@@ -86,35 +86,35 @@ BURN_ROW = r"^ +\d+\.\d +\d+\.\d +\d+\.\d\d +\d+\.\d\d │ __main__\.burn"
 
 def test_functions_lines_threads_and_source_of_a_command(pane):
     settings_before = pane.read_settings("before")
-    pane.type(f"{TOP_COMMAND} -- {python()} {PROGRAMS / 'kernel.py'}; echo status $?")
+    pane.type_line(f"{TOP_COMMAND} -- {python()} {PROGRAMS / 'kernel.py'}; echo status $?")
     screen = pane.wait_for_text(
         BURN_ROW, r"│ +\d+ +total \+= \(i % 7\) \* 0\.5", r"jitlisten top · [1-9]\d* s · 1 thread · 199 Hz"
     )
     assert all(len(line) <= 80 for line in screen.splitlines())
     assert len(screen.rstrip("\n").splitlines()) == 24 and "q quit" in screen.splitlines()[23]
     assert re.search(r"^ +\d+\.\d % by line +\d+\.\d % without a line", screen, re.MULTILINE)
-    pane.keys("l")
+    pane.send_keys("l")
     wait_for(lambda: "total +=" not in pane.screen(), "lines to go")
-    pane.keys("?")
+    pane.send_keys("?")
     pane.wait_for_text("choose a function")
-    pane.keys("Escape")
-    pane.keys("t")
+    pane.send_keys("Escape")
+    pane.send_keys("t")
     pane.wait_for_text(r"^ +\d+\.\d +\d+\.\d\d │ python \(\d+\)")
-    pane.keys("Enter")
+    pane.send_keys("Enter")
     pane.wait_for_text(r"thread \d+ only", BURN_ROW)
-    pane.keys("j")
-    pane.keys("Enter")
-    # The whole function from its source file, with a header and lines without samples.
+    pane.send_keys("j")
+    pane.send_keys("Enter")
+    # The source view shows the whole function, including its header and lines without samples.
     pane.wait_for_text(r"__main__\.burn: .*kernel\.py", r"│ +\d+ +total = 0\.0", r"│ +\d+ +return total")
-    pane.keys("Escape")
-    pane.keys("4")
+    pane.send_keys("Escape")
+    pane.send_keys("4")
     pane.wait_for_text(r"▾ ?total s")
     pane.run("resize-window", "-x", "60", "-y", "12")
     screen = pane.wait_for_text(r"__main__\.burn")
     wait_for(lambda: "quit" in pane.screen().rstrip("\n").splitlines()[-1], "the new size")
     assert all(len(line) <= 60 for line in pane.screen().splitlines())
     pane.run("resize-window", "-x", "80", "-y", "24")
-    pane.keys("q")
+    pane.send_keys("q")
     pane.wait_for_text(r"^ready")
     assert_terminal_is_restored(pane, settings_before)
 
@@ -137,14 +137,14 @@ def find_scratch_directory(top_pid):
 @pytest.mark.parametrize("ending", ["Ctrl-C", "SIGTERM", "SIGHUP", "SIGINT"])
 def test_the_terminal_is_as_it_was(pane, ending):
     settings_before = pane.read_settings("before")
-    pane.type(f"{TOP_COMMAND} -- {python()} {PROGRAMS / 'kernel.py'}; echo status $?")
+    pane.type_line(f"{TOP_COMMAND} -- {python()} {PROGRAMS / 'kernel.py'}; echo status $?")
     pane.wait_for_text(BURN_ROW)
     top_pid, children = find_top(pane)
     [program] = children(top_pid)
     scratch = find_scratch_directory(top_pid)
     assert pane.cursor_and_screen_flags() == ["0", "1"], "the other screen, without a cursor"
     if ending == "Ctrl-C":
-        pane.keys("C-c")
+        pane.send_keys("C-c")
     else:
         os.kill(int(top_pid), getattr(signal, ending))
     assert_terminal_is_restored(pane, settings_before)
@@ -157,49 +157,49 @@ def test_the_terminal_is_as_it_was(pane, ending):
 def test_a_process_that_runs_goes_on_after_it(pane, start):
     program = start(python(), PROGRAMS / "kernel.py", "later")
     settings_before = pane.read_settings("before")
-    pane.type(f"{TOP_COMMAND} -p {program.pid}; echo status $?")
+    pane.type_line(f"{TOP_COMMAND} -p {program.pid}; echo status $?")
     pane.wait_for_text(rf"· process {program.pid}")
-    # Only code compiled from now on has lines.
+    # Line tables exist only for code compiled after attaching.
     (pathlib.Path(program.output.name).parent / "go").touch()
     pane.wait_for_text(r"│ __main__\.burn", timeout_s=90)
-    pane.keys("q")
+    pane.send_keys("q")
     assert_terminal_is_restored(pane, settings_before)
     assert not program.has_ended()
 
 
 def test_the_end_of_the_program_is_said_and_its_output_and_status_given(pane):
-    pane.type(
+    pane.type_line(
         f"{TOP_COMMAND} -- {python()} -c 'import sys, time; print(12345); time.sleep(1.5); sys.exit(7)'; echo status $?"
     )
     pane.wait_for_text("has ended with status 7")
-    pane.keys("q")
+    pane.send_keys("q")
     pane.wait_for_text(r"^12345", r"^status 7")
 
 
 def test_the_table_of_the_whole_run_is_printed_and_the_recording_kept(pane, run, tmp_path):
-    pane.type(f"{TOP_COMMAND} -o kept.data -- {python()} {PROGRAMS / 'kernel.py'} work; echo status $?")
-    # The totals of the whole run, not of the last second, which has no samples.
+    pane.type_line(f"{TOP_COMMAND} -o kept.data -- {python()} {PROGRAMS / 'kernel.py'} work; echo status $?")
+    # The table shows totals of the whole run, not of the last second.
     totals_of_the_run = r"^ +[1-9]\d*\.\d +[1-9]\d*\.\d +[1-9]\d*\.\d\d +[1-9]\d*\.\d\d │ __main__\.burn"
     pane.wait_for_text(
         r"jitlisten top · has ended, \d+\.\d s",
         totals_of_the_run,
         r"1 compiled in \d+\.\d\d s, the last: kernel\.burn\(int64\)",
     )
-    pane.keys("q")
+    pane.send_keys("q")
     pane.wait_for_text(r"^ jitlisten top · has ended", totals_of_the_run, "kept in .*kept.data", r"^status 0")
     report = json.loads(run(command(), "lines", "--json", "-", "kept.data").stdout)
     assert report["hottest"][0]["path"].endswith("kernel.py") and report["compilations"]
 
 
 def test_mistakes_are_sentences(pane, run):
-    pane.type(f"{TOP_COMMAND} -- nonexistent-program; echo status $?")
+    pane.type_line(f"{TOP_COMMAND} -- nonexistent-program; echo status $?")
     pane.wait_for_text("jitlisten: command not found: nonexistent-program", r"^status 2")
     result = run(command(), "top", "--", "true", status=2)
     assert "needs a terminal" in result.stderr and result.stdout == ""
 
 
 def test_a_long_recording_takes_no_more_space(pane, tmp_path):
-    pane.type(f"{TOP_COMMAND} -r 1000 -- {python()} {PROGRAMS / 'kernel.py'}; echo status $?")
+    pane.type_line(f"{TOP_COMMAND} -r 1000 -- {python()} {PROGRAMS / 'kernel.py'}; echo status $?")
     pane.wait_for_text(BURN_ROW)
     top_pid, _ = find_top(pane)
     file = find_scratch_directory(top_pid) / "top.perf.data"
@@ -207,5 +207,5 @@ def test_a_long_recording_takes_no_more_space(pane, tmp_path):
     time.sleep(1.2)
     status = file.stat()
     assert status.st_blocks * 512 < status.st_size / 2, status
-    pane.keys("q")
+    pane.send_keys("q")
     pane.wait_for_text(r"^status 0")

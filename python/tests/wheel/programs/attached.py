@@ -25,7 +25,7 @@ def attach():
 
 thread = threading.Thread(target=attach)
 thread.start()
-# Attaching needs the main thread to run Python.
+# Attaching requires that the main thread runs Python.
 while thread.is_alive():
     time.sleep(0.01)
 print("attached", *outcomes[0], flush=True)

@@ -21,7 +21,7 @@ def collect_state():
 
 if __name__ == "__main__":
     if sys.argv[1:] == ["child"]:
-        # A single write regardless of buffering, because two ranks share the pipe.
+        # Two ranks share the pipe, so the line must be a single write regardless of buffering.
         print(json.dumps(collect_state()) + "\n", end="")
     else:
         child = subprocess.run([sys.executable, __file__, "child"], capture_output=True, text=True, check=True)

@@ -17,7 +17,7 @@ def kernel(n):
 
 
 def work(_=None):
-    # Compiles: this is the first call in the process.
+    # The first call in each process compiles.
     kernel(10)
     deadline = time.process_time() + 0.3
     while time.process_time() < deadline:

@@ -71,7 +71,7 @@ elif behaviour in ("swaps", "scratch"):
     threading.Thread(target=swap_map if behaviour == "swaps" else swap_scratch, daemon=True).start()
 print("ready", flush=True)
 if behaviour == "execs":
-    # The PID stays the same; the program is replaced each time.
+    # Executes itself: the PID stays the same, the program image is replaced each time.
     time.sleep(0.02)
     os.execve(sys.executable, [sys.executable, *sys.argv], dict(os.environ))
 if behaviour == "forks":

@@ -36,7 +36,7 @@ if "later" in sys.argv:
     compiled_later(10)
     print("compiled", flush=True)
 if "blocked" in sys.argv:
-    # Blocks the main thread.
+    # Blocks the main thread in a join.
     thread = threading.Thread(target=time.sleep, args=(600,), daemon=True)
     thread.start()
     thread.join()

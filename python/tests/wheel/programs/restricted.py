@@ -66,7 +66,7 @@ def build_filter():
     for syscall_number in REJECTED_SYSCALLS.values():
         instructions += reject(syscall_number, errno.EPERM)
     instructions += reject(CLONE3, errno.ENOSYS)
-    # The clone flags are the first argument.
+    # `clone` takes its flags in the first argument.
     instructions += [
         (JUMP_EQUAL, 0, 3, CLONE), (LOAD, 0, 0, 16), (JUMP_SET, 0, 1, NEW_NAMESPACES),
         (RETURN, 0, 0, ERRNO | errno.EPERM),
