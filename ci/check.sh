@@ -6,6 +6,8 @@ cd "$(dirname "$0")/.."
 cargo fmt --all --check
 # Every file that can forbid unsafe code does.
 python3 ci/unsafe.py
+# Comments and names are plain English, and comments name files that exist.
+python3 ci/prose.py
 # Files are created in one place.
 python3 ci/files.py
 # Imports have no cycles.
