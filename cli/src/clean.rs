@@ -1,8 +1,8 @@
-//! `jitlisten clean`: removes perf maps, images and jitdumps of this user's dead processes, and saved texts of notebook
-//! cells that are old, which belong to no process.
+//! `jitlisten clean`: removes perf maps, images and jitdumps that this user's dead processes left, and old saved
+//! sources of notebook cells, which belong to no process.
 //!
-//! The library follows the same rules (`perf_map/left.rs`, `process_directory.rs`), but keeps recent files and searches
-//! only the directories that it writes to.
+//! The library applies the same rules (`perf_map/left.rs`, `process_directory.rs`), but it keeps recent files and
+//! searches only the directories that it writes to.
 //!
 //! | file | proof that it is ours | its process is dead if it |
 //! | --- | --- | --- |
@@ -11,7 +11,7 @@
 //! | `sources/NAME-HASH.py` | `jitlisten-sources` beside it; its hash | (no process) was written over 30 days ago |
 //! | `$TMPDIR/jitlisten-{top,lines,doctor}-XXXXXX/` | `jitlisten-scratch` in it | holds no lock; is older than a minute |
 //!
-//! Files of a `jitlisten run` that is not over stay: see `liveness.rs` of the library.
+//! Files of an active `jitlisten run` are kept: see the library's `liveness.rs`.
 
 #![forbid(unsafe_code)]
 
@@ -54,31 +54,32 @@ pub(crate) struct Clean {
     all: bool,
 }
 
-/// Retention of saved cell texts: a kernel or a recording may still need them, which we cannot know.
+/// Retention time of saved cell sources. A notebook kernel or a recording may still need them, but we cannot detect
+/// that.
 const MAX_CELL_AGE: Duration = Duration::from_secs(30 * 24 * 3600);
-/// Larger texts are not saved (`python/jitlisten/_lines/sources.py`).
+/// Maximum size of a saved cell source, as in `python/jitlisten/_lines/sources.py`.
 const MAX_CELL_BYTES: u64 = 4 << 20;
-/// File name and content of the marker in the directory of saved texts.
+/// File name and content of the marker in the directory of saved cell sources.
 const CELLS_MARKER: (&str, &[u8]) = ("jitlisten-sources", b"texts of notebook cells, saved by jitlisten\n");
-/// Longer than the first line of any perf map that we write.
+/// Upper bound for the length of a perf map's first line.
 const MAX_FIRST_LINE_BYTES: u64 = 256;
 
 /// Files that `clean` can remove.
 enum Remains {
-    /// An open perf map and its directory.
+    /// A perf map, held open and locked, and its directory.
     Map {
         directory: OwnedFd,
         name: String,
         file: File,
     },
     Directory(MarkedDirectory),
-    /// Saved texts of notebook cells and their directory.
+    /// Saved sources of notebook cells, and their directory.
     CellTexts(OwnDirectory, Vec<PathBuf>),
 }
 
-/// Removable files of one dead process.
+/// Removable files of one dead process, or removable files that belong to no process.
 struct Dead {
-    /// PID; 0 for files that belong to no process.
+    /// Process ID; 0 for files that belong to no process.
     pid: u32,
     kind: &'static str,
     path: PathBuf,
@@ -137,7 +138,8 @@ impl Clean {
 impl Remains {
     fn remove(self) -> io::Result<()> {
         match self {
-            // We hold the map's lock until it is closed, so no new process with this PID has started to write it.
+            // We hold the map's lock until `file` is closed, so no new process with this PID can have started writing
+            // to it.
             Remains::Map { directory, name, file: _locked } => {
                 Ok(rustix::fs::unlinkat(directory, name, AtFlags::empty())?)
             }
@@ -157,7 +159,7 @@ fn format_size(bytes: u64) -> String {
     }
 }
 
-/// Directories that may hold images and jitdumps: see `Options` and `sink/image/directory.rs` in the library.
+/// Directories that may contain images and jitdumps: see `Options` and `sink/image/directory.rs` in the library.
 fn output_directories() -> Vec<PathBuf> {
     let default_directory = PathBuf::from(format!("/var/tmp/jitlisten-{}", geteuid().as_raw()));
     let variable = |name| env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);
@@ -171,7 +173,7 @@ fn output_directories() -> Vec<PathBuf> {
     directories
 }
 
-/// The sorted names in a directory.
+/// Returns the names of a directory's entries, sorted.
 fn sorted_names(directory: &Path) -> Vec<OsString> {
     let entries = fs::read_dir(directory).into_iter().flatten().flatten();
     let mut names: Vec<_> = entries.map(|entry| entry.file_name()).collect();
@@ -189,7 +191,7 @@ fn perf_maps(directory: &Path, all: bool, namespace: u64) -> Vec<Dead> {
 
 fn perf_map(directory: &Path, pid: u32, all: bool, namespace: u64) -> Option<Dead> {
     let name = FileName::PerfMap { pid }.to_string();
-    // The directory is held open, so replacing it with another one or a link cannot redirect the removal.
+    // The removal uses the open directory, so replacing its path with another directory or a link cannot redirect it.
     let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
     let open_directory = rustix::fs::open(directory, flags | OFlags::DIRECTORY, Mode::empty()).ok()?;
     let file = File::from(rustix::fs::openat(&open_directory, &name, flags, Mode::empty()).ok()?);
@@ -208,7 +210,7 @@ fn perf_map(directory: &Path, pid: u32, all: bool, namespace: u64) -> Option<Dea
     Some(Dead { pid, kind: "perf map", path, bytes: metadata.len(), remains })
 }
 
-/// Parses the first line of a perf map that jitlisten wrote, from inside the process or from outside.
+/// Parses the first line of a perf map, which jitlisten wrote from inside or from outside the process.
 fn parse_first_line(line: &str) -> Option<FirstLine> {
     FirstLine::parse(line.replacen(outside::MARK, "0 0 jitlisten ", 1).as_bytes())
 }
@@ -218,7 +220,7 @@ fn is_dead(first_line: &FirstLine, namespace: u64) -> bool {
     has_ended && !first_line.owner.belongs_to_running(namespace, None)
 }
 
-/// Removable images and jitdumps in a directory.
+/// Finds removable images and jitdumps in a directory.
 fn process_directories(parent: &Path, namespace: u64) -> Vec<Dead> {
     let dead = sorted_names(parent).into_iter().filter_map(|name| {
         let directory = MarkedDirectory::open(parent, &name)?;
@@ -232,7 +234,7 @@ fn process_directories(parent: &Path, namespace: u64) -> Vec<Dead> {
     dead.collect()
 }
 
-/// Old texts that `python/jitlisten/_lines/sources.py` saved.
+/// Finds expired cell sources, which `python/jitlisten/_lines/sources.py` saved.
 fn old_cell_texts(parent: &Path) -> Option<Dead> {
     let path = parent.join("sources");
     let directory = OwnDirectory::open(&path).ok()?;
@@ -252,7 +254,8 @@ fn old_cell_texts(parent: &Path) -> Option<Dead> {
     Some(Dead { pid: 0, kind: "sources", path, bytes, remains })
 }
 
-/// Metadata and content of a file that belongs to this user, has one link, and is not too long.
+/// Reads a file and its metadata. `None` unless the file belongs to this user, has a single link and fits in
+/// `max_bytes`.
 fn read_own_file(directory: &OwnDirectory, name: &OsStr, max_bytes: u64) -> Option<(fs::Metadata, Vec<u8>)> {
     let mut file = directory.open_file(name).ok()?;
     let metadata = file.metadata().ok().filter(|file| unacceptable(file).is_none() && file.len() <= max_bytes)?;
@@ -261,14 +264,14 @@ fn read_own_file(directory: &OwnDirectory, name: &OsStr, max_bytes: u64) -> Opti
     Some((metadata, text))
 }
 
-/// Returns true for a name `NAME-HASH.py` with the first twelve digits of the text's hash.
+/// Returns true if the name is `NAME-HASH.py`, where HASH is the first twelve digits of the content's hash.
 fn is_cell_text(name: &OsStr, text: &[u8]) -> bool {
     let hash = name.to_str().and_then(|name| name.strip_suffix(".py")?.rsplit_once('-'));
     hash.is_some_and(|(_, hash)| source_hash(text).get(..12) == Some(hash))
 }
 
-/// Returns true if no process holds a lock on the file (`flock(2)`), in this PID namespace or another. The lock lasts
-/// until `file` is closed.
+/// Returns true if no process holds a lock on the file (`flock(2)`), in this PID namespace or another. This function
+/// acquires the lock, which lasts until `file` is closed.
 fn is_unlocked(file: &File) -> bool {
     rustix::fs::flock(file, FlockOperation::NonBlockingLockExclusive).is_ok()
 }

@@ -1,4 +1,4 @@
-//! `jitlisten export`: a recording in the format of another tool.
+//! `jitlisten export`: converts a recording to the format of another tool.
 
 #![forbid(unsafe_code)]
 
@@ -39,7 +39,7 @@ enum Format {
 }
 
 impl Format {
-    /// Format for a file name: the usual names of the tools, and those in our documentation.
+    /// Chooses a format by file name: each tool's usual extensions, and those used in our documentation.
     fn of_name(path: &Path) -> Option<Format> {
         let name = path.file_name()?.to_str()?.to_lowercase();
         let ends_with_any = |ends_with_any: &[&str]| ends_with_any.iter().any(|end| name.ends_with(end));
@@ -75,8 +75,8 @@ impl Export {
     }
 }
 
-/// Returns true if a file contains nothing but collapsed stacks, which have no room for a mark: a stack and a count on
-/// each line, sorted, no stack twice.
+/// Recognizes collapsed stacks, which cannot carry a mark. Each line must have a stack and a count; the lines are
+/// sorted, and no stack occurs twice.
 fn is_collapsed(text: &[u8]) -> bool {
     let Some(lines) = std::str::from_utf8(text).ok().and_then(|text| text.strip_suffix('\n')) else { return false };
     let parse_line = |line| {

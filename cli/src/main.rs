@@ -1,7 +1,7 @@
-//! The command `jitlisten`: arguments, environment, files and messages around the library and its reports.
+//! The `jitlisten` command: command line, environment, files and messages on top of the library and its reports.
 //!
-//! A subcommand is one file: a `clap::Args` struct with a method `execute`. To add one, write the file, name it below
-//! with `mod`, add a variant to [`Command`] and a line to [`Command::execute`].
+//! Each subcommand is one file, with a `clap::Args` struct and its `execute` method. To add a subcommand, write the
+//! file, declare the module below, and extend [`Command`] and [`Command::execute`].
 //!
 //! A failure prints a few short lines on standard error and exits with status 2. Standard output carries the requested
 //! output and nothing else.

@@ -1,4 +1,4 @@
-//! The screen as lines of text, rendered anew for each refresh.
+//! Rendering of the screen as lines of text, from scratch at each refresh.
 
 use crossterm::event::KeyCode;
 use jitlisten_report::{Compilation, printable};
@@ -7,13 +7,13 @@ use unicode_width::UnicodeWidthChar as _;
 use super::table::{Amount, LineRow, Order, Shares, Table};
 use super::target::State;
 
-/// Limit on the lines shown below a function.
+/// Maximum number of lines shown below a function.
 const MAX_LINES_PER_FUNCTION: usize = 3;
-/// Source lines shown before and after those of a function.
+/// Number of source lines shown before and after those of a function.
 const CONTEXT_LINES: u32 = 4;
-/// Limit on the rows of the table that is printed at the end.
+/// Maximum number of rows in the table that is printed on exit.
 const MAX_FINAL_ROWS: usize = 16;
-/// Percentages of all samples from which a line counts as warm or hot.
+/// Minimum percentage of all samples for a warm line, and for a hot one.
 const WARM_PERCENT: f64 = 3.0;
 const HOT_PERCENT: f64 = 10.0;
 
@@ -55,17 +55,17 @@ pub(crate) struct Row {
     pub(crate) ink: Ink,
 }
 
-/// Page of the screen.
+/// Page that the screen shows.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum View {
     Functions,
     Threads,
-    /// Source of the named function.
+    /// Source of the function with this name.
     Source(String),
     Help,
 }
 
-/// State of the screen: the chosen page, order and selection.
+/// State of the screen: page, sort order, selection.
 pub(crate) struct Screen {
     title: String,
     rate: u32,
@@ -113,12 +113,12 @@ impl Screen {
         self.paused
     }
 
-    /// TID of the thread to which the screen is restricted.
+    /// TID of the only thread shown, if the user has chosen one.
     pub(crate) fn thread(&self) -> Option<u32> {
         self.thread
     }
 
-    /// Handles a key; returns true if it quits.
+    /// Handles a key; returns true if the user quits.
     pub(crate) fn handle_key(&mut self, key: KeyCode, table: &mut Table, size: (usize, usize)) -> bool {
         let page = size.1.saturating_sub(6).max(1) as isize;
         match key {
@@ -129,7 +129,7 @@ impl Screen {
             KeyCode::Char('l' | 'L') => self.with_lines = !self.with_lines,
             KeyCode::Char('n') => self.libraries = !self.libraries,
             KeyCode::Char(' ' | 'p') => self.paused = !self.paused,
-            // No samples follow the end of the program.
+            // Resetting the counters is disabled once the program has ended, because no more samples will arrive.
             KeyCode::Char('z' | 'r' | 'R') if self.has_ended() => {}
             KeyCode::Char('z' | 'r' | 'R') => table.reset(),
             KeyCode::Char('1') => self.order = Order::SelfRecent,
@@ -149,7 +149,7 @@ impl Screen {
         false
     }
 
-    /// Switches to a page, or back from it.
+    /// Switches to a page, or back to the functions if that page is already shown.
     fn toggle_view(&mut self, view: View) {
         self.view = if self.view == view { View::Functions } else { view };
     }
@@ -198,7 +198,7 @@ impl Screen {
         }
     }
 
-    /// Renders the whole screen, with exactly as many rows as the terminal.
+    /// Renders the whole screen, with one row per terminal line.
     pub(crate) fn lines(&mut self, table: &Table, size: (usize, usize)) -> Vec<Row> {
         let (columns, rows) = size;
         let mut screen_rows = self.header_rows(table);
@@ -219,7 +219,7 @@ impl Screen {
         screen_rows
     }
 
-    /// Renders the table of the whole run for the terminal's primary screen.
+    /// Renders the table of the whole run, to be printed on the terminal's primary screen.
     pub(crate) fn last_lines(&mut self, table: &mut Table, columns: usize) -> String {
         table.end();
         (self.order, self.selected, self.paused) = (Order::SelfOverall, None, false);
@@ -380,7 +380,7 @@ impl Screen {
     }
 }
 
-/// Number of compilations, and the last one.
+/// Summarizes the compilations: their number, their total time, and the most recent one.
 fn compilation_summary(compilations: &[Compilation]) -> Option<String> {
     let outermost = || compilations.iter().filter(|row| row.is_outermost());
     let last = outermost().next_back()?;
@@ -434,7 +434,8 @@ fn next_order(order: Order) -> Order {
     }
 }
 
-/// Index after a move; without a selection, the first move selects the first row.
+/// Index of the selected row after a move. Without a selection, a move selects the first row, or the last if it goes to
+/// the end.
 fn moved_index(index: Option<usize>, offset: isize, count: usize) -> Option<usize> {
     let last = count.checked_sub(1)?;
     Some(match index {
@@ -448,7 +449,7 @@ fn row(text: impl Into<String>, ink: Ink) -> Row {
     Row { text: text.into(), ink }
 }
 
-/// Truncates text to the columns. `fill` pads it, so that the colour reaches the edge.
+/// Truncates `text` to a width in columns. With `fill`, also pads it, so that the colour extends to the edge.
 fn fit_to_width(text: &str, columns: usize, fill: bool) -> String {
     let char_width = |character: char| character.width().unwrap_or_default();
     let text_width: usize = text.chars().map(char_width).sum();
