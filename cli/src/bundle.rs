@@ -43,20 +43,20 @@ pub(crate) fn recording_in(folder: &Path) -> PathBuf {
 
 /// Creates the directory for a new recording. An existing directory must be empty or a bundle of this user.
 pub(crate) fn create(folder: &Path) -> Result<(), Problem> {
-    let failed = |error: io::Error| Problem::new(format!("cannot make {}: {error}", folder.display()));
+    let io_problem = |error: io::Error| Problem::new(format!("cannot make {}: {error}", folder.display()));
     if fs::symlink_metadata(folder).is_ok() {
         refuse_shared_directory(folder)?;
-        let is_empty = fs::read_dir(folder).map_err(failed)?.next().is_none();
+        let is_empty = fs::read_dir(folder).map_err(io_problem)?.next().is_none();
         // A directory that other users own or can write to is unsafe, because they could replace files in it.
-        let opened = rustix::fs::open(folder, OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty());
-        let opened = opened.map_err(|error| failed(error.into()))?;
-        if rustix::fs::fstat(&opened).map_err(|error| failed(error.into()))?.st_uid != geteuid().as_raw() {
+        let opened_folder = rustix::fs::open(folder, OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty());
+        let opened_folder = opened_folder.map_err(|error| io_problem(error.into()))?;
+        if rustix::fs::fstat(&opened_folder).map_err(|error| io_problem(error.into()))?.st_uid != geteuid().as_raw() {
             return Err(Problem::new(format!("{} belongs to another user", folder.display())));
         }
         if !is_empty {
             remove_old(folder)?;
         }
-        rustix::fs::fchmod(&opened, Mode::RWXU).map_err(|error| failed(error.into()))?;
+        rustix::fs::fchmod(&opened_folder, Mode::RWXU).map_err(|error| io_problem(error.into()))?;
         let _ = fs::remove_file(folder.join(MARKER));
     }
     // The user created any symbolic link here, so it is followed.
@@ -66,15 +66,15 @@ pub(crate) fn create(folder: &Path) -> Result<(), Problem> {
         writeln!(folder.create_file(OsStr::new(MARKER))?, "{MARKER_VERSION}")?;
         OwnDirectory::create_new(&folder.path().join(ROOT))
     };
-    create_contents().map(drop).map_err(failed)
+    create_contents().map(drop).map_err(io_problem)
 }
 
 /// Refuses `/`, the home directory and the working directory.
 fn refuse_shared_directory(folder: &Path) -> Result<(), Problem> {
     let identity = |path: &Path| fs::metadata(path).ok().map(|metadata| (metadata.dev(), metadata.ino()));
     let home = std::env::var_os("HOME").map(PathBuf::from);
-    let protected = [Some(PathBuf::from("/")), home, std::env::current_dir().ok()];
-    if protected
+    let protected_directories = [Some(PathBuf::from("/")), home, std::env::current_dir().ok()];
+    if protected_directories
         .into_iter()
         .flatten()
         .any(|directory| identity(&directory).is_some_and(|directory| identity(folder) == Some(directory)))
@@ -89,9 +89,9 @@ fn refuse_shared_directory(folder: &Path) -> Result<(), Problem> {
 
 /// Removes an old bundle, but only the files that its marker lists.
 fn remove_old(folder: &Path) -> Result<(), Problem> {
-    let not_a_bundle =
+    let not_a_bundle_problem =
         || Problem::new(format!("{} exists and is not a bundle", folder.display())).help("choose another -o");
-    let listed_files = read_marker(folder).ok_or_else(not_a_bundle)?;
+    let listed_files = read_marker(folder).ok_or_else(not_a_bundle_problem)?;
     // Files are removed first, because only empty directories can be removed.
     for path in &listed_files {
         let _ = remove_plain(folder, path);

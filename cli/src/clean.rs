@@ -65,7 +65,7 @@ const CELLS_MARKER: (&str, &[u8]) = ("jitlisten-sources", b"texts of notebook ce
 const MAX_FIRST_LINE_BYTES: u64 = 256;
 
 /// Files that `clean` can remove.
-enum Remains {
+enum Leftovers {
     /// A perf map, held open and locked, and its directory.
     Map {
         directory: OwnedFd,
@@ -78,29 +78,29 @@ enum Remains {
 }
 
 /// Removable files of one dead process, or removable files that belong to no process.
-struct Dead {
+struct RemovableFiles {
     /// Process ID; 0 for files that belong to no process.
     pid: u32,
     kind: &'static str,
     path: PathBuf,
     bytes: u64,
-    remains: Remains,
+    leftovers: Leftovers,
 }
 
 impl Clean {
     pub(crate) fn execute(self) -> Result<ExitCode, Problem> {
         let namespace = pid_namespace();
-        let mut dead = perf_maps(Path::new("/tmp"), self.all, namespace);
+        let mut removable = perf_maps(Path::new("/tmp"), self.all, namespace);
         for directory in output_directories() {
-            dead.extend(process_directories(&directory, namespace));
-            dead.extend(old_cell_texts(&directory));
+            removable.extend(process_directories(&directory, namespace));
+            removable.extend(old_cell_texts(&directory));
         }
-        dead.retain(|dead| self.pids.is_empty() || self.pids.contains(&dead.pid));
+        removable.retain(|removable| self.pids.is_empty() || self.pids.contains(&removable.pid));
         let mut out = String::new();
         let (mut count, mut total_bytes, mut failed) = (0, 0, false);
-        for Dead { kind, path, bytes, remains, .. } in dead {
-            let removed = if self.dry_run { Ok(()) } else { remains.remove() };
-            match removed {
+        for RemovableFiles { kind, path, bytes, leftovers, .. } in removable {
+            let removal = if self.dry_run { Ok(()) } else { leftovers.remove() };
+            match removal {
                 Ok(()) => {
                     count += 1;
                     total_bytes += bytes;
@@ -113,10 +113,10 @@ impl Clean {
                 }
             }
         }
-        let abandoned = if self.pids.is_empty() { scratch::abandoned() } else { Vec::new() };
-        for path in &abandoned {
-            let removed = if self.dry_run { Ok(()) } else { std::fs::remove_dir_all(path) };
-            match removed {
+        let find_abandoned = if self.pids.is_empty() { scratch::find_abandoned() } else { Vec::new() };
+        for path in &find_abandoned {
+            let removal = if self.dry_run { Ok(()) } else { std::fs::remove_dir_all(path) };
+            match removal {
                 Ok(()) => {
                     count += 1;
                     let _ = writeln!(out, "{:<8} {:>10}  {}", "scratch", "", path.display());
@@ -135,16 +135,16 @@ impl Clean {
     }
 }
 
-impl Remains {
+impl Leftovers {
     fn remove(self) -> io::Result<()> {
         match self {
             // We hold the map's lock until `file` is closed, so no new process with this PID can have started writing
             // to it.
-            Remains::Map { directory, name, file: _locked } => {
+            Leftovers::Map { directory, name, file: _locked } => {
                 Ok(rustix::fs::unlinkat(directory, name, AtFlags::empty())?)
             }
-            Remains::Directory(directory) => directory.remove(),
-            Remains::CellTexts(directory, files) => {
+            Leftovers::Directory(directory) => directory.remove(),
+            Leftovers::CellTexts(directory, files) => {
                 files.iter().try_for_each(|file| directory.remove_file(file.as_os_str()))
             }
         }
@@ -181,7 +181,7 @@ fn sorted_names(directory: &Path) -> Vec<OsString> {
     names
 }
 
-fn perf_maps(directory: &Path, all: bool, namespace: u64) -> Vec<Dead> {
+fn perf_maps(directory: &Path, all: bool, namespace: u64) -> Vec<RemovableFiles> {
     let maps = sorted_names(directory).into_iter().filter_map(|name| match FileName::parse(&name)? {
         FileName::PerfMap { pid } => perf_map(directory, pid, all, namespace),
         _ => None,
@@ -189,7 +189,7 @@ fn perf_maps(directory: &Path, all: bool, namespace: u64) -> Vec<Dead> {
     maps.collect()
 }
 
-fn perf_map(directory: &Path, pid: u32, all: bool, namespace: u64) -> Option<Dead> {
+fn perf_map(directory: &Path, pid: u32, all: bool, namespace: u64) -> Option<RemovableFiles> {
     let name = FileName::PerfMap { pid }.to_string();
     // The removal uses the open directory, so replacing its path with another directory or a link cannot redirect it.
     let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
@@ -206,8 +206,9 @@ fn perf_map(directory: &Path, pid: u32, all: bool, namespace: u64) -> Option<Dea
         None => all && process::start_time(pid).is_none(),
     };
     let path = directory.join(&name);
-    let remains = (is_dead && is_unlocked(&file)).then_some(Remains::Map { directory: open_directory, name, file })?;
-    Some(Dead { pid, kind: "perf map", path, bytes: metadata.len(), remains })
+    let leftovers =
+        (is_dead && is_unlocked(&file)).then_some(Leftovers::Map { directory: open_directory, name, file })?;
+    Some(RemovableFiles { pid, kind: "perf map", path, bytes: metadata.len(), leftovers })
 }
 
 /// Parses the first line of a perf map, which jitlisten wrote from inside or from outside the process.
@@ -221,21 +222,21 @@ fn is_dead(first_line: &FirstLine, namespace: u64) -> bool {
 }
 
 /// Finds removable images and jitdumps in a directory.
-fn process_directories(parent: &Path, namespace: u64) -> Vec<Dead> {
-    let dead = sorted_names(parent).into_iter().filter_map(|name| {
+fn process_directories(parent: &Path, namespace: u64) -> Vec<RemovableFiles> {
+    let removable = sorted_names(parent).into_iter().filter_map(|name| {
         let directory = MarkedDirectory::open(parent, &name)?;
         if directory.owner.belongs_to_running(namespace, None) || !directory.is_dead(namespace) {
             return None;
         }
         let kind = if matches!(directory.name, FileName::Images { .. }) { "images" } else { "jitdump" };
         let (pid, bytes) = (directory.owner.process.pid, directory.bytes());
-        Some(Dead { pid, kind, path: parent.join(&name), bytes, remains: Remains::Directory(directory) })
+        Some(RemovableFiles { pid, kind, path: parent.join(&name), bytes, leftovers: Leftovers::Directory(directory) })
     });
-    dead.collect()
+    removable.collect()
 }
 
 /// Finds expired cell sources, which `python/jitlisten/_lines/sources.py` saved.
-fn old_cell_texts(parent: &Path) -> Option<Dead> {
+fn old_cell_texts(parent: &Path) -> Option<RemovableFiles> {
     let path = parent.join("sources");
     let directory = OwnDirectory::open(&path).ok()?;
     if !directory.has_file(CELLS_MARKER.0, CELLS_MARKER.1) {
@@ -250,8 +251,8 @@ fn old_cell_texts(parent: &Path) -> Option<Dead> {
             files.push(name.into());
         }
     }
-    let remains = (!files.is_empty()).then_some(Remains::CellTexts(directory, files))?;
-    Some(Dead { pid: 0, kind: "sources", path, bytes, remains })
+    let leftovers = (!files.is_empty()).then_some(Leftovers::CellTexts(directory, files))?;
+    Some(RemovableFiles { pid: 0, kind: "sources", path, bytes, leftovers })
 }
 
 /// Reads a file and its metadata. `None` unless the file belongs to this user, has a single link and fits in

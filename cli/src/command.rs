@@ -81,12 +81,12 @@ pub(crate) fn wait(child: &mut Child) -> io::Result<(ExitStatus, BlockedSignals)
             return Ok((status, signals));
         }
         let wait_signal = signals.wait_signal(Duration::from_millis(500));
-        let passed_on = match wait_signal {
+        let forwarded_signal = match wait_signal {
             Some(Signal::TERM | Signal::HUP) => wait_signal,
             Some(Signal::INT) => interrupts.register(Instant::now()),
             _ => None,
         };
-        if let Some(signal) = passed_on {
+        if let Some(signal) = forwarded_signal {
             send_signal(child.id(), signal);
         }
         if interrupts.is_advice_due(Instant::now()) {
@@ -105,16 +105,16 @@ enum Interrupts {
     None,
     First(Instant),
     Advised(Instant),
-    Ended,
+    Terminated,
 }
 
 impl Interrupts {
     /// Records an interrupt; returns the signal to send to the program, if any.
     fn register(&mut self, now: Instant) -> Option<Signal> {
         match self {
-            Interrupts::Ended => return Some(Signal::KILL),
+            Interrupts::Terminated => return Some(Signal::KILL),
             Interrupts::Advised(advised_at) if now < *advised_at + ADVICE_TIMEOUT => {
-                *self = Interrupts::Ended;
+                *self = Interrupts::Terminated;
                 return Some(Signal::TERM);
             }
             Interrupts::First(_) => {}
@@ -213,9 +213,9 @@ fn gains_privileges(path: &Path) -> bool {
     let Ok(metadata) = fs::metadata(path) else { return false };
     let (user, group) = (geteuid().as_raw(), getegid().as_raw());
     let mode = Mode::from_raw_mode(metadata.mode());
-    let gains_user = mode.contains(Mode::SUID) && metadata.uid() != user;
-    let gains_group = mode.contains(Mode::SGID | Mode::XGRP) && metadata.gid() != group;
-    gains_user || gains_group || (user != 0 && has_capabilities(path))
+    let sets_user_id = mode.contains(Mode::SUID) && metadata.uid() != user;
+    let sets_group_id = mode.contains(Mode::SGID | Mode::XGRP) && metadata.gid() != group;
+    sets_user_id || sets_group_id || (user != 0 && has_capabilities(path))
 }
 
 /// Returns true if the file has capabilities (`capabilities(7)`).

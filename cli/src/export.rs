@@ -40,7 +40,7 @@ enum Format {
 
 impl Format {
     /// Chooses a format by file name: each tool's usual extensions, and those used in our documentation.
-    fn of_name(path: &Path) -> Option<Format> {
+    fn from_file_name(path: &Path) -> Option<Format> {
         let name = path.file_name()?.to_str()?.to_lowercase();
         let ends_with_any = |ends_with_any: &[&str]| ends_with_any.iter().any(|end| name.ends_with(end));
         match () {
@@ -55,7 +55,7 @@ impl Format {
 
 impl Export {
     pub(crate) fn execute(mut self) -> Result<ExitCode, Problem> {
-        let format = self.format.or_else(|| Format::of_name(self.output.as_deref()?)).ok_or_else(|| {
+        let format = self.format.or_else(|| Format::from_file_name(self.output.as_deref()?)).ok_or_else(|| {
             Problem::new("no format is given")
                 .help("-f firefox, speedscope, collapsed or callgrind, or -o with the usual name of one")
         })?;

@@ -1,6 +1,6 @@
 //! Input of a report command: existing recordings, or a program to record first.
 //!
-//! The user may omit `--` before the program; the first positional argument then decides ([`with_dashes`]).
+//! The user may omit `--` before the program; the first positional argument then decides ([`insert_dashes`]).
 
 #![forbid(unsafe_code)]
 
@@ -127,17 +127,17 @@ fn list_recordings(path: &Path) -> HashMap<PathBuf, (u64, i64, i64)> {
     let prefix = name.split(|byte| *byte == b'%').next().unwrap_or_default();
     let entries = fs::read_dir(path.parent().unwrap_or(Path::new("."))).into_iter().flatten().flatten();
     let siblings = entries.filter(|entry| entry.file_name().as_bytes().starts_with(prefix));
-    let with_identity = |entry: fs::DirEntry| {
+    let path_with_identity = |entry: fs::DirEntry| {
         let metadata = entry.metadata().ok().filter(fs::Metadata::is_file)?;
         Some((entry.path(), (metadata.ino(), metadata.mtime(), metadata.mtime_nsec())))
     };
-    siblings.filter_map(with_identity).collect()
+    siblings.filter_map(path_with_identity).collect()
 }
 
 /// Inserts `lines` if a program, a recording or `--` takes the position of the subcommand.
-pub(crate) fn with_default_subcommand(app: &clap::Command, words: Vec<OsString>) -> Vec<OsString> {
-    let mut with_lines = words.clone();
-    with_lines.insert(1, "lines".into());
+pub(crate) fn insert_default_subcommand(app: &clap::Command, words: Vec<OsString>) -> Vec<OsString> {
+    let mut words_with_lines = words.clone();
+    words_with_lines.insert(1, "lines".into());
     let is_path = |word: &OsString| {
         let path = Path::new(word);
         path.exists() || path.extension().is_some_and(|extension| extension == "py" || extension == "data")
@@ -146,16 +146,16 @@ pub(crate) fn with_default_subcommand(app: &clap::Command, words: Vec<OsString>)
     let names_input = match (words.get(1), app.find_subcommand("lines")) {
         (Some(word), _) if is_subcommand(word) => false,
         (Some(word), _) if word == "--" => true,
-        (_, Some(lines)) => first_word(lines, &with_lines)
-            .is_some_and(|first| is_command(&with_lines[first]) || is_path(&with_lines[first])),
+        (_, Some(lines)) => first_word(lines, &words_with_lines)
+            .is_some_and(|first| is_command(&words_with_lines[first]) || is_path(&words_with_lines[first])),
         _ => false,
     };
-    if names_input { with_lines } else { words }
+    if names_input { words_with_lines } else { words }
 }
 
 /// Inserts a missing `--`. For subcommands with an [`Input`], it goes before the user's command. For all others, only
 /// before `-m`, which clap would parse as an option.
-pub(crate) fn with_dashes(app: &clap::Command, mut words: Vec<OsString>) -> Vec<OsString> {
+pub(crate) fn insert_dashes(app: &clap::Command, mut words: Vec<OsString>) -> Vec<OsString> {
     let subcommand = words.get(1).and_then(|name| app.find_subcommand(name));
     let has_argument =
         |id| subcommand.is_some_and(|subcommand| subcommand.get_arguments().any(|argument| argument.get_id() == id));
@@ -228,10 +228,10 @@ mod tests {
         Why(crate::why::Why),
     }
 
-    /// Applies `with_dashes` to a command line.
-    fn separated(line: &str) -> String {
+    /// Applies `insert_dashes` to a command line.
+    fn run_insert_dashes(line: &str) -> String {
         let words = line.split(' ').map(OsString::from).collect();
-        with_dashes(&Arguments::command(), words).join(OsStr::new(" ")).into_string().unwrap()
+        insert_dashes(&Arguments::command(), words).join(OsStr::new(" ")).into_string().unwrap()
     }
 
     #[test]
@@ -246,7 +246,7 @@ mod tests {
             "jitlisten why true -r 99 | true -x",
             "jitlisten record -r 99 | -m pkg.module -x",
         ] {
-            assert_eq!(separated(&line.replace("| ", "")), line.replace('|', "--"));
+            assert_eq!(run_insert_dashes(&line.replace("| ", "")), line.replace('|', "--"));
         }
     }
 
@@ -254,7 +254,7 @@ mod tests {
     fn a_program_or_a_recording_without_a_subcommand_means_lines() {
         let complete = |line: &str| {
             let words = line.split(' ').map(OsString::from).collect();
-            with_default_subcommand(&Arguments::command(), words).join(OsStr::new(" ")).into_string().unwrap()
+            insert_default_subcommand(&Arguments::command(), words).join(OsStr::new(" ")).into_string().unwrap()
         };
         for line in [
             "jitlisten | true",
@@ -293,7 +293,7 @@ mod tests {
             "jitlisten why true",
             "jitlisten why true no-such.data",
         ] {
-            assert_eq!(separated(line), line);
+            assert_eq!(run_insert_dashes(line), line);
         }
     }
 }

@@ -65,7 +65,7 @@ impl Installation {
     }
 
     /// Path of the native library. Fails if `LD_PRELOAD` cannot contain that path.
-    pub(crate) fn preloadable(&self) -> Result<&Path, Problem> {
+    pub(crate) fn preloadable_library(&self) -> Result<&Path, Problem> {
         let path = self.library.to_string_lossy();
         if path.contains([' ', ':', '$']) {
             return Err(Problem::new(format!(

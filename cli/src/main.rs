@@ -109,14 +109,14 @@ impl Command {
 }
 
 fn main() -> ExitCode {
-    system::keep_closed();
+    system::keep_descriptors_closed();
     let mut words: Vec<_> = std::env::args_os().collect();
     if words.len() < 2 {
         let _ = writeln!(std::io::stderr(), "{START}\n\n`jitlisten --help` lists all commands.");
         return ExitCode::from(2);
     }
     let app = Arguments::command();
-    words = input::with_dashes(&app, input::with_default_subcommand(&app, words));
+    words = input::insert_dashes(&app, input::insert_default_subcommand(&app, words));
     match Arguments::parse_from(words).command.execute() {
         Ok(status) => status,
         Err(problem) => {

@@ -25,7 +25,7 @@ impl ReturnPath {
         registers.regs[0]
     }
 
-    pub(crate) fn take(self, registers: &mut Registers, _: &Frame) {
+    pub(crate) fn redirect(self, registers: &mut Registers, _: &Frame) {
         registers.pc = 0;
     }
 }

@@ -174,8 +174,8 @@ impl Process {
     /// files.
     pub(crate) fn python(&self) -> Option<(u32, u32)> {
         let executable = self.program().unwrap_or_default();
-        let mapped = self.mappings.iter().map(|mapping| mapping.path.as_path());
-        std::iter::once(executable.as_path()).chain(mapped).find_map(python_version)
+        let mapped_paths = self.mappings.iter().map(|mapping| mapping.path.as_path());
+        std::iter::once(executable.as_path()).chain(mapped_paths).find_map(python_version)
     }
 
     /// PID of the process in its innermost namespace.
@@ -199,9 +199,9 @@ impl Process {
 
     /// Returns true if `path` names a different file in the process, which may have its own root directory or mounts.
     pub(crate) fn sees_different_file(&self, path: &Path) -> bool {
-        let inside = self.resolve(path, OFlags::PATH).and_then(|stat| Ok(rustix::fs::fstat(stat)?));
-        let outside = rustix::fs::statat(CWD, path, AtFlags::empty());
-        inside.ok().map(|stat| identity(&stat)) != outside.ok().map(|stat| identity(&stat))
+        let inside_stat = self.resolve(path, OFlags::PATH).and_then(|stat| Ok(rustix::fs::fstat(stat)?));
+        let outside_stat = rustix::fs::statat(CWD, path, AtFlags::empty());
+        inside_stat.ok().map(|stat| identity(&stat)) != outside_stat.ok().map(|stat| identity(&stat))
     }
 
     /// Wall-clock time at which the process started.

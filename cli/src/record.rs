@@ -100,8 +100,8 @@ pub(crate) fn resolve_output(output: &Path, bundle: bool, pid: Option<u32>) -> R
             Problem::new(format!("{} is not a directory", parent.display())).help("make it, or choose another -o")
         );
     }
-    let has_right_type = if bundle { Path::is_dir } else { Path::is_file };
-    if path.exists() && !has_right_type(&path) {
+    let is_expected_type = if bundle { Path::is_dir } else { Path::is_file };
+    if path.exists() && !is_expected_type(&path) {
         let kind = if path.is_dir() {
             "a directory"
         } else if bundle {

@@ -168,7 +168,8 @@ pub(crate) fn save(path: &Path, content: &[u8], new_visibility: Visibility) -> i
     let visibility = if old_metadata.is_some() { Visibility::Umask } else { new_visibility };
     match replace(path, content, visibility, old_metadata.as_ref()) {
         Err(error)
-            if old_metadata.is_some() && error.raw_os_error().map(Errno::from_raw_os_error).is_some_and(is_fixed) =>
+            if old_metadata.is_some()
+                && error.raw_os_error().map(Errno::from_raw_os_error).is_some_and(forbids_rename) =>
         {
             write_in_place(path, content)
         }
@@ -177,7 +178,7 @@ pub(crate) fn save(path: &Path, content: &[u8], new_visibility: Visibility) -> i
 }
 
 /// Returns true if the file cannot be replaced by renaming, because its directory is read-only or it is a mount point.
-fn is_fixed(error: Errno) -> bool {
+fn forbids_rename(error: Errno) -> bool {
     [Errno::ACCESS, Errno::PERM, Errno::ROFS, Errno::BUSY].contains(&error)
 }
 
@@ -232,7 +233,7 @@ fn is_replaceable(path: &Path, content: &[u8], recognition: Recognition) -> bool
         }
         // A file that exceeds the limit is not replaced, because its end was not checked.
         Recognition::ByFormat(is_ours) => {
-            read_start(MAX_FORM_BYTES).is_ok_and(|text| (text.len() as u64) < MAX_FORM_BYTES && is_ours(&text))
+            read_start(MAX_COMPARED_BYTES).is_ok_and(|text| (text.len() as u64) < MAX_COMPARED_BYTES && is_ours(&text))
         }
     }
 }
@@ -240,7 +241,7 @@ fn is_replaceable(path: &Path, content: &[u8], recognition: Recognition) -> bool
 const MARK: &[u8] = b"jitlisten";
 /// Upper bound for the offset at which the mark of an output ends.
 const MAX_MARKED_BYTES: usize = 4 << 10;
-const MAX_FORM_BYTES: u64 = 1 << 30;
+const MAX_COMPARED_BYTES: u64 = 1 << 30;
 
 /// Returns the start of an output, up to and including its mark; empty if the output has no mark.
 fn marked_start(content: &[u8]) -> &[u8] {
@@ -267,11 +268,11 @@ impl Progress {
     }
 
     fn show_after(text: String, delay: Duration, mut out: impl Write + Send + 'static) -> Option<Progress> {
-        let (done_sender, finished) = mpsc::channel::<()>();
+        let (done_sender, done_receiver) = mpsc::channel::<()>();
         let show = move || {
-            if finished.recv_timeout(delay) == Err(mpsc::RecvTimeoutError::Timeout) {
+            if done_receiver.recv_timeout(delay) == Err(mpsc::RecvTimeoutError::Timeout) {
                 let _ = write!(out, "{text}").and_then(|()| out.flush());
-                let _ = finished.recv();
+                let _ = done_receiver.recv();
                 let _ = write!(out, "\r\x1b[K");
             }
         };

@@ -95,8 +95,8 @@ impl RunEnvironment {
     }
 
     fn environment(&self, installation: &Installation) -> Result<Vec<(&'static str, OsString)>, Problem> {
-        let library = installation.preloadable()?;
-        let mut variables = vec![("LD_PRELOAD", preload(library)?)];
+        let library = installation.preloadable_library()?;
+        let mut variables = vec![("LD_PRELOAD", ld_preload_value(library)?)];
         let mut features =
             vec![if self.subprocesses { "children" } else { "program" }.to_owned(), current_run().to_string()];
         let sinks = self.sinks.clone().or_else(|| (!is_set("JITLISTEN")).then(Sinks::available_defaults));
@@ -141,18 +141,18 @@ fn insert_after_runtimes(library: &Path, list: &str) -> OsString {
     let end_offset = |entry: &str| entry.as_ptr().addr() + entry.len() - list.as_ptr().addr();
     let end = list.rsplit(is_separator).find(is_runtime).map_or(0, end_offset);
     let rest = list[end..].trim_matches(is_separator);
-    let mut joined = OsString::from(&list[..end]);
+    let mut joined_list = OsString::from(&list[..end]);
     for (text, needs_separator) in [(library.as_os_str(), end != 0), (rest.as_ref(), true)] {
         if !text.is_empty() {
-            joined.push(if needs_separator { ":" } else { "" });
-            joined.push(text);
+            joined_list.push(if needs_separator { ":" } else { "" });
+            joined_list.push(text);
         }
     }
-    joined
+    joined_list
 }
 
 /// Value of `LD_PRELOAD`: the user's list with the library inserted.
-fn preload(library: &Path) -> Result<OsString, Problem> {
+fn ld_preload_value(library: &Path) -> Result<OsString, Problem> {
     let old_list = env::var("LD_PRELOAD").unwrap_or_default();
     let is_ours = |path: &&str| Path::new(path).file_name().is_some_and(|name| name == "libjitlisten.so");
     match old_list.split([' ', ':']).find(is_ours) {

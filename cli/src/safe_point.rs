@@ -68,9 +68,9 @@ impl SafePoints {
         let is_loader = |path: &Path| path.file_name().is_some_and(|name| name.to_string_lossy().starts_with("ld"));
         let is_system_library = |path: &&Path| is_libc(path) || is_loader(path);
         let libraries: BTreeSet<&Path> = process.libraries().into_iter().collect();
-        let (system_libraries, others): (BTreeSet<&Path>, BTreeSet<&Path>) =
+        let (system_libraries, other_libraries): (BTreeSet<&Path>, BTreeSet<&Path>) =
             libraries.into_iter().partition(is_system_library);
-        let allocators: BTreeSet<&Path> = others.into_iter().filter(|path| defines_malloc(path)).collect();
+        let allocators: BTreeSet<&Path> = other_libraries.into_iter().filter(|path| defines_malloc(path)).collect();
         let code = process.mappings.iter().filter(|mapping| mapping.is_executable);
         let is_forbidden = |path: &Path| system_libraries.contains(path) || allocators.contains(path);
         let code = code.filter(|mapping| is_forbidden(&mapping.path)).map(|mapping| mapping.start..mapping.end);
@@ -84,22 +84,24 @@ impl SafePoints {
     /// Returns the reason why the thread cannot be used, after giving it a short time to reach a safe point.
     pub(crate) fn refusal(&self, process: &Process, thread: &mut StoppedThread) -> io::Result<Option<&'static str>> {
         // Some programs spend nearly all their time in `malloc`.
-        thread.resume_until(|pc| self.is_outside(pc))?;
+        thread.resume_until(|pc| self.is_outside_forbidden_code(pc))?;
         let (pc, sp) = thread.pc_and_sp();
         Ok(match thread.blocking_syscall() {
-            Some((call, second_argument)) if !self.is_outside(pc) && !self.is_harmless(call, second_argument) => {
+            Some((call, second_argument))
+                if !self.is_outside_forbidden_code(pc) && !self.is_harmless(call, second_argument) =>
+            {
                 Some("in a system call or a lock")
             }
-            None if !self.is_outside(pc) => Some("in the C library"),
+            None if !self.is_outside_forbidden_code(pc) => Some("in the C library"),
             _ => match self.stacks.has_signal_frame(process, sp) {
                 Some(false) => None,
-                Some(true) => Some(IN_HANDLER),
+                Some(true) => Some(IN_HANDLER_REASON),
                 None => Some("on a stack that cannot be read"),
             },
         })
     }
 
-    fn is_outside(&self, pc: u64) -> bool {
+    fn is_outside_forbidden_code(&self, pc: u64) -> bool {
         !self.forbidden_code.iter().any(|range| range.contains(&pc))
     }
 
@@ -107,14 +109,14 @@ impl SafePoints {
         // glibc's locks wait with FUTEX_WAIT. Its condition variables, semaphores and thread joins use
         // FUTEX_WAIT_BITSET.
         const FUTEX_WAIT_BITSET: u64 = 9;
-        const OPTIONS: u64 = (libc::FUTEX_PRIVATE_FLAG | libc::FUTEX_CLOCK_REALTIME) as u64;
-        let is_one_of = |calls: &[libc::c_long]| calls.contains(&(call as libc::c_long));
-        let is_condition = call == libc::SYS_futex as u64 && second_argument & !OPTIONS == FUTEX_WAIT_BITSET;
-        is_one_of(WAITING_CALLS) || !self.has_own_malloc && (is_one_of(SLEEPING_CALLS) || is_condition)
+        const FUTEX_OPTION_BITS: u64 = (libc::FUTEX_PRIVATE_FLAG | libc::FUTEX_CLOCK_REALTIME) as u64;
+        let is_listed_in = |calls: &[libc::c_long]| calls.contains(&(call as libc::c_long));
+        let is_condition = call == libc::SYS_futex as u64 && second_argument & !FUTEX_OPTION_BITS == FUTEX_WAIT_BITSET;
+        is_listed_in(WAITING_CALLS) || !self.has_own_malloc && (is_listed_in(SLEEPING_CALLS) || is_condition)
     }
 }
 
-const IN_HANDLER: &str = "in a signal handler";
+const IN_HANDLER_REASON: &str = "in a signal handler";
 
 /// Stacks of a process, and the return addresses that mark signal frames on them.
 pub(crate) struct Stacks {
@@ -136,7 +138,7 @@ impl Stacks {
             Some(mapping) if mapping.is_main_stack => None,
             Some(mapping) if sp < mapping.start + MIN_FREE_STACK_BYTES => Some("on a stack without room"),
             Some(_) if self.has_signal_frame(process, sp) == Some(false) => None,
-            Some(_) => Some(IN_HANDLER),
+            Some(_) => Some(IN_HANDLER_REASON),
             None => Some("on no stack"),
         }
     }

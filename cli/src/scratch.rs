@@ -60,10 +60,11 @@ pub(crate) struct Scratch {
 impl Scratch {
     pub(crate) fn new(kind: Kind) -> Result<Scratch, Problem> {
         let parent = temp_dir();
-        let created = OwnDirectory::create_random(&parent, kind.prefix());
-        let with_marker = created.and_then(|directory| directory.write(MARKER.0, MARKER.1).map(|()| directory));
+        let created_directory = OwnDirectory::create_random(&parent, kind.prefix());
+        let marked_directory =
+            created_directory.and_then(|directory| directory.write(MARKER.0, MARKER.1).map(|()| directory));
         let problem = |error| Problem::new(format!("cannot make a directory in {}: {error}", parent.display()));
-        let path = with_marker.map_err(problem)?.path().to_owned();
+        let path = marked_directory.map_err(problem)?.path().to_owned();
         let lock = open_locked(&path).ok_or_else(|| Problem::new(format!("cannot lock {}", path.display())));
         lock.map(|lock| Scratch { path, _lock: lock })
     }
@@ -76,7 +77,7 @@ impl Drop for Scratch {
 }
 
 /// Finds this user's scratch directories whose processes have exited.
-pub(crate) fn abandoned() -> Vec<PathBuf> {
+pub(crate) fn find_abandoned() -> Vec<PathBuf> {
     let entries = fs::read_dir(temp_dir()).into_iter().flatten().flatten();
     let scratch_directories = entries.filter(|entry| entry.file_name().to_str().is_some_and(is_scratch_name));
     scratch_directories.map(|entry| entry.path()).filter(|path| is_abandoned(path)).collect()

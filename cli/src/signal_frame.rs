@@ -75,7 +75,7 @@ impl ReturnPath {
     }
 
     /// Redirects the thread to `rt_sigreturn`, so it next restores its own state.
-    pub(crate) fn take(self, registers: &mut Registers, frame: &Frame) {
+    pub(crate) fn redirect(self, registers: &mut Registers, frame: &Frame) {
         registers.rip = self.restorer;
         registers.rsp = frame.stack_pointer + CONTEXT_OFFSET;
         registers.orig_rax = u64::MAX;
@@ -95,8 +95,8 @@ impl Frame {
         let vectors = signal_vectors(vectors);
         let vectors_at = top.wrapping_sub(vectors.len() as u64) & !63;
         let stack_pointer = (vectors_at.wrapping_sub(VECTORS_OFFSET) & !15).wrapping_sub(8);
-        let restored = with_restarted_syscall(registers);
-        let regs = &restored;
+        let resumed_registers = restart_interrupted_syscall(registers);
+        let regs = &resumed_registers;
         let segments = regs.cs & 0xffff | (regs.ss & 0xffff) << 48;
         let return_addresses = [return_path.keep_result, return_path.restorer];
         let head = [UC_FLAGS, 0, 0, INVALID_SIGNAL_STACK_MODE, 0];
@@ -140,18 +140,18 @@ fn feature_end(feature: u32) -> usize {
 
 /// Registers with which user code resumes. An interrupted system call restarts, as if the kernel had delivered no
 /// signal. A sleep returns early instead, as after a signal, because the kernel forgets the remaining time.
-fn with_restarted_syscall(registers: &Registers) -> Registers {
-    let mut restarted = *registers;
+fn restart_interrupted_syscall(registers: &Registers) -> Registers {
+    let mut resumed_registers = *registers;
     if registers.orig_rax as i64 >= 0 {
         match registers.rax as i64 {
             // ERESTARTSYS, ERESTARTNOINTR, ERESTARTNOHAND (kernel-internal error numbers)
-            -514..=-512 => (restarted.rax, restarted.rip) = (registers.orig_rax, registers.rip - 2),
+            -514..=-512 => (resumed_registers.rax, resumed_registers.rip) = (registers.orig_rax, registers.rip - 2),
             // ERESTART_RESTARTBLOCK
-            -516 => restarted.rax = -i64::from(libc::EINTR) as u64,
+            -516 => resumed_registers.rax = -i64::from(libc::EINTR) as u64,
             _ => {}
         }
     }
-    restarted
+    resumed_registers
 }
 
 /// Finds the addresses in this code to which signal handlers return.

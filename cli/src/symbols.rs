@@ -18,13 +18,13 @@ const MAX_READ_BYTES: u64 = 512 << 20;
 /// Number of bytes of a function that are compared between file and memory.
 const COMPARED_BYTES: usize = 16;
 
-type Elf<'a> = ElfFile64<'a, Endianness, Bounded<'a>>;
+type Elf<'a> = ElfFile64<'a, Endianness, BoundedReader<'a>>;
 
 /// File reader that limits the size of each read.
 #[derive(Clone, Copy)]
-struct Bounded<'a>(&'a ReadCache<File>);
+struct BoundedReader<'a>(&'a ReadCache<File>);
 
-impl<'a> ReadRef<'a> for Bounded<'a> {
+impl<'a> ReadRef<'a> for BoundedReader<'a> {
     fn len(self) -> Result<u64, ()> {
         self.0.len()
     }
@@ -67,19 +67,19 @@ impl Symbols {
     }
 
     fn address(&self, name: &str) -> Option<u64> {
-        let elf = Elf::parse(Bounded(&self.cache)).ok()?;
+        let elf = Elf::parse(BoundedReader(&self.cache)).ok()?;
         Some(self.bias(&elf)?.wrapping_add(find_symbol(&elf, name)?))
     }
 
     /// Returns true for each name that the library defines.
     pub(crate) fn defined(&self, names: &[&str]) -> Vec<bool> {
-        let Ok(elf) = Elf::parse(Bounded(&self.cache)) else { return Vec::new() };
+        let Ok(elf) = Elf::parse(BoundedReader(&self.cache)) else { return Vec::new() };
         names.iter().map(|name| find_symbol(&elf, name).is_some()).collect()
     }
 
     /// Address of a symbol in the process, and up to `size` bytes of its code in the file.
     pub(crate) fn code(&self, name: &str, size: usize) -> Option<(u64, Vec<u8>)> {
-        let elf = Elf::parse(Bounded(&self.cache)).ok()?;
+        let elf = Elf::parse(BoundedReader(&self.cache)).ok()?;
         let symbol_value = find_symbol(&elf, name)?;
         let file_code = elf.segments().find_map(|segment| {
             let remaining = segment.address().checked_add(segment.size())?.checked_sub(symbol_value)?;
@@ -107,8 +107,8 @@ impl Symbols {
 }
 
 fn find_symbol(elf: &Elf<'_>, name: &str) -> Option<u64> {
-    let exported = elf.dynamic_symbols().find(|symbol| symbol.is_definition() && symbol.name() == Ok(name));
+    let exported_symbol = elf.dynamic_symbols().find(|symbol| symbol.is_definition() && symbol.name() == Ok(name));
     let symbol =
-        exported.or_else(|| elf.symbols().find(|symbol| symbol.is_definition() && symbol.name() == Ok(name)))?;
+        exported_symbol.or_else(|| elf.symbols().find(|symbol| symbol.is_definition() && symbol.name() == Ok(name)))?;
     Some(symbol.address())
 }

@@ -147,7 +147,7 @@ extern "C" fn record_closed_descriptors() {
 
 /// Ensures that standard descriptors which were closed when this process started are also closed in programs that it
 /// executes.
-pub(crate) fn keep_closed() {
+pub(crate) fn keep_descriptors_closed() {
     let closed_descriptors = CLOSED_DESCRIPTORS.load(Ordering::Relaxed);
     for descriptor in (0..3).filter(|descriptor| closed_descriptors & 1 << descriptor != 0) {
         // SAFETY: the call changes a flag of the runtime's own descriptor, which this process does not use.

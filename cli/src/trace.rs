@@ -197,7 +197,7 @@ impl StoppedThread {
         // killed.
         write_set(self.pid, NT_PRSTATUS, bytes_of(&registers))?;
         let result = set_mask(self.pid, CALL_MASK).and_then(|()| self.run(return_path, &frame));
-        return_path.take(&mut registers, &frame);
+        return_path.redirect(&mut registers, &frame);
         write_set(self.pid, NT_PRSTATUS, bytes_of(&registers))?;
         self.stop_again()?;
         self.restore()?;

@@ -33,7 +33,7 @@ use target::Target;
 use terminal::{Input, Terminal};
 
 /// Interval at which the recording is read and the screen refreshed.
-const TICK: Duration = Duration::from_secs(1);
+const REFRESH_INTERVAL: Duration = Duration::from_secs(1);
 
 const EXAMPLES: &str = "Examples:
   jitlisten top -- python prog.py
@@ -86,12 +86,12 @@ impl Top {
     /// Runs the screen until the user quits; returns the final table as text.
     fn watch(&self, target: &mut Target) -> Result<String, Problem> {
         let mut terminal = Terminal::enter()?;
-        let mut live = Live::new(&self.root, self.output.is_some());
+        let mut live = LiveTable::new(&self.root, self.output.is_some());
         let mut screen = Screen::new(target.title(), self.recorder.rate);
         let mut next_refresh = Instant::now();
         loop {
             if Instant::now() >= next_refresh {
-                next_refresh = Instant::now() + TICK;
+                next_refresh = Instant::now() + REFRESH_INTERVAL;
                 if !live.is_over {
                     screen.state = target.state();
                     live.refresh(target, &mut screen)?;
@@ -113,12 +113,12 @@ impl Top {
                 }
             }
         }
-        Ok(screen.last_lines(&mut live.table, terminal.size().0))
+        Ok(screen.render_final_table(&mut live.table, terminal.size().0))
     }
 }
 
 /// A growing recording, and the table accumulated from it.
-struct Live {
+struct LiveTable {
     follower: Option<Follower>,
     cache: SymbolCache,
     options: Options,
@@ -129,10 +129,10 @@ struct Live {
     is_over: bool,
 }
 
-impl Live {
-    fn new(roots: &[PathBuf], is_kept: bool) -> Live {
+impl LiveTable {
+    fn new(roots: &[PathBuf], is_kept: bool) -> LiveTable {
         let lookup = Lookup { roots: roots.to_vec(), ..Lookup::default() };
-        Live {
+        LiveTable {
             follower: None,
             cache: SymbolCache::default(),
             options: Options { lookup, ..Options::default() },

@@ -70,18 +70,18 @@ impl Target {
         // From here on, a signal ends top only after the directory has been removed.
         let signals = BlockedSignals::termination();
         let process = top.pid.map(Process::open).transpose()?;
-        let rights = || {
+        let open_rights = || {
             let guard = process.as_ref().map(Process::act_as_owner).transpose();
             guard.map_err(|error| Problem::new(format!("cannot act as the user of the process: {error}")))
         };
-        let rights_guard = rights()?;
+        let rights_guard = open_rights()?;
         let directory = Scratch::new(Kind::Top)?;
         let output = Output::new(&directory.path)?;
         drop(rights_guard);
         let pid = [("-p", top.pid.map(|pid| pid.to_string()))];
         let recording = match &top.output {
             Some(path) => {
-                let _owner = rights()?;
+                let _owner = open_rights()?;
                 prepare_kept_file(path, top.pid)?
             }
             None => directory.path.join("top.perf.data"),
@@ -97,7 +97,7 @@ impl Target {
             Some(pid) => format!("process {pid}"),
             None => top.command.iter().map(|word| word.to_string_lossy()).collect::<Vec<_>>().join(" "),
         };
-        let rights = rights()?;
+        let rights = open_rights()?;
         Ok(Target {
             _directory: directory,
             output,
@@ -137,8 +137,8 @@ impl Target {
     }
 
     /// Reads Numba's new compilations in the processes for which `is_recorded` returns true.
-    pub(crate) fn compilations(&self, so_far: &mut GrowingCompilations, is_recorded: impl Fn(u32) -> bool) {
-        so_far.look(&self.recording, is_recorded);
+    pub(crate) fn compilations(&self, compilations: &mut GrowingCompilations, is_recorded: impl Fn(u32) -> bool) {
+        compilations.look(&self.recording, is_recorded);
     }
 
     /// Reason why there is no recording: the last line that the recorder printed.

@@ -9,7 +9,7 @@ use crossterm::style::{Attribute, Color, Print, ResetColor, SetAttribute, SetFor
 use crossterm::terminal::{self, Clear, ClearType, EnterAlternateScreen, LeaveAlternateScreen};
 use crossterm::{cursor, execute, queue};
 
-use super::screen::{Ink, Row};
+use super::screen::{Row, RowStyle};
 use crate::problem::Problem;
 use crate::system::BlockedSignals;
 
@@ -69,14 +69,14 @@ impl Terminal {
     }
 
     fn draw_row(&self, out: &mut impl io::Write, row: &Row) -> io::Result<()> {
-        match row.ink {
-            Ink::Plain => {}
-            Ink::Bold => queue!(out, SetAttribute(Attribute::Bold))?,
-            Ink::Dim => queue!(out, SetAttribute(Attribute::Dim))?,
-            Ink::Head | Ink::Selected => queue!(out, SetAttribute(Attribute::Reverse))?,
-            Ink::Warm if self.colour => queue!(out, SetForegroundColor(Color::Yellow))?,
-            Ink::Hot if self.colour => queue!(out, SetForegroundColor(Color::Red))?,
-            Ink::Warm | Ink::Hot => {}
+        match row.style {
+            RowStyle::Plain => {}
+            RowStyle::Bold => queue!(out, SetAttribute(Attribute::Bold))?,
+            RowStyle::Dim => queue!(out, SetAttribute(Attribute::Dim))?,
+            RowStyle::Head | RowStyle::Selected => queue!(out, SetAttribute(Attribute::Reverse))?,
+            RowStyle::Warm if self.colour => queue!(out, SetForegroundColor(Color::Yellow))?,
+            RowStyle::Hot if self.colour => queue!(out, SetForegroundColor(Color::Red))?,
+            RowStyle::Warm | RowStyle::Hot => {}
         }
         queue!(out, Print(&row.text), SetAttribute(Attribute::Reset), ResetColor, Clear(ClearType::UntilNewLine))
     }
