@@ -54,7 +54,7 @@ extern "C" fn measure() {
     let mut frames = [0; 8];
     let mut times = vec![Duration::ZERO; WALKS];
     for time in &mut times {
-        // Dropping a registration flushes libunwind's cache; no other way is public in every version.
+        // Dropping a registration flushes libunwind's cache. Not every version has another public way to do that.
         SPARE.with(|(_, chain)| drop(register(chain)));
         let start = clock();
         std::hint::black_box(unwinder.walk(&mut frames));

@@ -1,5 +1,5 @@
-//! Tests with the real libgcc: sections that it knows are skipped, others are registered, and the process exits without
-//! an abort.
+//! Tests with the real libgcc: sections that it already knows are skipped, others are registered, and the process exits
+//! without aborting.
 #![cfg(target_arch = "x86_64")]
 #![allow(clippy::print_stdout, reason = "tests say what they skip")]
 
@@ -24,7 +24,7 @@ struct Host(Vec<u8>);
 
 impl Host {
     fn register(eh_frame: Vec<u8>) -> Host {
-        // SAFETY: a well-formed section with a terminator.
+        // SAFETY: the section is well-formed and ends with a terminator.
         unsafe { __register_frame(eh_frame.as_ptr()) };
         Host(eh_frame)
     }
@@ -32,7 +32,7 @@ impl Host {
 
 impl Drop for Host {
     fn drop(&mut self) {
-        // SAFETY: registered in `Host::register`.
+        // SAFETY: `Host::register` registered this section.
         unsafe { __deregister_frame(self.0.as_ptr()) };
     }
 }
@@ -97,7 +97,7 @@ fn ten_thousand_and_an_end_without_an_abort() {
     let chains: Vec<Chain> = (0..10_000).map(|i| page.chain(i * 128, 0)).collect();
     let mut registrations: Vec<Registration> = chains.iter().map(|chain| register(chain, ByHost::Unknown)).collect();
     assert!(complete(&chains[5000], &walk_from(&chains[5000])));
-    // Replace every second registration by a second one of another chain, then drop them all in reverse order.
+    // Replace every second registration with one of another chain, then drop them all in reverse order.
     for i in (0..10_000).step_by(2) {
         registrations[i] = register(&chains[(i + 1) % 10_000], ByHost::Unknown);
     }

@@ -122,11 +122,11 @@ fn fork_in_the_middle_of_registering() {
             let child = unsafe { libc::fork() };
             if child == 0 {
                 drop(register(&chain));
-                // SAFETY: exits without running destructors or exit handlers.
+                // SAFETY: the child exits without running destructors or exit handlers.
                 unsafe { libc::_exit(7) };
             }
             let mut status = 0;
-            // SAFETY: waits for our own child.
+            // SAFETY: `child` is our own child process.
             unsafe { libc::waitpid(child, &raw mut status, 0) };
             assert_eq!(libc::WEXITSTATUS(status), 7, "the child could register");
         }

@@ -1,4 +1,4 @@
-//! Test that one call of `register` is enough: it finds the unwinders itself.
+//! Test that one call to `register` is enough, because the call itself searches for unwinders.
 #![cfg(target_arch = "x86_64")]
 
 mod common;

@@ -22,11 +22,11 @@ static UNWINDER: OnceLock<Unwinder> = OnceLock::new();
 static WALKS: AtomicUsize = AtomicUsize::new(0);
 static INTERRUPTIONS: AtomicUsize = AtomicUsize::new(0);
 static WRONG_WALKS: AtomicUsize = AtomicUsize::new(0);
-/// First wrong stack: start address of the expected chain, then the frames.
+/// First wrong stack found: the start address of the expected chain, followed by the frames.
 static WRONG_STACK: [AtomicUsize; 17] = [const { AtomicUsize::new(0) }; 17];
 
 thread_local! {
-    /// Start address of the chain that this thread runs or is about to run.
+    /// Start address of the chain that this thread is running or about to run.
     static CHAIN: Cell<usize> = const { Cell::new(0) };
     /// Start address of the chain while gamma's callback runs; 0 at other times, when a signal sees an incomplete
     /// chain.
@@ -107,7 +107,7 @@ fn start_signals(microseconds: i64) {
     }
 }
 
-/// Registering threads that may be interrupted.
+/// Registering threads that signals may interrupt.
 static INTERRUPTED_THREADS: Mutex<Vec<libc::pthread_t>> = Mutex::new(Vec::new());
 
 /// Sends signals to the registering threads; most arrive while they register or drop.
@@ -121,7 +121,7 @@ fn interrupt_threads(stop: &AtomicBool) {
     }
 }
 
-/// Body of a registering thread: holds some objects, replaces them in random order, and runs each of them once.
+/// Body of a registering thread: keeps a number of objects, replaces them in random order, and runs each of them once.
 fn churn(seed: u64, count: usize) {
     // SAFETY: `pthread_self` always succeeds.
     let own_thread = unsafe { libc::pthread_self() };
