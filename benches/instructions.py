@@ -32,7 +32,7 @@ ROOT = pathlib.Path(__file__).resolve().parent.parent
 LIBRARY = pathlib.Path(os.environ.get("JITLISTEN_LIBRARY", ROOT / "target/release/libjitlisten.so"))
 FEW = 20
 
-#: Values of JITLISTEN_LLVM. All variants compile the same code, without frame pointers.
+#: Values of JITLISTEN_LLVM by variant. All variants compile the same code, without frame pointers.
 CONFIGURATIONS = {"stock": None, "list": "list", "all": "all", "list again": "list"}
 MATCHER = {"read": re.compile(r"Pattern::of\b"), "found": re.compile(r"placement::Search::search\b")}
 

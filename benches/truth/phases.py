@@ -32,7 +32,7 @@ def run():
     totals = {name: [0.0, 0] for name, _, _ in _phases}
     lengths = {}
     for name, function, clock in _phases:
-        # Compiles the function; its own run time is negligible.
+        # Compile the function. Its own run time is negligible.
         function(1)
         gc.collect()
         lengths[name] = _calibrate(name, function, clock, totals)

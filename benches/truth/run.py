@@ -28,8 +28,8 @@ COMMAND = os.environ.get("JITLISTEN_COMMAND", str(ROOT / "target" / "release" / 
 TOLERANCE = 0.10
 SIGMAS = 3
 LINE_ZERO = 3.0
-#: Phases that perf cannot measure: OpenBLAS's assembly has no unwind tables, which hides its callers; Python has no
-#: lines.
+#: Phases that perf cannot measure: OpenBLAS's assembly code lacks unwind tables, so its callers are unknown; Python
+#: functions have no lines.
 UNMEASURABLE = {
     ("perf", "linear_algebra", "norm"), ("perf", "ahead_of_time", "divided"), ("perf", "ahead_of_time", "hypotenuse")
 }
@@ -92,7 +92,7 @@ def judge(program, truth, data):
             if leaf["name"].endswith(("_[j]", "_[i]")):
                 compiled += weight
                 line_zero += weight if "file" in leaf and "line" not in leaf else 0
-    # Equal consecutive samples are merged, so the mean would be too long.
+    # Use the median, because merging equal consecutive samples would inflate the mean.
     period = statistics.median(weight for thread in profile["profiles"] for weight in thread["weights"]) / 1e9
     phases = [Phase(name, spent, seconds[name], sigma(spent, runs, period)) for name, (spent, runs) in truth.items()]
     return Verdict(phases, 100 * line_zero / max(compiled, 1), compiled / 1e9)

@@ -261,7 +261,8 @@ def refused_changed(a, out):
         out[i] = a[i] * 2.0
 
 
-# --- Kernels outside `make test`: for all releases and other processors -----------------------------------------------
+# --- Kernels that `make test` skips, for all Numba releases and other processors
+# --------------------------------------------
 
 
 @njit
@@ -1011,7 +1012,7 @@ RULES = {
     "appended": "list-growth",
     "refused": "exception-exit",
 }
-#: Expected rules of the other kernels.
+#: Expected rules of the kernels below the line.
 MORE = {
     "counted_while": "fp-order",
     "row_sums": "fp-order",
@@ -1089,7 +1090,7 @@ ALL = {**RULES, **MORE}
 with open(__file__, encoding="utf-8") as file:
     SOURCE = file.read().splitlines()
 FUNCTIONS = {node.name: node for node in ast.parse("\n".join(SOURCE)).body if isinstance(node, ast.FunctionDef)}
-#: Exceptions by Numba release, or by release and processor: these generate different code.
+#: Exceptions by Numba release, or by release and processor, because each generates different code.
 EXCEPTIONS = {
     # LLVM 14 adds 0.0 where the kernel adds nothing, so fastmath={"reassoc"} alone is 9.5 times faster.
     "0.57.1": {"present": "fp-order", "enumerated": "-", "of_list": "exception-exit"},

@@ -13,7 +13,7 @@ import sys
 import tempfile
 
 KERNELS = pathlib.Path(__file__).resolve().parent / "kernels.py"
-#: Kernels per recording: a loop with less than 1 % of the samples gets no advice.
+#: Number of kernels per recording. A loop with less than 1 % of the samples gets no advice.
 BATCH = 24
 SECONDS = "0.35"
 
