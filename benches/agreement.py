@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Compares the shares of functions and lines in two recordings of the same run, by perf and by `jitlisten record`.
+"""Compares the shares of functions and lines in two recordings of the same run: perf's and `jitlisten record`'s.
 
     benches/agreement.py JITLISTEN [SECONDS, default 120] [truth]
 

@@ -23,7 +23,7 @@ MODES = ("without", "coverage", "again")
 
 
 def install_coverage(mode):
-    """Installs the patches, as coverage.py does at its start."""
+    """Installs the patches, as coverage.py does when it starts."""
     sys.path.insert(0, os.path.join(HERE, os.pardir, "python"))
     if mode == "coverage":
         from jitlisten._coverage import patches

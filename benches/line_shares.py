@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Checks the time charged to lines of Numba's code: perf's samples beside callgrind's instructions, as Markdown.
+"""Checks the time attributed to lines of Numba's code: perf's samples against callgrind's instructions, as Markdown.
 
     line_shares.py [SECONDS, default 30]      takes some three minutes on a quiet machine
 

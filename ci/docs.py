@@ -129,7 +129,7 @@ def check_safeguards():
 
 
 class Process:
-    """A program that computes in code compiled by Numba, and does not know jitlisten."""
+    """A running program that spends its time in code compiled by Numba, started without jitlisten."""
 
     def __init__(self, scratch, environment):
         self.scratch, self.environment = scratch, environment

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Reports code that creates files or opens them for writing outside the designated places: the crate `files`, and
+"""Reports code that creates files or opens them for writing outside the designated places: the `files` crate, and
 `_files.py` in the Python package. Those two refuse links and directories of other users. Tests are ignored.
 
     ci/files.py

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Runs programs with an LLVM of their own that are too heavy for every run of the suite: `make test-hosts`.
+"""Runs programs that have their own LLVM and are too heavy for every run of the suite: `make test-hosts`.
 
 Each program runs unmodified, in its own environment under target/hosts, without and with the library. The output must
 be the same, and every object must be detected and become final. strace counts the objects of the run without the

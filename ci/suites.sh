@@ -22,8 +22,8 @@ status=0
 numba=(caching compile_cache exceptions try_except nrt nrt_refct refop_pruning generators debug debuginfo gdb_bindings gdb_dwarf
     codegen profiler num_threads threadsafety parfors_caching parallel_backend)
 
-# Tests that each compile one kind of code, to compare runs with and without line tables. Of the parfors tests, which
-# take hours, three classes are included.
+# Tests that each compile one kind of code, to compare runs with and without line tables. The parfors tests take hours,
+# so only three of their classes are included.
 lines=(closure recursion generators looplifting object_mode inlining ir_inlining overlap cfunc unpack_sequence array_exprs exceptions
     jitclasses extending dispatcher caching withlifting mixed_tuple_unroller comprehension listobject dictobject stencils debuginfo
     parfors_passes parfors.TestParforBasic parfors.TestPrangeBasic parfors.TestParforsLeaks)

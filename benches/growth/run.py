@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Growth of processor time when one dimension doubles: benches/growth/run.py LIBRARY [DIMENSION...]
+"""Growth of processor time as one dimension doubles: benches/growth/run.py LIBRARY [DIMENSION...]
 
 Prints a Markdown table: milliseconds of processor time for each size without and with the library, and the exponent of
 the growth (least squares over the logarithms). The verdict is `worse` if the exponent exceeds that of n log n by more

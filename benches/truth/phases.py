@@ -1,6 +1,7 @@
-"""Clock of the profiled programs: each program times its own phases while it is recorded.
+"""Helper of the profiled programs, each of which times its own phases while it is recorded.
 
-A phase is a function of a length. A line of the program that ends with `# NAME` belongs to the phase of that name.
+A phase is a function whose argument is a length. A line of the program that ends with `# NAME` belongs to the phase
+of that name.
 
     PHASES=seconds:seed:file python programs/loops.py
 """

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Checks that each line of Numba's code is charged the time that it takes.
+"""Checks that each line of Numba's code is attributed the time that it takes.
 
     run.py [--recorder ours,perf] [--seconds S] [--seed N] [--rate HZ] [--write FILE] [PROGRAM...]
 
@@ -99,8 +99,8 @@ def judge(program, truth, data):
 
 
 def sigma(seconds, runs, period):
-    """Standard error of a phase's seconds by samples. Each run starts and ends between two samples. In addition, up
-    to a tenth of the samples may be on another line, which is a binomial variable."""
+    """Standard error of a phase's time, as estimated from samples. Each run starts and ends between two samples. In
+    addition, up to a tenth of the samples may be on another line, which is a binomial variable."""
     share = TOLERANCE
     return (runs * period * period / 6 + seconds * period * share * (1 - share)) ** 0.5
 

@@ -1110,7 +1110,7 @@ def make_dict():
 
 
 def arguments():
-    """Arguments by parameter name; callables create the values that must be compiled first."""
+    """Returns the arguments by parameter name. Values that must be compiled first are callables that create them."""
     random = np.random.default_rng(0)
     a, x, m = random.random(N) + 0.5, random.integers(1, 100_000, N), random.random((512, 512)) + 0.5
     records = np.zeros(N, dtype=[("x", np.float64), ("y", np.float64)])
@@ -1170,7 +1170,7 @@ def measure_seconds(kernel, values, repetitions):
 
 
 def compare(names):
-    """Measures both variants in turns of a few milliseconds."""
+    """Measures both variants alternately, for a few milliseconds each."""
     print("rule", "kernel", "times faster", "numba", "date", sep="\t")
     for name in names:
         slow, changed = globals()[name], globals().get(f"{name}_changed")

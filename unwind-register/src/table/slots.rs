@@ -32,7 +32,7 @@ pub(crate) struct Function {
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct NoSpace;
 
-/// A table, with one cell more than slots: libunwind 1.6 also loads the entry after the one that it found, even after
+/// A table, with one cell more than slots: libunwind 1.6 also loads the entry after a match, even after
 /// the last.
 pub(crate) struct Slots {
     cells: &'static [AtomicU64],
@@ -126,7 +126,7 @@ impl Slots {
             values += 1;
         }
         while end_slot < SLOTS && self.fde(end_slot) == 0 {
-            // Of several slots with equal starts, only the last can be a function; the others are empty gaps.
+            // If several slots have equal starts, only the last can be a function; the others are empty gaps.
             let last = self.count_up_to(self.start(end_slot)) - 1;
             end_slot = if self.fde(last) == 0 { last + 1 } else { last };
             values += 1;
