@@ -135,7 +135,7 @@ fn walk_with(chain: &super::Chain, unwinder: Unwinder, callback: extern "C" fn()
 }
 
 /// Returns true if the stack contains gamma, beta and alpha in this order, followed by alpha's caller.
-pub fn complete(chain: &super::Chain, frames: &[usize]) -> bool {
+pub fn has_complete_stack(chain: &super::Chain, frames: &[usize]) -> bool {
     let Some(gamma) = frames.iter().position(|&frame| chain.index(frame) == Some(2)) else { return false };
     let indices: Vec<_> = frames[gamma..].iter().take(3).map(|&frame| chain.index(frame)).collect();
     indices == [Some(2), Some(1), Some(0)] && frames.len() > gamma + 4
