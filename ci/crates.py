@@ -17,14 +17,15 @@ import sys
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 TARGETS = ("x86_64-unknown-linux-gnu", "aarch64-unknown-linux-gnu")
-# Each part of an AND expression needs one of these licences.
+# Licences of which every part of an AND expression needs at least one.
 ALLOWED_LICENCES = {
     "0BSD", "MIT", "Apache-2.0", "BSD-2-Clause", "BSD-3-Clause", "ISC", "Zlib", "Unlicense", "Unicode-3.0",
     "Apache-2.0 WITH LLVM-exception",
 }
-# Licences allowed for one crate. inferno is used unchanged, and only in the command; the licence stays with its files.
+# Licences accepted for a single crate. inferno is used unmodified and only by the command; its files keep their
+# licence.
 LICENCE_EXCEPTIONS = {"inferno": "CDDL-1.0"}
-# Crates allowed in two versions: libraries of procedural macros, which no binary contains.
+# Crates that may occur in two versions: libraries of procedural macros, which no binary contains.
 ALLOWED_DUPLICATES = {"syn"}
 # Files that every published package must contain.
 REQUIRED_FILES = {"LICENSE-MIT", "LICENSE-APACHE", "README.md", "Cargo.toml"}
@@ -43,7 +44,7 @@ def is_allowed(package):
     expression = (package["license"] or "").replace("/", " OR ")
     if LICENCE_EXCEPTIONS.get(package["name"]) == expression:
         return True
-    # AND binds tighter than OR; parentheses occur only around an OR.
+    # AND binds more tightly than OR, and parentheses enclose only ORs.
     parts = re.split(r"\s+AND\s+(?![^(]*\))", expression)
     return all(
         any(choice.strip() in ALLOWED_LICENCES for choice in re.split(r"\s+OR\s+", part.strip().strip("()")))

@@ -80,7 +80,7 @@ class Reexports:
                     self.globs[module].append(target)
                 elif name not in ("_", "self"):
                     self.reexports[module][name] = target, rest
-        # `#[macro_export]` defines a macro in the root of the crate.
+        # `#[macro_export]` defines a macro at the crate root.
         for module, text in texts.items():
             for name in re.findall(r"#\[macro_export\]\s*(?:#\[[^\]]*\]\s*)*macro_rules!\s*(\w+)", text):
                 self.reexports[()].setdefault(name, (module, [name]))
@@ -126,7 +126,7 @@ def find_imports(module, names):
             continue
         target, rest = resolve_path(module, path, names.texts)
         target = names.find_origin(target, rest)
-        # A module may use its ancestors.
+        # A module may import from its ancestors.
         if target != module and module[: len(target)] != target:
             yield target
 

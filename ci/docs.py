@@ -45,7 +45,7 @@ class Block:
     def __init__(self, page, fence_match, text):
         self.page, self.line = page, text.count("\n", 0, fence_match.start()) + 1
         self.language, self.text = fence_match.group(1), fence_match.group(2)
-        # The comment that ends on the previous line.
+        # Parse the comment on the line before the block.
         _, comment, rest = text[: fence_match.start()].rstrip("\n").rpartition("<!--")
         mark_match = MARK.fullmatch((comment + rest).replace("\n", " "))
         self.mark = mark_match.groupdict() if mark_match else None
@@ -129,7 +129,7 @@ def check_safeguards():
 
 
 class Process:
-    """A program that computes in code compiled by Numba, and does not know jitlisten."""
+    """A running program that spends its time in code compiled by Numba, started without jitlisten."""
 
     def __init__(self, scratch, environment):
         self.scratch, self.environment = scratch, environment
@@ -139,7 +139,7 @@ class Process:
         self.child = subprocess.Popen(
             ["python", "endless.py"], cwd=self.scratch, env=self.environment, stdin=subprocess.DEVNULL
         )
-        # Compiled code is anonymous executable memory.
+        # Compiled code is in anonymous executable memory.
         has_code = re.compile(r"^\S+ r-xp 00000000 00:00 0\s*$", re.M)
         deadline = time.monotonic() + 120
         while not has_code.search(
@@ -160,7 +160,7 @@ def run(block, scratch, environment):
     command = ["python", "-c", text] if block.language == "python" else ["bash", "-e", "-o", "pipefail", "-c", text]
 
     def run_command():
-        # Output goes to a file: if it is a pipe, perf record writes its data to it.
+        # Use a file for the output, because perf record writes its data to standard output if that is a pipe.
         with tempfile.TemporaryFile("w+", errors="replace") as output:
             status = subprocess.run(command, cwd=scratch, env=environment, stdin=subprocess.DEVNULL, stdout=output,
                                     stderr=subprocess.STDOUT, timeout=600).returncode

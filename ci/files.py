@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Reports code that creates files or opens them for writing outside the designated places: the crate `files`, and
+"""Reports code that creates files or opens them for writing outside the designated places: the `files` crate, and
 `_files.py` in the Python package. Those two refuse links and directories of other users. Tests are ignored.
 
     ci/files.py
@@ -10,14 +10,14 @@ import re
 import sys
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
-# Crates that no product contains.
+# Crates that are not part of any product.
 NOT_SHIPPED = {"files", "fuzz", "tests"}
 RUST_WRITES = re.compile(
     r"\bFile::create(_new)?\b|\bfs::(write|copy|create_dir(_all)?|hard_link)\b|\bDirBuilder\b(?!,)|\bsymlink(at)?\("
     r"|\bOFlags::(CREATE|WRONLY|RDWR|TRUNC|TMPFILE)\b|\b(mkdir|mknod|link)at\("
     r"|\blibc::(open(at)?(64)?|creat|mkdir(at)?|mknod(at)?|mkfifo|mk[ds]temp|mkostemp|linkat|O_CREAT|O_WRONLY|O_RDWR)\b"
 )
-# A chain of calls that opens a file writes to it if it contains one of these options.
+# Options that make a chain of calls which opens a file write to it.
 RUST_WRITE_OPTIONS = re.compile(
     r"\b(?:OpenOptions::new|File::options)\(\)[^;]*?\.(?:write|append|create|create_new|truncate)\("
 )
@@ -25,7 +25,7 @@ PYTHON_WRITES = re.compile(
     r"""\b(os\.(open|mkdir|makedirs|link|symlink|rename|replace|mkfifo|mknod)|shutil\.\w+|tempfile\.\w+)\("""
     r"""|\.(write_text|write_bytes|mkdir|touch|symlink_to|hardlink_to)\(|(?<![\w.])open\([^)]*["'][rb]*[wax+]"""
 )
-# Files that may write by themselves, with the reason.
+# Files that may write without the designated functions, each with its reason.
 EXCEPTIONS = {
     "jitlisten/src/sink/image/pages.rs": "/proc/self/mem",
     "shim/src/process/detour/write.rs": "/proc/self/mem",

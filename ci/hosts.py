@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Runs programs with an LLVM of their own that are too heavy for every run of the suite: `make test-hosts`.
+"""Runs programs that have their own LLVM and are too heavy for every run of the suite: `make test-hosts`.
 
 Each program runs unmodified, in its own environment under target/hosts, without and with the library. The output must
 be the same, and every object must be detected and become final. strace counts the objects of the run without the
@@ -32,7 +32,7 @@ class Host:
     llvm: str
     linker: str
     note: str
-    # Packages to install into the environment; `None` if the program belongs to the system.
+    # Packages to install into the environment; `None` if the system provides the program.
     packages: list | None
     # Program and arguments.
     words: list
@@ -40,11 +40,11 @@ class Host:
     names: int
     # Exact number of objects.
     objects: int
-    # Patterns of function names that must be in the perf map and in images.
+    # Patterns of function names that the perf map and the images must contain.
     wanted: list
-    # Standard input.
+    # Text for standard input.
     typed: str = ""
-    # True if the caches in the home directory must be removed before each run.
+    # True if caches in the home directory must be removed before each run.
     is_cold: bool = False
     # Environment variables of the run with the library.
     variables: dict = dataclasses.field(default_factory=dict)
@@ -110,7 +110,7 @@ HOSTS = [
         ["/usr/bin/bpftrace", "-e", 'BEGIN { printf("begun\\n"); exit(); }'], names=0, objects=0, wanted=[],
     ),
 ]
-# A statically linked program: nothing can be preloaded into it, and `jitlisten run` must report that.
+# A statically linked program, into which nothing can be preloaded. `jitlisten run` must report that.
 STATIC = ["/sbin/ldconfig", "--version"]
 
 def run(host, **changes):

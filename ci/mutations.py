@@ -22,9 +22,9 @@ ROOT = pathlib.Path(__file__).resolve().parent.parent
 SOURCES_COPY = ROOT / "target/mutations/sources"
 BUILD_DIRECTORY = ROOT / "target/mutations/cargo"
 RECORD_FILE = ROOT / "records/mutations.tsv"
-# Prefix of the unit tests of the crate `jitlisten`.
+# Prefix of the unit tests of the `jitlisten` crate.
 UNIT_TEST_PREFIX = "jitlisten::"
-# Timeout in seconds for the tests of one mutation. A host that hangs without its safeguard counts as failed.
+# Timeout in seconds for the tests of one mutation. A host program that hangs without its safeguard counts as failed.
 TEST_TIMEOUT = 240
 ENVIRONMENT = dict(os.environ, CI="", JITLISTEN_LIBRARY=str(BUILD_DIRECTORY / "debug/libjitlisten.so"))
 
@@ -70,7 +70,7 @@ def find_failed_tests(programs, names):
             )
             kind_failed = [UNIT_TEST_PREFIX + name for name in kind_failed]
         else:
-            # Same number of threads as in `ci/test.sh`.
+            # Use the same number of threads as `ci/test.sh`.
             threads = 1 if kind == "alone" else 2
             kind_failed, has_run = run_tests(
                 [programs[kind], f"--test-threads={threads}", *kind_tests], ROOT / "tests", kind_tests

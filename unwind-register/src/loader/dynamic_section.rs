@@ -29,7 +29,7 @@ const DT_RELR: i64 = 36;
 const DT_GNU_HASH: i64 = 0x6fff_fef5;
 const DT_RELACOUNT: i64 = 0x6fff_fff9;
 
-/// Section index of symbols that the library does not define.
+/// Section index of undefined symbols.
 const SHN_UNDEF: u16 = 0;
 
 /// Number of relative relocations to inspect. The program may have changed some of the relocated words since.
@@ -137,8 +137,8 @@ impl DynamicSection {
         unsafe { (address as *const Elf64_Sym).read() }
     }
 
-    /// Iterates over the symbols that other libraries define: those before the first symbol of `DT_GNU_HASH`. `None` if
-    /// that table is missing, or is empty and therefore does not reveal their number.
+    /// Iterates over the undefined symbols, which precede the first symbol of `DT_GNU_HASH`. `None` if that table is
+    /// missing or empty, because their number is then unknown.
     pub fn undefined(&self) -> Option<impl Iterator<Item = Elf64_Sym>> {
         let first = if self.gnu_hash == 0 { 0 } else { self.word(self.gnu_hash, 1) as usize };
         let symbols = (1..first).map(|index| self.symbol_at(self.entry(index)));
@@ -254,8 +254,8 @@ impl DynamicSection {
         unsafe { std::slice::from_raw_parts(self.rela as *const Relocation, self.relasz / size_of::<Relocation>()) }
     }
 
-    /// Iterates over `DT_RELR`: file addresses of the words to which the loader adds the bias. Until then, such a word
-    /// contains its target's address in the file.
+    /// Iterates over `DT_RELR`, yielding the file addresses of the words to which the loader adds the bias. Before
+    /// relocation, such a word contains the file address of its target.
     pub fn packed_relocations(&self) -> impl Iterator<Item = usize> {
         const WORD: usize = size_of::<usize>();
         let entries: &[usize] = if self.relr == 0 || !self.relr.is_multiple_of(WORD) {
@@ -331,7 +331,7 @@ mod tests {
         assert_eq!(addresses(&[0b11, usize::MAX]).len(), 64);
     }
 
-    /// A library with two symbols, as words: dynamic section, symbols, hash table, names.
+    /// A library with two symbols, as words: the dynamic section, symbols, hash table and names.
     struct Image([u64; 24]);
 
     impl Image {
@@ -353,9 +353,10 @@ mod tests {
             for (index, (tag, value)) in section.into_iter().enumerate() {
                 words[2 * index..][..2].copy_from_slice(&[tag as u64, value]);
             }
-            // Symbol 1: name at offset 1 of the string table, section 1, value at the first byte of the image.
+            // Symbol 1 has its name at offset 1 of the string table, is in section 1, and points to the first byte of
+            // the image.
             words[Self::SYMTAB + 3..][..2].copy_from_slice(&[1 | 1 << 48, linked_at as u64]);
-            // One bucket, which starts with symbol 1; two chain entries.
+            // Hash table with one bucket, which starts with symbol 1, and two chain entries.
             words[Self::HASH..][..2].copy_from_slice(&[1 | 2 << 32, 1]);
             words[Self::STRTAB] = u64::from_le_bytes(*b"\0symbol\0");
             Image(words)
