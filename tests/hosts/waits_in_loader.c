@@ -11,7 +11,7 @@
 enum { STARTED_FILE = 100, CONTINUE_FILE = 101 };
 
 #ifdef AS_LIBRARY
-/* Functions of other libraries are not callable yet. */
+/* The loader has not relocated this library yet, so functions of other libraries cannot be called. */
 static long system_call(long number, long file, char *byte)
 {
     long result;

@@ -10,7 +10,7 @@ fn chain(seconds: &str) -> Option<Host> {
     Some(integration::numba(VENV, "chain.py")?.argument(seconds))
 }
 
-/// Asserts that a bad value changes nothing in the program and adds one line to the log.
+/// Asserts that an invalid value does not affect the program and adds one line to the log.
 fn assert_logged_once(variable: &str, value: &str, log_part: &str) {
     let Some(host) = chain("0") else { return };
     let host = host.variable(variable, value);
@@ -108,7 +108,7 @@ fn untouched_code_is_named_and_not_changed() {
     assert!(checked.is_err(), "the code has unwind tables");
 }
 
-/// If LLVM is switched off, functions that llvmlite compiles stay as llvmlite makes them, too.
+/// If LLVM is disabled, functions that llvmlite compiles are also left as llvmlite generates them.
 #[test]
 fn code_of_an_llvm_that_is_switched_off_is_not_changed() {
     let keeps_pointer = |hex_code: &str| machine_code::keeps_frame_pointer(&machine_code::from_hex(hex_code.trim()));

@@ -1,5 +1,5 @@
-//! Forks, `exec` and process ends: each process writes its own files and no others, and code that was compiled before
-//! the end can be read after it.
+//! Forks, `exec` and process exits: each process writes its own files and no others, and code compiled before an exit
+//! can be named after it.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -9,7 +9,7 @@ use jitlisten_tests::jitdump_reader::{self, Jitdump};
 use jitlisten_tests::perf_map::{self, PerfMap};
 use jitlisten_tests::{image, integration, safety_host};
 
-/// Processes of a kind, with their pids and names, from the host's lines such as `child 4711 of_child_3`.
+/// Processes of a kind, with their pids and names, from output lines such as `child 4711 of_child_3`.
 fn processes<'a>(ended: &'a Outcome, kind: &'a str) -> impl Iterator<Item = (u32, &'a str)> {
     let fields = ended.stderr.lines().filter_map(move |line| line.strip_prefix(kind)?.strip_prefix(' '));
     fields
@@ -63,7 +63,8 @@ fn multiprocessing_by_forkserver() {
     check_multiprocessing("forkserver");
 }
 
-/// Two threads compile and free code all the time. A fork must wait for our locks, and the child must find them free.
+/// Two threads compile and free code continuously. A fork must wait for our locks, and the child must find them
+/// unlocked.
 #[test]
 fn forks_while_other_threads_compile() {
     let Some(host) = safety_host::scenario(&["fork-storm", "60"]) else { return };
@@ -73,7 +74,7 @@ fn forks_while_other_threads_compile() {
     let children: Vec<u32> = processes(&ended, "child").map(|(pid, _)| pid).collect();
     assert_eq!(children.len(), 60);
     for pid in children {
-        // The child switches the sink off and on after the fork, which writes all live functions again.
+        // After the fork, the child switches the sink off and on, which makes it write all live functions again.
         assert_eq!(take_perf_map(pid).named("first").count(), 1, "{pid}");
     }
     let map = PerfMap::parse(&ended.map.expect("a map")).expect("the parent's map is whole");
@@ -94,7 +95,7 @@ fn a_fork_without_handlers() {
     }
 }
 
-/// A child that compiles nothing has no files; `process_files.rs` tests how perf names its code.
+/// A child that compiles nothing creates no files; `process_files.rs` tests how perf names its code.
 #[test]
 fn a_child_that_compiles_nothing() {
     let Some(host) = safety_host::scenario(&["idle-fork"]) else { return };
@@ -117,7 +118,7 @@ fn other_programs_inherit_no_descriptor() {
     let descriptor_lists =
         String::from_utf8_lossy(&ended.stdout).lines().filter(|line| line.starts_with("0 1 ")).count();
     assert_eq!(descriptor_lists, 4);
-    // The child of the fork compiled `second`.
+    // The forked child compiled `second`.
     let (map, dump) = (ended.perf_map(), read_jitdump(&host, ended.pid));
     for (name, count) in [("first", 1), ("second", 0), ("third", 1)] {
         assert_eq!((map.named(name).count(), dump.named(name).count()), (count, count), "{name}");

@@ -1,5 +1,5 @@
-//! Exhausted resources: each affected sink stops alone, logs that once and is counted, and the program prints the same
-//! as without the library.
+//! Exhausted resources: only the affected sink stops, its stop is logged once and counted, and the program prints the
+//! same as without the library.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -30,19 +30,19 @@ fn no_descriptors() {
     assert_one_stop_each(&host, &["perfmap", "jitdump", "image"]);
 }
 
-/// The limit on file sizes also applies to the log. The default action of `SIGXFSZ` ends the process.
+/// The limit on file sizes also applies to the log. By default, `SIGXFSZ` ends the process.
 #[test]
 fn files_may_not_grow() {
     let Some(host) = safety_host::scenario(&["limited", "size"]) else { return };
     let _ = host::assert_same_output(&host).expect_success();
-    // The sinks' log lines could not be written either.
+    // The log lines of the sinks could not be written either.
     for sink in ["perfmap", "jitdump"] {
         assert_eq!(safety_host::counter(&host, sink), 1, "{sink}");
     }
 }
 
-/// Page requests fail in child processes: one request alone, or all requests from one on. Rust's default is to abort
-/// the process.
+/// Page requests fail in child processes: either a single request, or all requests from a certain one on. Rust would
+/// abort the process by default.
 #[test]
 fn no_memory() {
     let Some(host) = safety_host::scenario(&["starves", "60"]) else { return };
@@ -53,8 +53,8 @@ fn no_memory() {
     assert!(requests > 0, "the library gets its memory elsewhere: {}", ended.stderr);
 }
 
-/// `RLIMIT_AS` equals the address space in use, or is a little larger. LLVM itself ends a process that is out of
-/// memory, so the host raises the limit for its own calls, and only the library's requests are refused.
+/// `RLIMIT_AS` equals the address space in use or is slightly larger. LLVM itself ends a process that is out of memory,
+/// so the host raises the limit for its own calls, and only the library's requests are refused.
 #[test]
 fn an_address_space_that_may_not_grow() {
     let Some(host) = safety_host::scenario(&["narrows"]) else { return };
@@ -143,7 +143,7 @@ fn system_calls_that_are_forbidden() {
     for name in ["first", "second"] {
         assert!(ended.perf_map().named(name).next().is_some(), "{name}: {}", host.log());
     }
-    // Without `flock`, other processes could not tell that the images are in use.
+    // Without `flock`, other processes could not tell that the images are in use, so the image sink stops.
     assert_one_stop_each(&host, &["image"]);
 }
 
@@ -160,7 +160,7 @@ fn a_library_that_is_closed() {
     }
 }
 
-/// Runs three functions in a mount namespace that `script` prepared. Returns `None` after reporting a skip.
+/// Runs three functions in a mount namespace that `script` has prepared. Returns `None` after reporting a skip.
 fn run_in_namespace(name: &str, script: &str) -> Option<(Host, Outcome)> {
     let program = safety_host::program()?;
     let host = Host::new(program, name).variable("JITLISTEN", "all");
@@ -183,7 +183,7 @@ fn no_proc() {
 
 #[test]
 fn no_place_to_write() {
-    // The repository itself may be in one of the read-only directories.
+    // The repository itself may be in one of the directories that become read-only.
     let script = format!(
         "for place in /tmp /var/tmp; do mount --bind $place $place; mount -o remount,bind,ro $place; done
         mount --bind '{0}' '{0}'; mount -o remount,bind,rw '{0}'; export HOME= JITLISTEN_DIR=",
@@ -214,7 +214,7 @@ fn a_full_disk() {
     assert!(leftovers.iter().all(|name| name == "full" || name == "log"), "{leftovers:?} is left behind");
 }
 
-/// Number of functions whose long names together fill a perf map.
+/// Number of functions with long names that together fill a perf map.
 const FUNCTION_COUNT: usize = 48;
 
 fn host_with_long_names() -> Option<Host> {
@@ -223,7 +223,7 @@ fn host_with_long_names() -> Option<Host> {
     safety_host::scenario(&names.iter().map(String::as_str).collect::<Vec<_>>())
 }
 
-/// Asserts that a truncated perf map or jitdump has the first functions, each once.
+/// Asserts that a truncated perf map or jitdump contains the first functions, each once.
 fn assert_first_functions<'a>(names: impl Iterator<Item = &'a str>) {
     let parse_number = |name: &str| name.split('_').nth(1)?.parse::<usize>().ok();
     let mut numbers: Vec<_> = names.map(|name| parse_number(name).unwrap_or_else(|| panic!("{name}"))).collect();
@@ -232,7 +232,7 @@ fn assert_first_functions<'a>(names: impl Iterator<Item = &'a str>) {
     assert!(numbers.iter().copied().eq(0..numbers.len()), "{numbers:?}");
 }
 
-/// The files of two sinks fail with `EDQUOT`; the perf map is on another file system.
+/// Writes to the files of two sinks fail with `EDQUOT`; the perf map is on another file system.
 #[test]
 fn a_quota_that_is_used_up() {
     let Some(host) = host_with_long_names() else { return };
@@ -279,7 +279,7 @@ fn a_quota_that_the_perf_map_uses_up() {
     check_truncated_perf_map(host, disk, Mount::limited, "Disk quota exceeded");
 }
 
-/// A tmpfs accepts the part of a line that fits.
+/// tmpfs writes the part of a line that still fits.
 #[test]
 fn a_disk_that_the_perf_map_fills() {
     let Some(host) = host_with_long_names() else { return };
@@ -287,7 +287,7 @@ fn a_disk_that_the_perf_map_fills() {
     check_truncated_perf_map(host, disk, |disk| disk.path().to_owned(), "no storage space");
 }
 
-/// The quota is used up before the first byte is written.
+/// The quota is exhausted before the first byte is written.
 #[test]
 fn a_quota_that_is_used_up_from_the_start() {
     let Some(host) = host_with_long_names() else { return };
@@ -303,12 +303,12 @@ fn a_quota_that_is_used_up_from_the_start() {
         "{}",
         host.log()
     );
-    // The disk may have a directory on the path to the repository.
+    // The disk may contain a directory on the path to the repository.
     let leftovers = fs::read_dir(disk.limited()).expect("read").flatten().filter(|entry| !entry.path().is_dir());
     assert_eq!(leftovers.count(), 0, "nothing is left behind");
 }
 
-/// The directory is removed between the first function and the second one.
+/// The directory is removed between the first and the second function.
 #[test]
 fn a_directory_that_vanishes() {
     let Some(host) = safety_host::scenario(&["ends", "exit"]) else { return };

@@ -1,6 +1,6 @@
-//! Sixteen threads compile, run and free code, while a profiler's signal walks their stacks a thousand times a second
-//! and another thread switches sinks off and on. No thread hangs or crashes, and no function is lost, reported twice or
-//! torn.
+//! Sixteen threads compile, run and free code, while the signal handler of a profiler walks their stacks a thousand
+//! times a second and another thread switches sinks off and on. No thread hangs or crashes, and no function is lost,
+//! reported twice or torn.
 
 use std::collections::BTreeSet;
 use std::path::PathBuf;
@@ -12,7 +12,7 @@ use jitlisten_tests::{jitdump_reader, safety_host};
 /// Duration of the run in seconds, as long as CI can afford.
 const DURATION_SECONDS: &str = "60";
 
-/// Numbers of a line `word number word number ...` that begins with `first_word`.
+/// Numbers on the output line `word number word number ...` that begins with `first_word`.
 fn numbers(text: &str, first_word: &str) -> Vec<u64> {
     let line =
         text.lines().find(|line| line.starts_with(first_word)).unwrap_or_else(|| panic!("no {first_word}: {text}"));

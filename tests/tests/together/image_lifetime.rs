@@ -1,4 +1,4 @@
-//! Lifetimes: a name lives as long as its code, and an image file lives longer.
+//! Lifetimes of names and image files: a name lives as long as its code, and an image file lives longer.
 
 use std::fs;
 use std::path::Path;
@@ -10,7 +10,7 @@ use jitlisten_tests::image::{self, with_images};
 use jitlisten_tests::integration;
 use jitlisten_tests::tool::{self, Absence};
 
-/// Output of `hosts/changing.py`, which looks up its own pages.
+/// Output of `hosts/changing.py`, which prints the file behind each of its code pages.
 fn run_changing(preload: Preload) -> Option<String> {
     if tool::find("lli-14").is_none() {
         tool::skip("libLLVM-14.so.1", "not installed; run ci/setup.sh", Absence::FailsInCi);
@@ -20,7 +20,7 @@ fn run_changing(preload: Preload) -> Option<String> {
     Some(String::from_utf8(host.run(preload).expect_success().stdout).expect("text"))
 }
 
-/// Pages that LLVM changes keep their bytes and lose their name, and cost nothing after they are freed.
+/// Pages that LLVM changes keep their bytes, lose their name, and cost nothing once they are freed.
 #[test]
 fn changed_pages_have_no_stale_name() {
     let Some(output) = run_changing(Preload::Library) else { return };
@@ -43,7 +43,7 @@ more mappings: 0
 fn a_child_shares_its_parents_images_and_makes_its_own() {
     let Some(host) = integration::numba("numba-0.68.1", "forked.py").map(with_images) else { return };
     let ended = host.run(Preload::Library).expect_success();
-    // The child continues after its parent has exited.
+    // The child runs on after its parent has exited.
     let deadline = Instant::now() + Duration::from_secs(60);
     let stdout = loop {
         let stdout = fs::read_to_string(host.scratch("stdout")).expect("the host has printed");
@@ -98,7 +98,7 @@ fn a_directory_that_is_removed_is_made_again() {
     assert!(!new_images.is_empty() && new_images.iter().all(|image| image.starts_with(&directory)), "{new_images:?}");
 }
 
-/// Number of mappings that `hosts/many.py` prints, and number of images.
+/// Number of mappings printed by `hosts/many.py`, and number of image files.
 fn count_mappings(count: u32, preload: Preload) -> Option<(u64, usize)> {
     let host = with_images(integration::numba("numba-0.68.1", "many.py")?.argument(count.to_string()));
     let host = host.timeout_seconds(600);

@@ -1,4 +1,4 @@
-//! The patched llvmlite of `integrations/llvmlite`, which is linked with the library. Nothing is preloaded.
+//! The patched llvmlite of `integrations/llvmlite`, which is linked to the library. Nothing is preloaded.
 
 use jitlisten_tests::host::{Host, Preload};
 use jitlisten_tests::linked::Linked;
@@ -8,7 +8,8 @@ use jitlisten_tests::{integration, jitdump_reader, machine_code, paths, perf, su
 
 const VENV: &str = "numba-0.68.1-patched";
 
-/// Program on the patched llvmlite, which loads the library under test instead of the one it was built with.
+/// Host that runs a program with the patched llvmlite, which loads the library under test instead of the one that it
+/// was built with.
 fn patched_host(program: &str) -> Option<Host> {
     let libraries = paths::library().parent()?.to_owned();
     Some(integration::numba(VENV, program)?.variable("LD_LIBRARY_PATH", libraries))
@@ -42,7 +43,7 @@ fn gdb() {
     NUMBA.check_gdb();
 }
 
-/// Samples and complete walks of each unwinder.
+/// Numbers of samples and of complete walks for each unwinder.
 fn walk_counts(configure: impl Fn(Host) -> Host) -> Option<Vec<(String, u32, u32)>> {
     let program = patched_host("walked.py")?;
     let walker = walk::compile_walker(&program)?;
@@ -67,7 +68,7 @@ fn both_unwinders_walk_to_the_start() {
     }
 }
 
-/// Control: the patched llvmlite with nothing switched on.
+/// Control: the patched llvmlite with everything switched off.
 #[test]
 fn unasked_it_does_nothing() {
     let Some(host) = chain(1, &[]) else { return };
@@ -86,7 +87,8 @@ fn switched_off_it_does_nothing() {
     assert_eq!(ended.map, None);
 }
 
-/// The shim detects every object in `__jit_debug_register_code`, and the listener from LLVM itself.
+/// The shim detects every object in `__jit_debug_register_code`, and the listener detects the same objects through LLVM
+/// itself.
 #[test]
 fn linked_and_preloaded_nothing_is_doubled() {
     let names = |map: &PerfMap| {
@@ -98,7 +100,7 @@ fn linked_and_preloaded_nothing_is_doubled() {
     let (linked, combined) =
         (linked.run(Preload::Nothing).expect_success(), combined.run(Preload::Library).expect_success());
     assert_eq!(linked.stdout, combined.stdout);
-    // Two entries over one byte would break a rule of the perf map reader.
+    // Two overlapping entries would break a rule of the perf map reader.
     let (linked, combined) = (linked.perf_map(), combined.perf_map());
     for function in CHAIN {
         assert_eq!(linked.named(function).count(), combined.named(function).count(), "{function}");
@@ -129,7 +131,7 @@ fn orc(linker: &str, seconds: &str) -> Option<Host> {
     Some(patched_host("orc.py")?.argument(seconds).argument(linker))
 }
 
-/// LLJIT with either linker. Stock llvmlite does not register objects that JITLink links.
+/// Checks LLJIT with either linker. Stock llvmlite does not register objects that JITLink links.
 #[test]
 fn orc_is_discovered_with_rtdyld_and_with_jitlink() {
     for linker in ["rtdyld", "jitlink"] {
@@ -153,7 +155,7 @@ fn frame_pointers_are_as_asked() {
     }
 }
 
-/// A closed engine takes its names along, and the next engine reuses its addresses.
+/// When an engine is closed, its names are dropped, and the next engine reuses its addresses.
 #[test]
 fn a_closed_engines_name_does_not_outlive_it() {
     let (Some(()), Some(host)) = (perf::is_available(), patched_host("closed_engine.py")) else { return };

@@ -1,4 +1,4 @@
-//! Bytes of jitdumps from real processes, read by two strict readers.
+//! Jitdumps of real processes, read by two strict readers.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -73,7 +73,7 @@ fn bytes_are_relocated() {
     }
 }
 
-/// Returns true if the code contains the address as a literal.
+/// Returns true if the code contains the address as a constant.
 fn contains_address(code: &[u8], address: u64) -> bool {
     code.windows(8).any(|bytes| bytes == address.to_le_bytes())
 }
@@ -163,7 +163,7 @@ fn without_a_directory_of_ours_it_goes_where_other_jits_write() {
     assert_eq!(jitdump_reader::find(&elsewhere).len(), 1);
 }
 
-/// Numba lets only one thread compile at a time, but LLVM does not.
+/// Numba allows only one thread to compile at a time; LLVM allows several.
 #[test]
 fn eight_threads_of_llvm_do_not_mix_their_lines() {
     for version in [14, 22] {

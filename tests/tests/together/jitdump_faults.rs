@@ -1,5 +1,5 @@
-//! Directories that cannot be written to: the jitdump stops, logs that once, counts it and leaves a valid prefix, and
-//! the program does not notice.
+//! Jitdump directories that cannot be written to. The jitdump stops, the stop is logged once and counted, the file
+//! keeps a valid prefix, and the program is not affected.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -18,8 +18,8 @@ fn host() -> Option<Host> {
     Some(host.argument(FUNCTION_COUNT.to_string()).variable("JITLISTEN", "jitdump,perfmap"))
 }
 
-/// Asserts that the output is the stock process's, that the perf map continues, and that the log has one line about the
-/// jitdump.
+/// Asserts that the output equals that of the stock process, that the perf map continues, and that the log has one line
+/// about the jitdump.
 fn assert_stopped_once(host: &Host, ended: &Outcome, reason: &str) {
     let stock = host.run(Preload::Nothing).expect_success();
     assert_eq!((&ended.stdout, &ended.stderr), (&stock.stdout, &stock.stderr));
@@ -131,7 +131,7 @@ fn a_directory_that_is_removed() {
     assert!(String::from_utf8_lossy(&ended.stdout).lines().count() == 2);
 }
 
-/// Every finalized function is in the file immediately, not in a buffer that dies with the process.
+/// Every finalized function is written to the file immediately, not to a buffer that would be lost with the process.
 #[test]
 fn a_process_that_is_killed() {
     let Some(host) = integration::numba("numba-0.68.1", "compiles_for_ever.py") else { return };

@@ -1,5 +1,5 @@
-//! Several compilers in one process: two LLVMs, an LLVM that is closed, another JIT that registers with debuggers, and
-//! two copies of the library.
+//! Several compilers in one process: two LLVM libraries, an LLVM library that is closed, another JIT that registers
+//! with debuggers, and two copies of our library.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -17,7 +17,7 @@ fn assert_named_once(ended: &Outcome, function: &str) {
     assert_eq!(map.entries.iter().filter(|entry| entry.name == function).count(), 1, "{function}:\n{}", map.names());
 }
 
-/// Compiles a host that is written in C.
+/// Compiles a host written in C.
 fn compile_host(name: &str, directory: &Path, flags: &[&str]) -> Option<PathBuf> {
     let compiler = tool::require("cc", Absence::FailsInCi)?;
     let program = directory.join(name.trim_end_matches(".c"));
@@ -42,10 +42,11 @@ fn two_llvms_in_one_process() {
     }
 }
 
-/// An LLVM is opened more often than the library has slots for LLVMs, so slots of closed ones must be reused.
+/// LLVM libraries are opened more often than the library has slots for them, so the slots of closed ones must be
+/// reused.
 #[test]
 fn an_llvm_that_is_closed_and_opened_again() {
-    // This wheel's library can be unloaded. The library of llvmlite 0.50 stays loaded, and so does Debian's libLLVM.
+    // The LLVM library of this wheel can be unloaded; those of llvmlite 0.50 and Debian stay loaded.
     let Some(python) = integration::python("numba-0.60.0") else { return };
     let host = Host::new(&python, "closed-llvm").argument(paths::host("closed_llvm.py"));
     let ended =
@@ -68,9 +69,9 @@ fn another_jit_that_registers_with_debuggers() {
     }
 }
 
-/// The program is linked with one copy. It runs without a preload; with the same copy preloaded; with another copy
-/// preloaded, to which it is then bound; and with both preloaded, of which the last one starts first. Only one copy
-/// writes, and each function has one line.
+/// The program is linked to one copy of the library. It runs without a preload; with the same copy preloaded; with
+/// another copy preloaded, to which the program is then bound; and with both preloaded, in which case the last one
+/// starts first. Only one copy may write, and each function must have one line.
 #[test]
 fn the_library_twice() {
     let Some(python) = integration::python("numba-0.68.1") else { return };
@@ -99,7 +100,7 @@ fn the_library_twice() {
     }
 }
 
-/// A copy that is opened beside an active one returns that it is switched off.
+/// If a copy of the library is opened while another one is active, it returns that it is switched off.
 #[test]
 fn a_second_copy_that_is_opened_says_no() {
     let Some(python) = integration::python("numba-0.68.1") else { return };

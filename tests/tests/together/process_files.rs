@@ -1,5 +1,5 @@
-//! Files of a process among files of other processes: its children, processes with the same pid in another PID
-//! namespace, dead processes, and itself as another user.
+//! The files of a process among those of others: its children, processes with the same pid in another PID namespace,
+//! dead processes, and itself after changing its user.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -42,7 +42,7 @@ fn calls_host(args: &[&str]) -> Option<Host> {
     Some(args.iter().fold(host, |host, arg| host.argument(arg)))
 }
 
-/// Remainders of the output lines that begin with `word`.
+/// Output lines that begin with `word`, without `word`.
 fn output_values(ended: &Outcome, word: &str) -> Vec<String> {
     let text = String::from_utf8_lossy(&ended.stdout).into_owned();
     text.lines().filter_map(|line| Some(line.strip_prefix(word)?.trim().to_owned())).collect()
@@ -56,7 +56,7 @@ fn is_root() -> bool {
     is_root_user
 }
 
-/// With 10,000 live objects, a fork takes as long as any other, and the child writes nothing.
+/// With 10,000 live objects, a fork takes no longer than otherwise, and the child writes nothing.
 #[test]
 fn a_fork_writes_nothing_and_takes_no_time() {
     for sinks in ["perfmap,unwind", "perfmap,jitdump,unwind,gdb"] {
@@ -69,7 +69,7 @@ fn a_fork_writes_nothing_and_takes_no_time() {
             10_000
         );
         for child in output_values(&ended, "child") {
-            // A map of an earlier process with the same pid does not count.
+            // Ignore a map of an earlier process with the same pid.
             let map =
                 fs::metadata(perf_map::path(child.parse().expect("a number"))).and_then(|metadata| metadata.modified());
             assert!(!map.is_ok_and(|written| written >= started - Duration::from_secs(1)), "{child} has a map");
@@ -93,8 +93,8 @@ fn a_child_has_a_map_from_its_first_object_on_or_when_it_asks() {
     }
 }
 
-/// The documents say that perf, which recorded the fork, names the code of a child that compiles nothing by its
-/// parent's map.
+/// According to the documentation, perf has recorded the fork, and therefore names the code of a child that compiles
+/// nothing by its parent's map.
 #[test]
 fn perf_names_what_a_child_has_inherited() {
     let (Some(()), Some(host)) = (perf::is_available(), calls_host(&["child", "runs"])) else { return };
@@ -110,7 +110,7 @@ fn perf_names_what_a_child_has_inherited() {
     assert!(inherited.len() > 100 && other_frames.is_empty(), "{} named, not {other_frames:?}", inherited.len());
 }
 
-/// Two containers with a common `/tmp`: both processes have the pid 1, and one map file.
+/// Two containers share `/tmp`. Both processes have pid 1, and therefore the same map file.
 #[test]
 fn processes_of_one_number_in_two_pid_namespaces() {
     let (Some(unshare), Some(program)) = (tool::require("unshare", Absence::FailsInCi), program()) else { return };
@@ -146,7 +146,7 @@ fn processes_of_one_number_in_two_pid_namespaces() {
     assert_eq!(names(), ["one_first", "other_first", "one_new", "other_new"]);
     first.send_newline();
     let _ = first.wait_and_keep_map().expect_success();
-    // The second process is alive, so its lines stay, whatever process comes next.
+    // The second process is still alive, so its lines must be kept, regardless of later processes.
     let third_host = host("third");
     let mut running = third_host.start(Preload::Library);
     running.wait_for_line("ready");
@@ -165,7 +165,7 @@ fn processes_of_one_number_in_two_pid_namespaces() {
     let _ = perf_map::take(1);
 }
 
-/// A clock that stands still must not make the library keep everything forever.
+/// Even if the clock stands still, the library must not keep everything forever.
 #[test]
 fn memory_does_not_grow_under_a_stopped_clock() {
     let faketime = PathBuf::from(format!("/usr/lib/{}-linux-gnu/faketime/libfaketime.so.1", std::env::consts::ARCH));
@@ -182,7 +182,7 @@ fn memory_does_not_grow_under_a_stopped_clock() {
     assert!(resident_kb[1] - resident_kb[0] < 1024, "kilobytes after each half: {resident_kb:?}");
 }
 
-/// A launcher that runs as root must not leave a log that the program it starts cannot write to.
+/// A launcher that runs as root must not leave a log to which the program that it starts cannot write.
 #[test]
 fn a_log_is_made_for_its_first_line() {
     let host = Host::new("/bin/true", "no-log");
@@ -208,7 +208,7 @@ fn lines_that_the_log_does_not_take_are_counted() {
     }
 }
 
-/// The new user's files belong to the new user; older files still belong to the old one.
+/// Files created after the change belong to the new user; older files still belong to the old user.
 #[test]
 fn a_process_that_becomes_another_user() {
     if !is_root() {
@@ -231,7 +231,7 @@ fn a_process_that_becomes_another_user() {
                 entries().filter(|path| has_prefix(path, prefix)).map(owner_of).collect();
             assert_eq!(owners, BTreeSet::from([Some(0), Some(65534)]), "{mode}, {prefix}: {}", host.log());
         }
-        // Each user's jitdump names the functions that were live when it was written.
+        // Each user's jitdump contains the names of the functions that were live while it was written.
         for (user, expected) in [(0, [true, false]), (65534, [true, true])] {
             let jitdump_dir =
                 entries().find(|path| has_prefix(path, "jitdump-") && owner_of(path.clone()) == Some(user));
@@ -251,7 +251,7 @@ fn a_process_that_becomes_another_user() {
     }
 }
 
-/// Processes that end leave a map for `perf report`, but not forever.
+/// Processes that exit leave a map for `perf report`, but not forever.
 #[test]
 fn maps_of_dead_processes_are_removed() {
     let Some(host) = calls_host(&["child", "exits"]) else { return };
@@ -262,7 +262,8 @@ fn maps_of_dead_processes_are_removed() {
     }
     let count_maps = |pids: &BTreeSet<u32>| pids.iter().filter(|&&pid| perf_map::path(pid).exists()).count();
     assert_eq!(count_maps(&pids), 24, "who records many short processes wants all of them");
-    // The last process found the others dead. Their maps are backdated by eight days.
+    // The last process found the others dead. Their maps are backdated by eight days, which makes them old enough to be
+    // removed.
     let old_time = SystemTime::now() - Duration::from_secs(8 * 24 * 3600);
     let make_old = |pid: &u32| {
         let file = fs::File::options().write(true).open(perf_map::path(*pid)).expect("a map");
@@ -272,12 +273,12 @@ fn maps_of_dead_processes_are_removed() {
     let _ = host.start(Preload::Library).wait_and_keep_map().expect_success();
     let kept_maps = count_maps(&pids);
     pids.iter().for_each(|&pid| drop(perf_map::take(pid)));
-    // A map is recent if another process has reused its pid.
+    // A map may be recent because another process has reused its pid.
     assert!(kept_maps <= 2, "{kept_maps} of {} are kept", pids.len());
 }
 
-/// A recording of many short processes refers to the files of all of them. Old files are removed, unless the `jitlisten
-/// run` that they belong to is still running.
+/// A recording of many short-lived processes refers to the files of all of them. Old files are removed, unless they
+/// belong to a `jitlisten run` that is still running.
 #[test]
 fn images_and_jitdumps_of_dead_processes_are_kept_for_their_recording() {
     let output_dir = Scratch::new("dead-images");

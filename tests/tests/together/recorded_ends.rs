@@ -1,4 +1,4 @@
-//! A recorded program ends as it does without a recording: `hosts/ends.c`.
+//! A recorded program exits as it does without a recording (`hosts/ends.c`).
 
 use std::fs;
 use std::os::unix::process::ExitStatusExt as _;
@@ -31,7 +31,7 @@ fn is_root() -> bool {
     tool::run(Command::new("id").arg("-u")).stdout == b"0\n"
 }
 
-/// Runs each scenario alone and recorded, and asserts the same output and status.
+/// Runs each scenario unrecorded and recorded, and asserts the same output and exit status.
 fn assert_ends_as_alone(scenarios: &[&str]) {
     let scratch = Scratch::new("ends");
     let Some(program) = build(&scratch, &[]) else { return };
@@ -49,8 +49,8 @@ fn assert_ends_as_alone(scenarios: &[&str]) {
     }
 }
 
-/// The writer is a thread of the process, too: if it were the last one, it would decide the status and run `exit`
-/// handlers.
+/// The recording's writer is a thread of the process, too. If it were the last thread, it would determine the exit
+/// status and run the `exit` handlers.
 #[test]
 fn the_last_thread_decides_the_status() {
     assert_ends_as_alone(&[
@@ -89,7 +89,7 @@ fn other_ends() {
     assert_ends_as_alone(&["daemon", "vfork", "exec", "abort", "crash", "terminated", "threads"]);
 }
 
-/// The child's file must be created before the child loses the permission to create it.
+/// The child's file must be created before the child loses the permission to do so.
 #[test]
 fn a_child_that_becomes_another_user_or_gets_another_root_is_recorded() {
     let scratch = Scratch::new("ends-child");
@@ -113,8 +113,8 @@ fn a_child_that_becomes_another_user_or_gets_another_root_is_recorded() {
     }
 }
 
-/// The sanitizer watches the whole process: it takes the signal stacks of our threads for its own, and looks for races
-/// in the library.
+/// Sanitizers watch the whole process: they mistake the signal stacks of our threads for their own, and detect data
+/// races in the library.
 #[test]
 fn programs_with_sanitizers_end_as_alone() {
     let builds: [&[&str]; 8] = [
