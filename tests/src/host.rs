@@ -54,7 +54,7 @@ pub struct Outcome {
 pub struct Running<'host> {
     host: &'host Host,
     child: Child,
-    ended: bool,
+    outcome: bool,
 }
 
 impl Host {
@@ -194,7 +194,7 @@ impl Host {
             .stderr(file("stderr"));
         let child =
             tool::spawn(&mut command).unwrap_or_else(|error| panic!("start {}: {error}", self.program.display()));
-        Running { host: self, child, ended: false }
+        Running { host: self, child, outcome: false }
     }
 
     /// Runs the host until it exits.
@@ -260,7 +260,7 @@ impl Running<'_> {
             assert!(Instant::now() < deadline, "the host hangs:\n{}", self.stderr());
             thread::sleep(Duration::from_millis(10));
         };
-        self.ended = true;
+        self.outcome = true;
         let pid = self.pid();
         let stdout = fs::read(self.host.scratch("stdout")).unwrap_or_default();
         Outcome { pid, status, stdout, stderr: self.stderr(), map: None }
@@ -275,7 +275,7 @@ impl Drop for Running<'_> {
     fn drop(&mut self) {
         let _ = self.child.kill();
         let _ = self.child.wait();
-        if !self.ended {
+        if !self.outcome {
             let _ = perf_map::take(self.pid());
         }
     }

@@ -148,8 +148,8 @@ fn count_disturbances(scenario: &str) -> Option<(u64, Vec<WeightedSample>)> {
     let host = host(&[scenario])?;
     assert_eq!(host.run(Preload::Nothing).expect_success().stdout, b"0\n");
     let (host, data) = with_recording(host, ",hz=1000,wall");
-    let ended = host.run(Preload::Library).expect_success();
-    let count = String::from_utf8_lossy(&ended.stdout).trim().parse().expect("a number");
+    let outcome = host.run(Preload::Library).expect_success();
+    let count = String::from_utf8_lossy(&outcome.stdout).trim().parse().expect("a number");
     Some((count, read(&data)))
 }
 

@@ -117,8 +117,8 @@ fn signals_of_python() {
     for options in [",hz=997", ",hz=997,wall"] {
         let Some(host) = integration::numba("numba-0.68.1", "python_signals.py") else { return };
         let (host, data) = with_recording(host, options);
-        let ended = host.run(Preload::Library).expect_success();
-        assert_eq!(ended.stdout, b"ok\n", "{options}");
+        let outcome = host.run(Preload::Library).expect_success();
+        assert_eq!(outcome.stdout, b"ok\n", "{options}");
         assert!(!read(&data).is_empty(), "{options}");
     }
 }

@@ -104,8 +104,8 @@ fn a_thousand_threads() {
 fn timers_of_the_programs_own() {
     let Some((_scratch, host)) = host(&["own-timers", "1"]) else { return };
     let (host, data) = with_recording(host, ",hz=499");
-    let ended = host.run(Preload::Library).expect_success();
-    let output = String::from_utf8_lossy(&ended.stdout).into_owned();
+    let outcome = host.run(Preload::Library).expect_success();
+    let output = String::from_utf8_lossy(&outcome.stdout).into_owned();
     let ticks: Vec<u32> = output.split_whitespace().filter_map(|number| number.parse().ok()).collect();
     // The program's timers have a period of 20 ms. The wall-clock timer also runs while the program waits for a
     // processor.
@@ -132,9 +132,9 @@ fn children_by_vfork() {
 fn a_thread_that_blocks_signals() {
     let Some(host) = scenario(&["blocks", "1"]) else { return };
     let (host, data) = with_recording(host, "");
-    let ended = host.run(Preload::Library).expect_success();
+    let outcome = host.run(Preload::Library).expect_success();
     let (main_samples, blocked_samples): (Vec<WeightedSample>, Vec<WeightedSample>) =
-        read(&data).into_iter().partition(|sample| sample.tid == ended.pid);
+        read(&data).into_iter().partition(|sample| sample.tid == outcome.pid);
     for samples in [&main_samples, &blocked_samples] {
         assert!((seconds(samples) - 1.0).abs() < 0.1, "{} s", seconds(samples));
     }
@@ -150,8 +150,8 @@ fn a_thread_that_blocks_signals() {
 fn threads_that_are_cancelled_where_they_wait() {
     let Some((_scratch, host)) = host(&["cancels", "3"]) else { return };
     let (host, data) = with_recording(host, ",hz=10000,wall");
-    let ended = host.run(Preload::Library).expect_success();
-    assert_eq!((ended.stdout.as_slice(), ended.stderr.as_str()), (&b"done\n"[..], ""));
+    let outcome = host.run(Preload::Library).expect_success();
+    assert_eq!((outcome.stdout.as_slice(), outcome.stderr.as_str()), (&b"done\n"[..], ""));
     let samples = read(&data);
     assert!(samples.iter().filter(|sample| sample.contains("waits")).count() > 1000, "{} samples", samples.len());
 }
@@ -162,8 +162,8 @@ fn threads_that_are_cancelled_where_they_wait() {
 fn a_small_signal_stack_is_enough() {
     let Some((_scratch, host)) = host(&["small-signal-stack", "1"]) else { return };
     let (host, data) = with_recording(host, ",hz=997");
-    let ended = host.run(Preload::Library).expect_success();
-    let output = String::from_utf8_lossy(&ended.stdout).into_owned();
+    let outcome = host.run(Preload::Library).expect_success();
+    let output = String::from_utf8_lossy(&outcome.stdout).into_owned();
     let numbers: Vec<usize> = output.split_whitespace().filter_map(|word| word.parse().ok()).collect();
     let [used_bytes, kernel_bytes] = numbers[..] else { panic!("{output}") };
     assert!(

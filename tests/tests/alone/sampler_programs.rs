@@ -18,8 +18,8 @@ use linux_perf_data::{PerfFileReader, PerfFileRecord};
 /// Records a scenario from start to end. Returns the samples and the scenario's output.
 fn run(args: &[&str]) -> Option<(Vec<WeightedSample>, String)> {
     let (host, data) = with_recording(scenario(args)?, ",hz=199");
-    let ended = host.run(Preload::Library).expect_success();
-    Some((read(&data), String::from_utf8_lossy(&ended.stdout).into_owned()))
+    let outcome = host.run(Preload::Library).expect_success();
+    Some((read(&data), String::from_utf8_lossy(&outcome.stdout).into_owned()))
 }
 
 /// Runs a scenario that records parts of itself. Returns the host, which owns the scratch directory, and the output.
@@ -27,8 +27,8 @@ fn run_self_recording(args: &[&str]) -> Option<(Host, String)> {
     let host = scenario(args)?;
     let directory = host.scratch("");
     let host = host.argument(directory);
-    let ended = host.run(Preload::Library).expect_success();
-    let stdout = String::from_utf8_lossy(&ended.stdout).into_owned();
+    let outcome = host.run(Preload::Library).expect_success();
+    let stdout = String::from_utf8_lossy(&outcome.stdout).into_owned();
     Some((host, stdout))
 }
 
@@ -78,8 +78,8 @@ fn exp_called_in_two_places() {
 fn page_faults_are_counted() {
     let Some(host) = scenario(&["faults", "400"]) else { return };
     let (host, data) = with_recording(host, ",hz=997,event=page-faults");
-    let ended = host.run(Preload::Library).expect_success();
-    let faults: f64 = String::from_utf8_lossy(&ended.stdout).trim().parse().unwrap();
+    let outcome = host.run(Preload::Library).expect_success();
+    let faults: f64 = String::from_utf8_lossy(&outcome.stdout).trim().parse().unwrap();
     let samples = read(&data);
     // Page faults inside system calls are attributed to the kernel, and page faults before the start of the recording
     // are not in it.
@@ -160,8 +160,8 @@ fn a_killed_process_leaves_a_file() {
     {
         let Some(host) = scenario(&[scenario_name, "1"]) else { return };
         let (host, data) = with_recording(host, options);
-        let ended = host.run(Preload::Library);
-        assert!(!ended.status.success());
+        let outcome = host.run(Preload::Library);
+        assert!(!outcome.status.success());
         let sampled = seconds(&read(&data));
         assert!((0.8..=1.1).contains(&sampled), "{scenario_name}: {sampled} s");
         let report = tool::run(Command::new("perf").args(["report", "--stdio", "--header", "-i"]).arg(&data));
@@ -182,8 +182,8 @@ fn a_process_that_a_signal_ends_loses_nothing() {
     for signal in ["6", "11", "15"] {
         let Some(host) = scenario(&["ended-by", signal]) else { return };
         let (host, data) = with_recording(host, "");
-        let ended = assert_same_output(&host);
-        assert_eq!(ended.status.signal(), signal.parse().ok());
+        let outcome = assert_same_output(&host);
+        assert_eq!(outcome.status.signal(), signal.parse().ok());
         let burn_ns: u64 =
             read(&data).iter().filter(|sample| sample.contains("burn")).map(|sample| sample.period).sum();
         assert!(burn_ns > 285_000_000, "{signal}: {burn_ns} ns of 300,000,000");
@@ -216,8 +216,8 @@ fn what_a_program_starts_does_not_take_its_recording() {
         let Some(host) = start(&["commands", "2"]) else { return };
         let (host, data) =
             with_recording(host.variable("JITLISTEN_RUN", format!("program:{}", paths::library().display())), "");
-        let ended = host.run(Preload::Library).expect_success();
-        assert_eq!(ended.stdout, b"done\n");
+        let outcome = host.run(Preload::Library).expect_success();
+        assert_eq!(outcome.stdout, b"done\n");
         let samples = read(&data);
         assert!((seconds(&samples) - 2.0).abs() < 0.2, "{} s", seconds(&samples));
         assert!(samples.iter().filter(|sample| sample.contains("burn")).count() * 100 > samples.len() * 95);
@@ -230,11 +230,11 @@ fn children_of_a_fork() {
     let Some(host) = scenario(&["forks"]) else { return };
     let directory = host.scratch("");
     let (host, data) = with_recording(host.argument(directory), "");
-    let ended = host.run(Preload::Library).expect_success();
-    assert_eq!(ended.stdout, b"0\n", "the child's status");
+    let outcome = host.run(Preload::Library).expect_success();
+    assert_eq!(outcome.stdout, b"0\n", "the child's status");
     let (parent, child) = (read(&data), read(&host.scratch("child.data")));
-    assert!(parent.iter().all(|sample| sample.tid == ended.pid) && (0.3..=0.5).contains(&seconds(&parent)));
-    assert!(child.iter().all(|sample| sample.tid != ended.pid) && (0.2..=0.4).contains(&seconds(&child)));
+    assert!(parent.iter().all(|sample| sample.tid == outcome.pid) && (0.3..=0.5).contains(&seconds(&parent)));
+    assert!(child.iter().all(|sample| sample.tid != outcome.pid) && (0.2..=0.4).contains(&seconds(&child)));
 }
 
 #[test]
@@ -242,9 +242,9 @@ fn children_of_a_fork_have_files_of_their_own_if_asked() {
     let Some(host) = scenario(&["forks"]) else { return };
     let directory = host.scratch("elsewhere-");
     let (host, data) = with_recording(host.argument(directory), ",children");
-    let ended = host.run(Preload::Library);
+    let outcome = host.run(Preload::Library);
     // The child's own recording is refused, because a recording is running.
-    assert!(String::from_utf8_lossy(&ended.stdout).trim() == "512", "{}", String::from_utf8_lossy(&ended.stdout));
+    assert!(String::from_utf8_lossy(&outcome.stdout).trim() == "512", "{}", String::from_utf8_lossy(&outcome.stdout));
     let [child] = &child_files(&data)[..] else { panic!("one file of the child") };
     let child = read(child);
     assert!((0.2..=0.4).contains(&seconds(&child)), "{} s", seconds(&child));
@@ -349,11 +349,11 @@ fn starts_and_stops() {
     let Some(host) = scenario(&["soak", "15"]) else { return };
     let directory = host.scratch("");
     let host = host.argument(directory);
-    let ended = host.run(Preload::Library).expect_success();
-    assert_eq!(ended.stdout, b"done\n");
-    let numbers: Vec<u64> = ended.stderr.split_whitespace().filter_map(|number| number.parse().ok()).collect();
-    let [recordings, memory_kib] = numbers[..] else { panic!("{}", ended.stderr) };
-    assert!(recordings >= 30 && memory_kib < 200_000, "{}", ended.stderr);
+    let outcome = host.run(Preload::Library).expect_success();
+    assert_eq!(outcome.stdout, b"done\n");
+    let numbers: Vec<u64> = outcome.stderr.split_whitespace().filter_map(|number| number.parse().ok()).collect();
+    let [recordings, memory_kib] = numbers[..] else { panic!("{}", outcome.stderr) };
+    assert!(recordings >= 30 && memory_kib < 200_000, "{}", outcome.stderr);
     let mut roots: BTreeMap<String, usize> = BTreeMap::new();
     let mut samples = Vec::new();
     for number in 0..8 {

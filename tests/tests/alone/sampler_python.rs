@@ -18,8 +18,8 @@ fn run(venv: &str, seconds: &str) -> Option<(f64, Host)> {
     let python = integration::python(venv)?;
     let host = Host::new(python, "python-frames").argument(paths::host("python_frames.py")).argument(seconds);
     let (host, _) = with_recording(host, "");
-    let ended = host.run(Preload::Library).expect_success();
-    let share = String::from_utf8_lossy(&ended.stdout).trim().parse().expect("a share");
+    let outcome = host.run(Preload::Library).expect_success();
+    let share = String::from_utf8_lossy(&outcome.stdout).trim().parse().expect("a share");
     Some((share, host))
 }
 
@@ -117,8 +117,8 @@ fn children_of_a_fork() {
         let Some(python) = integration::python(venv) else { continue };
         let host = Host::new(python, "python-children").argument(paths::host("python_children.py")).argument("0.3");
         let (host, data) = with_recording(host, ",children");
-        let ended = host.run(Preload::Library).expect_success();
-        let text = String::from_utf8_lossy(&ended.stdout).into_owned();
+        let outcome = host.run(Preload::Library).expect_success();
+        let text = String::from_utf8_lossy(&outcome.stdout).into_owned();
         let [works, idles] = &text.lines().collect::<Vec<_>>()[..] else { panic!("{venv}: {text}") };
         let samples = read(&host.scratch(&format!("f.data.{works}")));
         let (all_ns, named_ns) = (total_ns(&samples), total_ns(&samples_in(&samples_in(&samples, "work"), "main")));
@@ -144,8 +144,8 @@ fn functions_that_live_for_one_call_take_no_memory() {
     let Some(python) = integration::python("numba-0.68.1") else { return };
     let host = Host::new(python, "lambdas").argument(paths::host("lambdas.py")).argument("1000000");
     let (host, data) = with_recording(host, "");
-    let ended = host.run(Preload::Library).expect_success();
-    let growth_kb: i64 = String::from_utf8_lossy(&ended.stdout).trim().parse().expect("kilobytes");
+    let outcome = host.run(Preload::Library).expect_success();
+    let growth_kb: i64 = String::from_utf8_lossy(&outcome.stdout).trim().parse().expect("kilobytes");
     assert!(growth_kb < 16 << 10, "{growth_kb} kB");
     let mut numbers = Vec::new();
     for frame in read(&data).iter().flat_map(|sample| &sample.frames) {

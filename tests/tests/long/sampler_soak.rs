@@ -33,8 +33,8 @@ fn starts_and_stops_under_threads_that_do_everything() {
     let host = Host::new(program, "soak").variable("JITLISTEN", "unwind").timeout_seconds(seconds + 120);
     let directory = host.scratch("");
     let host = host.argument(seconds.to_string()).argument(&directory);
-    let ended = host.run(Preload::Library).expect_success();
-    let output = String::from_utf8_lossy(&ended.stdout).into_owned();
+    let outcome = host.run(Preload::Library).expect_success();
+    let output = String::from_utf8_lossy(&outcome.stdout).into_owned();
     let numbers: Vec<u64> = output.split_whitespace().filter_map(|number| number.parse().ok()).collect();
     let [recordings, samples, early_memory, final_memory, descriptors, descriptors_after] = numbers[..] else {
         panic!("{output}")

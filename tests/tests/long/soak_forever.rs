@@ -25,8 +25,8 @@ fn host() -> Option<Host> {
     Some(host.argument(WARM_UP_ROUNDS.to_string()).argument(TOTAL_ROUNDS.to_string()))
 }
 
-fn parse_usage(ended: &Outcome) -> [Usage; 2] {
-    let text = String::from_utf8_lossy(&ended.stdout);
+fn parse_usage(outcome: &Outcome) -> [Usage; 2] {
+    let text = String::from_utf8_lossy(&outcome.stdout);
     let field = |line: &str, name: &str| {
         let (_, rest) = line.split_once(&format!("\"{name}\": ")).unwrap_or_else(|| panic!("no {name}: {line}"));
         rest.split([',', '}']).next().and_then(|digits| digits.parse().ok()).unwrap_or_else(|| panic!("{line}"))
@@ -46,8 +46,8 @@ fn with_every_sink_on_nothing_grows_for_ever() {
     let (Some(stock), Some(host)) = (host(), host()) else { return };
     let [stock_warm, stock_end] = parse_usage(&stock.run(Preload::Nothing).expect_success());
     let host = host.variable("JITLISTEN", "all").variable("JITLISTEN_QUOTA", "1M");
-    let ended = host.run(Preload::Library).expect_success();
-    let [warm, end] = parse_usage(&ended);
+    let outcome = host.run(Preload::Library).expect_success();
+    let [warm, end] = parse_usage(&outcome);
     let summary = format!("stock {stock_warm:?} {stock_end:?}\nours {warm:?} {end:?}\n{}", host.log());
 
     // The perf map keeps up to 1 MiB of lines for freed code, and no others at the end.

@@ -27,8 +27,8 @@ fn host(objects: u32, functions: u32) -> Option<Host> {
     Some(host.argument(objects.to_string()).argument(functions.to_string()).timeout_seconds(900))
 }
 
-fn parse_measurements(ended: &Outcome) -> Measurements {
-    let text = String::from_utf8_lossy(&ended.stdout);
+fn parse_measurements(outcome: &Outcome) -> Measurements {
+    let text = String::from_utf8_lossy(&outcome.stdout);
     let text_after =
         |name: &str| text.split_once(&format!("\"{name}\": ")).unwrap_or_else(|| panic!("no {name}: {text}")).1;
     let number = |name: &str| text_after(name).split([',', '}']).next().and_then(|digits| digits.parse().ok());
@@ -74,8 +74,8 @@ fn assert_constant_cost(objects: u32, functions: u32) {
     let (Some(stock), Some(ours)) = (host(objects, functions), host(objects, functions)) else { return };
     let stock = parse_measurements(&stock.run(Preload::Nothing).expect_success());
     let ours = ours.variable("JITLISTEN", "all");
-    let ended = ours.run(Preload::Library).expect_success();
-    let measured = parse_measurements(&ended);
+    let outcome = ours.run(Preload::Library).expect_success();
+    let measured = parse_measurements(&outcome);
     let summary = format!(
         "stock: us {:?}, bytes {:?}, {} each, {} mappings\nours: us {:?}, bytes {:?}, {} each, {} mappings",
         stock.us_by_tenth,
@@ -93,7 +93,7 @@ fn assert_constant_cost(objects: u32, functions: u32) {
         "{objects} objects of {functions} functions, {} images\n{summary}",
         image::files(&ours).len()
     );
-    let lines = ended.perf_map().entries.len();
+    let lines = outcome.perf_map().entries.len();
     assert!(lines >= (objects * functions) as usize, "{lines} lines in the perf map");
     let dumps = jitdump_reader::find(&ours.scratch("."));
     assert_eq!(jitdump_reader::read(&dumps[0]).functions.len(), (objects * functions) as usize);

@@ -69,7 +69,7 @@ fn check_every_object(program: &Path, times: usize) {
     for engine in ENGINES {
         for (args, threads) in [(&[][..], 1), (&["threads"][..], THREAD_COUNT)] {
             let host = host(program, engine, args);
-            let ended = host::assert_same_output(&host).expect_success();
+            let outcome = host::assert_same_output(&host).expect_success();
             let log = host.log();
             assert_eq!(
                 count_events(&log),
@@ -77,7 +77,7 @@ fn check_every_object(program: &Path, times: usize) {
                 "{} {engine} {args:?}:\n{log}",
                 program.display()
             );
-            check_perf_map(&ended, threads * OBJECTS_PER_THREAD, times);
+            check_perf_map(&outcome, threads * OBJECTS_PER_THREAD, times);
             check_images(&host, threads * OBJECTS_PER_THREAD);
         }
     }
@@ -95,8 +95,8 @@ fn check_images(host: &Host, count: usize) {
 }
 
 #[track_caller]
-fn check_perf_map(ended: &Outcome, count: usize, times: usize) {
-    let map = ended.perf_map();
+fn check_perf_map(outcome: &Outcome, count: usize, times: usize) {
+    let map = outcome.perf_map();
     for number in 0..count {
         for function in ["outer", "inner", "ghc", "hidden"] {
             let name = format!("{function}{number}");
@@ -232,11 +232,11 @@ fn without_names_of_types() {
         remove_type_names(&program);
         for engine in ENGINES {
             let host = host(&program, engine, &["threads"]);
-            let ended = host::assert_same_output(&host).expect_success();
+            let outcome = host::assert_same_output(&host).expect_success();
             let log = host.log();
             assert_eq!(count_events(&log), [THREAD_COUNT * OBJECTS_PER_THREAD; 2], "{engine}: {log}");
             let name = format!("{}+jit@", program.file_name().expect("a name").to_string_lossy());
-            let map = ended.perf_map();
+            let map = outcome.perf_map();
             assert!(
                 map.names().lines().count() >= THREAD_COUNT * OBJECTS_PER_THREAD && map.names().contains(&name),
                 "{}",
@@ -339,16 +339,16 @@ fn several_in_one_process_that_come_and_go() {
     let host = libraries.iter().fold(host, |host, library| host.argument(library));
     let host = host.variable("JITLISTEN_LOG", "debug:log").variable("JITLISTEN", "perfmap,image,unwind,gdb");
     let run_sorted = |preload| {
-        let ended = host.run(preload).expect_success();
-        let mut lines: Vec<String> = String::from_utf8_lossy(&ended.stdout).lines().map(str::to_owned).collect();
+        let outcome = host.run(preload).expect_success();
+        let mut lines: Vec<String> = String::from_utf8_lossy(&outcome.stdout).lines().map(str::to_owned).collect();
         lines.sort();
-        (lines, ended)
+        (lines, outcome)
     };
-    let ((stock, _), (preloaded, ended)) = (run_sorted(Preload::Nothing), run_sorted(Preload::Library));
+    let ((stock, _), (preloaded, outcome)) = (run_sorted(Preload::Nothing), run_sorted(Preload::Library));
     assert_eq!((stock.len(), &stock), (ROUNDS * libraries.len(), &preloaded));
     let log = host.log();
     assert_eq!(count_events(&log), [ROUNDS * libraries.len() * OBJECTS_PER_THREAD; 2], "{log}");
-    assert!(ended.perf_map().named("outer0").count() >= 1);
+    assert!(outcome.perf_map().named("outer0").count() >= 1);
     // Whether a library is unmapped while threads of another library are in our hooks is a matter of chance, so run the
     // host several times.
     for _ in 0..9 {
@@ -374,8 +374,8 @@ fn after_one_was_closed_unheard() {
     let objects = 3 * OBJECTS_PER_THREAD;
     let preloads = format!("{}:{}", paths::library().display(), breakpoint_library.display());
     let host = host.variable("LD_PRELOAD", &preloads);
-    let ended = host.run(Preload::Nothing).expect_success();
-    assert_eq!((stock.stdout, stock.stderr), (ended.stdout, ended.stderr));
+    let outcome = host.run(Preload::Nothing).expect_success();
+    assert_eq!((stock.stdout, stock.stderr), (outcome.stdout, outcome.stderr));
     assert!(host.log().contains("hooking dlsym instead"), "{}", host.log());
     assert_eq!(count_events(&host.log()), [objects; 2], "{}", host.log());
     // Repeat the run under gdb. A gdb that tracks libraries without this breakpoint changes nothing.
@@ -461,8 +461,8 @@ fn with_packed_relocations_in_front_of_the_loader() {
     let host = host.argument(&log).variable("JITLISTEN_LOG", format!("debug:{}", log.display()));
     let preloads = format!("{}:{}", paths::library().display(), breakpoint_library.display());
     let host = host.variable("LD_PRELOAD", preloads);
-    let ended = host.run(Preload::Nothing).expect_success();
-    assert_eq!((stock.stdout, stock.stderr), (ended.stdout, ended.stderr));
+    let outcome = host.run(Preload::Nothing).expect_success();
+    assert_eq!((stock.stdout, stock.stderr), (outcome.stdout, outcome.stderr));
     let log = host.log();
     assert!(log.contains("could not hook RuntimeDyld: the loader may be at work in it"), "{log}");
     assert_eq!(count_events(&log), [OBJECTS_PER_THREAD; 2], "{log}");
@@ -569,14 +569,14 @@ fn what_is_returned_in_memory_and_in_a_register() {
 fn assert_three_loads(program: &Path, object: &Path, mode: &str) {
     let host = Host::new(program, "impostor").argument(mode).argument(object);
     let host = host.variable("JITLISTEN_LOG", "debug:log").variable("JITLISTEN", "perfmap,image,unwind,gdb");
-    let ended = host::assert_same_output(&host).expect_success();
+    let outcome = host::assert_same_output(&host).expect_success();
     assert_eq!(
         (count_events(&host.log()), host.log().matches("ignoring an object").count()),
         ([3, 3], 0),
         "{}",
         host.log()
     );
-    assert_eq!(ended.perf_map().named("listed").count(), 3, "{}", host.log());
+    assert_eq!(outcome.perf_map().named("listed").count(), 3, "{}", host.log());
 }
 
 /// The object file class is in another library, as in products that build each LLVM library as a shared library.
@@ -661,12 +661,12 @@ fn what_only_looks_like_a_linker_is_left_alone() {
     ] {
         let host = Host::new(&program, "impostor").argument(mode).argument(&object);
         let host = host.variable("JITLISTEN_LOG", "debug:log").variable("JITLISTEN", "perfmap,image,unwind,gdb");
-        let ended = host::assert_same_output(&host).expect_success();
+        let outcome = host::assert_same_output(&host).expect_success();
         let log = host.log();
         assert_eq!(log.matches(": ignoring an object: ").count(), usize::from(refusal.is_some()), "{log}");
         if let Some(refusal) = refusal {
             assert!(log.contains(refusal), "{mode}: {log}");
-            assert_eq!(ended.perf_map().named("listed").count(), 1, "{mode}: {log}");
+            assert_eq!(outcome.perf_map().named("listed").count(), 1, "{mode}: {log}");
         }
     }
     for (mode, refusal) in [

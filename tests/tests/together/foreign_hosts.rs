@@ -31,9 +31,9 @@ fn debug_log(host: host::Host) -> host::Host {
 #[test]
 fn every_function_that_jax_compiles_is_named() {
     let Some(host) = foreign::jax(&[]) else { return };
-    let ended = host::assert_same_output(&debug_log(host));
-    let ended = ended.expect_success();
-    let map = ended.perf_map();
+    let outcome = host::assert_same_output(&debug_log(host));
+    let outcome = outcome.expect_success();
+    let map = outcome.perf_map();
     let Some(host) = foreign::jax(&[]) else { return };
     host.run(Preload::Nothing).expect_success();
     let dumped_names = foreign::dumped_functions(&host);
@@ -107,7 +107,7 @@ fn every_function_that_postgresql_compiles_is_named() {
     for settings in [&[][..], &["jit_debugging_support=on"], &["jit_profiling_support=on"]] {
         let settings = [settings, &["jit_dump_bitcode=on"]].concat();
         let (stock, preloaded) = run_both(&postgres, &settings);
-        let text = |ended: &Outcome| String::from_utf8_lossy(&ended.stdout).into_owned();
+        let text = |outcome: &Outcome| String::from_utf8_lossy(&outcome.stdout).into_owned();
         assert_eq!((text(&stock), &stock.stderr), (text(&preloaded), &preloaded.stderr), "{settings:?}");
         let map = preloaded.perf_map();
         // The first query has no `explain`, and compiles the same functions as the second one. In the third query, LLVM
@@ -222,9 +222,9 @@ fn gdb_names_what_postgresql_has_registered_nowhere() {
 fn every_object_of_llvmpipe_is_heard() {
     let Some(host) = foreign::llvmpipe(3) else { return };
     let host = debug_log(host);
-    let ended = host::assert_same_output(&host).expect_success();
-    assert!(String::from_utf8_lossy(&ended.stdout).starts_with("llvmpipe "), "another renderer");
-    let map = ended.perf_map();
+    let outcome = host::assert_same_output(&host).expect_success();
+    assert!(String::from_utf8_lossy(&outcome.stdout).starts_with("llvmpipe "), "another renderer");
+    let map = outcome.perf_map();
     for name in ["fs_variant_whole", "draw_llvm_vs_variant"] {
         assert!(names(&map).iter().any(|symbol| symbol.starts_with(name)), "{name}:\n{}", map.names());
     }

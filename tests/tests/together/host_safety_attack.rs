@@ -68,12 +68,12 @@ fn run_with_plant(host: &Host, case: &str) -> Outcome {
     let mut running = host.start(Preload::Library);
     running.wait_for_line("second: right");
     let map = perf_map::path(running.pid());
-    let ended = running.wait_and_keep_map();
-    assert!(ended.status.success(), "{case}: {} {}", ended.status, ended.stderr);
-    assert_eq!(ended.stdout, b"first: right\nsecond: right\n", "{case}");
-    assert_eq!(ended.stderr, "", "{case}");
+    let outcome = running.wait_and_keep_map();
+    assert!(outcome.status.success(), "{case}: {} {}", outcome.status, outcome.stderr);
+    assert_eq!(outcome.stdout, b"first: right\nsecond: right\n", "{case}");
+    assert_eq!(outcome.stderr, "", "{case}");
     let _ = if map.is_dir() { fs::remove_dir(map) } else { fs::remove_file(map) };
-    ended
+    outcome
 }
 
 #[test]
@@ -101,14 +101,14 @@ fn at_the_place_of_the_log() {
         let Some((host, victim)) = plant_host("\"$LOG\"", plant, "; export JITLISTEN_LOG=debug:$place") else { return };
         let log = host.scratch("planted");
         let host = host.variable("LOG", &log).variable("JITLISTEN_LOG", "");
-        let ended = run_with_plant(&host, case);
+        let outcome = run_with_plant(&host, case);
         assert_untouched(&victim, case);
         let metadata = fs::symlink_metadata(&log).expect("what was planted is there");
         assert!(
             !metadata.is_file() || metadata.nlink() > 1 || fs::read_to_string(&log).expect("text") == VICTIM_TEXT,
             "{case}"
         );
-        assert!(ended.status.success());
+        assert!(outcome.status.success());
     }
 }
 
@@ -214,8 +214,8 @@ fn no_other_user_may_read_our_files_whatever_the_umask() {
         running.wait_for_line("second: right");
         let mode = fs::metadata(&map).map(|metadata| metadata.permissions().mode() & 0o7777);
         assert_eq!(mode.ok(), Some(0o600), "umask {umask}: the perf map");
-        let ended = running.wait().expect_success();
-        assert_eq!(ended.perf_map().entries.len(), 2, "umask {umask}");
+        let outcome = running.wait().expect_success();
+        assert_eq!(outcome.perf_map().entries.len(), 2, "umask {umask}");
         let entries = files_and_modes(&our_dir);
         // The eight entries are the log; the jitdump, its marker and directory; and two images, their marker and
         // directory.
@@ -235,8 +235,8 @@ fn names_of_functions() {
         let host = Host::new(&program, "names").argument("names").variable("JITLISTEN", "all");
         let log = format!("debug:{}", host.scratch("log").display());
         let host = host.variable("JITLISTEN_NAMES", style).variable("JITLISTEN_LOG", log);
-        let ended = host::assert_same_output(&host).expect_success();
-        let map = ended.perf_map();
+        let outcome = host::assert_same_output(&host).expect_success();
+        let map = outcome.perf_map();
         assert_eq!(map.entries.len(), 16, "{}", map.names());
         assert!(map.entries.iter().all(|entry| entry.name.len() <= 512));
         assert!(!map.names().contains('\u{202e}') && !map.names().contains('\u{9b}'), "{}", map.names());
@@ -302,10 +302,10 @@ fn values_of_variables() {
             let home = host.scratch("home");
             let host = host.variable("HOME", home);
             let host = host.variable(name, OsStr::from_bytes(value));
-            let ended = host.run(Preload::Nothing).expect_success();
+            let outcome = host.run(Preload::Nothing).expect_success();
             let value_start = String::from_utf8_lossy(&value[..value.len().min(40)]).escape_debug().to_string();
             assert_eq!(
-                (&ended.stdout[..], ended.stderr.as_str()),
+                (&outcome.stdout[..], outcome.stderr.as_str()),
                 (&b"first: right\n"[..], ""),
                 "{name}={value_start}"
             );
@@ -341,14 +341,14 @@ fn a_set_user_id_program() {
     let host = host.variable("JITLISTEN_DIR", &our_dir).variable("JITLISTEN_LOG", our_dir.join("log"));
     let setpriv_args = ["--reuid=65534", "--regid=65534", "--clear-groups"];
     let host = setpriv_args.iter().fold(host, |host, arg| host.argument(arg)).argument(&program).argument("privileged");
-    let ended = host.run(Preload::Nothing).expect_success();
-    let output = String::from_utf8_lossy(&ended.stdout).into_owned();
+    let outcome = host.run(Preload::Nothing).expect_success();
+    let output = String::from_utf8_lossy(&outcome.stdout).into_owned();
     if output.contains("AT_SECURE: 0") {
         tool::skip("a set-user-ID program", "this file system does not honour it", Absence::IsAllowed);
         return;
     }
     assert_eq!(output, "AT_SECURE: 1\nopen: 4, enable: 4\nfirst: right\n");
-    assert_eq!(ended.map, None);
+    assert_eq!(outcome.map, None);
     assert_eq!(files_and_modes(&our_dir), vec![]);
 }
 
@@ -398,25 +398,25 @@ fn a_set_user_id_program_that_it_is_preloaded_into() {
     for ((place, command), mode) in PRELOADS.into_iter().flat_map(|preload| [(preload, 0o755), (preload, 0o4755)]) {
         fs::set_permissions(&program, fs::Permissions::from_mode(mode)).expect("set-user-ID or not");
         let Some((host, our_dir)) = host_with_preload(place, command, &program) else { return };
-        let ended = host.run(Preload::Nothing);
-        let output = String::from_utf8_lossy(&ended.stdout).into_owned();
-        let case = format!("{place}, mode {mode:o}: {output}{}", ended.stderr);
-        if ended.stderr.contains("mount: ") || (mode == 0o4755 && output.contains("AT_SECURE: 0")) {
+        let outcome = host.run(Preload::Nothing);
+        let output = String::from_utf8_lossy(&outcome.stdout).into_owned();
+        let case = format!("{place}, mode {mode:o}: {output}{}", outcome.stderr);
+        if outcome.stderr.contains("mount: ") || (mode == 0o4755 && output.contains("AT_SECURE: 0")) {
             // Containers may forbid mounting, and scratch directories may be mounted `nosuid`.
             tool::skip("a set-user-ID program", &case, Absence::IsAllowed);
             return;
         }
-        assert!(ended.status.success() && ended.stderr.is_empty(), "{case}");
+        assert!(outcome.status.success() && outcome.stderr.is_empty(), "{case}");
         if mode == 0o755 {
             assert!(output.starts_with("AT_SECURE: 0, library: there\n"), "{case}");
             assert!(output.contains("entry points: changed, changed\nopen: 0\n"), "{case}");
-            assert_eq!(ended.perf_map().entries.len(), 2, "{case}");
+            assert_eq!(outcome.perf_map().entries.len(), 2, "{case}");
             assert!(files_and_modes(&our_dir).len() > 2, "{case}");
         } else {
             let entry_points = "entry points: empty, empty\n";
             let expected = ["AT_SECURE: 1, library: there\nfirst: right\n", "open: 4\nsecond: right\n", ""];
             assert_eq!(output, expected.join(entry_points), "{case}");
-            assert_eq!((ended.map, files_and_modes(&our_dir)), (None, vec![]), "{case}");
+            assert_eq!((outcome.map, files_and_modes(&our_dir)), (None, vec![]), "{case}");
         }
     }
 }

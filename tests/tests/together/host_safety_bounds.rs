@@ -37,8 +37,8 @@ fn calls_in_shell(shell_command: &str, args: &[&str]) -> Option<Host> {
 
 /// Number on the output line that begins with `prefix`.
 fn read_number(host: &Host, preload: Preload, prefix: &str) -> u64 {
-    let ended = host.run(preload).expect_success();
-    let text = String::from_utf8_lossy(&ended.stdout).into_owned();
+    let outcome = host.run(preload).expect_success();
+    let text = String::from_utf8_lossy(&outcome.stdout).into_owned();
     let line = text.lines().find_map(|line| line.strip_prefix(prefix));
     line.and_then(|line| line.trim().trim_end_matches("kB").trim().parse().ok())
         .unwrap_or_else(|| panic!("no {prefix}: {text}"))

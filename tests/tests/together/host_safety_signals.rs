@@ -8,8 +8,8 @@ use jitlisten_tests::{host, safety_host};
 
 fn check_scenario(args: &[&str]) -> Option<Host> {
     let host = safety_host::scenario(args)?;
-    let ended = host::assert_same_output(&host).expect_success();
-    assert!(ended.perf_map().named("first").next().is_some());
+    let outcome = host::assert_same_output(&host).expect_success();
+    assert!(outcome.perf_map().named("first").next().is_some());
     Some(host)
 }
 
@@ -48,8 +48,8 @@ fn a_pipe_without_a_reader() {
     let other_user = "mkfifo \"$PIPE\"; exec 9<>\"$PIPE\" 2>\"$PIPE\" 9<&-";
     let Some(host) = safety_host::scenario_after_commands(other_user, &["first", "second"]) else { return };
     let pipe = host.scratch("pipe");
-    let ended =
+    let outcome =
         host.variable("PIPE", pipe).variable("JITLISTEN_LOG", "debug:stderr").run(Preload::Library).expect_success();
-    assert_eq!(ended.stdout, b"first: right\nsecond: right\n");
-    assert_eq!(ended.perf_map().entries.len(), 2);
+    assert_eq!(outcome.stdout, b"first: right\nsecond: right\n");
+    assert_eq!(outcome.perf_map().entries.len(), 2);
 }

@@ -93,7 +93,7 @@ fn a_full_disk_stops_the_sink_and_nothing_else() {
         |host: Host| with_images(host.argument("-c").argument("ulimit -f 4; exec \"$@\"").argument("sh"));
     let host = limit_file_size(Host::new("/bin/sh", "full")).argument(python).argument(script).argument("0");
     let host = host.variable("JITLISTEN_LOG", "/dev/null");
-    let ended = host.run(Preload::Library).expect_success();
-    assert_eq!(String::from_utf8_lossy(&ended.stdout).lines().next(), Some("17.0"));
+    let outcome = host.run(Preload::Library).expect_success();
+    assert_eq!(String::from_utf8_lossy(&outcome.stdout).lines().next(), Some("17.0"));
     assert_eq!(image::files(&host), Vec::<PathBuf>::new());
 }

@@ -42,7 +42,7 @@ more mappings: 0
 #[test]
 fn a_child_shares_its_parents_images_and_makes_its_own() {
     let Some(host) = integration::numba("numba-0.68.1", "forked.py").map(with_images) else { return };
-    let ended = host.run(Preload::Library).expect_success();
+    let outcome = host.run(Preload::Library).expect_success();
     // The child runs on after its parent has exited.
     let deadline = Instant::now() + Duration::from_secs(60);
     let stdout = loop {
@@ -64,7 +64,7 @@ fn a_child_shares_its_parents_images_and_makes_its_own() {
         Path::new(image_path(process_and_function)).parent().expect("a directory").to_owned()
     };
     assert_eq!(image_dir("parent of_parent"), image_dir("parent common"));
-    assert!(image_dir("parent common").to_string_lossy().contains(&format!("/image-{}-", ended.pid)));
+    assert!(image_dir("parent common").to_string_lossy().contains(&format!("/image-{}-", outcome.pid)));
     assert_ne!(image_dir("child of_child"), image_dir("parent common"));
     for (process_and_function, function) in
         [("parent common", "common"), ("parent of_parent", "of_parent"), ("child of_child", "of_child")]
@@ -92,8 +92,8 @@ fn a_directory_that_is_removed_is_made_again() {
     let directory = old_images.first().and_then(|image| image.parent()).expect("there are images").to_owned();
     fs::remove_dir_all(&directory).expect("removed");
     running.send_newline();
-    let ended = running.wait().expect_success();
-    assert_eq!(String::from_utf8_lossy(&ended.stdout).lines().count(), 2);
+    let outcome = running.wait().expect_success();
+    assert_eq!(String::from_utf8_lossy(&outcome.stdout).lines().count(), 2);
     let new_images = image::files(&host);
     assert!(!new_images.is_empty() && new_images.iter().all(|image| image.starts_with(&directory)), "{new_images:?}");
 }

@@ -105,7 +105,7 @@ fn a_memory_manager_that_shares_pages_between_engines() {
     let program = build_dir.join("shared_arena");
     tool::compile(&compiler, &[&flags[..], &link_flags].concat(), &source, &program);
     let host = with_images(Host::new(program, "shared-arena").argument("400"));
-    let ended = host.run(Preload::Library).expect_success();
-    assert_eq!(String::from_utf8_lossy(&ended.stdout), "wrong 0\n", "{}", host.log());
+    let outcome = host.run(Preload::Library).expect_success();
+    assert_eq!(String::from_utf8_lossy(&outcome.stdout), "wrong 0\n", "{}", host.log());
     assert!(!image::files(&host).is_empty(), "no image was tried: this proves nothing\n{}", host.log());
 }

@@ -16,8 +16,8 @@ fn files(venv: &str, args: [&str; 2]) -> Option<BTreeMap<String, String>> {
     let host = integration::numba(venv, "modules.py")?.argument(MODULE_COUNT.to_string());
     let host = args.iter().fold(host, |host, arg| host.argument(arg));
     let host = with_images(host);
-    let ended = host.run(Preload::Library).expect_success();
-    let stdout = String::from_utf8(ended.stdout).expect("text");
+    let outcome = host.run(Preload::Library).expect_success();
+    let stdout = String::from_utf8(outcome.stdout).expect("text");
     let mut lines = stdout.lines();
     assert_eq!(lines.next(), Some("right: 8"));
     let file_by_function: BTreeMap<String, String> =
@@ -72,8 +72,8 @@ fn numba_with_llvmlites_memory_manager() {
     for venv in ["numba-0.68.1", "numba-0.60.0"] {
         let Some(host) = integration::numba(venv, "callback.py") else { continue };
         let host = with_images(host.argument("0")).variable("NUMBA_USE_LLVMLITE_MEMORY_MANAGER", "1");
-        let ended = host.run(Preload::Library).expect_success();
-        assert!(String::from_utf8_lossy(&ended.stdout).starts_with("17.0\n"));
+        let outcome = host.run(Preload::Library).expect_success();
+        assert!(String::from_utf8_lossy(&outcome.stdout).starts_with("17.0\n"));
         let image_names: BTreeSet<String> =
             image::files(&host).iter().flat_map(|image| function_names(image)).collect();
         for name in ["inner(int64)", "outer(int64)"] {

@@ -34,6 +34,7 @@ fn callgrind_counts_by_source_line() {
 #[test]
 fn images_come_and_go_under_running_threads() {
     let Some(host) = integration::numba("numba-0.68.1", "late_images.py") else { return };
-    let ended = host.argument(paths::library()).variable("JITLISTEN", "perfmap").run(Preload::Library).expect_success();
-    assert_eq!(String::from_utf8_lossy(&ended.stdout), "wrong: 0\nimages: 60\n");
+    let outcome =
+        host.argument(paths::library()).variable("JITLISTEN", "perfmap").run(Preload::Library).expect_success();
+    assert_eq!(String::from_utf8_lossy(&outcome.stdout), "wrong: 0\nimages: 60\n");
 }

@@ -121,7 +121,7 @@ fn unwinders_inside_walk_it() {
 fn linked_and_preloaded_is_one_session() {
     let build_dir = Scratch::new("raw-jit-bin");
     let Some(host) = raw_jit("0", "perfmap", &build_dir) else { return };
-    let ended = host.run(Preload::Library).expect_success();
-    let map = PerfMap::parse(ended.map.as_deref().expect("there is a map")).expect("it obeys the rules");
+    let outcome = host.run(Preload::Library).expect_success();
+    let map = PerfMap::parse(outcome.map.as_deref().expect("there is a map")).expect("it obeys the rules");
     assert_eq!(map.named("gamma").count(), 1);
 }

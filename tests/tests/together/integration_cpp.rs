@@ -103,10 +103,10 @@ fn libgcc(llvm: u32, engine: &str) {
 fn assert_whole_walks(llvm: u32, engine: &str, unwinder: &str) {
     for source in [BARE_MODULE, SPLIT_MODULE] {
         let Some(host) = embedder::host(llvm, engine, source, 1) else { return };
-        let ended = host.argument("tables").argument(unwinder).run(Preload::Nothing).expect_success();
-        let counts = WalkCounts::read(&ended.stderr);
+        let outcome = host.argument("tables").argument(unwinder).run(Preload::Nothing).expect_success();
+        let counts = WalkCounts::read(&outcome.stderr);
         assert!(counts.walks >= 20, "{source}: only {} walks", counts.walks);
-        assert_eq!((counts.complete, counts.frames), (counts.walks, 3), "{source}: {}", ended.stderr);
+        assert_eq!((counts.complete, counts.frames), (counts.walks, 3), "{source}: {}", outcome.stderr);
     }
     mark_seen(engine, unwinder);
 }
@@ -114,8 +114,8 @@ fn assert_whole_walks(llvm: u32, engine: &str, unwinder: &str) {
 /// Engines in four threads report twelve objects each and no others. Each object is loaded, finalized and freed once.
 fn every_object_is_freed(llvm: u32, engine: &str) {
     let Some(host) = embedder::host(llvm, engine, SPLIT_MODULE, 0) else { return };
-    let ended = host.argument("threads").run(Preload::Nothing).expect_success();
-    assert_eq!(ended.stderr, "48 loaded, 48 finalized, 48 freed, 0 refused\n");
+    let outcome = host.argument("threads").run(Preload::Nothing).expect_success();
+    assert_eq!(outcome.stderr, "48 loaded, 48 finalized, 48 freed, 0 refused\n");
 }
 
 /// Counts of stack walks that the host prints.

@@ -47,15 +47,15 @@ fn gdb() {
 fn walk_counts(configure: impl Fn(Host) -> Host) -> Option<Vec<(String, u32, u32)>> {
     let program = patched_host("walked.py")?;
     let walker = walk::compile_walker(&program)?;
-    let ended =
+    let outcome =
         configure(program.argument(walker).argument("1").argument("early")).run(Preload::Nothing).expect_success();
-    let lines: Vec<&str> = ended.stderr.lines().collect();
+    let lines: Vec<&str> = outcome.stderr.lines().collect();
     let parse_counts = |lines: &[&str]| {
         let mut fields = lines.first()?.split_ascii_whitespace();
         Some((fields.next()?.to_owned(), fields.next()?.parse().ok()?, fields.next()?.parse().ok()?))
     };
     let walk_counts: Vec<_> = lines.chunks(2).filter_map(parse_counts).collect();
-    assert_eq!(walk_counts.len(), walk::UNWINDERS.len(), "{}", ended.stderr);
+    assert_eq!(walk_counts.len(), walk::UNWINDERS.len(), "{}", outcome.stderr);
     Some(walk_counts)
 }
 
@@ -72,8 +72,8 @@ fn both_unwinders_walk_to_the_start() {
 #[test]
 fn unasked_it_does_nothing() {
     let Some(host) = chain(1, &[]) else { return };
-    let ended = host.variable("NUMBA_ENABLE_PROFILING", "0").run(Preload::Nothing).expect_success();
-    assert_eq!(ended.map, None, "other_user has asked for a perf map");
+    let outcome = host.variable("NUMBA_ENABLE_PROFILING", "0").run(Preload::Nothing).expect_success();
+    assert_eq!(outcome.map, None, "other_user has asked for a perf map");
     let Some(walk_counts) = walk_counts(|host| host) else { return };
     for (unwinder, samples, complete) in walk_counts {
         assert!(samples >= 20 && complete == 0, "{unwinder}: {complete} of {samples}: the other tests prove nothing");
@@ -83,8 +83,8 @@ fn unasked_it_does_nothing() {
 #[test]
 fn switched_off_it_does_nothing() {
     let Some(host) = chain(0, &[]) else { return };
-    let ended = host.variable("JITLISTEN", "off").run(Preload::Nothing).expect_success();
-    assert_eq!(ended.map, None);
+    let outcome = host.variable("JITLISTEN", "off").run(Preload::Nothing).expect_success();
+    assert_eq!(outcome.map, None);
 }
 
 /// The shim detects every object in `__jit_debug_register_code`, and the listener detects the same objects through LLVM
@@ -148,9 +148,9 @@ fn frame_pointers_are_as_asked() {
         for (policy, expected) in [("1", true), ("0", false), ("untouched", false)] {
             let Some(host) = orc(linker, "0") else { continue };
             let host = host.variable("JITLISTEN", "perfmap").variable("JITLISTEN_FRAME_POINTERS", policy);
-            let ended = host.run(Preload::Nothing).expect_success();
-            let code = machine_code::from_hex(ended.stderr.trim());
-            assert_eq!(machine_code::keeps_frame_pointer(&code), expected, "{linker}, {policy}: {}", ended.stderr);
+            let outcome = host.run(Preload::Nothing).expect_success();
+            let code = machine_code::from_hex(outcome.stderr.trim());
+            assert_eq!(machine_code::keeps_frame_pointer(&code), expected, "{linker}, {policy}: {}", outcome.stderr);
         }
     }
 }

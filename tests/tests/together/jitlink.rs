@@ -70,14 +70,14 @@ fn check_every_function(path: &PathBuf, args: &[&str], copies: usize) -> Option<
     let host = host.variable("JITLISTEN", "perfmap,image,unwind").variable("JITLISTEN_LOG", "debug:log");
     let stock = run(&host, Preload::Nothing, |_, _| {});
     let mut images = 0;
-    let ended = run(&host, Preload::Library, |host, pid| {
+    let outcome = run(&host, Preload::Library, |host, pid| {
         let log = host.log();
         assert_eq!(log.matches("loaded ObjectId").count(), copies * MODULE_COUNT, "{log}");
         assert_eq!(log.matches("finalized ObjectId").count(), copies * MODULE_COUNT, "{log}");
         images = image::count_mappings(pid);
     });
-    assert_eq!((&ended.stdout, &ended.stderr), (&stock.stdout, &stock.stderr));
-    let map = ended.perf_map();
+    assert_eq!((&outcome.stdout, &outcome.stderr), (&stock.stdout, &stock.stderr));
+    let map = outcome.perf_map();
     for number in 0..MODULE_COUNT {
         for name in CALLED_FUNCTIONS {
             let name = format!("{name}{number}");
@@ -317,9 +317,9 @@ fn run_in_own_memory(
         running.wait().expect_success()
     };
     let stock = run(Preload::Nothing, &|_, _, _| {});
-    let ended = run(Preload::Library, &inspect);
-    assert_eq!((&ended.stdout, &ended.stderr), (&stock.stdout, &stock.stderr), "{args:?}");
-    (ended, host.log(), read_addresses(&host))
+    let outcome = run(Preload::Library, &inspect);
+    assert_eq!((&outcome.stdout, &outcome.stderr), (&stock.stdout, &stock.stderr), "{args:?}");
+    (outcome, host.log(), read_addresses(&host))
 }
 
 /// Memory is always executable, so no event tells when its code may run. Each object is found when its link ends at the
@@ -338,7 +338,7 @@ fn objects_in_memory_that_may_run_before_they_are_linked() {
         &["writable", "tables", "copied"],
         &["shared", "tables", "copied"],
     ] {
-        let (ended, log, addresses) = run_in_own_memory(&program, args, |step, host, pid| {
+        let (outcome, log, addresses) = run_in_own_memory(&program, args, |step, host, pid| {
             let log = host.log();
             let count_events = |word: &str| log.matches(&format!("{word} ObjectId")).count();
             let (loaded, freed) =
@@ -351,7 +351,7 @@ fn objects_in_memory_that_may_run_before_they_are_linked() {
             let images = if args[0] == "unheard" { loaded - freed } else { 0 };
             assert_eq!(image::count_mappings(pid), images, "images, {args:?}: {log}");
         });
-        let map = ended.perf_map();
+        let map = outcome.perf_map();
         assert_eq!(addresses.len(), (MODULE_COUNT + 1) * CALLED_FUNCTIONS.len());
         for (name, address) in addresses {
             assert!(is_mapped_at(&map, &name, address), "{args:?}: {name} at {address:x}:\n{}\n{log}", map.names());
@@ -366,12 +366,12 @@ fn objects_in_memory_that_may_run_before_they_are_linked() {
 fn objects_that_are_in_two_places_that_may_run_are_in_neither() {
     let scratch = Scratch::new("jitlink");
     let Some(program) = own_memory_program(&scratch) else { return };
-    let (ended, log, _) = run_in_own_memory(&program, &["writable", "copied"], |step, host, _| {
+    let (outcome, log, _) = run_in_own_memory(&program, &["writable", "copied"], |step, host, _| {
         assert_eq!(host.log().matches("loaded ObjectId").count(), 0, "{}", host.log());
         if step == 0 {
             thread::sleep(Duration::from_millis(1100));
         }
     });
-    assert!(ended.map.is_none_or(|map| map.is_empty()), "{log}");
+    assert!(outcome.map.is_none_or(|map| map.is_empty()), "{log}");
     assert_eq!(log.matches("could not locate a JITLink object in memory within a second").count(), 1, "{log}");
 }

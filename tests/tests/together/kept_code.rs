@@ -43,6 +43,6 @@ fn code_outlives_its_engine() {
     running.wait_for_line("freed");
     assert_eq!(host.log().matches("freeing ObjectId").count(), FUNCTION_COUNT, "{}", host.log());
     running.send_newline();
-    let ended = running.wait().expect_success();
-    assert_eq!(ended.perf_map().named("kept7").count(), 1);
+    let outcome = running.wait().expect_success();
+    assert_eq!(outcome.perf_map().named("kept7").count(), 1);
 }

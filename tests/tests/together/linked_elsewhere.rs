@@ -43,10 +43,10 @@ fn run(llvm: u32, mode: &str, sources: &str) -> Option<(Outcome, String)> {
         running.wait().expect_success()
     };
     let stock = run(Preload::Nothing);
-    let ended = run(Preload::Library);
-    let first_line = |ended: &Outcome| ended.stdout.split(|&byte| byte == b'\n').next().map(<[u8]>::to_vec);
-    assert_eq!((first_line(&ended), &ended.stderr), (first_line(&stock), &stock.stderr));
-    Some((ended, log))
+    let outcome = run(Preload::Library);
+    let first_line = |outcome: &Outcome| outcome.stdout.split(|&byte| byte == b'\n').next().map(<[u8]>::to_vec);
+    assert_eq!((first_line(&outcome), &outcome.stderr), (first_line(&stock), &stock.stderr));
+    Some((outcome, log))
 }
 
 /// Sources for hosts that, like Julia, register nothing with debuggers. (LLVM's own engines register their objects.)
@@ -58,15 +58,15 @@ fn count_events(log: &str) -> [usize; 3] {
 
 /// Asserts that each function has one name, at the address that LLVM returns for it. Returns the log.
 fn check_every_function(llvm: u32, mode: &str, sources: &str) -> Option<String> {
-    let (ended, log) = run(llvm, mode, sources)?;
-    let stdout = String::from_utf8_lossy(&ended.stdout).into_owned();
+    let (outcome, log) = run(llvm, mode, sources)?;
+    let stdout = String::from_utf8_lossy(&outcome.stdout).into_owned();
     let mut expected: Vec<(u64, &str)> = Vec::new();
     for line in stdout.lines().filter(|line| line.starts_with("elsewhere")) {
         let (name, address) = line.split_once(' ').expect("a name and an address");
         expected.push((u64::from_str_radix(address, 16).expect("an address"), name));
     }
     expected.sort_unstable();
-    let map = ended.perf_map();
+    let map = outcome.perf_map();
     let map_entries: Vec<(u64, &str)> = map.entries.iter().map(|entry| (entry.start, entry.name.as_str())).collect();
     assert_eq!(expected.len(), FUNCTION_COUNT);
     assert_eq!(map_entries, expected, "{log}");
@@ -98,10 +98,10 @@ fn what_llvm_lists_for_debuggers_where_it_has_moved_it() {
 /// Each object matches each unwind table, so any name would be a guess. Only the last pending object can be identified.
 #[test]
 fn equal_functions_have_no_names_or_their_own() {
-    let Some((ended, log)) = run(14, "equal", JULIA_SOURCES) else { return };
+    let Some((outcome, log)) = run(14, "equal", JULIA_SOURCES) else { return };
     assert!(log.matches("finalized ObjectId").count() <= 1, "{log}");
-    let stdout = String::from_utf8_lossy(&ended.stdout).into_owned();
-    for entry in ended.map.as_ref().map(|_| ended.perf_map().entries).unwrap_or_default() {
+    let stdout = String::from_utf8_lossy(&outcome.stdout).into_owned();
+    for entry in outcome.map.as_ref().map(|_| outcome.perf_map().entries).unwrap_or_default() {
         assert!(stdout.contains(&format!("{} {:x}\n", entry.name, entry.start)), "{entry:x?}\n{stdout}");
     }
 }

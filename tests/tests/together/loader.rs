@@ -26,8 +26,8 @@ fn a_loader_that_announces_what_we_ask_for() {
     let preloads = format!("{}:{}", announcer.display(), paths::library().display());
     let host = Host::new(&python, "announces").argument(paths::host("chain.py")).argument("0");
     let host = host.variable("LD_PRELOAD", preloads);
-    let ended = host.run(Preload::Nothing).expect_success();
-    let map = ended.perf_map();
+    let outcome = host.run(Preload::Nothing).expect_success();
+    let map = outcome.perf_map();
     for function in ["alpha", "beta", "gamma"] {
         assert!(map.named(function).next().is_some(), "{function}:\n{}", map.names());
     }
@@ -173,8 +173,8 @@ fn heaptrack_in_either_order() {
         let Some(host) = host_with_preloads(&preloads) else { return };
         // heaptrack would write an output file of its own.
         let host = host.variable("DUMP_HEAPTRACK_OUTPUT", "/dev/null");
-        let ended = host.run(Preload::Nothing).expect_success();
-        assert!(ended.perf_map().named("gamma").next().is_some(), "{preloads}");
+        let outcome = host.run(Preload::Nothing).expect_success();
+        assert!(outcome.perf_map().named("gamma").next().is_some(), "{preloads}");
         assert_eq!(host.log(), "", "{preloads}");
     }
 }

@@ -216,9 +216,9 @@ fn the_report_of_a_crash_by_absl_names_the_compiled_function() {
     }
     let Some(host) = host_with_library(VENVS[0], "crashes.py", "absl.cpp", &ABSL) else { return };
     let crash_line = |preload| {
-        let ended = host.run(preload);
-        assert!(ended.stderr.starts_with("*** SIGSEGV received") && !ended.status.success(), "{}", ended.stderr);
-        ended.stderr.lines().find(|line| line.starts_with("PC: @")).expect("it says where").to_owned()
+        let outcome = host.run(preload);
+        assert!(outcome.stderr.starts_with("*** SIGSEGV received") && !outcome.status.success(), "{}", outcome.stderr);
+        outcome.stderr.lines().find(|line| line.starts_with("PC: @")).expect("it says where").to_owned()
     };
     let (stock, preloaded) = (crash_line(Preload::Nothing), crash_line(Preload::Library));
     assert!(preloaded.contains("__main__.gamma(") && !stock.contains("gamma"), "{stock}\n{preloaded}");

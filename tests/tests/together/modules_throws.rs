@@ -38,9 +38,9 @@ fn host_that_throws(flags: &[&str]) -> Option<Host> {
 
 /// Sum of the caught values, and number of addresses with a name.
 fn run_host(host: &Host, preload: Preload) -> (String, String) {
-    let ended = host.run(preload).expect_success();
-    assert_eq!(ended.stderr, "", "a sanitizer, or the program, has something to say");
-    let output = String::from_utf8_lossy(&ended.stdout).into_owned();
+    let outcome = host.run(preload).expect_success();
+    assert_eq!(outcome.stderr, "", "a sanitizer, or the program, has something to say");
+    let output = String::from_utf8_lossy(&outcome.stdout).into_owned();
     let words: Vec<&str> = output.split_whitespace().collect();
     let ["sum", sum, .., named_addresses, "named"] = words[..] else { panic!("{output}") };
     (sum.to_owned(), named_addresses.to_owned())

@@ -8,12 +8,12 @@ use jitlisten_tests::host::{self, Host, Outcome, Preload};
 use jitlisten_tests::tool::{self, Absence};
 use jitlisten_tests::{integration, paths};
 
-fn lines(ended: &Outcome) -> Vec<String> {
-    String::from_utf8_lossy(&ended.stdout).lines().map(str::to_owned).collect()
+fn lines(outcome: &Outcome) -> Vec<String> {
+    String::from_utf8_lossy(&outcome.stdout).lines().map(str::to_owned).collect()
 }
 
-fn assert_named_once(ended: &Outcome, function: &str) {
-    let map = ended.perf_map();
+fn assert_named_once(outcome: &Outcome, function: &str) {
+    let map = outcome.perf_map();
     assert_eq!(map.entries.iter().filter(|entry| entry.name == function).count(), 1, "{function}:\n{}", map.names());
 }
 
@@ -37,8 +37,8 @@ fn two_llvms_in_one_process() {
             continue;
         };
         let Some(host) = integration::numba("numba-0.68.1", "two_llvms.py") else { continue };
-        let ended = host::assert_same_output(&host.argument(library)).expect_success();
-        ["first", "second", "third"].into_iter().for_each(|function| assert_named_once(&ended, function));
+        let outcome = host::assert_same_output(&host.argument(library)).expect_success();
+        ["first", "second", "third"].into_iter().for_each(|function| assert_named_once(&outcome, function));
     }
 }
 
@@ -49,10 +49,10 @@ fn an_llvm_that_is_closed_and_opened_again() {
     // The LLVM library of this wheel can be unloaded; those of llvmlite 0.50 and Debian stay loaded.
     let Some(python) = integration::python("numba-0.60.0") else { return };
     let host = Host::new(&python, "closed-llvm").argument(paths::host("closed_llvm.py"));
-    let ended =
+    let outcome =
         host::assert_same_output(&host.argument(integration::libllvmlite(&python)).argument("20")).expect_success();
-    assert!(lines(&ended).contains(&"gone 20".to_owned()), "the library stayed: {:?}", lines(&ended));
-    assert_named_once(&ended, "last");
+    assert!(lines(&outcome).contains(&"gone 20".to_owned()), "the library stayed: {:?}", lines(&outcome));
+    assert_named_once(&outcome, "last");
 }
 
 #[test]
@@ -63,9 +63,10 @@ fn another_jit_that_registers_with_debuggers() {
         let Some(program) = compile_host("own_jit.c", &build_dir.join("."), flags) else { return };
         let object = paths::root().join("jitlisten/testdata/lli-14-mcjit-plain.o");
         let host = Host::new(program, "own-jit").argument(integration::libllvmlite(&python));
-        let ended = host::assert_same_output(&host.argument(paths::host("chain.ll")).argument(object)).expect_success();
-        assert_eq!(lines(&ended)[1], "3, whole");
-        ["alpha", "beta", "gamma"].into_iter().for_each(|function| assert_named_once(&ended, function));
+        let outcome =
+            host::assert_same_output(&host.argument(paths::host("chain.ll")).argument(object)).expect_success();
+        assert_eq!(lines(&outcome)[1], "3, whole");
+        ["alpha", "beta", "gamma"].into_iter().for_each(|function| assert_named_once(&outcome, function));
     }
 }
 
@@ -91,12 +92,12 @@ fn the_library_twice() {
     {
         let host =
             Host::new(&program, "linked").argument(integration::libllvmlite(&python)).variable("LD_PRELOAD", preload);
-        let ended = host.run(Preload::Nothing).expect_success();
-        let output_lines = lines(&ended);
+        let outcome = host.run(Preload::Nothing).expect_success();
+        let output_lines = lines(&outcome);
         assert_eq!(output_lines[..2], ["2", "2"]);
         assert!(output_lines[2].starts_with(expected), "{preload:?}: {output_lines:?}\n{}", host.log());
-        assert_named_once(&ended, "before_open");
-        assert_named_once(&ended, "after_open");
+        assert_named_once(&outcome, "before_open");
+        assert_named_once(&outcome, "after_open");
     }
 }
 

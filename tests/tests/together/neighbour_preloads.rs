@@ -26,16 +26,16 @@ fn check_beside(neighbour: &Path, host: impl Fn() -> Host, check: impl Fn(&Host,
     let alone = host().variable("LD_PRELOAD", neighbour).run(Preload::Nothing).expect_success();
     for preloads in [format!("{neighbour}:{our_library}"), format!("{our_library}:{neighbour}")] {
         let host = host().variable("LD_PRELOAD", &preloads).variable("JITLISTEN", "all");
-        let ended = host.run(Preload::Nothing).expect_success();
-        assert_eq!((&alone.stdout, &alone.stderr), (&ended.stdout, &ended.stderr), "{preloads}");
+        let outcome = host.run(Preload::Nothing).expect_success();
+        assert_eq!((&alone.stdout, &alone.stderr), (&outcome.stdout, &outcome.stderr), "{preloads}");
         assert_eq!(host.log(), "", "{preloads}");
-        assert_all_sinks_worked(&host, &ended);
-        check(&host, &ended);
+        assert_all_sinks_worked(&host, &outcome);
+        check(&host, &outcome);
     }
 }
 
-fn assert_all_sinks_worked(host: &Host, ended: &Outcome) {
-    let map = ended.perf_map();
+fn assert_all_sinks_worked(host: &Host, outcome: &Outcome) {
+    let map = outcome.perf_map();
     for function in ["alpha", "beta", "gamma"] {
         assert!(map.named(function).next().is_some(), "{function}:\n{}", map.names());
     }
@@ -96,8 +96,8 @@ fn a_program_with_a_sanitizer_in_it() {
     };
     let stock = host().run(Preload::Nothing).expect_success();
     let host = host().variable("JITLISTEN", "all");
-    let ended = host.run(Preload::Library).expect_success();
-    assert_eq!((stock.stdout, stock.stderr), (ended.stdout.clone(), ended.stderr.clone()));
+    let outcome = host.run(Preload::Library).expect_success();
+    assert_eq!((stock.stdout, stock.stderr), (outcome.stdout.clone(), outcome.stderr.clone()));
     assert_eq!(host.log(), "");
-    assert_all_sinks_worked(&host, &ended);
+    assert_all_sinks_worked(&host, &outcome);
 }

@@ -61,8 +61,8 @@ fn what_needs_the_register_of_the_frame_pointer_has_it() {
         let Some(host) = integration::numba(venv, "conventions.py").filter(|_| cfg!(target_arch = "x86_64")) else {
             continue;
         };
-        let ended = host::assert_same_output(&host).expect_success();
-        assert_eq!(String::from_utf8_lossy(&ended.stdout), "3003\n3003\n");
+        let outcome = host::assert_same_output(&host).expect_success();
+        assert_eq!(String::from_utf8_lossy(&outcome.stdout), "3003\n3003\n");
     }
 }
 

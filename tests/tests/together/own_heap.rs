@@ -20,26 +20,26 @@ fn run(mode: &str) -> Option<Outcome> {
     tool::compile(&compiler, &["-O1", "-fPIC", "-shared"], &paths::host("watched_malloc.c"), &malloc);
     let preloads = format!("{}:{}", malloc.display(), paths::library().display());
     let host = host.variable("LD_PRELOAD", preloads).argument(paths::host("chain.py")).argument("0");
-    let ended = host.run(Preload::Nothing).expect_success();
+    let outcome = host.run(Preload::Nothing).expect_success();
     assert_eq!(host.log(), "");
-    Some(ended)
+    Some(outcome)
 }
 
 #[test]
 fn nothing_comes_from_the_malloc_of_the_program() {
-    let Some(ended) = run("counts") else { return };
-    let mut lines = ended.stderr.lines();
-    assert_eq!(lines.next(), Some("direct 0"), "{}", ended.stderr);
+    let Some(outcome) = run("counts") else { return };
+    let mut lines = outcome.stderr.lines();
+    assert_eq!(lines.next(), Some("direct 0"), "{}", outcome.stderr);
     for line in lines {
         let name = line.split(' ').nth(1).expect("through NAME CALLS");
         assert!(ALLOCATING_FUNCTIONS.contains(&name), "{line}: not in docs/limits.md");
     }
-    assert!(ended.perf_map().named("alpha").next().is_some(), "nothing was compiled: this proves nothing");
+    assert!(outcome.perf_map().named("alpha").next().is_some(), "nothing was compiled: this proves nothing");
 }
 
 /// heaptrack's `malloc` waits for libunwind's lock, whose owner may be waiting for the loader's lock.
 #[test]
 fn a_malloc_whose_lock_is_held_by_a_thread_that_asks_the_loader() {
-    let Some(ended) = run("locks") else { return };
-    assert!(ended.perf_map().named("alpha").next().is_some(), "nothing was compiled: this proves nothing");
+    let Some(outcome) = run("locks") else { return };
+    assert!(outcome.perf_map().named("alpha").next().is_some(), "nothing was compiled: this proves nothing");
 }

@@ -67,7 +67,7 @@ fn check_every_object(mode: &str, freed: usize) -> Option<(Outcome, String)> {
     let scratch = Scratch::new("own-memory");
     let host = host(&scratch, mode)?;
     let stock = run(&host, Preload::Nothing, |_| {});
-    let ended = run_with_pid(&host, Preload::Library, |pause, pid| {
+    let outcome = run_with_pid(&host, Preload::Library, |pause, pid| {
         let expected = match pause {
             0 => EventCounts { loaded: OBJECT_COUNT, finalized: OBJECT_COUNT, freed: 0 },
             1 => EventCounts { loaded: OBJECT_COUNT + 1, finalized: OBJECT_COUNT + 1, freed: 0 },
@@ -78,12 +78,12 @@ fn check_every_object(mode: &str, freed: usize) -> Option<(Outcome, String)> {
         let images = if pages_change { 0 } else { expected.finalized - expected.freed };
         assert_eq!(image::count_mappings(pid), images, "images, {mode}, at {:?}:\n{}", PAUSES[pause], host.log());
     });
-    assert_eq!((&ended.stdout, &ended.stderr), (&stock.stdout, &stock.stderr));
-    let map = ended.perf_map();
+    assert_eq!((&outcome.stdout, &outcome.stderr), (&stock.stdout, &stock.stderr));
+    let map = outcome.perf_map();
     for number in 0..=OBJECT_COUNT {
         assert_eq!(map.named(&format!("own{number}")).count(), 1, "own{number}:\n{}", map.names());
     }
-    Some((ended, host.log()))
+    Some((outcome, host.log()))
 }
 
 #[test]
@@ -118,8 +118,8 @@ fn equal_code_that_is_copied_has_no_names() {
     let scratch = Scratch::new("own-memory");
     let Some(host) = host(&scratch, "twins") else { return };
     let stock = run(&host, Preload::Nothing, |_| {});
-    let ended = run(&host, Preload::Library, |_| {});
-    assert_eq!((&ended.stdout, &ended.stderr), (&stock.stdout, &stock.stderr));
+    let outcome = run(&host, Preload::Library, |_| {});
+    assert_eq!((&outcome.stdout, &outcome.stderr), (&stock.stdout, &stock.stderr));
     let log = host.log();
     assert!(log.contains("equal objects linked for another address"), "{log}");
     assert_eq!((count_events(&host).loaded, count_events(&host).finalized), (OBJECT_COUNT + 1, 0), "{log}");
@@ -130,8 +130,8 @@ fn equal_code_that_is_copied_has_no_names() {
 fn the_same_code_that_is_copied_twice() {
     let scratch = Scratch::new("own-memory");
     let Some(host) = host(&scratch, "same") else { return };
-    let ended = run(&host, Preload::Library, |_| {});
-    let (map, log) = (ended.perf_map(), host.log());
+    let outcome = run(&host, Preload::Library, |_| {});
+    let (map, log) = (outcome.perf_map(), host.log());
     assert_eq!((count_events(&host).loaded, count_events(&host).finalized), (OBJECT_COUNT + 1, OBJECT_COUNT), "{log}");
     for number in 0..OBJECT_COUNT / 2 {
         assert_eq!(map.named(&format!("own{number}")).count(), 2, "own{number}:\n{}\n{log}", map.names());
@@ -173,7 +173,7 @@ fn code_that_is_moved_after_linking() {
 fn code_that_may_run_unheard_is_found_late() {
     let scratch = Scratch::new("own-memory");
     let Some(host) = host(&scratch, "unheard") else { return };
-    let ended = run_with_pid(&host, Preload::Library, |pause, pid| match pause {
+    let outcome = run_with_pid(&host, Preload::Library, |pause, pid| match pause {
         0 => {
             assert_eq!(count_events(&host), EventCounts { loaded: OBJECT_COUNT, finalized: 0, freed: 0 });
             thread::sleep(Duration::from_millis(1100));
@@ -189,7 +189,7 @@ fn code_that_may_run_unheard_is_found_late() {
         }
         _ => assert_eq!(count_events(&host).freed, OBJECT_COUNT / 2),
     });
-    assert_eq!(ended.perf_map().named("own0").count(), 1);
+    assert_eq!(outcome.perf_map().named("own0").count(), 1);
     assert!(!host.log().contains("not final after a second"), "{}", host.log());
 }
 

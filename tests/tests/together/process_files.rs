@@ -43,8 +43,8 @@ fn calls_host(args: &[&str]) -> Option<Host> {
 }
 
 /// Output lines that begin with `word`, without `word`.
-fn output_values(ended: &Outcome, word: &str) -> Vec<String> {
-    let text = String::from_utf8_lossy(&ended.stdout).into_owned();
+fn output_values(outcome: &Outcome, word: &str) -> Vec<String> {
+    let text = String::from_utf8_lossy(&outcome.stdout).into_owned();
     text.lines().filter_map(|line| Some(line.strip_prefix(word)?.trim().to_owned())).collect()
 }
 
@@ -63,12 +63,12 @@ fn a_fork_writes_nothing_and_takes_no_time() {
         let Some(host) = calls_host(&["forks", "10000"]) else { return };
         let host = host.variable("JITLISTEN", sinks);
         let started = SystemTime::now();
-        let ended = host.run(Preload::Library).expect_success();
+        let outcome = host.run(Preload::Library).expect_success();
         assert_eq!(
-            perf_map::PerfMap::parse(ended.map.as_deref().expect("a map")).expect("whole").entries.len(),
+            perf_map::PerfMap::parse(outcome.map.as_deref().expect("a map")).expect("whole").entries.len(),
             10_000
         );
-        for child in output_values(&ended, "child") {
+        for child in output_values(&outcome, "child") {
             // Ignore a map of an earlier process with the same pid.
             let map =
                 fs::metadata(perf_map::path(child.parse().expect("a number"))).and_then(|metadata| metadata.modified());
@@ -76,7 +76,7 @@ fn a_fork_writes_nothing_and_takes_no_time() {
         }
         let dumps = jitdump_reader::find(&host.scratch("."));
         assert_eq!(dumps.len(), usize::from(sinks.contains("jitdump")), "{dumps:?}");
-        let fork_ms: f64 = output_values(&ended, "milliseconds")[0].parse().expect("a number");
+        let fork_ms: f64 = output_values(&outcome, "milliseconds")[0].parse().expect("a number");
         assert!(fork_ms <= 10.0, "{sinks}: {fork_ms} ms in the child before fork returned");
     }
 }
@@ -85,11 +85,11 @@ fn a_fork_writes_nothing_and_takes_no_time() {
 fn a_child_has_a_map_from_its_first_object_on_or_when_it_asks() {
     for (mode, names) in [("exits", None), ("compiles", Some("inherited\nof_child\n")), ("asks", Some("inherited\n"))] {
         let Some(host) = calls_host(&["child", mode]) else { return };
-        let ended = host.run(Preload::Library).expect_success();
-        let map = perf_map::take(output_values(&ended, "child")[0].parse().expect("a number"));
+        let outcome = host.run(Preload::Library).expect_success();
+        let map = perf_map::take(output_values(&outcome, "child")[0].parse().expect("a number"));
         let map_names = map.map(|bytes| perf_map::PerfMap::parse(&bytes).expect("whole").names());
         assert_eq!(map_names.as_deref(), names, "{mode}");
-        assert_eq!(ended.perf_map().names(), "inherited\n", "{mode}");
+        assert_eq!(outcome.perf_map().names(), "inherited\n", "{mode}");
     }
 }
 
@@ -176,9 +176,9 @@ fn memory_does_not_grow_under_a_stopped_clock() {
     let preloads = format!("{}:{}", faketime.display(), paths::library().display());
     let host = host.variable("LD_PRELOAD", preloads).variable("FAKETIME", "2020-01-01 00:00:00");
     let host = host.variable("FAKETIME_DONT_FAKE_MONOTONIC", "0").variable("JITLISTEN", "perfmap,unwind");
-    let ended = host.run(Preload::Nothing).expect_success();
+    let outcome = host.run(Preload::Nothing).expect_success();
     let resident_kb: Vec<i64> =
-        output_values(&ended, "resident").iter().map(|text| text.parse().expect("a number")).collect();
+        output_values(&outcome, "resident").iter().map(|text| text.parse().expect("a number")).collect();
     assert!(resident_kb[1] - resident_kb[0] < 1024, "kilobytes after each half: {resident_kb:?}");
 }
 
@@ -199,9 +199,9 @@ fn lines_that_the_log_does_not_take_are_counted() {
         let Some(host) = calls_host(&["lost-lines"]) else { return };
         let path = if log == "log" { host.scratch("log") } else { log.into() };
         let host = host.variable("JITLISTEN_LOG", format!("debug:{}", path.display()));
-        let ended = host.run(Preload::Library).expect_success();
+        let outcome = host.run(Preload::Library).expect_success();
         assert_eq!(
-            (output_values(&ended, "lost"), ended.stderr.as_str()),
+            (output_values(&outcome, "lost"), outcome.stderr.as_str()),
             (vec![expected_loss.to_owned()], ""),
             "{log}"
         );
@@ -220,7 +220,7 @@ fn a_process_that_becomes_another_user() {
         fs::create_dir(&output_dir).expect("a directory");
         fs::set_permissions(&output_dir, fs::Permissions::from_mode(0o1777)).expect("ours");
         let host = host.variable("JITLISTEN", "perfmap,image,jitdump").variable("JITLISTEN_DIR", &output_dir);
-        let ended = host.run(Preload::Library).expect_success();
+        let outcome = host.run(Preload::Library).expect_success();
         let owner_of = |path: PathBuf| fs::metadata(path).map(|metadata| metadata.uid()).ok();
         let entries = || fs::read_dir(&output_dir).expect("a directory").flatten().map(|entry| entry.path());
         let has_prefix = |path: &PathBuf, prefix: &str| {
@@ -241,12 +241,12 @@ fn a_process_that_becomes_another_user() {
             assert_eq!(["of_root", "of_user"].map(contains), expected, "{mode}: of user {user}");
         }
         if mode == "worker" {
-            let child: u32 = output_values(&ended, "child")[0].parse().expect("a number");
+            let child: u32 = output_values(&outcome, "child")[0].parse().expect("a number");
             assert_eq!(owner_of(perf_map::path(child)), Some(65534));
             let map = perf_map::take(child).expect("a map");
             assert_eq!(perf_map::PerfMap::parse(&map).expect("whole").names(), "of_root\nof_user\n");
         } else {
-            assert_eq!(ended.perf_map().names(), "of_root\nof_user\n");
+            assert_eq!(outcome.perf_map().names(), "of_root\nof_user\n");
         }
     }
 }
@@ -257,8 +257,8 @@ fn maps_of_dead_processes_are_removed() {
     let Some(host) = calls_host(&["child", "exits"]) else { return };
     let mut pids = BTreeSet::new();
     for _ in 0..24 {
-        let ended = host.start(Preload::Library).wait_and_keep_map().expect_success();
-        pids.insert(ended.pid);
+        let outcome = host.start(Preload::Library).wait_and_keep_map().expect_success();
+        pids.insert(outcome.pid);
     }
     let count_maps = |pids: &BTreeSet<u32>| pids.iter().filter(|&&pid| perf_map::path(pid).exists()).count();
     assert_eq!(count_maps(&pids), 24, "who records many short processes wants all of them");

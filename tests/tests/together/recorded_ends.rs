@@ -40,10 +40,15 @@ fn assert_ends_as_alone(scenarios: &[&str]) {
         let unrecorded = host().run(Preload::Nothing);
         for options in ["", ",wall", ",children"] {
             let (host, data) = with_recording(host(), options);
-            let ended = host.run(Preload::Library);
-            let (expected, status) = (unrecorded.status.into_raw(), ended.status.into_raw());
-            assert_eq!((expected, &unrecorded.stdout), (status, &ended.stdout), "{scenario}{options}\n{}", host.log());
-            assert_eq!(unrecorded.stderr, ended.stderr, "{scenario}{options}");
+            let outcome = host.run(Preload::Library);
+            let (expected, status) = (unrecorded.status.into_raw(), outcome.status.into_raw());
+            assert_eq!(
+                (expected, &unrecorded.stdout),
+                (status, &outcome.stdout),
+                "{scenario}{options}\n{}",
+                host.log()
+            );
+            assert_eq!(unrecorded.stderr, outcome.stderr, "{scenario}{options}");
             assert!(data.exists(), "{scenario}{options}");
         }
     }
@@ -100,8 +105,8 @@ fn a_child_that_becomes_another_user_or_gets_another_root_is_recorded() {
     let Some(program) = build(&scratch, &[]) else { return };
     for scenario in ["another user", "another root"] {
         let (host, data) = with_recording(Host::new(&program, "ends").argument(scenario), ",children");
-        let ended = host.run(Preload::Library);
-        assert_eq!(ended.status.code(), Some(34), "{scenario}");
+        let outcome = host.run(Preload::Library);
+        assert_eq!(outcome.status.code(), Some(34), "{scenario}");
         let names: Vec<String> = fs::read_dir(data.parent().unwrap())
             .unwrap()
             .map(|entry| entry.unwrap().file_name().into_string().unwrap())
@@ -135,9 +140,13 @@ fn programs_with_sanitizers_end_as_alone() {
         assert_eq!(unrecorded.status.code(), Some(32), "{flags:?}: {}", unrecorded.stderr);
         for options in ["", ",wall"] {
             let (host, data) = with_recording(host(), options);
-            let ended = host.run(Preload::Library);
-            assert_eq!(ended.status.code(), Some(32), "{flags:?}{options}: {}", ended.stderr);
-            assert_eq!((&unrecorded.stdout, &unrecorded.stderr), (&ended.stdout, &ended.stderr), "{flags:?}{options}");
+            let outcome = host.run(Preload::Library);
+            assert_eq!(outcome.status.code(), Some(32), "{flags:?}{options}: {}", outcome.stderr);
+            assert_eq!(
+                (&unrecorded.stdout, &unrecorded.stderr),
+                (&outcome.stdout, &outcome.stderr),
+                "{flags:?}{options}"
+            );
             let is_recorded = !flags.contains(&"-fsanitize=thread");
             assert_eq!(data.exists(), is_recorded, "{flags:?}{options}");
             assert_eq!(host.log().contains("ThreadSanitizer cannot be recorded"), !is_recorded, "{}", host.log());

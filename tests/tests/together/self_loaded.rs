@@ -65,7 +65,7 @@ fn check_every_object(llvm: u32, mode: &str, expected: [[usize; 3]; 3], images: 
     let scratch = Scratch::new("self-loaded");
     let Some(host) = host(&scratch, llvm, mode) else { return };
     let stock = run(&host, Preload::Nothing, |_, _| {});
-    let ended = run(&host, Preload::Library, |pause, pid| {
+    let outcome = run(&host, Preload::Library, |pause, pid| {
         let log = host.log();
         assert_eq!(count_events(&host), expected[pause], "LLVM {llvm}, {mode}, at {:?}:\n{log}", PAUSES[pause]);
         assert_eq!(
@@ -75,8 +75,8 @@ fn check_every_object(llvm: u32, mode: &str, expected: [[usize; 3]; 3], images: 
             PAUSES[pause]
         );
     });
-    assert_eq!((&ended.stdout, &ended.stderr), (&stock.stdout, &stock.stderr));
-    let (map, log) = (ended.perf_map(), host.log());
+    assert_eq!((&outcome.stdout, &outcome.stderr), (&stock.stdout, &stock.stderr));
+    let (map, log) = (outcome.perf_map(), host.log());
     assert_eq!(count_events(&host)[..2], [OBJECT_COUNT + 1; 2], "{log}");
     assert_eq!(warnings(&log), [""; 0]);
     for number in 0..=OBJECT_COUNT {
@@ -159,8 +159,8 @@ fn what_is_not_loaded_or_not_certain_has_no_names_and_no_warning() {
         let scratch = Scratch::new("self-loaded");
         let Some(host) = host(&scratch, llvm, mode) else { return };
         let stock = run(&host, Preload::Nothing, |_, _| {});
-        let ended = run(&host, Preload::Library, |_, _| {});
-        assert_eq!((&ended.stdout, &ended.stderr), (&stock.stdout, &stock.stderr));
+        let outcome = run(&host, Preload::Library, |_, _| {});
+        assert_eq!((&outcome.stdout, &outcome.stderr), (&stock.stdout, &stock.stderr));
         let log = host.log();
         assert_eq!(count_events(&host), [0; 3], "LLVM {llvm}, {mode}: {log}");
         assert_eq!(warnings(&log), [""; 0], "LLVM {llvm}, {mode}");
@@ -231,10 +231,10 @@ fn what_a_program_has_cached_has_addresses_for_names() {
     for (llvm, count) in [("all", OBJECT_COUNT), ("off", 0)] {
         let host = Host::new(&program, "cached").argument(OBJECT_COUNT.to_string()).variable("JITLISTEN_LLVM", llvm);
         let host = host.variable("JITLISTEN", "perfmap").variable("JITLISTEN_LOG", "debug:log");
-        let ended = host.run(Preload::Library).expect_success();
+        let outcome = host.run(Preload::Library).expect_success();
         assert_eq!(count_events(&host)[1], count, "{}", host.log());
-        let map = (count > 0).then(|| ended.perf_map());
-        for line in String::from_utf8_lossy(&ended.stdout).lines().filter_map(|line| line.strip_prefix("0x")) {
+        let map = (count > 0).then(|| outcome.perf_map());
+        for line in String::from_utf8_lossy(&outcome.stdout).lines().filter_map(|line| line.strip_prefix("0x")) {
             let name = format!("cached+jit@{line}");
             assert!(map.as_ref().is_none_or(|map| map.named(&name).count() == 1), "{name}: {}", host.log());
         }

@@ -68,8 +68,8 @@ fn gdb_attached_before_the_first_compile(integration: Integration) {
 /// The program prints the same as without the library.
 fn output(integration: Integration) {
     let Some(host) = integration.chain(0, &[]) else { return };
-    let ended = host::assert_same_output(&host).expect_success();
-    assert!(ended.perf_map().named("gamma").next().is_some());
+    let outcome = host::assert_same_output(&host).expect_success();
+    assert!(outcome.perf_map().named("gamma").next().is_some());
 }
 
 fn assert_backtrace(integration: Integration, session: &gdb::Session) {

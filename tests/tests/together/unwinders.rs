@@ -24,7 +24,7 @@ fn host(venv: &str, load_order: &str) -> Option<Host> {
 }
 
 fn run_walks(host: &Host, preload: Preload) -> Vec<WalkCounts> {
-    let ended = host.run(preload).expect_success();
+    let outcome = host.run(preload).expect_success();
     let parse_counts = |lines: &[&str]| {
         let mut fields = lines.first()?.split_ascii_whitespace();
         let unwinder = fields.next()?.to_owned();
@@ -38,9 +38,9 @@ fn run_walks(host: &Host, preload: Preload) -> Vec<WalkCounts> {
             compiled_frames: next_number()?,
         })
     };
-    let lines: Vec<&str> = ended.stderr.lines().collect();
+    let lines: Vec<&str> = outcome.stderr.lines().collect();
     let walk_counts: Vec<WalkCounts> = lines.chunks(2).filter_map(parse_counts).collect();
-    assert_eq!(walk_counts.len(), 2, "{}", ended.stderr);
+    assert_eq!(walk_counts.len(), 2, "{}", outcome.stderr);
     walk_counts
 }
 

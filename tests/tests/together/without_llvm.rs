@@ -6,8 +6,8 @@ use jitlisten_tests::tool::{self, Absence};
 
 /// Asserts that the output is unchanged, and that the library writes no perf map, no other file and no log.
 fn assert_unaffected(host: &Host) {
-    let ended = host::assert_same_output(host);
-    assert_eq!(ended.map, None, "a perf map of a process without JIT code");
+    let outcome = host::assert_same_output(host);
+    assert_eq!(outcome.map, None, "a perf map of a process without JIT code");
     assert!(host::files_in(&host.scratch(".")).is_empty(), "{:?}", host::files_in(&host.scratch(".")));
 }
 
