@@ -1,4 +1,4 @@
-/* Opens, runs and closes several libraries that have an LLVM linked in (embedded.c):
+/* Opens, runs and closes several libraries that embed LLVM (embedded.c):
  *
  *     opens_embedded ROUNDS COUNT LIBRARY... [-- LIBRARY...]
  *

@@ -1,4 +1,4 @@
-"""Faust code that DawDreamer compiles with an LLVM whose only observable interface is the GDB JIT list: python
+"""Faust code that DawDreamer compiles with an embedded LLVM that can be observed only through the GDB JIT list: python
 sound_of_dawdreamer.py. Prints a sum."""
 
 import dawdreamer

@@ -1,5 +1,5 @@
-/* One thread is inside dlopen, before an LLVM is relocated, while another thread reads the loader's list of libraries.
- * Two files are built from this one:
+/* One thread is inside dlopen, before an LLVM library is relocated, while another thread reads the loader's list of
+ * libraries. Two files are built from this one:
  *
  *     waits_in_loader LIBRARY COUNT LOG    opens LIBRARY in one thread, calls dlsym in another, and compiles COUNT modules
  *     -DAS_LIBRARY                         a dependency of LIBRARY: the loader relocates it first, and blocks in it

@@ -18,7 +18,7 @@ pub enum Integration {
 }
 
 impl Integration {
-    /// Host that runs the chain for `seconds`, or `None` after a skip. `words` are additional arguments for
+    /// Host that runs the chain for `seconds`, or `None` if the test is skipped. `words` are additional arguments for
     /// `hosts/chain.py`.
     #[must_use]
     pub fn chain(self, seconds: u32, words: &[&str]) -> Option<Host> {
@@ -57,7 +57,7 @@ impl Integration {
     }
 }
 
-/// Python interpreter of a virtual environment, or `None` after a skip. If no suitable Python is installed,
+/// Python interpreter of a virtual environment, or `None` if the test is skipped. If no suitable Python is installed,
 /// `ci/setup.sh` creates VENV.skipped with the reason.
 #[must_use]
 pub fn python(venv: &str) -> Option<PathBuf> {
@@ -73,14 +73,14 @@ pub fn python(venv: &str) -> Option<PathBuf> {
     None
 }
 
-/// A Numba program in a virtual environment, or `None` after a skip.
+/// A Numba program in a virtual environment, or `None` if the test is skipped.
 #[must_use]
 pub fn numba(venv: &str, program: &str) -> Option<Host> {
     Some(Host::new(python(venv)?, venv).argument(paths::host(program)))
 }
 
 /// Makes the packages and libraries of another environment, with the same Python version, available to a host; `None`
-/// after a skip.
+/// if the test is skipped.
 ///
 /// # Panics
 /// If the environment has no packages.
@@ -108,7 +108,7 @@ pub fn libllvmlite(python: &Path) -> PathBuf {
     candidates.next().expect("llvmlite is installed")
 }
 
-/// Host that runs a C program under this version of `lli` with these options, or `None` after a skip.
+/// Host that runs a C program under this version of `lli` with these options, or `None` if the test is skipped.
 #[must_use]
 pub fn lli(version: u32, options: &[&str], source: &str) -> Option<Host> {
     let lli = tool::require(&format!("lli-{version}"), absence(version))?;
@@ -119,7 +119,7 @@ pub fn lli(version: u32, options: &[&str], source: &str) -> Option<Host> {
     Some(host.argument(file))
 }
 
-/// Compiles a C host to bitcode with debug information; `None` after a skip.
+/// Compiles a C host to bitcode with debug information; `None` if the test is skipped.
 #[must_use]
 pub fn bitcode(version: u32, source: &str, file: &Path) -> Option<()> {
     let clang = tool::require(&format!("clang-{version}"), absence(version))?;

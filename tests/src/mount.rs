@@ -14,14 +14,14 @@ pub struct Mount {
 }
 
 impl Mount {
-    /// Mounts a tmpfs with these options; `None` after a skip.
+    /// Mounts a tmpfs with these options; `None` if the test is skipped.
     #[must_use]
     pub fn tmpfs(options: &str) -> Option<Self> {
         Mount::mount_in(Scratch::new("tmpfs"), &["-t", "tmpfs", "-o", options, "jitlisten"])
     }
 
     /// Mounts a btrfs image. The directory [`Mount::limited`] has a quota of `bytes`, metadata included: writes beyond
-    /// it fail with `EDQUOT`. `None` after a skip.
+    /// it fail with `EDQUOT`. Returns `None` if the test is skipped.
     ///
     /// User quotas on ext4 would be more common, but more kernels lack ext4 quota support than btrfs.
     ///

@@ -14,7 +14,7 @@ fn llvm() -> PathBuf {
     env::var_os("JITLISTEN_TEST_LLVM").map_or_else(|| "/usr/lib/llvm-14/lib/libLLVM-14.so.1".into(), PathBuf::from)
 }
 
-/// Builds a C host that links to LLVM, or returns `None` after a skip.
+/// Builds a C host that links to LLVM, or returns `None` if the test is skipped.
 ///
 /// # Panics
 /// If the compiler reports an error.
@@ -51,7 +51,7 @@ pub fn program() -> Option<PathBuf> {
     PROGRAM.get_or_init(build_program).clone()
 }
 
-/// Host that runs a scenario with every sink enabled, or `None` after a skip.
+/// Host that runs a scenario with every sink enabled, or `None` if the test is skipped.
 #[must_use]
 pub fn scenario(words: &[&str]) -> Option<Host> {
     let name: String = words[0].chars().take(32).collect();

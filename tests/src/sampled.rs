@@ -145,7 +145,7 @@ pub fn with_recording(host: Host, words: &str) -> (Host, PathBuf) {
     (host.variable("JITLISTEN_RECORD", value), data)
 }
 
-/// Host that runs a scenario of `hosts/sampled.c`, or `None` after a skip.
+/// Host that runs a scenario of `hosts/sampled.c`, or `None` if the test is skipped.
 ///
 /// # Panics
 /// If the compiler reports an error.

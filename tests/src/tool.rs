@@ -45,7 +45,7 @@ pub fn find(program: &str) -> Option<PathBuf> {
     env::split_paths(&env::var_os("PATH")?).map(|directory| directory.join(program)).find(|path| path.is_file())
 }
 
-/// Finds a program in `PATH`, or returns `None` after a skip.
+/// Finds a program in `PATH`, or reports a skip and returns `None`.
 #[must_use]
 pub fn require(program: &str, absence: Absence) -> Option<PathBuf> {
     let path = find(program);

@@ -20,7 +20,7 @@ pub struct WalkCounts {
     pub max_frames: u32,
 }
 
-/// Compiles the walker into the host's scratch directory, or returns `None` after a skip.
+/// Compiles the walker into the host's scratch directory, or returns `None` if the test is skipped.
 ///
 /// # Panics
 /// If the compiler reports an error.
@@ -42,8 +42,8 @@ pub fn compile_walker(host: &Host) -> Option<PathBuf> {
     Some(walker)
 }
 
-/// Runs a host that samples itself with this unwinder; `None` after a skip. The host must load all its libraries at
-/// startup.
+/// Runs a host that samples itself with this unwinder; `None` if the test is skipped. The host must load all its
+/// libraries at startup.
 ///
 /// # Panics
 /// If the host fails or the walker prints nothing.

@@ -216,7 +216,8 @@ fn symbols_of_the_file_stand_in_for_names_of_types() {
 /// LLVM.
 const WRITTEN_CONSTANTS: &str = ".section .rodata, \"aw\"\n.byte 0\n.section .note.GNU-stack, \"\"\n";
 
-/// Code of an LLVM with neither symbols nor RTTI is named by its addresses, and the log gives the reason once.
+/// Code compiled by an LLVM library with neither symbols nor RTTI is named by its addresses, and the log gives the
+/// reason once.
 #[test]
 fn without_names_of_types() {
     let scratch = Scratch::new("embedded");
@@ -250,8 +251,8 @@ fn without_names_of_types() {
     }
 }
 
-/// Code of an LLVM without type names, whose exported GDB JIT list stays empty, is named by its addresses, with or
-/// without a log.
+/// Code compiled by an LLVM library without type names, whose exported GDB JIT list stays empty, is named by its
+/// addresses, with or without a log.
 #[test]
 fn without_names_of_types_and_with_an_unused_list() {
     let scratch = Scratch::new("embedded");

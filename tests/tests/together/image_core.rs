@@ -17,7 +17,7 @@ use jitlisten_tests::{gdb, integration, paths, scenario};
 const NUMBA: &str = "numba-0.68.1";
 
 /// Runs the chain with a CPU time limit, at which the kernel kills it in the loop. Returns its core file, or `None`
-/// after a skip that is reported.
+/// after reporting a skip.
 fn dump_core(python: &Path) -> Option<(Host, PathBuf)> {
     let pattern = fs::read_to_string("/proc/sys/kernel/core_pattern").unwrap_or_default();
     if pattern.starts_with('|') || pattern.contains('/') {

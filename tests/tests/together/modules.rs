@@ -10,8 +10,7 @@ use jitlisten_tests::{integration, paths};
 const VENVS: [&str; 2] = ["numba-0.68.1", "numba-0.60.0"];
 const ABSL: [&str; 3] = ["-std=c++17", "-labsl_failure_signal_handler", "-labsl_symbolize"];
 
-/// Builds a host whose compiled code calls a library built from this source. Returns `None` after a skip that is
-/// reported.
+/// Builds a host whose compiled code calls a library built from this source. Returns `None` after reporting a skip.
 fn host_that_asks(venv: &str, source: &str, flags: &[&str]) -> Option<Host> {
     host_with_library(venv, "asks.py", source, flags)
 }

@@ -29,7 +29,7 @@ fn program() -> Option<PathBuf> {
             &paths::host("calls.c"),
             &program,
         );
-        // Other users run the program, too.
+        // Other users run the program, too, so its directory must be accessible to them.
         let directory = scratch.join(".");
         fs::set_permissions(directory, fs::Permissions::from_mode(0o755)).expect("ours");
         Some(program)

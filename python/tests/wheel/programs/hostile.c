@@ -1,5 +1,5 @@
-/* Pretends to be a Python with an LLVM: `python3.14-llvm serve BEHAVIOUR`. Running this program in any other way, or
- * calling one of its functions, appends a line with the effective user to MARK. */
+/* Pretends to be a Python process with LLVM: `python3.14-llvm serve BEHAVIOUR`. Running this program in any other way,
+ * or calling one of its functions, appends a line with the effective user to MARK. */
 #define _GNU_SOURCE
 #include <fcntl.h>
 #include <signal.h>
@@ -56,7 +56,7 @@ static void fill_list(size_t count, uint64_t size)
     __jit_debug_descriptor.first = entries;
 }
 
-/* Writes malformed facts: either endless brackets, or an LLVM with an invalid slot and an endless file name. */
+/* Writes malformed facts: either endless brackets, or an LLVM entry with an invalid slot and an endless file name. */
 static void write_facts(int is_nested)
 {
     const char *llvm = "{\"llvms\": [{\"slot\": 18446744073709551615, \"start\": 4096, \"file\": \"/dev/zero\", \"version\": null, "
