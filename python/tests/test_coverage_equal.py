@@ -1,4 +1,4 @@
-"""Coverage of compiled code equals coverage.py's measurement of the same functions run by the interpreter, line by line
+"""Coverage of compiled code must equal coverage.py's measurement of the same functions in the interpreter, line by line
 and arc by arc."""
 
 import json
@@ -55,7 +55,7 @@ def test_equal(tmp_path, branch):
 
 @pytest.mark.skipif(sys.version_info < (3, 12), reason="sys.monitoring is of Python 3.12")
 def test_equal_with_the_core_of_sys_monitoring(tmp_path):
-    # coverage.py's sysmon core needs Python 3.14 for arcs.
+    # To measure arcs, coverage.py's sysmon core needs Python 3.14.
     branch = "branch" if sys.version_info >= (3, 14) else ""
     actual = measure_coverage(tmp_path, branch, COVERAGE_CORE="sysmon")
     assert_equal(measure_coverage(tmp_path, branch, truth="1"), actual)

@@ -1,5 +1,5 @@
-"""Existing coverage workflows keep working: configuration files, reports, caches, child processes, contexts, pytest
-plugins."""
+"""Existing coverage workflows must keep working: configuration files, reports, caches, child processes, contexts,
+pytest plugins."""
 
 import json
 import os
@@ -99,7 +99,8 @@ def test_append_and_combine(project):
 
 
 def test_cached_code(project):
-    """Alternates measured and unmeasured runs; code compiled while measuring never serves an unmeasured run."""
+    """Alternates measured and unmeasured runs. Code compiled for a measured run must never be used in an unmeasured
+    run."""
     for hits, arguments in (
         ("0", ["coverage", "run"]),
         ("1", ["coverage", "run"]),
@@ -117,7 +118,7 @@ def test_cached_code(project):
 
 
 def test_cached_code_of_another_text(project):
-    """Numba does not detect that a callee's file has changed; cached code would report wrong lines."""
+    """Numba does not detect that a callee's file has changed, so its cached code would report wrong lines."""
     (project / "callee.py").write_text(
         "from numba import njit\n@njit\ndef g(x):\n    if x:\n        return 1\n    return 2\n"
     )
@@ -258,7 +259,8 @@ def test_what_was_compiled_before_is_named(project):
 
 
 def test_coverage_may_start_during_a_compilation(project):
-    """A function that is being compiled when coverage starts gets no marks, and its cache entry does not claim any."""
+    """A function that is being compiled when coverage starts is not instrumented, and its cache entry is not marked as
+    instrumented."""
     (project / "start.py").write_text(textwrap.dedent("""
         import sys
         import coverage
@@ -333,7 +335,7 @@ def test_a_stencil_in_a_parallel_function(project):
 
 
 def test_without_a_configuration_below_the_command(project):
-    """Sets the environment of `jitlisten coverage` by hand."""
+    """Runs without `jitlisten coverage`, whose environment variables the test sets itself."""
     (project / ".coveragerc").unlink()
     site = os.path.join(PACKAGE, "jitlisten", "_site")
     code = "import subprocess, sys; subprocess.run([sys.executable, '-m', 'coverage', 'run', 'prog.py'], check=True)"

@@ -1,4 +1,4 @@
-"""Line tables: when code has them, and their contents. `test_lines_same_code.py` compares the code itself."""
+"""Line tables: which code has them, and their contents. `test_lines_same_code.py` compares the code itself."""
 
 import hashlib
 import os
@@ -142,7 +142,7 @@ def test_every_version_that_gets_lines_is_one_that_is_compared():
     assert compared_versions == set(run_python(program).split())
 
 
-# The last three versions are unknown releases of known minor versions.
+# The last three versions are unknown patch releases of known minor versions.
 @pytest.mark.parametrize("version", ["0.55.2", "0.99.0", "0.68.0rc1", "0+unknown", "0.56.1", "0.57.2", "0.68.2"])
 def test_an_unknown_version_gets_no_lines_and_a_word_in_the_log(version, tmp_path):
     log = tmp_path / "log"
@@ -192,7 +192,7 @@ def test_a_defect_of_ours_costs_the_lines_only(tmp_path):
     assert "no lines for" in log.read_text()
 
 
-# An intrinsic that uses a value before its definition.
+# Intrinsic that uses a value before its definition.
 BAD_INTRINSIC = """
 from numba import njit, types
 from numba.extending import intrinsic
@@ -256,7 +256,7 @@ def test_cached_code_with_lines_and_without_are_kept_apart(tmp_path):
     assert os.path.exists(LIBRARY), "make build makes it"
 
     def count_hits(with_lines, run_number):
-        """Number of cache hits, and whether the loaded code has the line."""
+        """Number of cache hits, and true if the loaded code has the line."""
         images = tmp_path / str(run_number)
         images.mkdir()
         sinks = {"LD_PRELOAD": os.path.abspath(LIBRARY), "JITLISTEN": "image", "JITLISTEN_DIR": str(images)}
@@ -264,7 +264,7 @@ def test_cached_code_with_lines_and_without_are_kept_apart(tmp_path):
         output = run_python(program, NUMBA_CACHE_DIR=str(tmp_path / "cache"), **sinks, **lines_setting)
         return output.strip(), ("cached.py", 4) in line_table_rows(images, "image-*/object-*.so")
 
-    # Code cached without lines is not used with lines, nor vice versa; each mode finds its own code.
+    # Runs with line tables do not use code that was cached without them, nor vice versa. Each mode finds its own code.
     hits = [count_hits(lines, number) for number, lines in enumerate((False, True, True, False))]
     assert hits == [("0", False), ("0", True), ("1", True), ("1", False)]
 
@@ -273,14 +273,14 @@ def test_code_cached_by_an_older_builder_is_compiled_again(tmp_path):
     (tmp_path / "cached.py").write_text("from numba import njit\n@njit(cache=True)\ndef f(x):\n    return x ** 0.5\n")
     program = CACHE_PROGRAM.format(directory=str(tmp_path))
     cache = str(tmp_path / "cache")
-    # The marker of the first builder, from before inlined calls had frames.
+    # The marker of an older builder, which had no frames for inlined calls.
     older_builder = "import jitlisten._lines.patches as patches\npatches.MARKER = 'jitlisten-lines-1'\n" + program
     assert [
         run_python(code, NUMBA_CACHE_DIR=cache).strip() for code in (older_builder, older_builder, program, program)
     ] == ["0", "1", "0", "1"]
 
 
-# Source of a module, and a line that its compiled code must have. For the last module, two objects must have it.
+# Source of a module, and a line number that its compiled code must have. For the last module, two objects must have it.
 CODE_KINDS = {
     "loop": (
         (
@@ -384,7 +384,7 @@ CODE_KINDS = {
 
 @pytest.fixture(scope="module")
 def kinds(tmp_path_factory):
-    """Directory with the objects of each kind of code, all compiled by one process."""
+    """Directory with the objects of each kind of code, all compiled in one process."""
     directory = tmp_path_factory.mktemp("kinds")
     program = "sys.path.insert(0, %r)\n" % str(directory)
     for number, (source_text, _) in enumerate(CODE_KINDS[kind] for kind in sorted(CODE_KINDS)):
@@ -407,7 +407,7 @@ def test_every_kind_of_code_has_the_line(kind, kinds):
     assert row in rows, sorted(rows)
     if kind == "several signatures":
         assert len([path for path in kinds.glob("%d-*.o" % number) if row in line_table_rows(kinds, path.name)]) == 2
-    # Lines of code that Numba generated from a string (`<string>`) become the user's line.
+    # Lines of code that Numba generated from a string (`<string>`) are mapped to the user's line.
     assert not [row for row in rows if row[0] == "<string>"], sorted(rows)
 
 
@@ -427,8 +427,8 @@ def test_a_users_directory_may_be_called_numba(tmp_path):
     program = write_module(directory, code, "users.py")
     compiled_rows(program, tmp_path)
     debug_info = dwarfdump("--debug-info", tmp_path.glob("*.o"))
-    # The hash of the source, which tells a report whether the file has changed; and the line of `def`, not of the
-    # decorator.
+    # The debug information has the hash of the source, by which a report detects that the file has changed, and the
+    # line of `def`, not of the decorator.
     assert "sha256:" + hashlib.sha256(code.encode()).hexdigest()[:32] in debug_info, debug_info
     function_info = debug_info[debug_info.index('"users.f(') :]
     assert re.search(r"decl_line\s+\((\d+)\)", function_info)[1] == "3", function_info[:500]
@@ -512,9 +512,9 @@ def test_what_numba_inlines_has_a_frame_of_its_own(tmp_path):
     assert calls_in("prog.closes(") == [("prog.closes.<locals>.closed", "prog.py", 21)], calls
     # LLVM unrolls the loop, so the calls repeat.
     assert set(calls_in("prange kernel prog.py:25 ")) == {("callee.g", "prog.py", 26), expected_calls[1]}, calls
-    # The call that starts the threads has the line of the loop, not that of the statement before.
+    # The call that starts the threads has the line of the loop, not that of the preceding statement.
     assert {line for _, file, line in calls_in("prog.fills(") if file == "prog.py"} == {34}, calls
-    # Numba turns this NumPy function into a loop; its kernel is named by the line of the user's call.
+    # Numba turns this NumPy function into a loop, whose kernel is named after the line of the user's call.
     kernel = calls_in("gufunc::prange kernel prog.py:30 in prog.sums ")
     assert any(
         re.match(r"numba\.parfors\..*sum", name) and call_site == ["prog.py", 30] for name, *call_site in kernel

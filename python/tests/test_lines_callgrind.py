@@ -1,6 +1,7 @@
-"""Exact instruction counts per line from callgrind, on programs with a known distribution: thirty rounds of `truth.py`.
+"""Exact instruction counts per line, measured by callgrind, for programs with a known distribution: thirty rounds of
+`truth.py`.
 
-The optimised code is compiled for a processor that valgrind supports (`NUMBA_CPU_NAME=generic`).
+The code is optimised for a processor that valgrind supports (`NUMBA_CPU_NAME=generic`).
 """
 
 import collections
@@ -29,7 +30,7 @@ PAIRS = [
 
 
 class Counts:
-    """Instructions by (file, line): the line's own, and with all its callees."""
+    """Instructions by (file, line): those of the line itself, and those including all callees."""
 
     def __init__(self, profile):
         self.own, self.all = collections.Counter(), collections.Counter()
@@ -41,7 +42,7 @@ class Counts:
                 if name:
                     file = os.path.basename(name[1])
                 elif line.startswith("calls="):
-                    # The next line holds the cost of the call.
+                    # The next line has the cost of the call.
                     is_call = True
                 elif cost and file:
                     self.all[file, int(cost[1])] += int(cost[2])
@@ -51,7 +52,7 @@ class Counts:
 
 
 def counted(directory):
-    """Counts of thirty rounds of `truth.py`."""
+    """Instruction counts of thirty rounds of `truth.py`."""
     profile = str(directory / "profile")
     command = [tools.require_tool("valgrind"), "-q", "--tool=callgrind", "--compress-strings=no", "--compress-pos=no"]
     command.append("--callgrind-out-file=" + profile)
@@ -76,7 +77,7 @@ def place(mark):
 
 @pytest.mark.parametrize("triple_mark, single_mark", PAIRS)
 def test_a_statement_run_three_times_as_often_has_three_quarters(counts, triple_mark, single_mark):
-    # The cost of an `exp` call is inside the C library.
+    # The instructions of an `exp` call are counted inside the C library.
     instructions = counts.all if triple_mark.startswith("costly") else counts.own
     pair = [instructions[place(triple_mark)], instructions[place(single_mark)]]
     assert min(pair) > 100000 and abs(100 * pair[0] / sum(pair) - 75) < 3, pair
@@ -88,10 +89,10 @@ def test_every_line_over_five_percent_is_a_marked_one_or_its_loop(counts):
     for key, count in self_instructions.items():
         if count > 0.05 * sum(self_instructions.values()):
             assert key in marked or (key[0], key[1] + 1) in marked, (key, count)
-    # The loops' own lines also have the ratio three to one. Loops around `exp` are excluded: the compiler moves one
-    # loop's counting into the body.
+    # The lines of the loop headers also have a ratio of three to one, except for loops around `exp`, where the compiler
+    # moves one loop's counting into the body.
     for pair in (PAIRS[0], PAIRS[4]):
         loops = [self_instructions[name, line - 1] for name, line in map(place, pair)]
         assert min(loops) > 10000 and abs(100 * loops[0] / sum(loops) - 75) < 3, (pair, loops)
-    # The compiler assigned almost no code to line 0.
+    # The compiler assigned hardly any code to line 0.
     assert sum(self_instructions.get((name, 0), 0) for name in FILES) < 0.02 * sum(self_instructions.values())

@@ -1,4 +1,4 @@
-"""Code that Numba generates or moves has the line that caused it."""
+"""Code that Numba generates or moves must have the line that caused it."""
 
 import os
 import re
@@ -79,7 +79,7 @@ def test_a_parallel_stencil_is_at_the_line_of_its_call(tmp_path):
     assert "prange kernel prog.py:8 in prog.f" in dwarfdump("--debug-info", tmp_path.glob("*.o"))
 
 
-# Prefix of a program: prints each module that LLVM parses.
+# Prefix of a program that prints each module that LLVM parses.
 PRINT_MODULES = """
 import llvmlite.binding
 read = llvmlite.binding.parse_assembly
@@ -91,7 +91,7 @@ llvmlite.binding.parse_assembly = parse_assembly
 
 
 def instruction_lines(program, tmp_path, function, substring):
-    """Lines of a function's instructions that contain a string; None for instructions without a location."""
+    """Lines of those instructions of a function that contain a string; None for instructions without a location."""
     output = run_python(INSTALL_LINES + PRINT_MODULES + write_module(tmp_path, program))
     module = next(
         module_text

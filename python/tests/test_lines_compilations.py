@@ -34,7 +34,7 @@ def work():
 
 
 def begin_recording(tmp_path, recording=None):
-    """Code that simulates a recording started by the library; ``recording`` is an expression."""
+    """Source code that simulates a recording started by the library; ``recording`` is a Python expression."""
     return "from jitlisten import _compilations; _compilations._recording = lambda: %s; _compilations.begin()\n" % (
         recording or repr(str(tmp_path / "f.data"))
     )

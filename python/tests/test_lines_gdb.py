@@ -1,4 +1,4 @@
-"""gdb on code with line tables, without the native library: LLVM registers its objects with gdb itself."""
+"""gdb on code with line tables, without the native library, because LLVM itself registers its objects with gdb."""
 
 import os
 import re
@@ -95,7 +95,7 @@ def test_stepping_goes_from_line_to_line(tmp_path):
     output = run_gdb(tmp_path, "next", "next", "step", "step")
     shown_lines = [line.split("\t")[0] for line in output.splitlines() if re.match(r"\d+\t", line)]
     assert len(shown_lines) == 5 and shown_lines[0] == "9" and len(set(shown_lines)) > 1, output
-    # Lines of the program, in whatever order LLVM scheduled them.
+    # The shown lines belong to the program, in whatever order LLVM scheduled them.
     assert set(shown_lines) <= {"8", "9", "10", "14", "15"}, shown_lines
 
 

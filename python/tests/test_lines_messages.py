@@ -1,5 +1,5 @@
-"""Exceptions, messages and dumps are identical to Numba's own, with the newest Numba and with old ones. Before Numba
-0.62 (LLVM 16), LLVM exits when it reads an invalid module with debug information."""
+"""Exceptions, messages and dumps must be identical to those of Numba alone, with the newest Numba and with old
+releases. Before Numba 0.62 (LLVM 16), LLVM exits when it reads an invalid module with debug information."""
 
 import os
 import re
@@ -11,7 +11,7 @@ import pytest
 HERE = os.path.dirname(os.path.abspath(__file__))
 PROGRAM = os.path.join(HERE, "lines", "messages.py")
 VENVS = os.path.join(HERE, os.pardir, os.pardir, "target", "venv")
-#: Two Numbas with LLVM 14, tested besides the one that runs the tests.
+#: Two Numba environments with LLVM 14, tested in addition to the one that runs the tests.
 OLD_ENVIRONMENTS = ("numba-0.57.1", "numba-0.60.0")
 
 pytest.importorskip("numba")

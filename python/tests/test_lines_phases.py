@@ -1,8 +1,9 @@
-"""Programs that time their own phases while they are recorded; each phase's time must be at its lines.
+"""Programs that time their own phases while they are recorded. The report must attribute each phase's time to its
+lines.
 
 This is a selection from `benches/truth/`; `make test-truth` runs all of them, also with perf's samples. Phases are
-measured in the program's own CPU time, during the recorded run, and the tolerance covers what a sampler cannot observe.
-Other processes do not influence the result.
+measured in the program's own CPU time, during the recorded run, so other processes do not influence the result. The
+tolerance covers time that a sampler cannot observe.
 """
 
 import os

@@ -1,5 +1,5 @@
-"""Machine code must be identical with and without line tables and LLVM's remarks: every loaded section, its
-relocations, its symbols.
+"""Machine code must be identical with and without line tables and LLVM's remarks, in every loaded section, its
+relocations and its symbols.
 
 Requires the native library (`JITLISTEN_LIBRARY`, or `target/release/libjitlisten.so`), which asks for unwind tables, as
 it does for users.
@@ -19,14 +19,14 @@ RESULTS_TABLE = os.path.join(HERE, "..", "..", "records", "same-code.tsv")
 # The full set of programs takes minutes.
 EXTENT_OPTIONS = ["--short"] if os.environ.get("JITLISTEN_LINES_PROGRAMS") != "all" else []
 
-#: Images carry LLVM's remarks, for the LLVM releases whose remarks are understood.
+#: Images contain LLVM's remarks, for those LLVM releases whose remarks jitlisten understands.
 numba = pytest.importorskip("numba")
 IMAGE_OPTIONS = [] if numba.__version__.startswith("0.56.") else ["--images"]
 
 
 def unsupported_programs(version):
-    """Programs that this Numba cannot compile: exceptions with arguments known only at run time; and a lifted loop
-    after a list comprehension, which newer Pythons inline into the function."""
+    """Programs that this Numba cannot compile. They raise exceptions whose arguments are known only at run time, or
+    have a lifted loop after a list comprehension, which newer Pythons inline into the function."""
     results = {"exceptions"} if version.startswith("0.56.") else set()
     return results | ({"lifted_loop"} if sys.version_info >= (3, 12) else set())
 
@@ -58,7 +58,7 @@ def record_results(results):
 def compared():
     assert os.path.exists(LIBRARY), "make build makes it"
     environment = dict(os.environ, LD_PRELOAD=os.path.abspath(LIBRARY), JITLISTEN="unwind", PYTHONHASHSEED="0")
-    # Numba 0.56 (LLVM 11) only gets lines with `force`; there, instructions are compared.
+    # Numba 0.56 (LLVM 11) gets line tables only with `force`; for this release, instructions are compared.
     environment["JITLISTEN_LINES"] = "force"
     command = (
         [sys.executable, os.path.join(HERE, "lines", "objects.py"), "--json", "--again"]

@@ -1,4 +1,4 @@
-"""Real tools on optimised code with line tables. `hot.py` runs `outer`, into which LLVM inlines `inner`.
+"""Tests of real tools on optimised code with line tables. `hot.py` runs `outer`, into which LLVM inlines `inner`.
 
 Checks lines, files and inlined calls in perf, py-spy, pystack, addr2line, llvm-symbolizer and the jitdump. gdb is in
 `test_lines_gdb.py`, callgrind in `test_lines_callgrind.py`.
@@ -24,7 +24,7 @@ INNER_PATTERN, OUTER_PATTERN = r"__main__\.inner\(float64\)", r"__main__\.outer\
 
 
 def annotate(perf, data, directory):
-    """Percentage of each line of `hot.py` in `outer`, from perf annotate."""
+    """Percentage of the samples in `outer` for each line of `hot.py`, from perf annotate."""
     report = tools.combined_output(
         [perf, "report", "-i", data, "--no-children", "-g", "none", "--sort", "sym", "--stdio"], cwd=str(directory)
     )
@@ -128,7 +128,7 @@ def test_py_spy_has_lines_and_inlined_calls(running):
         OUTER_PATTERN,
         CALL_LINE,
     )
-    # The process keeps running, so it may be elsewhere in its loop.
+    # The process keeps running, so it may be at a different point of its loop.
     dumps = (tools.combined_output(dump_command) for _ in range(30))
     assert any(re.search(chain, text) for text in dumps), tools.combined_output(dump_command)
 

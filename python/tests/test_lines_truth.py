@@ -1,4 +1,4 @@
-"""perf's samples on programs with a known distribution of time over lines.
+"""perf samples of programs with a known distribution of time over lines.
 
 The image sink writes files of the compiled code; llvm-symbolizer finds the lines of the sampled addresses in them.
 """
@@ -44,26 +44,26 @@ def read_stacks(data):
 
 
 def count_addresses(data):
-    """Samples by image and offset of the innermost compiled frame, whether that frame itself or a native callee was
-    running."""
+    """Number of samples by image and offset of the innermost compiled frame, whether that frame itself or a native
+    callee was running."""
     samples, mappings = read_stacks(data)
     counts = collections.Counter()
     for stack in samples:
         depth = next((index for index, (dso, _) in enumerate(stack) if dso in mappings), None)
-        # `exp` has two frames; deeper frames do not belong to a call from compiled code.
+        # An `exp` call has two frames. In deeper stacks, the sample does not belong to a call from compiled code.
         if depth is None or depth > 3:
             continue
         dso, address = stack[depth]
         # A caller's return address follows the call; subtracting one points into the call.
         address -= depth > 0
-        # perf prints frames of a stack as file offsets, but single addresses unchanged.
+        # perf prints the frames of a stack as file offsets, but single addresses as they are.
         offsets = [address - start + offset for start, size, offset in mappings[dso] if start <= address < start + size]
         counts[(dso, offsets[0] if offsets else address)] += 1
     return counts
 
 
 def sampled(directory, seconds, hertz, **overrides):
-    """Samples by file and line of `truth.py`, which runs for ``seconds``."""
+    """Number of samples by file and line of `truth.py`, which runs for ``seconds``."""
     data = str(directory / "perf.data")
     environment = dict(
         os.environ, LD_PRELOAD=os.path.abspath(LIBRARY), JITLISTEN="image", JITLISTEN_DIR=str(directory),

@@ -4,8 +4,8 @@ The second disk contains the library, the hosts of tests/hosts, and the cross-co
 table (scenario, verdict, seconds, observations) is written to that disk, and the tools' output to
 `results/SCENARIO.log`. If the file `only` exists, its first line names the scenarios to run.
 
-The machine is slow, depending on the load of its host. Scenarios therefore wait for states, and timeouts only detect
-hangs.
+The machine is slow, and its speed depends on the load of its host. Scenarios therefore wait for states, and timeouts
+serve only to detect hangs.
 """
 
 import contextlib
@@ -30,11 +30,11 @@ scenarios = []
 
 
 class Failed(Exception):
-    """The observation that contradicts the expectation."""
+    """Raised with the observation that contradicts the expectation."""
 
 
 class Unable(Exception):
-    """A tool of this machine is missing or does not work here; the argument is the reason."""
+    """Raised with the reason if a tool of this machine is missing or does not work."""
 
 
 def scenario(function):
@@ -138,9 +138,9 @@ def perf_samples(data, pid=None):
             frames, last_ip = [], 0
             if pid is None or int(header[1]) == pid:
                 samples.append(frames)
-        # On aarch64, perf also finds the caller of the leaf through the link register, and libdw subtracts one from
-        # that address. Every C function with a frame record therefore has its caller twice: the second one belongs to
-        # the stack.
+        # On aarch64, perf also finds the leaf's caller through the link register, and libdw subtracts one from that
+        # address. The caller of every C function with a frame record is therefore listed twice; the second entry
+        # belongs to the stack.
         elif frame and frames is not None and ip != last_ip + 1:
             last_ip = ip
             symbol = None if frame[2] == "[unknown]" else re.sub(r"\+0x[0-9a-f]+$", "", frame[2])
@@ -153,8 +153,8 @@ def is_anonymous(dso):
 
 
 def check_samples(samples, is_jit, caller, at_least=100, share=0.95):
-    """Requires `at_least` samples in compiled code, names for 99 % of them, and the whole chain up to `caller` for this
-    share."""
+    """Requires at least `at_least` samples in compiled code, names for 99 % of them, and the whole chain up to `caller`
+    in this share of them."""
     jit = [frames for frames in samples if frames and is_jit(frames[0][1])]
     named = sum(frames[0][0] is not None for frames in jit)
 
@@ -261,7 +261,7 @@ def lli():
 
 
 def count_objects(log_file):
-    """Returns the numbers of loaded and of final objects in a log."""
+    """Returns the numbers of loaded and of finalized objects in a log."""
     text = log_file.read_text() if log_file.exists() else ""
     return [text.count(f"debug: {word} ObjectId(") for word in ("loaded", "finalized")]
 
@@ -515,8 +515,8 @@ def stock():
     require(outputs[0] == outputs[1] and "running" in outputs[0], f"different output: {outputs}")
     jit = [frames for frames in perf_samples(data) if frames and is_anonymous(frames[0][1])]
     named = sum(frames[0][0] is not None for frames in jit)
-    # Code without frame pointers does not change x29 here. The frame-pointer chain continues beyond it: a stack lacks
-    # only the frames of that code.
+    # Here, code without frame pointers leaves x29 unchanged. The frame-pointer chain continues beyond that code, so a
+    # stack lacks only the frames of that code.
     require(len(jit) >= 50 and named == 0, f"{len(jit)} samples, {named} named")
     return f"same output; stock: {len(jit)} samples, 0 named"
 
@@ -524,8 +524,8 @@ def stock():
 # --- recordings -------------------------------------------------------------------------------------------------------
 
 def record(*words, **variables):
-    """Records a command with the library. Returns [(period, [symbol, ...]), ...], leaf first, and the number of
-    incomplete stacks according to the recording."""
+    """Records a command with the library. Returns [(period, [symbol, ...]), ...], leaf first, and the number of stacks
+    that the recording reports as incomplete."""
     data = str(RESULTS / "recorded.data")
     pathlib.Path(data).unlink(missing_ok=True)
     run(*words, env=environment(JITLISTEN_RECORD=f"{data},hz=199", **variables))

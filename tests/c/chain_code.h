@@ -180,7 +180,6 @@ static void chain_free(struct chain_code *chain) {
     chain->memory = NULL;
 }
 
-/* Calls alpha. */
 static unsigned long chain_run(const struct chain_code *chain, unsigned long rounds) {
     chain_function alpha;
     const unsigned char *code = chain->memory + CHAIN_ALPHA;

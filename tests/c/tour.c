@@ -1,7 +1,7 @@
-/* Tour of the whole of jitlisten.h, as a program that compiles code at run time. ci/tour.sh compiles it as C11 and as
- * C++17, and runs it, also under the sanitizers and valgrind.
+/* Tour of all of jitlisten.h, as a program that compiles code at run time. ci/tour.sh compiles it as C11 and as C++17,
+ * and runs it alone, under the sanitizers and under valgrind.
  *
- * Correct use comes first, then misuse, which must result in errors, not crashes. */
+ * Correct use comes first. Then comes misuse, which must result in errors, not in crashes. */
 #define _GNU_SOURCE 1
 #include "chain_code.h"
 #include <errno.h>
@@ -52,7 +52,7 @@ static void check_version(void) {
 #endif
 }
 
-/* Held during the callback of a message. */
+/* Lock that the log callback holds while it runs. */
 static pthread_mutex_t message_lock = PTHREAD_MUTEX_INITIALIZER;
 
 /* Log callback that counts messages. The library holds no lock during the callback, so the callback may call the

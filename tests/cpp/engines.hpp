@@ -1,5 +1,5 @@
-/* Engines of LLVM 14 to 22. Each reports to jitlisten, and through LLVM's own code to gdb. An engine compiles a module
- * and returns the address of a function. This file hides the differences between LLVM's versions. */
+/* Engines of LLVM 14 to 22. Each engine reports its objects to jitlisten, and to gdb through LLVM's own code. An engine
+ * compiles a module and returns the address of a function. This file hides the differences between LLVM's versions. */
 #ifndef ENGINES_HPP
 #define ENGINES_HPP
 
@@ -28,8 +28,8 @@ class Engine {
   virtual void close() = 0;
 };
 
-/* MCJIT with our memory manager, or with its own and a host that reports *finalized*. MCJIT registers with gdb
- * itself. */
+/* MCJIT with our memory manager, or with its own memory manager and a host that reports when code is finalized. MCJIT
+ * itself registers its objects with gdb. */
 class Mcjit final : public Engine {
  public:
   enum class Memory { Listening, Own };

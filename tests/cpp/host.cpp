@@ -12,7 +12,7 @@
  *
  * Prints a result, `running` before it works for SECONDS of processor time, and the result again at the end. Then it
  * destroys the engine. Prints to standard error: the number of walks in gamma, the number of walks that reached the
- * start of the program, and the number of frames of the chain in the first one; then the numbers of objects loaded,
+ * start of the program, and the number of frames of the chain in the first walk; then the numbers of objects loaded,
  * finalized, freed and refused. */
 #include "engines.hpp"
 
@@ -35,7 +35,7 @@ namespace {
 
 constexpr int64_t iterations = 2000000;
 constexpr const char *chain[] = {"gamma", "beta", "alpha"};
-/* Upper limit of the size of gamma's code. It is shorter, but the code after it belongs to the chain, too. */
+/* Upper limit of the size of gamma's code. gamma is shorter, but the code that follows belongs to the chain, too. */
 constexpr uintptr_t max_gamma_bytes = 96;
 constexpr int thread_count = 4, engines_per_thread = 12;
 
@@ -59,7 +59,7 @@ bool addChain(Engine &engine, const Arguments &arguments) {
   return true;
 }
 
-/* The volatile variables keep the compiler from moving the calls. The time is processor time, as in a profile. */
+/* The volatile variables keep the compiler from moving the calls. `seconds` is processor time, as in a profile. */
 __attribute__((noinline)) double work(Function alpha, int seconds) {
   volatile double start = 1.0;
   volatile double result = 0.0;
@@ -70,7 +70,7 @@ __attribute__((noinline)) double work(Function alpha, int seconds) {
   return result;
 }
 
-/* Returns the number of frames at the start of the walk that follow the chain without a gap. */
+/* Returns the number of consecutive frames of the chain at the start of the walk. */
 int countChainFrames(Engine &engine) {
   uintptr_t frames[64];
   const int frame_count = walk_stack(frames, 64);

@@ -1,4 +1,4 @@
-// A host that destroys its engines and keeps their code, as llvmpipe does: each engine's memory manager only forwards
+// A host that destroys its engines and keeps their code, as llvmpipe does. Each engine's memory manager only forwards
 // to another memory manager, which outlives the engine.
 //
 //     keeps_code COUNT   compiles COUNT functions, each in its own engine, which it destroys immediately; prints

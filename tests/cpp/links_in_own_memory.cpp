@@ -1,5 +1,5 @@
-/* A host that links with JITLink in its own memory, which is always executable, or becomes executable by a direct
- * system call, which no hook sees.
+/* A host that links with JITLink in its own memory. That memory is always executable, or becomes executable through a
+ * direct system call, which no hook sees.
  *
  *     links_in_own_memory MODE COUNT [WORD...]
  *
@@ -53,7 +53,7 @@ char *map(size_t size, int protection, int flags = MAP_PRIVATE | MAP_ANONYMOUS, 
   return static_cast<char *>(mapping);
 }
 
-/* Addresses of one piece of memory for writing and for execution. */
+/* Addresses of the same memory, for writing and for execution. */
 struct CodeMemory {
   char *writable, *executable;
 };

@@ -1,6 +1,6 @@
 """Frees compiled code and compiles another function at the same address: address_reuse.py SECONDS
 
-Prints whether the second function got the address of the first. Each of them runs for SECONDS.
+Prints whether the second function got the address of the first. Each function runs for SECONDS.
 """
 
 import ctypes

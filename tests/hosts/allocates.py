@@ -26,7 +26,7 @@ def total(n):
 
 make(10)
 total(10)
-# Allocate more than compilation frees: heaptrack reports the heap at its peak, and the peak must include an array.
+# Allocate more than compilation frees, because heaptrack reports the heap at its peak, and an array must be live then.
 for _ in range(4):
     total(1_000_000)
 if "keeps" in sys.argv:

@@ -1,5 +1,5 @@
-/* A library to preload. After each dlopen with RTLD_NOLOAD it calls `_r_debug.r_brk` again, with or without the
- * loader's lock, as glibc 2.41 does by itself. */
+/* A library to preload. After each dlopen with RTLD_NOLOAD it calls `_r_debug.r_brk` again, whether or not the loader's
+ * lock is held, as glibc 2.41 itself does. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <link.h>

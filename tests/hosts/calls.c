@@ -1,6 +1,6 @@
-/* Calls libjitlisten, if it is loaded, in typical situations of a process: calls SCENARIO [WORD...]
+/* Calls libjitlisten, if it is loaded, in various situations of a process: calls SCENARIO [WORD...]
  *
- * The library may be preloaded. The code is a few bytes that the program writes itself. */
+ * The library may be preloaded. The code to report is a few bytes that the program writes itself. */
 #define _GNU_SOURCE
 #include "jitlisten.h"
 
@@ -39,7 +39,7 @@ static unsigned char *map_loops(size_t count) {
     return mapped;
 }
 
-/* Reports one function at `address`. Returns object number 0 without the library. */
+/* Reports one function at `address`. Without the library, returns object number 0. */
 static jitlisten_object load(unsigned char *address, const char *name) {
     struct jitlisten_function function = {(uintptr_t)address, sizeof LOOP, name};
     struct jitlisten_code code = {.size = sizeof code, .functions = &function, .function_count = 1};
@@ -75,7 +75,7 @@ static void print_ready_and_wait(void) {
     (void)!getchar();
 }
 
-/* Forks five children. Prints their process IDs, and the minimum of their CPU time up to the return of fork, in ms. */
+/* Forks five children. Prints their process IDs and the minimum CPU time of a child until fork has returned, in ms. */
 static int measure_forks(int count) {
     double minimum = 1e9;
     pid_t run_in_child = 0;
@@ -135,7 +135,7 @@ static int replace_function(const char *name) {
     return 0;
 }
 
-/* Resident memory in kB without file-backed pages, which the kernel evicts and reloads as it likes. */
+/* Resident memory in kB, without file-backed pages, because the kernel evicts and reloads those at any time. */
 static long resident_kb(void) {
     long pages = 0, file_backed = 0;
     FILE *file = fopen("/proc/self/statm", "r");
@@ -154,8 +154,9 @@ static int load_and_free_repeatedly(int count) {
     return 0;
 }
 
-/* Loads one object of `count` functions: with gaps, each in its own section; with lines, adjacent, all in one section.
- * */
+/* Loads one object of `count` functions. Without lines, they have gaps between them and a section each; with lines,
+ * they are adjacent in one section.
+ */
 static int load_many_sections(size_t count, int with_lines) {
     const size_t stride = with_lines ? sizeof LOOP : 64;
     unsigned char *address = mmap(NULL, count * stride, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
@@ -177,7 +178,7 @@ static int load_many_sections(size_t count, int with_lines) {
     return 0;
 }
 
-/* Prints the lines of /proc/self/status that begin with `word`. */
+/* Prints the lines of /proc/self/status that begin with `prefix`. */
 static void print_status(const char *prefix) {
     char line[256];
     FILE *file = fopen("/proc/self/status", "r");
@@ -199,7 +200,7 @@ static void print_signals(void) {
     print_status("SigBlk"), print_status("SigIgn"), print_status("SigCgt");
 }
 
-/* Prints the signal state at the start, with a signal blocked, and after an object was loaded and freed. */
+/* Prints the signal state at startup, with a signal blocked, and after an object has been loaded and freed. */
 static int print_signals_over_life(void) {
     sigset_t set;
     print_signals();
@@ -211,7 +212,7 @@ static int print_signals_over_life(void) {
     return 0;
 }
 
-/* Compiles as root, becomes another user, and compiles more. With `worker`, a forked child does so. */
+/* Compiles as root, changes to another user, and compiles more. With `worker`, a forked child does so. */
 static int compile_as_other_user(const char *process, int user) {
     unsigned char *address = map_loops(2);
     load(address, "of_root");
@@ -245,7 +246,7 @@ static int exercise_sinks(void) {
     return 0;
 }
 
-/* Without privileges, a session does not open its log, and counts the lost lines. */
+/* Prints "lost some" if log lines were lost because the log cannot be opened, otherwise "lost none". */
 static int print_lost_lines(void) {
     struct jitlisten_statistics statistics = {.size = sizeof statistics};
     load(map_loops(1), "first");

@@ -2,7 +2,8 @@
  *
  *     lli chain.bc SECONDS
  *
- * Work after every call prevents tail calls; the volatile ends keep the pure chain from being moved out of the loop. */
+ * Work after every call prevents tail calls. The volatile variables keep the compiler from moving the pure chain out of
+ * the loop. */
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -40,7 +41,7 @@ int main(int argc, char **argv)
         struct itimerval half = {{0, 0}, {0, 500000}};
         setitimer(ITIMER_VIRTUAL, &half, NULL);
     }
-    /* CPU time, so that a busy machine yields as many samples. */
+    /* Measure CPU time, so that even a busy machine yields enough samples. */
     clock_t deadline = clock() + (argc > 1 ? atoi(argv[1]) : 1) * CLOCKS_PER_SEC;
     do
         result = alpha(LOOP, start);

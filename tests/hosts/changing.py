@@ -97,7 +97,7 @@ call("LLVMDisposeExecutionEngine", engine, result=None)
 with open("/proc/self/maps") as maps:
     print("images left:", sum(line.rstrip().endswith(".so") and "/object-" in line for line in maps))
 
-# The earlier engines have filled LLVM's own caches, whose mappings no longer change.
+# The earlier engines have filled LLVM's own caches, so their mappings no longer change.
 mappings_before = count_mappings()
 for _ in range(100):
     engine = create_engine(module("f", 42))

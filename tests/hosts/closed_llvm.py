@@ -1,7 +1,7 @@
-"""Opens and closes an LLVM repeatedly: closed_llvm.py LIBLLVMLITE TIMES
+"""Opens and closes an LLVM library repeatedly: closed_llvm.py LIBLLVMLITE TIMES
 
 Each turn opens llvmlite's library directly, compiles `turn_N`, frees it and closes the library. Finally it opens the
-library and compiles `last`, which stays. Prints each function's result and how often the library was really unmapped.
+library and compiles `last`, which stays. Prints each function's result and how often the library was actually unmapped.
 """
 
 import _ctypes

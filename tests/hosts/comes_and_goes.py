@@ -1,4 +1,4 @@
-"""A service that compiles, calls and frees forever: comes_and_goes.py WARM TURNS
+"""A service that compiles, calls and frees functions forever: comes_and_goes.py WARM TURNS
 
 Prints the resources of the process after WARM turns and after TURNS, as one JSON object per line: resident memory and
 the size of the perf map and of all files under JITLISTEN_DIR, in bytes, and the number of mappings. Function names are

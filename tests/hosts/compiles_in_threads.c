@@ -1,7 +1,7 @@
 /* Eight threads compile simultaneously, each with its own LLVM contexts and engines: compiles_in_threads
  *
- * Thread N compiles `worker_N` from `/sources/worker_N.c`, starting at line 100 N + 1, 50 times under different names,
- * so that loading and finalizing overlap. Uses LLVM's C API. */
+ * Thread N compiles `worker_N`, whose debug information refers to `/sources/worker_N.c` from line 100 N + 1 on. It does
+ * so 50 times under different names, so that loading and finalizing overlap. Uses LLVM's C API. */
 
 #include <llvm-c/Core.h>
 #include <llvm-c/ExecutionEngine.h>

@@ -1,9 +1,9 @@
-// A host that, like Julia, links code for an address where it is not written yet. That memory may be executable all the
-// time, and no function is called when the code is written there.
+// A host that, like Julia, links code for an address to which it writes the code only later. That memory may be
+// executable all the time, and no function call announces the write.
 //
 //     elsewhere MODE COUNT
 //
-//     mem       LLVM writes to a buffer that all objects reuse; linked code is copied through /proc/self/mem
+//     mem       LLVM writes to a buffer that all objects reuse; the linked code is copied through /proc/self/mem
 //     shared    the memory is mapped twice, and LLVM writes through the second mapping
 //     equal     as mem, but all functions are equal, and all objects are loaded before the first is linked
 //
@@ -73,13 +73,13 @@ struct Section {
 class Manager : public llvm::RTDyldMemoryManager {
     std::vector<Section> sections;
     std::vector<uint64_t> unwind_tables;
-    // Bytes of the buffer in use. Each object starts at 0 and overwrites its predecessor.
+    // Bytes of the buffer in use. Each object starts at offset 0 and overwrites its predecessor.
     size_t buffer_used = 0;
 
     uint8_t *allocate(size_t &arena_used, size_t size, size_t alignment) {
         arena_used = (arena_used + alignment - 1) & ~(alignment - 1);
         buffer_used = (buffer_used + alignment - 1) & ~(alignment - 1);
-        // With `equal`, all objects are loaded at the same time, so they must not overwrite each other.
+        // With `equal`, all objects are loaded before the first is linked, so they must not overwrite each other.
         uint8_t *write_address = arena->write_view + (is_shared || is_equal ? arena_used : buffer_used);
         sections.push_back({write_address, arena->executable_view + arena_used, size});
         arena_used += size, buffer_used += size;

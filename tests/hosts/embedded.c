@@ -1,16 +1,16 @@
-/* A host with LLVM linked in, which no installed package identifies. The tests build it as a program or as a library,
- * with static LLVM libraries or a shared one, stripped or not.
+/* A host with its own LLVM linked in, which does not belong to an installed package. The tests build it as a program or
+ * as a library, with static LLVM libraries or a shared one, stripped or not.
  *
  *     embedded ENGINE COUNT [WORD...]
  *
- *     ENGINE     mcjit, or orc (LLJIT, which uses RuntimeDyld before LLVM 16 and JITLink since)
+ *     ENGINE     mcjit, or orc (LLJIT, which uses RuntimeDyld before LLVM 16 and JITLink from LLVM 16 on)
  *     threads    four threads compile COUNT modules each
  *     listen     opens the library $EMBEDDED_OPENS after a quarter of the modules, and calls its jitlisten_open if it has one
  *     kept       prints "running" and waits for a line on standard input before it ends
  *     loops      prints "running" and calls outerN of the last module forever
  *
  * Each module N has its own engine. It contains outerN, which calls innerN; neither requests frame pointers or unwind
- * tables. ghcN passes an argument in the frame-pointer register, while its own value of that register is saved on the
+ * tables. ghcN passes an argument in the frame-pointer register, and meanwhile keeps the register's old value on the
  * stack. Prints the sum of the results of outerN and ghcN. */
 #define _GNU_SOURCE
 #include "llvm_c.h"
@@ -104,7 +104,8 @@ static void *work(void *argument) {
         snprintf(outer, sizeof outer, "outer%d", number);
         snprintf(ghc, sizeof ghc, "ghc%d", number);
         sums_by_thread[thread] += is_orc ? orc(ir, outer, ghc) : mcjit(ir, outer, ghc);
-        /* libjitlisten is opened while all threads are compiling, and all of them compile more afterwards. */
+        /* libjitlisten is opened while all threads are compiling, and every thread compiles at least one more module
+         * afterwards. */
         atomic_fetch_add(&compiled_count, 1);
         while (is_listening && number % modules_per_thread == modules_per_thread - 2 && atomic_load(&compiled_count) >= 0) usleep(1000);
     }

@@ -1,5 +1,5 @@
-/* A program that ends in every way a process can. While it is recorded, its exit status and output must not change.
- * cc -O1 -pthread ends.c; ./ends SCENARIO */
+/* A program that ends in every possible way. While it is recorded, its exit status and output must not change. cc -O1
+ * -pthread ends.c; ./ends SCENARIO */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <linux/filter.h>
@@ -29,7 +29,7 @@ static void burn(double seconds) {
     } while (now.tv_sec - start.tv_sec + (now.tv_nsec - start.tv_nsec) / 1e9 < seconds);
 }
 
-/* Calls exit(2) without any function of libc. */
+/* Calls exit(2) by a system call instruction, without any libc function. */
 static void exit_by_instruction(long status) {
 #ifdef __x86_64__
     __asm__ volatile("syscall" : : "a"(SYS_exit), "D"(status) : "rcx", "r11", "memory");
@@ -40,7 +40,7 @@ static void exit_by_instruction(long status) {
 #endif
 }
 
-/* Prints which thread runs the handlers of exit(3), and whether SIGTERM is blocked there. */
+/* Prints the thread that runs the handlers of exit(3), and whether SIGTERM is blocked there. */
 static __thread const char *thread_name = "another thread";
 static void print_thread_at_exit(void) {
     sigset_t blocked;
@@ -163,7 +163,7 @@ int main(int argc, char **argv) {
         if (!strcmp(scenario, "filter, crashed")) *(volatile int *)16 = 1;
         return 24;
     } else if (!strcmp(scenario, "filter of threads")) {
-        /* Kills only the calling thread; the process ends with its last thread. */
+        /* The seccomp filter kills only the calling thread; the process ends with its last thread. */
         struct sock_filter filter_program[] = {
             BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, nr)),
             BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_getppid, 0, 1),
@@ -209,7 +209,7 @@ int main(int argc, char **argv) {
         start_thread(work_and_exit, &long_seconds);
         exit_by_instruction(21);
     } else if (!strcmp(scenario, "no /proc, pthread_exit")) {
-        /* Loads libgcc_s, which pthread_exit needs, before the chroot. */
+        /* Starts and joins a thread, which loads libgcc_s before the chroot: pthread_exit needs it. */
         pthread_t thread;
         if (pthread_create(&thread, NULL, call_pthread_exit, NULL) || pthread_join(thread, NULL)) abort();
         if (chroot("/usr/share")) abort();

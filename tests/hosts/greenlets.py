@@ -1,5 +1,5 @@
-"""Two greenlets that compute in turn. Each is resumed at another stack depth than it was started at:
-greenlets.py SECONDS START_DEPTH RESUME_DEPTH"""
+"""Two greenlets that compute in turn. Each greenlet is resumed at a different stack depth from the one at which it was
+started: greenlets.py SECONDS START_DEPTH RESUME_DEPTH"""
 
 import sys
 import time

@@ -1,4 +1,4 @@
-// Classes with the names of LLVM's linkers and as many virtual functions, which are something else.
+// Classes with the names of LLVM's linkers and as many virtual functions, which are not LLVM's.
 //
 //     impostor MODE OBJECT
 //
@@ -40,7 +40,7 @@
 #include <unistd.h>
 #include <vector>
 
-// Padding, so that the program has at least as much code as an LLVM.
+// Padding, so that the program's code is at least as large as LLVM's.
 asm(".pushsection .text.padding, \"ax\"\n.skip 5000000, 0xcc\n.popsection");
 
 #ifdef ANOTHER_RELEASE
@@ -52,7 +52,7 @@ asm(".pushsection .text.padding, \"ax\"\n.skip 5000000, 0xcc\n.popsection");
 #endif
 
 #ifdef SAYS
-// Preceded by another string, because the linker merges strings.
+// An empty string precedes the identification, because the linker merges strings.
 extern "C" __attribute__((used)) const char identification[] = "\0LLVM" SAYS;
 #endif
 
@@ -70,7 +70,7 @@ __attribute__((visibility(VISIBLE))) jit_descriptor __jit_debug_descriptor = {1,
 __attribute__((visibility(VISIBLE))) void __jit_debug_register_code();
 }
 
-// An empty function with padding after it, as compilers align functions.
+// An empty function followed by padding, because compilers align functions.
 asm(".pushsection .text.register_code, \"ax\"\n.p2align 4\n" HIDDEN_DIRECTIVE ".globl __jit_debug_register_code\n"
     ".type __jit_debug_register_code, @function\n__jit_debug_register_code:\n  ret\n"
     ".size __jit_debug_register_code, 1\n.p2align 4, 0xcc\n.popsection");
@@ -209,7 +209,7 @@ static void add_to_debugger_list(std::vector<char> &object) {
 
 static int emit_objects(std::vector<char> bytes) {
     if (mode == "emits-other") reinterpret_cast<Elf64_Ehdr *>(bytes.data())->e_machine = EM_S390;
-    // The layout of llvm::MemoryBuffer: vtable pointer, start and end of its bytes.
+    // Layout of llvm::MemoryBuffer: vtable pointer, start and end of its bytes.
     const void *buffer[3] = {nullptr, bytes.data(), bytes.data() + bytes.size()};
     if (mode == "emits-wild") buffer[1] = reinterpret_cast<void *>(0x1000);
     llvm::orc::ObjectLinkingLayer *volatile layer = new llvm::orc::ObjectLinkingLayer;
@@ -224,7 +224,7 @@ int main(int argc, char **argv) {
     mode = argv[1];
     std::vector<char> object = read_file(argv[2]);
     std::string text(4096, 'x');
-    // The layout of llvm::object::Binary: vtable pointer, type ID, start and size of its bytes.
+    // Layout of llvm::object::Binary: vtable pointer, type ID, start and size of its bytes.
     struct {
         void *functions;
         uint64_t kind;

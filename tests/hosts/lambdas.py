@@ -32,7 +32,8 @@ run(range(count // 10))
 resident_before = resident_kb()
 run(range(count // 10, count))
 print(resident_kb() - resident_before, flush=True)
-# Time after a thread's last sample is charged to the stack of that sample. Make that stack one of another function.
+# After a thread's last sample, its remaining time is charged to the stack of that sample. Therefore, end in another
+# function.
 end = time.process_time() + 0.1
 while time.process_time() < end:
     pass

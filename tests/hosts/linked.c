@@ -1,5 +1,5 @@
-/* A program linked with libjitlisten. It compiles one function with the LLVM inside llvmlite before it calls
- * jitlisten_open, and one after.
+/* A program linked to libjitlisten. It compiles one function with llvmlite's LLVM before it calls jitlisten_open, and
+ * one after.
  *
  *     linked LIBLLVMLITE
  *

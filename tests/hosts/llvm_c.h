@@ -1,4 +1,4 @@
-/* The part of LLVM's C API (llvm-c/ of any release) that the C hosts use, declared here so that they need no LLVM
+/* The part of LLVM's C API (llvm-c/ of any release) that the C hosts use, declared here so that the hosts need no LLVM
  * headers. compile_text() compiles LLVM assembly in a new context and MCJIT engine. */
 #ifndef HOSTS_LLVM_C_H
 #define HOSTS_LLVM_C_H
@@ -76,8 +76,8 @@ static inline struct compiled compile_text(const char *text, const char *functio
     return compile_with(text, function, NULL);
 }
 
-/* Compiles `i64 NAME(i64 n)`, which returns 3 n + NUMBER. `name` is spelled as in quoted LLVM assembly, `symbol` as the
- * plain symbol name. */
+/* Compiles `i64 NAME(i64 n)`, which returns 3 n + NUMBER. `name` is the function's name as in quoted LLVM assembly,
+ * `symbol` its plain symbol name. */
 static inline struct compiled compile_named(const char *name, const char *symbol, long addend) {
     size_t size = strlen(name) + 256;
     char *text = (char *)malloc(size);

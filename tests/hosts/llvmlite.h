@@ -1,5 +1,5 @@
 /* Compiles LLVM assembly through llvmlite's C functions (LLVMPY_*, unchanged from 0.36 to 0.50), in a new context and
- * MCJIT engine. The functions are looked up in llvmlite's library; a missing one ends the program. */
+ * MCJIT engine. The functions are looked up in llvmlite's library; if one is missing, the program ends. */
 #ifndef HOSTS_LLVMLITE_H
 #define HOSTS_LLVMLITE_H
 

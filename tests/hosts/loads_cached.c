@@ -1,4 +1,4 @@
-/* A program that looks LLVM up by name, and loads its cached kernels itself: loads_cached COUNT
+/* A program that looks up LLVM by a symbol name, and loads its own cached kernels: loads_cached COUNT
  *
  * Each kernel gets its own memory, made executable with mprotect. Prints the kernels' addresses and the sum of their
  * results. */
@@ -14,7 +14,7 @@ static const unsigned char kernel[] = {0x8d, 0x47, 0x01, 0xc3};
 
 int main(int argc, char **argv) {
     int sum = 0;
-    /* Cached kernels also run without LLVM. */
+    /* The program runs cached kernels even without LLVM. */
     if (dlsym(RTLD_DEFAULT, "LLVMOrcCreateLLJIT")) return 1;
     for (int number = 0; argc > 1 && number < atoi(argv[1]); number++) {
         void *memory = mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);

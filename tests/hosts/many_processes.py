@@ -37,7 +37,7 @@ if __name__ == "__main__":
         total = sum(pool.map(work, range(4), chunksize=1))
         pool.close()
         pool.join()
-    # The pool forks from its own thread, so print only now: a child would inherit and repeat buffered output.
+    # The pool forks from its own thread. Print only now, because a child would inherit and repeat buffered output.
     print(total)
     print(of_parent(1.0))
     print(f"parent {os.getpid()}", file=sys.stderr)

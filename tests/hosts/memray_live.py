@@ -10,7 +10,7 @@ KEPT_ARRAYS = 5
 
 
 def connect(port):
-    """Connects to the program, which opens its port some time after it starts."""
+    """Connects to the program, which opens its port some time after it has started."""
     deadline = time.monotonic() + 90
     while True:
         try:

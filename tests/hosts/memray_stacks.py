@@ -6,7 +6,7 @@ import sys
 
 from memray import FileReader
 
-#: Lines of allocates.py: the call of `make`, and the allocation of the array.
+#: Line numbers in allocates.py: the call of `make`, and the allocation of the array.
 TOTAL_LINE, MAKE_LINE = 23, 13
 
 large_allocations = complete_stacks = named_stacks = stacks_with_line = stacks_with_inlined_line = 0

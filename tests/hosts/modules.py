@@ -1,4 +1,5 @@
-"""IR modules that are finalized together or one by one, with a choice of memory manager: the ways objects share pages.
+"""IR modules that are finalized together or one by one, with a choice of memory manager, so that objects share pages in
+different ways.
 
     modules.py COUNT (together|apart) (LLVM|llvmlite) [waiting]
 

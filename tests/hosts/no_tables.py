@@ -2,7 +2,7 @@
 
     no_tables.py WALKER_LIBRARY SECONDS
 
-Requires JITLISTEN_FRAME_POINTERS=untouched, because the tables are added otherwise. Prints one line per unwinder to
+Requires JITLISTEN_FRAME_POINTERS=untouched, because unwind tables are added otherwise. Prints one line per unwinder to
 standard error: its name, the number of samples in compiled code, the number of those walks that reached the program's
 entry point, and the number of compiled frames in the first complete walk.
 """
@@ -16,7 +16,8 @@ import jit
 walker = ctypes.CDLL(sys.argv[1])
 seconds = float(sys.argv[2])
 
-# A leaf that saves a register before it sets up its frame record, a caller with a large frame, and a plain caller.
+# The chain consists of a leaf that saves a register before it sets up its frame record, a caller with a large frame,
+# and a plain caller.
 SOURCE = """
 define double @gamma(i64 %n, double %x) #0 {
 entry:

@@ -1,4 +1,4 @@
-"""An object compiled by gcc and linked by tvm_ffi_orcjit, an LLVM 23 without symbols and RTTI: python
+"""An object compiled by gcc and linked by tvm_ffi_orcjit, which embeds LLVM 23 without symbols and RTTI: python
 object_of_orcjit.py. Prints a sum."""
 
 import pathlib

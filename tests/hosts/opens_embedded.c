@@ -1,4 +1,4 @@
-/* Opens, runs and closes libraries with an LLVM linked in (embedded.c), several at a time:
+/* Opens, runs and closes several libraries that embed LLVM (embedded.c):
  *
  *     opens_embedded ROUNDS COUNT LIBRARY... [-- LIBRARY...]
  *
@@ -40,7 +40,7 @@ static void *compile(void *path) {
 }
 
 static void *open_and_close(void *path) {
-    /* Sleep between two rounds, so that other threads get the loader's lock. */
+    /* Sleep between two rounds, so that other threads can take the loader's lock. */
     for (; atomic_load(&compiling); usleep(200)) dlclose(open_or_exit(path));
     return NULL;
 }

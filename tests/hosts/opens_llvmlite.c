@@ -21,7 +21,7 @@ int main(int argc, char **argv)
     free(text);
     printf("%.17g\nrunning\n", alpha(10, 1.0));
     fflush(stdout);
-    /* CPU time, so that a busy machine yields as many samples. */
+    /* Measure CPU time, so that even a busy machine yields enough samples. */
     clock_t deadline = clock() + atoi(argv[4]) * CLOCKS_PER_SEC;
     double result;
     do

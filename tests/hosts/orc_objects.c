@@ -69,7 +69,7 @@ static const char *text =
     "!4 = distinct !DISubprogram(name: \"chain%1$d\", file: !1, line: 40, type: !5, unit: !0, spFlags: DISPFlagDefinition)\n"
     "!5 = !DISubroutineType(types: !{})\n!6 = !DILocation(line: 42, column: 3, scope: !4)\n";
 
-/* Functions whose linking triggers another link. The last module has `last_module` instead. */
+/* Functions that trigger another link when they are linked. The last module has `last_module` instead. */
 static const char *nested_module =
     "define i64 @linked%1$d(i64 %%n) uwtable \"frame-pointer\"=\"all\" section \".text.linked\" {\n"
     "  %%r = call i64 @chain%1$d(i64 %%n)\n  %%s = call i64 @tiny%1$d(i64 %%r)\n  %%t = xor i64 %%r, %%s\n  ret i64 %%t\n}\n"
@@ -95,7 +95,7 @@ static void *compile_object(const char *text_suffix, const char *text_prefix, in
         fprintf(stderr, "%s\n", error);
         exit(1);
     }
-    /* CodeGenLevelDefault, PIC, CodeModelJITDefault. */
+    /* The numeric arguments are CodeGenLevelDefault, PIC and CodeModelJITDefault. */
     void *machine = CALL(void *, "LLVMCreateTargetMachine", target, triple, "", "", 2, 2, 1);
     if (CALL(int, "LLVMTargetMachineEmitToMemoryBuffer", machine, module, 1, &error, &buffer)) {
         fprintf(stderr, "%s\n", error);
@@ -109,7 +109,7 @@ static void *compile_object(const char *text_suffix, const char *text_prefix, in
     return buffer;
 }
 
-/* chainN of the most recent module. */
+/* Address of chainN in the most recent module. */
 static long (*last_chain)(long);
 
 static FILE *addresses;

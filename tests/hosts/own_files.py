@@ -1,4 +1,4 @@
-"""Compiles a function and prints how the process holds its jitdump: own_files.py
+"""Compiles a function and prints in which ways the process holds its jitdump open: own_files.py
 
 Lines: `map PERMISSIONS PATH`, `fd FLAGS PATH`, `mode OCTAL PATH`.
 """

@@ -21,7 +21,7 @@ __attribute__((visibility("default"))) struct jit_descriptor __jit_debug_descrip
 #ifdef COUNTS
 static int calls;
 
-/* Longer than a single return, so it must not be overwritten. */
+/* This function is longer than a single return instruction, so the library must not overwrite it. */
 __attribute__((visibility("default"), noinline)) void __jit_debug_register_code(void) { calls++; }
 #else
 static const int calls = 3;

@@ -1,5 +1,5 @@
-/* A program's own allocator, which requests memory while it holds its own lock; linked into a host with an LLVM. Small
- * allocations come from chunks. Large ones are mapped, and unmapped when freed. */
+/* A program's own allocator, which requests memory while it holds its own lock; linked into a host that embeds LLVM.
+ * Small allocations come from chunks. Large ones are mapped, and unmapped when freed. */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <pthread.h>

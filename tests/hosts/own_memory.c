@@ -1,4 +1,4 @@
-/* A host with its own memory manager, through LLVM's C API: LLVM never calls mprotect, the program does.
+/* A host with its own memory manager, through LLVM's C API. Only the program calls mprotect, never LLVM.
  *
  *     own_memory MODE COUNT [loops]
  *
@@ -47,7 +47,7 @@ static const char *mode;
 
 static int is_mode(const char *name) { return strcmp(mode, name) == 0; }
 
-/* True if the mode links in heap memory and copies the code. */
+/* Returns true if the mode links in heap memory and copies the code. */
 static int is_copied(void) { return is_mode("copied") || is_mode("twins") || is_mode("same"); }
 
 static uint8_t *map(int protection) {
@@ -165,12 +165,12 @@ static long fail_to_link(int number) {
     return 1;
 }
 
-/* The most recent function. */
+/* Address of the most recent function. */
 static long (*last_function)(long);
 
 static __attribute__((noinline)) long call_last(long n) { return last_function(n) + 1; }
 
-/* Moves the code and returns the distance. */
+/* Moves the code and returns how far it was moved. */
 static long move_and_get_distance(struct memory *memory) {
     uint8_t *before = memory->start;
     move_code(memory);

@@ -1,7 +1,7 @@
 """Pipelines that Halide compiles and runs: pipelines.py COUNT
 
 Each pipeline is a separate object, linked with JITLink. Prints a sum and "running", waits for a line on standard input,
-and then drops the pipelines.
+and then frees the pipelines.
 """
 
 import sys

@@ -1,5 +1,5 @@
-"""Python functions with a known distribution of time: python python_frames.py SECONDS. Prints the percentage of time
-that `long` takes of `long` and `short`.
+"""Python functions with a known distribution of time: python python_frames.py SECONDS. Prints the time of `long` as a
+percentage of the time of `long` and `short` together.
 
 The other functions cover recursion, generators, coroutines, callbacks from C, exec, and short-lived code objects.
 """
@@ -43,7 +43,8 @@ def key(value):
 
 
 def forgotten(number):
-    """Calls a function with a new name, code object and line, usually at the address of its predecessor."""
+    """Calls a function with a new name, code object and line, usually at the address of the previous one's code
+    object."""
     names = {"burn": burn}
     exec(f"{chr(10) * (number % 50)}def short_lived_{number}():\n    return burn(5000)", names)
     return names[f"short_lived_{number}"]()

@@ -1,8 +1,8 @@
 """Python functions before the first Numba object and after the last one, for `python -X perf`: python_perf_jitdump.py
 SECONDS
 
-CPython maps memory for a few thousand trampolines at a time. Filler functions exhaust it, so that the trampolines of
-the late functions lie in memory that was mapped after the jitdump.
+CPython maps memory for a few thousand trampolines at a time. Filler functions exhaust that memory, so the trampolines
+of the late functions lie in memory that was mapped after the jitdump was created.
 """
 
 import sys

@@ -1,4 +1,5 @@
-"""Python's guarantees for signals and blocking calls, which must hold whatever else signals this process: prints "ok".
+"""Checks Python's guarantees for signals and blocking calls, which must hold even if a profiler signals this process;
+prints "ok".
 
 Handlers run, sleeps and timeouts last as long as requested, and no call returns early (PEP 475).
 """

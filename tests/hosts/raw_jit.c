@@ -1,8 +1,8 @@
-/* The chain from a JIT without LLVM, which passes addresses, names, lines and unwind tables to the C API.
+/* The chain, reported by a JIT without LLVM, which passes addresses, names, lines and unwind tables to the C API.
  *
  *     raw_jit SECONDS    of CPU time, however busy the machine is
  *
- * Linked with libjitlisten; the environment selects the sinks. */
+ * The program is linked to libjitlisten; the environment selects the sinks. */
 #include "../c/chain_code.h"
 #include <jitlisten.h>
 #include <stdio.h>

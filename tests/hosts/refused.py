@@ -37,7 +37,7 @@ def exhaust_mappings(remaining):
 
 
 def refuse_executable_files():
-    """Makes every mmap of a file with PROT_EXEC fail with EACCES, like a strict SELinux policy."""
+    """Makes every executable file mapping fail with EACCES, like a strict SELinux policy."""
     load, equal, has_bit, verdict = 0x20, 0x15, 0x45, 0x06
     allow, refuse = 0x7FFF0000, 0x00050000 | 13
     number, protection, file = 0, 16 + 2 * 8, 16 + 4 * 8

@@ -1,4 +1,4 @@
-/* A program with LLVM in situations where a library could do harm: safety SCENARIO [WORD...]
+/* A program that uses LLVM in situations where a library could do harm: safety SCENARIO [WORD...]
  *
  * Prints the same with and without libjitlisten. Functions named `first`, `second`, ... return 3 n + their number. */
 #define _GNU_SOURCE
@@ -60,7 +60,7 @@ static int find_library(struct dl_phdr_info *info, size_t size, void *unused) {
 
 #define FROM_LIBRARY (library_end && (uintptr_t)__builtin_return_address(0) - library_start < library_end - library_start)
 
-/* Called in the middle of each file write by the library, that is, while it holds its locks. */
+/* Called in the middle of each file write by the library, that is, while the library holds its locks. */
 static void (*write_hook)(void);
 
 ssize_t write(int file, const void *bytes, size_t size) {
@@ -68,7 +68,7 @@ ssize_t write(int file, const void *bytes, size_t size) {
     return syscall(SYS_write, file, bytes, size);
 }
 
-/* The library's requests for pages fail from number `fails_from` through `fails_to`. */
+/* The library's page requests number `fails_from` to `fails_to` fail. */
 static volatile long page_requests, fails_from = LONG_MAX, fails_to = LONG_MAX;
 #define IS_STARVED (FROM_LIBRARY && fails_from != LONG_MAX && is_starved())
 
@@ -77,7 +77,7 @@ static int is_starved(void) {
     return number >= fails_from && number <= fails_to;
 }
 
-/* With a limited address space (RLIMIT_AS), the kernel refuses the library's requests, while the host's are granted. */
+/* With a limited address space (RLIMIT_AS), the kernel refuses the library's requests but grants the host's. */
 static struct rlimit low_limit, high_limit;
 static int is_space_limited;
 static volatile long *refused_count;
@@ -120,7 +120,7 @@ int posix_memalign(void **result, size_t alignment, size_t size) {
     return *result ? 0 : ENOMEM;
 }
 
-/* Starves the pages that the library maps for itself, not those it maps on behalf of the host. */
+/* Makes requests fail for pages that the library maps for itself, but not for those it maps on behalf of the host. */
 void *mmap(void *address, size_t size, int protection, int flags, int file, off_t offset) {
     void *memory;
     int for_itself = flags & MAP_FIXED || file >= 0 || protection == PROT_NONE;
@@ -149,7 +149,7 @@ long syscall(long number, ...) {
     return result;
 }
 
-/* If set, listing libraries takes long for the library, with a lock of the loader held. */
+/* If true, the enumeration of libraries takes long when the library calls it, while a lock of the loader is held. */
 static volatile int should_list_slowly;
 
 struct listing {
@@ -179,7 +179,7 @@ static void dispose_live(void) { dispose(live_function); }
 static void on_exit_signal(int number) {
     (void)number;
     puts("the handler exits");
-    exit(0); /* runs dispose_live, which frees code */
+    exit(0); /* exit runs dispose_live, which frees code */
 }
 
 static void on_fork_signal(int number) {
@@ -374,8 +374,9 @@ static int fork_idle_child(void) {
     return 0;
 }
 
-/* Forks repeatedly while other threads compile and free. Each child uses resources that the library protects by locks.
- * */
+/* Forks repeatedly while other threads compile and free code. Each child uses resources that the library protects with
+ * locks.
+ */
 static volatile int stop;
 
 static void *compile_until_stopped(void *number) {
@@ -431,7 +432,7 @@ static int end_process(const char *ending) {
 /* --- Resources
  * -------------------------------------------------------------------------------------------------------- */
 
-/* Compiles `functions` functions in a child where the library's requests for pages fail from number `from` to `to`. */
+/* Compiles `functions` functions in a child in which the library's page requests number `from` to `to` fail. */
 static long starved_child(long from, long to, int functions, volatile long *request_count) {
     int status;
     fflush(stdout);
@@ -452,7 +453,7 @@ static long starved_child(long from, long to, int functions, volatile long *requ
     return status != 0;
 }
 
-/* Runs one child after another, in which all page requests from the N-th on fail, or only the N-th. */
+/* Runs one child after another. In each, either only the N-th page request fails, or all from the N-th on. */
 static int starve_children(int functions) {
     volatile long *request_count = mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     compile("first", 1);
@@ -462,7 +463,7 @@ static int starve_children(int functions) {
         failed_children += starved_child(number, LONG_MAX, functions, request_count);
         failed_children += starved_child(number, number, functions, request_count);
     }
-    /* Exceeds the library's reserve. */
+    /* More functions than the library's reserve of memory can hold. */
     failed_children += starved_child(0, LONG_MAX, 300, request_count);
     printf("%ld children went wrong\n", failed_children);
     return failed_children != 0;
@@ -477,14 +478,14 @@ static rlim_t address_space(void) {
     return pages * (rlim_t)sysconf(_SC_PAGESIZE);
 }
 
-/* Compiles in a process that may use only `more` additional bytes of address space. */
+/* Compiles in a process that may use only `extra_bytes` additional bytes of address space. */
 static void compile_with_limited_space(rlim_t extra_bytes) {
     jitlisten_status (*get_statistics)(struct jitlisten_statistics *) = dlsym(RTLD_DEFAULT, "jitlisten_get_statistics");
     jitlisten_status (*enable)(const char *) = dlsym(RTLD_DEFAULT, "jitlisten_enable");
     jitlisten_status (*disable)(const char *) = dlsym(RTLD_DEFAULT, "jitlisten_disable");
     struct jitlisten_statistics statistics = {.size = sizeof statistics};
     alarm(60);
-    /* The jitdump sink made its mapping before the fork: re-enable it, so that it maps again. */
+    /* The jitdump sink made its mapping before the fork. Re-enable the sink, so that it maps again. */
     if (disable) disable("jitdump");
     getrlimit(RLIMIT_AS, &high_limit);
     low_limit = high_limit;
@@ -655,7 +656,8 @@ static int open_privileged(void) {
     return 0;
 }
 
-/* Returns "empty" if a function only returns, like the debugger hooks before they are patched; otherwise "changed". */
+/* Returns "empty" if the function only returns, as the debugger interface's functions do until they are patched;
+ * otherwise "changed". */
 static const char *describe_function(uintptr_t function) {
 #ifdef __aarch64__
     static const unsigned char branch_target_marker[] = {0x5f, 0x24, 0x03, 0xd5}, return_instruction[] = {0xc0, 0x03, 0x5f, 0xd6};
@@ -667,7 +669,7 @@ static const char *describe_function(uintptr_t function) {
     return memcmp(code, return_instruction, sizeof return_instruction) ? "changed" : "empty";
 }
 
-/* Opens a session in a program that the library was preloaded into, in a way that also affects set-user-ID programs. */
+/* Opens a session in a program into which the library was preloaded in a way that also affects set-user-ID programs. */
 static int open_preloaded(void) {
     jitlisten_status (*open_session)(void) = dlsym(RTLD_DEFAULT, "jitlisten_open");
     printf("AT_SECURE: %lu, library: %s\n", getauxval(AT_SECURE), open_session && library_end ? "there" : "not there");

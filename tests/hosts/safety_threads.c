@@ -56,7 +56,7 @@ static void *switch_sinks(void *unused) {
     jitlisten_status (*disable)(const char *) = dlsym(RTLD_DEFAULT, "jitlisten_disable");
     for (unsigned round = 0; enable && !should_stop; round++) {
         const char *sink = sinks[round % 4];
-        /* Images leave files on disk, so they are enabled only briefly. */
+        /* Images leave files on disk, so the image sink is enabled only briefly. */
         jitlisten_status first = round % 4 == 3 ? enable(sink) : disable(sink);
         usleep(30000);
         if (first || (round % 4 == 3 ? disable(sink) : enable(sink))) __sync_fetch_and_add(&wrong_results, 1);

@@ -1,8 +1,8 @@
-/* Programs to be sampled: each scenario has known behaviour, against which its recording is checked.
+/* Programs to be sampled: each scenario has known behaviour, with which its recording is compared.
  *
  *   sampled SCENARIO [NUMBER..]
  *
- * Looks the C API up with dlsym, so that it also runs without the library. */
+ * Looks up the C API with dlsym, so that the program also runs without the library. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <errno.h>
@@ -93,8 +93,9 @@ KEPT static double exp_one(long n)
     return sum;
 }
 
-/* Rounds are much shorter than the sampling period and of random length, so that samples are independent. With rounds
- * as long as a kernel tick, samples drift through the round, and the measured shares err by several sigma. */
+/* Rounds are much shorter than the sampling period and of random length, so that samples are independent. If rounds
+ * were as long as a kernel tick, samples would drift through the round, and the measured shares would err by several
+ * sigma. */
 static int run_loops(double seconds)
 {
     double deadline = clock_seconds(CLOCK_THREAD_CPUTIME_ID) + seconds;
@@ -169,7 +170,7 @@ static void *burn_and_report(void *unused)
     return unused;
 }
 
-/* Runs `count` threads of `seconds` each, `at_once` at a time. */
+/* Runs `count` threads of `seconds` each, `concurrent` at a time. */
 static int run_threads(int count, double seconds, int concurrent)
 {
     pthread_t running[64];
@@ -228,7 +229,7 @@ KEPT static int recurse_forever(int depth)
     return depth < 0 ? 0 : recurse_forever(depth + 1) + frame[0];
 }
 
-/* Overflows its stack repeatedly, and survives. */
+/* Overflows its stack repeatedly, and recovers each time. */
 static void *overflows(void *seconds)
 {
     static __thread char stack[65536];
@@ -339,7 +340,7 @@ static int run_short_children(const char *ending)
     return 0;
 }
 
-/* Prints the average CPU time in ms of 100 children that do nothing, after fork or exec. */
+/* Forks 100 children that do nothing or exec, and prints their average CPU time in ms. */
 static int time_children(const char *kind)
 {
     char *const words[] = {"true", NULL};
@@ -358,7 +359,7 @@ static int time_children(const char *kind)
     return 0;
 }
 
-/* Prints for each of 100 children the CPU time in ms before its first own instruction: after a fork, or after an exec.
+/* Prints for each of 100 children the CPU time in ms before its first own instruction, after a fork or after an exec.
  * In the executed program, `kind` is the CPU time in s before the exec. */
 static int time_first_instruction(const char *kind)
 {
@@ -382,7 +383,7 @@ static int time_first_instruction(const char *kind)
     return 0;
 }
 
-/* The child of a vfork shares this process's memory, but its end must not end the recording. */
+/* The child of a vfork shares this process's memory, but its exit must not end the recording. */
 static int run_vforks(double seconds)
 {
     for (int i = 0; i < 20; i++) {
@@ -397,7 +398,7 @@ static int run_vforks(double seconds)
     return 0;
 }
 
-/* Prints the signal dispositions as a program sees them that queries and changes them. */
+/* Prints the signal dispositions that a program observes when it queries and changes them. */
 static void show_fatal_signals(void)
 {
     for (int number = 1; number < 32; number++) {
@@ -421,7 +422,7 @@ static void exit_from_handler(int signal)
     _exit(7);
 }
 
-/* Exits from a signal handler, most likely while malloc's lock is held. */
+/* Calls _exit in a signal handler, most likely while malloc's lock is held. */
 static int exit_during_malloc(void)
 {
     struct itimerval alarm_in_200_ms = {.it_value = {.tv_usec = 200000}};
@@ -547,7 +548,7 @@ static void *disturb(void *number)
 
 static void ignore_signal(int signal) { (void)signal; }
 
-/* Starts and stops a recording every tenth of a second, while threads do all kinds of things. */
+/* Starts and stops a recording every tenth of a second, while threads perform all kinds of operations. */
 static int run_soak(double seconds, const char *directory)
 {
     pthread_t thread[4];
@@ -575,7 +576,7 @@ static int run_soak(double seconds, const char *directory)
     return 0;
 }
 
-/* Starts programs through a shell, as programs do that look for their own components. */
+/* Starts programs through a shell, like programs that look for their own components. */
 static int run_commands(double seconds)
 {
     burn(seconds / 2);

@@ -41,7 +41,7 @@ namespace context = boost::context;
 
 KEPT static void in_a_fiber(double seconds) { burn(seconds); sink = sink + 1; }
 
-/* Runs short-lived fibers, whose stacks differ in size and are unmapped after use. */
+/* Runs short-lived fibers whose stacks differ in size and are unmapped after use. */
 static int run_fibers(double seconds) {
     double deadline = now(CLOCK_THREAD_CPUTIME_ID) + seconds;
     for (size_t turn = 0; now(CLOCK_THREAD_CPUTIME_ID) < deadline; turn++) {
@@ -86,7 +86,7 @@ static double burn_seconds;
 
 extern "C" void called_back(void) {
     if (dlclose(library) != 0) _exit(3);
-    /* The calling function is unmapped now, so longjmp is the only way back. */
+    /* The caller's code is unmapped now, so longjmp is the only way back. */
     burn(burn_seconds);
     longjmp(return_point, 1);
 }
@@ -219,8 +219,9 @@ static int cancel_threads(double seconds) {
 static char *volatile handler_frame;
 static void record_handler_frame(int) { handler_frame = static_cast<char *>(__builtin_frame_address(0)); }
 
-/* Handles signals on an 8 KiB stack with a guard page. Prints the bytes of it that were used, and the kernel's share.
- * */
+/* Handles signals on an 8 KiB stack with a guard page. Prints how many bytes of the stack were used, and how many of
+ * these the kernel used.
+ */
 static int measure_signal_stack(double seconds) {
     const size_t size = 8192, page = 4096;
     void *mapped = mmap(nullptr, page + size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);

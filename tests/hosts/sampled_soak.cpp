@@ -2,10 +2,10 @@
  *
  *   sampled_soak SECONDS DIRECTORY
  *
- * Each thread in turn compiles and frees code, forks, execs, throws and catches, walks its stack, raises signals (on
- * its stack and on an alternate one), starts and ends threads, and loads and unloads a library. Every recording is
- * checked. Prints the number of recordings and samples, and the resident memory (KiB) and open descriptors after the
- * first fifth and at the end. A lost wake-up, a wrong result or a damaged file ends the program early. */
+ * Each thread in turn compiles and frees code, forks, execs, throws and catches, walks its stack, raises signals
+ * (handled on its own stack and on an alternate one), starts and ends threads, and loads and unloads a library. Every
+ * recording is checked. Prints the number of recordings and samples, and the resident memory (KiB) and open descriptors
+ * after the first fifth and at the end. A lost wake-up, a wrong result or a damaged file ends the program early. */
 #include <dlfcn.h>
 #include <execinfo.h>
 #include <fcntl.h>
@@ -161,7 +161,8 @@ static void *disturb(void *number) {
     return nullptr;
 }
 
-/* Checks that the records end where the header says, and that none is malformed. Returns the number of samples. */
+/* Checks that the records end at the position in the file's header, and that none is malformed. Returns the number of
+ * samples. */
 static long count_samples(const std::string &path) {
     std::ifstream file(path, std::ios::binary);
     std::vector<char> bytes((std::istreambuf_iterator<char>(file)), {});

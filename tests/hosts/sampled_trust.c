@@ -1,4 +1,4 @@
-/* Operations that a sampler easily breaks: each scenario prints the effects it observed.
+/* Operations that a sampler could easily break. Each scenario prints the effects that it observed.
  *
  *   sampled_trust SCENARIO [NUMBER] */
 #define _GNU_SOURCE
@@ -23,7 +23,7 @@
 
 static volatile double sink;
 
-/* A fixed amount of work, independent of time. */
+/* Does a fixed amount of work, independent of time. */
 KEPT static void work(long turns)
 {
     double x = sink;
@@ -34,7 +34,7 @@ KEPT static void work(long turns)
 
 KEPT static int frames(int depth, long turns);
 
-/* A frame larger than the part of a stack that the sampler reads in one call. */
+/* Uses a frame larger than the part of a stack that the sampler reads in one call. */
 KEPT static int large_frame(int depth, long turns)
 {
     volatile char frame[40000];
@@ -64,7 +64,7 @@ static void *run_frames(void *unused)
     return unused;
 }
 
-/* Runs in a thread other than the main thread, whose stack bounds are harder to find. */
+/* Runs in a thread that is not the main thread, because its stack bounds are harder to find. */
 static int run_deep(long depth, long turns)
 {
     pthread_t thread;
@@ -134,7 +134,7 @@ static int run_on_small_stacks(void)
 
 static unsigned char used_stack[65536 + 8192];
 
-/* Uses the stack until only the kernel's part of the next signal frame and 2 KB are left, on every processor. */
+/* Uses up the stack, except for 2 KB and the kernel's part of the next signal frame, on every processor model. */
 static void fill_stack_and_work(int number)
 {
     const unsigned char *handler_frame = __builtin_frame_address(0);
@@ -201,7 +201,7 @@ static int handle_all_signals(void)
 
 static pthread_t waiting_thread;
 
-/* Sends the signal late, so that a signal of the sampler is pending for the waiting thread, too. */
+/* Sends the signal late, so that a signal of the sampler is pending in the waiting thread as well. */
 static void *send_signal(void *number)
 {
     work(50000000);
@@ -218,7 +218,9 @@ static void *wait_for_signal(void *method)
     pthread_sigmask(SIG_BLOCK, &all, NULL);
     pthread_t sender;
     waiting_thread = pthread_self();
-    /* Work with every signal blocked, the sampler's included: one of them is pending afterwards. */
+    /* Works with every signal blocked, including the sampler's. A signal of the sampler is pending afterwards, but the
+     * program must not see it.
+     */
     work(50000000);
     sigset_t pending;
     sigpending(&pending);
@@ -322,7 +324,7 @@ static void *read_slowly(void *bytes)
     return NULL;
 }
 
-/* Prints how many additional parts a write to a pipe was split into; there is no other writer. */
+/* Prints into how many additional parts a write to a pipe was split; there is no other writer. */
 KEPT static int writes_cut_short(void)
 {
     ssize_t remaining = 2 << 20;

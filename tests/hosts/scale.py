@@ -1,4 +1,4 @@
-"""Many functions at a time: scale.py OBJECTS FUNCTIONS
+"""Compiles many functions at a time: scale.py OBJECTS FUNCTIONS
 
 Compiles OBJECTS objects of FUNCTIONS functions each and keeps all of them. Prints per tenth of the objects the CPU time
 in microseconds and the memory in bytes that one object took; then the number of mappings of the process.

@@ -2,7 +2,7 @@
  *
  *     sections COUNT
  *
- * Prints the CPU time in ms from the module to the address of the last function. */
+ * Prints the CPU time in ms from the creation of the module to the lookup of the last function's address. */
 #include "llvm_c.h"
 #include <time.h>
 

@@ -89,7 +89,7 @@ static LLVMMemoryBufferRef compile_object(int number, int is_bpf) {
     LLVMMemoryBufferRef object, source = LLVMCreateMemoryBufferWithMemoryRangeCopy(ir, strlen(ir), "host");
     if (LLVMParseIRInContext(context, source, &module, &error) || LLVMGetTargetFromTriple(triple, &target, &error))
         fail(error);
-    /* CodeGenLevelDefault, PIC, CodeModelDefault. */
+    /* The numeric arguments are CodeGenLevelDefault, PIC and CodeModelDefault. */
     LLVMTargetMachineRef machine = LLVMCreateTargetMachine(target, triple, "", "", 2, 2, 0);
     if (LLVMTargetMachineEmitToMemoryBuffer(machine, module, !is_mode("assembly"), &error, &object)) fail(error);
     LLVMDisposeTargetMachine(machine);
@@ -174,10 +174,11 @@ static void link_bpf_with_llvm(LLVMMemoryBufferRef object, int number) {
     if (error) LLVMGetErrorMessage(error);
 }
 
-/* outerN of the most recent module. */
+/* Address of outerN in the most recent module. */
 static long (*last_outer)(long);
 
-/* Compiles module `number`, and stores the memory mapped for it in `memory`. Returns its functions' sum, or a size. */
+/* Compiles module `number`, and stores the address of its memory in `memory`. Returns the sum of its functions'
+ * results, or a size. */
 static long compile(int number, uint8_t **memory) {
     uint64_t outer = 0, ghc = 0;
     if (is_equal()) LLVMDisposeMemoryBuffer(compile_object(number ^ 1, 0));

@@ -1,5 +1,5 @@
-/* Threads with separate LLVM engines and a common memory manager, which puts everyone's code on the same pages: LLVM's
- * C API permits that. Pages are writable only while a function is linked, and stay executable.
+/* Threads with separate LLVM engines and a common memory manager, which puts the code of all threads on the same pages.
+ * LLVM's C API permits that. Pages are writable only while a function is linked, and stay executable.
  *
  *     shared_arena COUNT
  *
@@ -11,7 +11,8 @@
 #include <unistd.h>
 
 #ifdef SLOW
-/* Built as a separate library, like another tool's hook: delays mprotect between the caller and the kernel. */
+/* Built as a separate library, which stands for another tool's hook: it delays mprotect between the caller and the
+ * kernel. */
 int mprotect(void *start, size_t size, int protection) {
     usleep(300);
     return (int)syscall(SYS_mprotect, start, size, protection);
@@ -37,7 +38,7 @@ static int count, next_number, wrong_results, is_done;
 static long (**functions)(long);
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 
-/* Pages of the function that is being linked. */
+/* Address of the pages of the function that is being linked. */
 static uint8_t *first_page;
 static size_t page_bytes;
 

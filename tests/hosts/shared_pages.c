@@ -106,7 +106,7 @@ static void *compile(void *unused) {
         pthread_mutex_unlock(&lock);
     }
     pthread_mutex_unlock(&lock);
-    /* Wait for the others, so that no thread is ever alone in the process. */
+    /* Wait for the other threads, so that no thread is ever the only one in the process. */
     pthread_barrier_wait(&all_threads_done);
     return unused;
 }

@@ -1,5 +1,5 @@
-"""Faust code that DawDreamer compiles with an LLVM that only has the GDB JIT list: python sound_of_dawdreamer.py.
-Prints a sum."""
+"""Faust code that DawDreamer compiles with an embedded LLVM that can be observed only through the GDB JIT list: python
+sound_of_dawdreamer.py. Prints a sum."""
 
 import dawdreamer
 import numpy as np

@@ -1,4 +1,4 @@
-"""Enables the jitdump when a function is already compiled, disables it, and enables it again: switched.py
+"""Enables the jitdump after a function was compiled, disables the jitdump, and enables it again: switched.py
 
 Prints the function names expected after each step. The library must be preloaded.
 """

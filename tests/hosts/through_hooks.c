@@ -2,9 +2,9 @@
  *
  *     through_hooks LIBLLVMLITE OFFSET LIBJITLISTEN
  *
- * OFFSET is that of __jit_debug_register_code in LIBLLVMLITE, in hexadecimal as printed by nm. After the hooks are in
- * place, each thread must return from many more calls, and the function must no longer be empty. Prints the function's
- * first eight bytes before and after, and the number of calls. */
+ * OFFSET is the offset of __jit_debug_register_code in LIBLLVMLITE, in hexadecimal as printed by nm. After the hooks
+ * are in place, each thread must return from many more calls, and the function must no longer be empty. Prints the
+ * function's first eight bytes before and after, and the number of calls. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <link.h>

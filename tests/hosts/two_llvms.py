@@ -1,4 +1,4 @@
-"""A distribution's LLVM next to the LLVM inside llvmlite: two_llvms.py LIBLLVM
+"""A distribution's LLVM beside llvmlite's in one process: two_llvms.py LIBLLVM
 
 Compiles `first` with llvmlite's LLVM, `second` with the other LLVM, and `third` with llvmlite's again. Prints their
 results.
@@ -21,7 +21,7 @@ class Options(ctypes.Structure):
 
 
 class Llvm:
-    """An LLVM that is called through its C API."""
+    """An LLVM library that is called through its C API."""
 
     def __init__(self, path):
         self.library = ctypes.CDLL(path)

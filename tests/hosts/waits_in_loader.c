@@ -1,5 +1,5 @@
-/* One thread is inside dlopen, before an LLVM is relocated, while another thread reads the loader's list of libraries.
- * Two files are built from this one:
+/* One thread is inside dlopen, before an LLVM library is relocated, while another thread reads the loader's list of
+ * libraries. Two files are built from this one:
  *
  *     waits_in_loader LIBRARY COUNT LOG    opens LIBRARY in one thread, calls dlsym in another, and compiles COUNT modules
  *     -DAS_LIBRARY                         a dependency of LIBRARY: the loader relocates it first, and blocks in it
@@ -11,7 +11,7 @@
 enum { STARTED_FILE = 100, CONTINUE_FILE = 101 };
 
 #ifdef AS_LIBRARY
-/* Functions of other libraries are not callable yet. */
+/* The loader has not relocated this library yet, so functions of other libraries cannot be called. */
 static long system_call(long number, long file, char *byte)
 {
     long result;

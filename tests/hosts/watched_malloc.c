@@ -1,4 +1,4 @@
-/* A `malloc` to preload, like a heap profiler's.
+/* A `malloc` to preload, which stands for that of a heap profiler.
  *
  * WATCHED_MALLOC=counts: at exit, prints to standard error the allocations by libjitlisten.so, made directly ("direct")
  * or through functions of the C library. WATCHED_MALLOC=locks: each allocation by libjitlisten.so waits for a lock,
@@ -59,7 +59,7 @@ static int is_system(uintptr_t address) {
     return 0;
 }
 
-/* A walk out of the C library that records which libc function was entered. */
+/* State of a stack walk that leaves the C library and records which libc function was entered. */
 struct walk {
     uintptr_t entered_function;
     int is_jitlisten;

@@ -1,5 +1,5 @@
 /* Opens the library under test, then a library that checks whether its weak import is bound. This file is both:
- * compiled with -DAS_LIBRARY, it exports LLVM's GDB JIT symbols, so that it is taken for an LLVM.
+ * compiled with -DAS_LIBRARY, it exports LLVM's GDB JIT symbols, so that libjitlisten takes it for an LLVM library.
  *
  *     weak_import LIBRARY [LIBJITLISTEN]
  *

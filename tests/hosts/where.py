@@ -1,4 +1,4 @@
-"""The kernel's view of an address, for hosts that examine their own code."""
+"""Finds the file that backs an address according to the kernel, for hosts that examine their own code."""
 
 
 def backing_file(address):

@@ -20,8 +20,8 @@ const RTTI_FLAGS: [&[&str]; 2] = [&["-fno-rtti", "-fno-exceptions"], &["-frtti",
 
 const WARNINGS: [&str; 3] = ["-Wall", "-Wextra", "-Werror"];
 
-/// Builds `tests/cpp/host.cpp` against this LLVM and runs it with an engine and a file of `tests/`; `None` after a
-/// skip.
+/// Host that runs `tests/cpp/host.cpp`, built against this LLVM release, with an engine and a file from `tests/`;
+/// `None` if the test is skipped.
 #[must_use]
 pub fn host(llvm: u32, engine: &str, source: &str, seconds: u32) -> Option<Host> {
     static PROGRAMS: [OnceLock<Option<PathBuf>>; LLVMS.len()] = [const { OnceLock::new() }; LLVMS.len()];
@@ -31,7 +31,8 @@ pub fn host(llvm: u32, engine: &str, source: &str, seconds: u32) -> Option<Host>
     Some(host.argument(engine).argument(paths::root().join("tests").join(source)).argument(seconds.to_string()))
 }
 
-/// Parses the header with clang and the other RTTI and exception flags, with warnings as errors; `None` after a skip.
+/// Parses the header with clang, with warnings as errors and with the other RTTI and exception flags; `None` if the
+/// test is skipped.
 ///
 /// # Panics
 /// If clang reports an error.

@@ -1,4 +1,5 @@
-//! Hosts that compile with LLVM and do not know this project: jax, PostgreSQL, Mesa's llvmpipe, each as distributed.
+//! Hosts that compile with LLVM and do not know this project: jax, PostgreSQL and Mesa's llvmpipe, each as its
+//! distributor ships it.
 //!
 //! The expected number of objects or functions comes from an independent source: XLA writes its object files to a
 //! directory, PostgreSQL's `explain` counts functions, and gdb counts the calls of LLVM's linker.
@@ -14,7 +15,7 @@ use crate::host::{Host, Preload};
 use crate::tool::{self, Absence};
 use crate::{integration, paths};
 
-/// Host that runs `hosts/jax_fusions.py` under jax; XLA writes its object files to `dump` in the scratch directory.
+/// Host that runs `hosts/jax_fusions.py` under jax. XLA writes its object files to `dump` in the scratch directory.
 #[must_use]
 pub fn jax(words: &[&str]) -> Option<Host> {
     let python = integration::python("jax")?;

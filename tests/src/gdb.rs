@@ -14,12 +14,13 @@ use crate::host::{Host, Preload, Running};
 use crate::symbols::{self, Symbols};
 use crate::tool::{self, Absence};
 
-/// Options that stop gdb at the signal which a host raises in its hot loop if its argument is `timer`. By default gdb
+/// Options that stop gdb at the signal that a host raises in its hot loop if its argument is `timer`. By default gdb
 /// passes SIGVTALRM on without stopping.
 const STOP_AT_TIMER: [&str; 2] = ["-ex", "handle SIGVTALRM stop print nopass"];
 
-/// Command that looks up a static function of CPython, to detect a stripped interpreter. Every build keeps the function
-/// because a table holds its address, and none exports it; some builds export more symbols than they should.
+/// gdb command that looks up a static function of CPython, to detect a stripped interpreter. Every build keeps this
+/// function because a table holds its address. No build exports it, although some builds export more symbols than they
+/// should.
 const LOOK_UP_STATIC_FUNCTION: &str = "info address builtin_id";
 
 /// The frames of one thread, innermost first.
@@ -62,13 +63,13 @@ pub fn attach_at(function: &str, host: &Running<'_>) -> Session {
     run_session(gdb().arg("-p").arg(host.pid().to_string()).args(options))
 }
 
-/// Attaches to a host that spends nearly all its time in `function`.
+/// Attaches to a host that spends nearly all its time in `function`, and repeats until gdb stops the host there.
 #[must_use]
 pub fn attach_in(function: &str, host: &Running<'_>) -> Session {
     repeat_until_in(function, || attach(host))
 }
 
-/// Repeats a session until the host is in `function`, at most five times. A host may be stopped between two calls. Only
+/// Repeats a session, at most five times, until gdb stops the host in `function` rather than between two calls. Only
 /// the session is repeated, never the check of its result.
 pub fn repeat_until_in(function: &str, mut run_session: impl FnMut() -> Session) -> Session {
     let is_in_function = |session: &Session| {
@@ -106,7 +107,7 @@ pub fn attach_early(host: &mut Running<'_>) -> Session {
         assert!(Instant::now() < deadline && !gdb_session.is_finished(), "gdb does not attach");
         thread::sleep(Duration::from_millis(20));
     }
-    // The line waits in the pipe until gdb, with its breakpoints in place, lets the host read it.
+    // The newline stays in the pipe until gdb has set its breakpoints and lets the host read it.
     host.send_newline();
     gdb_session.join().expect("gdb ends")
 }
@@ -122,7 +123,7 @@ pub fn start(host: &Host, preload: Preload) -> Session {
 
 fn start_once(host: &Host, preload: Preload) -> Session {
     let mut command = gdb();
-    // A shell in between would also load the library.
+    // With `startup-with-shell on`, the shell that starts the host would also load the library.
     command.args(["-ex", "set startup-with-shell off"]).args(STOP_AT_TIMER);
     for (name, value) in host.variables(preload) {
         command.arg("-ex").arg(format!("set environment {name} {}", value.display()));
@@ -173,7 +174,7 @@ pub fn backtrace(output: &str) -> Backtrace {
     Backtrace { frames }
 }
 
-/// Parses the process id from `info inferiors`: `* 1    process 1234      /usr/bin/python3`.
+/// Parses the process id from gdb's `info inferiors` output, for example `* 1    process 1234      /usr/bin/python3`.
 fn inferior(output: &str) -> Option<u32> {
     let line = output.lines().find(|line| line.starts_with("* 1 "))?;
     line.split_whitespace().skip_while(|&word| word != "process").nth(1)?.parse().ok()

@@ -15,12 +15,12 @@ use crate::tool::{self, Absence};
 /// Timeout of a host, equal to the timeout of [`tool::run`].
 const HOST_TIMEOUT: Duration = Duration::from_secs(600);
 
-/// Library in `LD_PRELOAD`.
+/// Choice of the library to preload with `LD_PRELOAD`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Preload {
     /// The library under test.
     Library,
-    /// No library: the process runs as it would for a user without jitlisten.
+    /// No preloaded library, so that the process runs as it would without jitlisten.
     Nothing,
 }
 
@@ -54,7 +54,7 @@ pub struct Outcome {
 pub struct Running<'host> {
     host: &'host Host,
     child: Child,
-    ended: bool,
+    outcome: bool,
 }
 
 impl Host {
@@ -117,8 +117,8 @@ impl Host {
         fs::read_to_string(self.scratch("log")).unwrap_or_default()
     }
 
-    /// Arguments for `env` that start this host: assignments, program, arguments. For tools that start the host and
-    /// must not load the library themselves.
+    /// Arguments for `env` that start this host: variable assignments, the program and its arguments. Tools use them
+    /// when they start the host and must not load the library themselves.
     #[must_use]
     pub fn env_arguments(&self, preload: Preload) -> Vec<OsString> {
         let mut words: Vec<OsString> = self
@@ -147,14 +147,14 @@ impl Host {
         std::iter::once(self.program.clone().into()).chain(self.arguments.iter().cloned()).collect()
     }
 
-    /// Runs the host in its own mount namespace after a shell has executed `script` there; `None` after a skip. If a
-    /// mount of the script hides the repository, the repository is bind-mounted back at its path.
+    /// Returns a host that runs in its own mount namespace, after a shell has executed `script` there; `None` after a
+    /// skip. If the script mounts over the repository, the repository is bind-mounted back at its path.
     #[must_use]
     pub fn in_mount_namespace(mut self, script: &str) -> Option<Self> {
         let unshare = tool::require("unshare", Absence::FailsInCi)?;
         let trial = tool::run(Command::new(&unshare).args(["--mount", "mount", "-t", "tmpfs", "none", "/mnt"]));
         if !trial.status.success() {
-            // Containers may not mount, even as root; no package that CI could install would help.
+            // Containers may forbid mounting, even for root, and no package that CI could install would change that.
             tool::skip("unshare --mount", String::from_utf8_lossy(&trial.stderr).trim(), Absence::IsAllowed);
             return None;
         }
@@ -185,7 +185,8 @@ impl Host {
         let mut command = Command::new(&self.program);
         command
             .args(&self.arguments)
-            // Files that the host or the library write to relative paths are removed with the scratch directory.
+            // Run in the scratch directory, so that files which the host or the library write to relative paths are
+            // removed with it.
             .current_dir(self.scratch("."))
             .envs(self.variables(preload))
             .stdin(Stdio::piped())
@@ -193,10 +194,10 @@ impl Host {
             .stderr(file("stderr"));
         let child =
             tool::spawn(&mut command).unwrap_or_else(|error| panic!("start {}: {error}", self.program.display()));
-        Running { host: self, child, ended: false }
+        Running { host: self, child, outcome: false }
     }
 
-    /// Runs the host to its end.
+    /// Runs the host until it exits.
     #[must_use]
     pub fn run(&self, preload: Preload) -> Outcome {
         self.start(preload).wait()
@@ -226,7 +227,7 @@ impl Running<'_> {
         }
     }
 
-    /// Writes an empty line to the host's standard input, for which the host waits.
+    /// Writes a newline to the host's standard input, on which the host waits.
     ///
     /// # Panics
     /// If the host has exited.
@@ -234,7 +235,7 @@ impl Running<'_> {
         self.child.stdin.as_mut().expect("piped").write_all(b"\n").expect("the host reads");
     }
 
-    /// Waits for the host to exit and takes its perf map.
+    /// Waits for the host to exit, then reads and removes its perf map.
     ///
     /// # Panics
     /// If the timeout expires.
@@ -245,7 +246,7 @@ impl Running<'_> {
         outcome
     }
 
-    /// Waits for the host to exit and leaves its perf map alone, for tests that put another file at that path.
+    /// Waits for the host to exit without touching its perf map. For tests that put another file at the map's path.
     ///
     /// # Panics
     /// If the timeout expires.
@@ -259,7 +260,7 @@ impl Running<'_> {
             assert!(Instant::now() < deadline, "the host hangs:\n{}", self.stderr());
             thread::sleep(Duration::from_millis(10));
         };
-        self.ended = true;
+        self.outcome = true;
         let pid = self.pid();
         let stdout = fs::read(self.host.scratch("stdout")).unwrap_or_default();
         Outcome { pid, status, stdout, stderr: self.stderr(), map: None }
@@ -274,7 +275,7 @@ impl Drop for Running<'_> {
     fn drop(&mut self) {
         let _ = self.child.kill();
         let _ = self.child.wait();
-        if !self.ended {
+        if !self.outcome {
             let _ = perf_map::take(self.pid());
         }
     }
@@ -319,7 +320,7 @@ fn escape(bytes: &[u8]) -> String {
     bytes.escape_ascii().to_string()
 }
 
-/// Names of the files in a directory, without an empty log and the files that this module creates.
+/// Names of the files in a directory, except an empty log and the files that this module creates.
 #[must_use]
 pub fn files_in(directory: &Path) -> Vec<OsString> {
     let is_ours = |entry: &fs::DirEntry| {

@@ -30,13 +30,13 @@ pub fn with_images(host: Host) -> Host {
     host.variable("JITLISTEN", "image")
 }
 
-/// Images of a host's processes, sorted by process and number.
+/// Images that the host's processes wrote, sorted by process and number.
 #[must_use]
 pub fn files(host: &Host) -> Vec<PathBuf> {
     files_in(&host.scratch(""))
 }
 
-/// Images below a directory that `JITLISTEN_DIR` named.
+/// Images below the directory that `JITLISTEN_DIR` named.
 #[must_use]
 pub fn files_in(directory: &Path) -> Vec<PathBuf> {
     let entries = |path: PathBuf| fs::read_dir(path).into_iter().flatten().flatten().map(|entry| entry.path());
@@ -47,7 +47,7 @@ pub fn files_in(directory: &Path) -> Vec<PathBuf> {
     images
 }
 
-/// Returns true if a file that a tool printed for a frame is an image.
+/// Returns true if the file name that a tool printed for a frame is that of an image.
 #[must_use]
 pub fn is_image(object: &str) -> bool {
     object.contains("/image-") && object.ends_with(".so")
@@ -105,14 +105,15 @@ pub fn function(host: &Host, name: &str) -> (PathBuf, Function) {
     candidate.unwrap_or_else(|| panic!("no image has {name}\n{}", host.log()))
 }
 
-/// Counts the samples whose leaf is in an image, and those that have the whole chain followed by one of `callers`.
+/// Counts the samples whose leaf is in an image, and those of them that contain the whole chain followed by one of
+/// `callers`.
 #[must_use]
 pub fn count_complete(samples: &[Sample], callers: &[&str]) -> (usize, usize) {
     let jit = samples.iter().filter(|sample| sample.frames.first().is_some_and(|leaf| is_image(&leaf.object)));
     let is_complete = |sample: &&Sample| {
         let symbols: Vec<&str> = sample.frames.iter().filter_map(|frame| frame.symbol.as_deref()).collect();
         let mut remaining = symbols.iter();
-        // gamma may be inlined: then the leaf is its caller.
+        // gamma may be inlined, in which case its caller is the leaf.
         let has_callers =
             CHAIN[1..].iter().all(|function| remaining.any(|symbol| scenario::names_function(symbol, function)));
         let has_named_leaf =
@@ -123,7 +124,7 @@ pub fn count_complete(samples: &[Sample], callers: &[&str]) -> (usize, usize) {
     (jit.len(), jit.iter().copied().filter(is_complete).count())
 }
 
-/// Faults that the installed checkers of ELF and DWARF report for an image.
+/// Errors that the installed ELF and DWARF checkers report for an image.
 ///
 /// # Panics
 /// If no checker is installed.
@@ -142,7 +143,8 @@ pub fn find_faults(image: &Path) -> Vec<String> {
         checker_count += 1;
         let output = tool::run(Command::new(program).arg(option).arg(image));
         let report = String::from_utf8_lossy(&[output.stdout, output.stderr.clone()].concat()).to_lowercase();
-        // With DWARF 5, clang 14 writes the first file of a line table twice: a fault of the object, not of the image.
+        // With DWARF 5, clang 14 writes the first file of a line table twice. The object has this fault already; the
+        // image only copies it.
         let has_warning =
             report.lines().any(|line| line.contains("warning") && !line.contains("is a duplicate of file_names"));
         if !output.status.success() || !output.stderr.is_empty() || has_warning {

@@ -1,4 +1,4 @@
-//! Integrations that run the chain: one for each way that LLVM code enters a process.
+//! Integrations that run the chain, one for each way that LLVM code enters a process.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -10,15 +10,16 @@ use crate::tool::{self, Absence};
 /// One way for LLVM code to enter a process.
 #[derive(Clone, Copy, Debug)]
 pub enum Integration {
-    /// Unmodified wheels of Numba and llvmlite from PyPI, in the virtual environment of this name.
+    /// Unmodified Numba and llvmlite wheels from PyPI, in the virtual environment of this name.
     Numba(&'static str),
-    /// LLVM's own interpreter: major version and options. It offers no hook for modules, so its bitcode already has
-    /// frame pointers and unwind tables.
+    /// LLVM's own interpreter, with its major version and options. It offers no hook for modules, so the bitcode is
+    /// compiled with frame pointers and unwind tables.
     Lli(u32, &'static [&'static str]),
 }
 
 impl Integration {
-    /// Host that runs the chain for `seconds`, or `None` after a skip. `words` are passed on to `hosts/chain.py`.
+    /// Host that runs the chain for `seconds`, or `None` if the test is skipped. `words` are additional arguments for
+    /// `hosts/chain.py`.
     #[must_use]
     pub fn chain(self, seconds: u32, words: &[&str]) -> Option<Host> {
         let host = match self {
@@ -56,7 +57,7 @@ impl Integration {
     }
 }
 
-/// Python interpreter of a virtual environment, or `None` after a skip. If no suitable Python is installed,
+/// Python interpreter of a virtual environment, or `None` if the test is skipped. If no suitable Python is installed,
 /// `ci/setup.sh` creates VENV.skipped with the reason.
 #[must_use]
 pub fn python(venv: &str) -> Option<PathBuf> {
@@ -72,13 +73,14 @@ pub fn python(venv: &str) -> Option<PathBuf> {
     None
 }
 
-/// A Numba program in a virtual environment, or `None` after a skip.
+/// A Numba program in a virtual environment, or `None` if the test is skipped.
 #[must_use]
 pub fn numba(venv: &str, program: &str) -> Option<Host> {
     Some(Host::new(python(venv)?, venv).argument(paths::host(program)))
 }
 
-/// Adds the packages and libraries of another environment of the same Python to a host; `None` after a skip.
+/// Makes the packages and libraries of another environment, with the same Python version, available to a host; `None`
+/// if the test is skipped.
 ///
 /// # Panics
 /// If the environment has no packages.
@@ -93,7 +95,7 @@ pub fn with_packages(host: Host, venv: &str) -> Option<Host> {
     Some(host.variable("PYTHONPATH", packages).variable("LD_LIBRARY_PATH", lib))
 }
 
-/// The shared library of a virtual environment's llvmlite.
+/// llvmlite's shared library in a virtual environment.
 ///
 /// # Panics
 /// If the environment has none.
@@ -106,7 +108,7 @@ pub fn libllvmlite(python: &Path) -> PathBuf {
     candidates.next().expect("llvmlite is installed")
 }
 
-/// A C program run by `lli` of this version with these options, or `None` after a skip.
+/// Host that runs a C program under this version of `lli` with these options, or `None` if the test is skipped.
 #[must_use]
 pub fn lli(version: u32, options: &[&str], source: &str) -> Option<Host> {
     let lli = tool::require(&format!("lli-{version}"), absence(version))?;
@@ -117,7 +119,7 @@ pub fn lli(version: u32, options: &[&str], source: &str) -> Option<Host> {
     Some(host.argument(file))
 }
 
-/// Compiles a C host to bitcode with debug information; `None` after a skip.
+/// Compiles a C host to bitcode with debug information; `None` if the test is skipped.
 #[must_use]
 pub fn bitcode(version: u32, source: &str, file: &Path) -> Option<()> {
     let clang = tool::require(&format!("clang-{version}"), absence(version))?;

@@ -26,7 +26,7 @@ pub fn find(directory: &Path) -> Vec<PathBuf> {
     dumps
 }
 
-/// Parses a file with both readers: [`jitdump_format`](crate::jitdump_format) and the crate `linux-perf-data`.
+/// Parses a file with both readers: [`jitdump_format`](crate::jitdump_format) and the `linux-perf-data` crate.
 ///
 /// # Panics
 /// If a reader rejects the file, or their results differ.

@@ -1,10 +1,10 @@
-//! Second jitdump reader for comparison: the crate `linux-perf-data`, which samply uses.
+//! Second jitdump reader, for comparison, based on the `linux-perf-data` crate that samply uses.
 
 use linux_perf_data::jitdump::{JitDumpReader, JitDumpRecord};
 
 use crate::jitdump_format::{Function, Jitdump};
 
-/// Parses `bytes` with the crate and compares the records with the result of our own reader.
+/// Parses `bytes` with the `linux-perf-data` crate and compares the records with the result of our own reader.
 ///
 /// # Panics
 /// If the crate rejects the file or a record differs.
@@ -29,8 +29,8 @@ pub(crate) fn assert_agrees(bytes: &[u8], dump: &Jitdump) {
                 assert_eq!(rows.collect::<Vec<_>>(), expected_rows(expected.expect("a function follows")));
             }
             JitDumpRecord::CodeUnwindingInfo(unwinding) => {
-                // The crate expects the specification's order of the two tables, perf expects the opposite. Both see
-                // all bytes.
+                // The crate expects the two tables in the order of the specification, perf in the opposite order.
+                // Either way, both tables together cover all bytes.
                 let tables = expected.and_then(|function| function.unwinding.as_ref()).expect("tables");
                 assert!(unwinding.eh_frame.len() >= tables.eh_frame.len().min(unwinding.eh_frame_hdr.len()));
             }

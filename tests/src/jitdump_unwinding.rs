@@ -12,8 +12,8 @@ pub struct Tables {
     pub eh_frame: Vec<u8>,
 }
 
-/// Parses the body for the function of `size` bytes at `address`, and looks up the unwind rule of every byte. Large
-/// functions are sampled at some 16,000 addresses.
+/// Parses the unwind record of a function with `size` bytes at `address`, and looks up the unwind rule of every byte.
+/// In large functions, only some 16,000 addresses are checked.
 pub(crate) fn parse(body: &[u8], address: u64, size: u64) -> Result<Tables, String> {
     let word = |at: usize| Some(u64::from_le_bytes(body.get(at..at + 8)?.try_into().ok()?));
     let sizes = [word(0), word(8), word(16)];
@@ -36,7 +36,7 @@ pub(crate) fn parse(body: &[u8], address: u64, size: u64) -> Result<Tables, Stri
 fn look_up(eh_frame: &[u8], header: &[u8], start: u64, address: u64, size: u64) -> Result<(), String> {
     let text = |error: gimli::Error| error.to_string();
     let header_start = start + eh_frame.len() as u64;
-    // The writer cannot choose the start of a function, so the alignment is relative to it.
+    // The writer cannot choose where a function starts, so the alignment is relative to the function's start.
     if header.get(..4) != Some(&[1, 0x1b, 0x03, 0x3b]) || !(header_start - address).is_multiple_of(4) {
         return Err(format!("header {:x?} at {header_start:#x}", header.get(..4)));
     }

@@ -1,7 +1,7 @@
-//! Tests of an integration in which the program itself calls the library, with every consumer.
+//! Tests of integrations in which the program itself links to the library, with every consumer.
 //!
-//! The host runs the chain without a preloaded library. The expectation is the same as in the other integrations: names
-//! and whole stacks.
+//! The host runs the chain without a preloaded library. As in the other integrations, every function must have a name
+//! and every stack must be whole.
 
 use crate::host::{Host, Preload};
 use crate::perf_script::{Frame, Sample};
@@ -71,12 +71,12 @@ impl Linked {
         support_table::record_cell(self.name, "gdb");
     }
 
-    /// Checks nongnu libunwind inside a process that has loaded all its libraries at startup.
+    /// Checks nongnu libunwind inside the process. The host loads all its libraries at startup.
     pub fn check_libunwind(&self) {
         self.check_unwinder("libunwind");
     }
 
-    /// Checks libgcc's unwinder inside a process that has loaded all its libraries at startup.
+    /// Checks libgcc's unwinder inside the process. The host loads all its libraries at startup.
     pub fn check_libgcc(&self) {
         self.check_unwinder("libgcc");
     }
@@ -88,8 +88,8 @@ impl Linked {
         support_table::record_cell(self.name, unwinder);
     }
 
-    /// Requires that the leaf of 95 % of the samples in JIT code belongs to the chain, and that the rest of the chain
-    /// and the caller follow.
+    /// Requires that in 95 % of the samples in JIT code the leaf belongs to the chain, followed by the rest of the
+    /// chain and the caller.
     fn check_stacks(&self, samples: &[Sample], is_jit: impl Fn(&Frame) -> bool) {
         let jit: Vec<&Sample> = samples.iter().filter(|sample| sample.frames.first().is_some_and(&is_jit)).collect();
         assert!(jit.len() >= MIN_SAMPLES, "only {} samples in JIT code", jit.len());

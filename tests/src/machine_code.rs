@@ -1,7 +1,8 @@
-//! Properties of machine code, independent of the processor model that LLVM scheduled it for.
+//! Properties of machine code that do not depend on the processor model for which LLVM schedules instructions.
 
-/// Returns true if a function saves its caller's frame pointer: `push %rbp`, optionally after `endbr64`, and `mov
-/// %rsp,%rbp` in its first 32 bytes. For some processors LLVM schedules other instructions between the two.
+/// Returns true if the first 32 bytes of a function save its caller's frame pointer: `push %rbp`, optionally after
+/// `endbr64`, and later `mov %rsp,%rbp`. For some processors LLVM schedules other instructions between `push` and
+/// `mov`.
 pub fn keeps_frame_pointer(code: &[u8]) -> bool {
     let code = code.strip_prefix(&[0xf3, 0x0f, 0x1e, 0xfa]).unwrap_or(code);
     let start = &code[..code.len().min(32)];

@@ -14,16 +14,16 @@ pub struct Mount {
 }
 
 impl Mount {
-    /// Mounts a tmpfs with these options; `None` after a skip.
+    /// Mounts a tmpfs with these options; `None` if the test is skipped.
     #[must_use]
     pub fn tmpfs(options: &str) -> Option<Self> {
         Mount::mount_in(Scratch::new("tmpfs"), &["-t", "tmpfs", "-o", options, "jitlisten"])
     }
 
     /// Mounts a btrfs image. The directory [`Mount::limited`] has a quota of `bytes`, metadata included: writes beyond
-    /// it fail with `EDQUOT`. `None` after a skip.
+    /// it fail with `EDQUOT`. Returns `None` if the test is skipped.
     ///
-    /// User quotas on ext4 would be more common, but more kernels are built without their format than without btrfs.
+    /// User quotas on ext4 would be more common, but more kernels lack ext4 quota support than btrfs.
     ///
     /// # Panics
     /// If the file system cannot be created.
@@ -38,8 +38,8 @@ impl Mount {
         let mount = Mount::mount_in(scratch, &["-o", "loop", &disk.display().to_string()])?;
         let btrfs = |arguments: &[&str]| run_checked(Command::new("btrfs").args(arguments).arg(mount.limited()));
         btrfs(&["--quiet", "subvolume", "create"]);
-        // Tests may mount this directory over a parent of the repository (`Host::in_mount_namespace`). The repository's
-        // mount point is created now, because the quota may not allow it later.
+        // Tests may mount this directory over a parent of the repository (`Host::in_mount_namespace`). Create the
+        // repository's mount point now, because the quota may be exhausted later.
         for parent in ["/tmp", "/var/tmp"] {
             if let Ok(relative) = paths::root().strip_prefix(parent) {
                 let mount_point = mount.limited().join(relative);
@@ -59,7 +59,7 @@ impl Mount {
         if mounted.status.success() {
             return Some(Self { path, _scratch: scratch });
         }
-        // Containers may not mount, even as root; no package that CI could install would help.
+        // Containers may forbid mounting, even for root, and no package that CI could install would change that.
         let reason = String::from_utf8_lossy(&mounted.stderr).trim().to_owned();
         tool::skip(&format!("mount {}", arguments[..2].join(" ")), &reason, Absence::IsAllowed);
         None

@@ -35,8 +35,8 @@ pub fn venv(name: &str) -> PathBuf {
     env::var_os("JITLISTEN_VENVS").map_or_else(|| root().join("target/venv"), PathBuf::from).join(name)
 }
 
-/// Returns true if the suite runs in the userland of another distribution release (`ci/systems.sh`), which contains
-/// only the tools that its scenarios need.
+/// Returns true if the suite runs in the userland of another distribution (`ci/systems.sh`), which contains only the
+/// tools that its tests need.
 #[must_use]
 pub fn in_userland() -> bool {
     env::var_os("JITLISTEN_USERLAND").is_some()
@@ -46,7 +46,7 @@ fn is_accessible_to_all(path: &Path) -> bool {
     path.ancestors().all(|path| fs::metadata(path).is_ok_and(|metadata| metadata.permissions().mode() & 0o001 != 0))
 }
 
-/// Directory of one test. It is removed after a test that passed and kept for inspection if the test failed.
+/// Scratch directory of one test. Removed if the test passes, and kept for inspection if it fails.
 #[derive(Debug)]
 pub struct Scratch {
     path: PathBuf,
@@ -78,8 +78,8 @@ impl Scratch {
             return private;
         }
         let directory = private.path.file_name().expect("a name");
-        // /tmp and /var/tmp are unsuitable: some tests mount over them. Each clone of the repository has its own
-        // directory.
+        // /tmp and /var/tmp are unsuitable because some tests mount over them. Each clone of the repository uses its
+        // own directory.
         let clone = root().display().to_string().replace('/', "-");
         let path = PathBuf::from(format!("/opt/jitlisten-scratch{clone}")).join(directory);
         fs::create_dir_all(&path).unwrap_or_else(|error| panic!("create {}: {error}", path.display()));

@@ -1,4 +1,4 @@
-//! Runner of `perf record -g` and `perf script` over a host.
+//! Runs `perf record -g` and `perf script` on a host.
 //!
 //! To reproduce by hand:
 //!
@@ -29,7 +29,7 @@ pub struct Recording {
     pub map: Option<Vec<u8>>,
 }
 
-/// `Some` if perf is installed and may record; otherwise reports a skip.
+/// Returns `Some` if perf is installed and permitted to record; otherwise reports a skip.
 #[must_use]
 pub fn is_available() -> Option<()> {
     static TRIAL: OnceLock<Result<(), String>> = OnceLock::new();
@@ -62,10 +62,10 @@ pub fn record_dwarf(host: &Host, preload: Preload) -> Recording {
 fn record_with(options: &[&str], host: &Host, preload: Preload) -> Recording {
     let data = host.scratch("perf.data");
     let mut command = Command::new("perf");
-    // The software clock works on machines without hardware counters. -B -N: with build IDs perf would copy every
-    // library to ~/.debug.
+    // The software clock works on machines without hardware counters. The options -B and -N disable build IDs, for
+    // which perf would copy every library to ~/.debug.
     command.args(["record", "-q", "-e", "cpu-clock", "-B", "-N"]).args(options).arg("-o").arg(&data);
-    // Same working directory as hosts that run without perf.
+    // Use the same working directory as for hosts that run without perf.
     command.current_dir(host.scratch("."));
     let recorded =
         expect_success(tool::run(command.args(["--", "env"]).args(host.env_arguments(preload))), "perf record");
@@ -113,7 +113,7 @@ impl Recording {
     }
 }
 
-/// Process with the most samples. Short-lived children, such as the one that determines the machine's name, have few.
+/// Process with the most samples. Short-lived children have few, for example the `uname` process that Python starts.
 fn busiest_process(samples: &[Sample]) -> Option<u32> {
     let count = |pid| samples.iter().filter(|sample| sample.pid == pid).count();
     let mut pids: Vec<u32> = samples.iter().map(|sample| sample.pid).collect();

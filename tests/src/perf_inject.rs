@@ -1,4 +1,4 @@
-//! Runner of `perf record -k mono` and `perf inject --jit` over a host that writes a jitdump.
+//! Runs `perf record -k mono` and `perf inject --jit` on a host that writes a jitdump.
 //!
 //! To reproduce by hand:
 //!
@@ -31,8 +31,8 @@ pub struct Injected {
     pub samples: Vec<Sample>,
 }
 
-/// Runs a host to its end under `perf record`, at `frequency` samples per second and with this call graph (`fp`,
-/// `dwarf,16384`), then runs `perf inject`.
+/// Runs a host until it exits under `perf record`, at `frequency` samples per second and with this `--call-graph`
+/// option (`fp`, `dwarf,16384`), then runs `perf inject`.
 ///
 /// # Panics
 /// If perf or the host fails, or a jitdump breaks a rule.
@@ -41,7 +41,7 @@ pub fn record(host: Host, frequency: u32, call_graph: &str) -> Injected {
     record_with(host, Preload::Library, frequency, call_graph)
 }
 
-/// Records and injects as [`record`] does, with a choice of the preloaded library.
+/// Like [`record`], with a choice of the preloaded library.
 ///
 /// # Panics
 /// Same as [`record`].
@@ -105,7 +105,7 @@ impl Injected {
         String::from_utf8_lossy(&output.stdout).into_owned()
     }
 
-    /// Number of leaf frames per symbol; `None` counts those without a symbol.
+    /// Number of leaf frames per symbol; `None` counts leaf frames without a symbol.
     #[must_use]
     pub fn count_leaves(&self) -> BTreeMap<Option<&str>, usize> {
         let mut leaves = BTreeMap::new();

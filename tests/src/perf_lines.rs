@@ -1,8 +1,8 @@
-//! Parser of perf's output about source lines: `perf annotate -l --stdio`, `perf report --sort sym,srcline`.
+//! Parser of the source lines that perf prints (`perf annotate -l --stdio`, `perf report --sort sym,srcline`).
 
 use std::collections::BTreeMap;
 
-/// Percentage per line of one file.
+/// Percentage of samples per line of one file.
 pub type LinePercentages = BTreeMap<u32, f64>;
 
 /// Parses the summary that `perf annotate -l --stdio` prints before the instructions:
@@ -33,7 +33,7 @@ pub fn parse_report(text: &str, file: &str) -> LinePercentages {
     })
 }
 
-/// Parses a row, for example `58.18 two_loops.py:15`, if it is about `file`.
+/// Parses a row such as `58.18 two_loops.py:15`; `None` if it refers to another file than `file`.
 fn parse_row(line: &str, file: &str) -> Option<(u32, f64)> {
     let (percent, location) = line.trim().split_once(' ')?;
     let (row_file, number) = location.trim().rsplit_once(':')?;

@@ -1,6 +1,6 @@
 //! A strict parser of `/tmp/perf-PID.map`, which has one line `START SIZE name` per function.
 //!
-//! Some eight tools read this file, each by slightly different rules. This parser accepts only their intersection:
+//! Some eight tools read this file, each with slightly different rules. This parser accepts only their intersection:
 //! lower-case hexadecimal without `0x`, single spaces, printable UTF-8, names of at least three characters (perf drops
 //! shorter names, so they are padded with spaces), no empty line, a newline at the end, no overlapping entries.
 //!
@@ -40,9 +40,9 @@ pub struct PerfMap {
 pub enum Fault {
     /// The bytes are not UTF-8.
     NotUtf8,
-    /// The last line has no newline: a torn write, or a writer that omits it.
+    /// The last line has no newline, because a write was torn or the writer omits it.
     NoFinalNewline,
-    /// A malformed line: its number, the violated rule and its text.
+    /// A malformed line, with its number, the violated rule and its text.
     Line(usize, &'static str, String),
     /// Two entries that overlap.
     Overlap(Entry, Entry),
@@ -60,7 +60,7 @@ impl std::fmt::Display for Fault {
 }
 
 impl PerfMap {
-    /// Parses a map and checks every rule. Fillers in place of freed entries are skipped.
+    /// Parses a map and checks every rule. Filler lines that replaced freed entries are skipped.
     ///
     /// # Errors
     /// The first violated rule.
@@ -84,7 +84,7 @@ impl PerfMap {
         Ok(Self { entries })
     }
 
-    /// Entries that name this function.
+    /// Entries with this function name.
     pub fn named<'map>(&'map self, function: &'map str) -> impl Iterator<Item = &'map Entry> {
         self.entries.iter().filter(move |entry| symbols::names_function(&entry.name, function))
     }
@@ -134,23 +134,24 @@ pub fn path(pid: u32) -> PathBuf {
     PathBuf::from(format!("/tmp/perf-{pid}.map"))
 }
 
-/// Contents of a map without the line `0 0 jitlisten PID ...` that identifies its owner.
+/// Contents of a map without the owner's line, `0 0 jitlisten PID ...`.
 #[must_use]
 pub fn without_first_line(bytes: &[u8]) -> &[u8] {
     let end = bytes.iter().position(|&byte| byte == b'\n').filter(|_| bytes.starts_with(b"0 0 jitlisten "));
     end.map_or(bytes, |end| &bytes[end + 1..])
 }
 
-/// Start time of the first host of this test binary.
+/// Time when this test binary started its first host.
 static FIRST_START: OnceLock<SystemTime> = OnceLock::new();
 
-/// Must be called before a host starts. An older perf map belongs to a previous process with the same id.
+/// Records the time when the first host starts; call this before starting a host. An older perf map belongs to a
+/// previous process with the same id.
 pub fn record_host_start() {
     FIRST_START.get_or_init(SystemTime::now);
 }
 
-/// Reads and removes the map of a process that exited. Process ids are reused: a later process could be read with a
-/// stale map.
+/// Reads and removes the map of a process that has exited. Process ids are reused, so a stale map could be mistaken for
+/// that of a later process.
 ///
 /// # Panics
 /// If other users may write to the file, or it is not a regular file.

@@ -9,7 +9,7 @@
 /// A frame of a stack.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Frame {
-    /// Address; relative to the file, if it is in one.
+    /// Instruction address, relative to the mapped file if there is one.
     pub ip: u64,
     /// Symbol that perf found, if any.
     pub symbol: Option<String>,

@@ -9,12 +9,12 @@ use crate::host::Host;
 use crate::paths::{self, Scratch};
 use crate::tool::{self, Absence};
 
-/// LLVM of the distribution, or `$JITLISTEN_TEST_LLVM`. The hosts need no LLVM headers.
+/// The distribution's LLVM library, or `$JITLISTEN_TEST_LLVM`. The hosts need no LLVM headers.
 fn llvm() -> PathBuf {
     env::var_os("JITLISTEN_TEST_LLVM").map_or_else(|| "/usr/lib/llvm-14/lib/libLLVM-14.so.1".into(), PathBuf::from)
 }
 
-/// Builds a C host that links to LLVM, or returns `None` after a skip.
+/// Builds a C host that links to LLVM, or returns `None` if the test is skipped.
 ///
 /// # Panics
 /// If the compiler reports an error.
@@ -43,7 +43,7 @@ pub fn build(source: &str, flags: &[&str], program: &std::path::Path) -> Option<
 pub fn program() -> Option<PathBuf> {
     static PROGRAM: OnceLock<Option<PathBuf>> = OnceLock::new();
     let build_program = || {
-        // All tests of this binary share the directory; `ci/test.sh` removes it.
+        // All tests of this binary share the directory, so it must outlive each test; `ci/test.sh` removes it.
         let scratch = std::mem::ManuallyDrop::new(Scratch::new("safety-program"));
         let program = scratch.join("safety");
         build("safety.c", &[], &program).map(|()| program)
@@ -51,7 +51,7 @@ pub fn program() -> Option<PathBuf> {
     PROGRAM.get_or_init(build_program).clone()
 }
 
-/// Host that runs a scenario with every sink enabled, or `None` after a skip.
+/// Host that runs a scenario with every sink enabled, or `None` if the test is skipped.
 #[must_use]
 pub fn scenario(words: &[&str]) -> Option<Host> {
     let name: String = words[0].chars().take(32).collect();
@@ -60,7 +60,8 @@ pub fn scenario(words: &[&str]) -> Option<Host> {
     Some(words.iter().fold(host.variable("SAFETY_STATISTICS", statistics), |host, word| host.argument(word)))
 }
 
-/// Host that a shell starts by `exec` after it has executed `first`. In `first`, `$$` is the process id of the host.
+/// Host that a shell becomes through `exec` after it has executed the commands in `first`. In `first`, `$$` is
+/// therefore the process id of the host.
 ///
 /// # Panics
 /// If the compiler reports an error.

@@ -34,7 +34,7 @@ pub fn read(data: &Path) -> Vec<WeightedSample> {
     parse(&text).unwrap_or_else(|line| panic!("{}: {line:?}", data.display()))
 }
 
-/// Value of one of the recorder's counters, which perf shows next to the library's version.
+/// Value of one of the recorder's counters, which the recording contains and perf prints next to the library's version.
 ///
 /// # Panics
 /// If perf cannot read the file, or the counter is missing.
@@ -47,7 +47,7 @@ pub fn counter(data: &Path, name: &str) -> u64 {
     value.unwrap_or_else(|| panic!("no {name:?} in {text}"))
 }
 
-/// Parses blocks of a header, `TID PERIOD:`, and one line `ADDRESS NAME` per frame; an error is the malformed line.
+/// Parses sample blocks: a header `TID PERIOD:` and one line `ADDRESS NAME` per frame. The error is the malformed line.
 fn parse(text: &str) -> Result<Vec<WeightedSample>, String> {
     let mut samples: Vec<WeightedSample> = Vec::new();
     for line in text.lines().filter(|line| !line.trim().is_empty()) {
@@ -81,7 +81,7 @@ impl WeightedSample {
     }
 }
 
-/// Time of the stacks that contain `name`, in percent of the time of the stacks that contain any function of `all`.
+/// Time in stacks that contain `name`, as a percentage of the time in stacks that contain any function of `all`.
 #[must_use]
 pub fn share(samples: &[WeightedSample], name: &str, all: &[&str]) -> f64 {
     let time = |is_selected: &dyn Fn(&&WeightedSample) -> bool| {
@@ -91,7 +91,8 @@ pub fn share(samples: &[WeightedSample], name: &str, all: &[&str]) -> f64 {
     100.0 * time(&|sample| sample.contains(name)) as f64 / total as f64
 }
 
-/// Standard deviation of a share of 75 %, in percentage points. Unequal periods reduce the effective number of samples.
+/// Standard deviation of a measured share of 75 %, in percentage points. Unequal periods reduce the effective number of
+/// samples.
 #[must_use]
 pub fn sigma(samples: &[WeightedSample]) -> f64 {
     let periods = || samples.iter().map(|sample| sample.period as f64);
@@ -114,8 +115,8 @@ pub fn percent_complete(samples: &[WeightedSample]) -> f64 {
     100.0 * samples.iter().filter(|sample| sample.is_complete()).count() as f64 / samples.len() as f64
 }
 
-/// Requires that at least this percentage of the stacks is complete. Three more may be incomplete by chance, in a short
-/// recording.
+/// Requires that at least this percentage of the stacks is complete. Three additional stacks may be incomplete, because
+/// in a short recording a few chance failures exceed the percentage.
 ///
 /// # Panics
 /// If fewer are complete; prints the most frequent incomplete stacks.
@@ -135,8 +136,8 @@ pub fn assert_complete(samples: &[WeightedSample], percent: f64) {
     );
 }
 
-/// Host that records itself from its start into `f.data` in its scratch directory. `words` are appended to the path in
-/// `JITLISTEN_RECORD`.
+/// Host that records itself from its start to `f.data` in its scratch directory. `words` are further options, appended
+/// to the path in `JITLISTEN_RECORD`.
 #[must_use]
 pub fn with_recording(host: Host, words: &str) -> (Host, PathBuf) {
     let data = host.scratch("f.data");
@@ -144,7 +145,7 @@ pub fn with_recording(host: Host, words: &str) -> (Host, PathBuf) {
     (host.variable("JITLISTEN_RECORD", value), data)
 }
 
-/// Host that runs a scenario of `hosts/sampled.c`, or `None` after a skip.
+/// Host that runs a scenario of `hosts/sampled.c`, or `None` if the test is skipped.
 ///
 /// # Panics
 /// If the compiler reports an error.
@@ -170,7 +171,7 @@ fn program() -> Option<PathBuf> {
     tool::require("perf", Absence::FailsInCi)?;
     let program = PROGRAM.get_or_init(|| {
         let compiler = tool::require("cc", Absence::FailsInCi)?;
-        // All tests of this binary share the directory; `ci/test.sh` removes it.
+        // All tests of this binary share the directory, so it must outlive each test; `ci/test.sh` removes it.
         let scratch = std::mem::ManuallyDrop::new(Scratch::new("sampled-program"));
         let program = scratch.join("sampled");
         let include = format!("-I{}", paths::root().join("include").display());

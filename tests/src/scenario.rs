@@ -1,5 +1,5 @@
-//! The expectation of every scenario: `gamma` has a name, and its stack is `gamma`, `beta`, `alpha`, then the calling C
-//! code.
+//! The expectation that every integration must meet: `gamma` has a name, and its stack is `gamma`, `beta`, `alpha`,
+//! then the calling C code.
 //!
 //! The checks are pure functions of the parsed output of the tools.
 
@@ -69,8 +69,8 @@ impl Verdict {
         assert!(self.unnamed * 100 <= self.jit, "{} of {} leaves have no name:\n{self}", self.unnamed, self.jit);
     }
 
-    /// Requires the whole chain up to the caller in at least 95 of 100 samples. The rest is unavoidable: samples in a
-    /// prologue, before the frame pointer is set.
+    /// Requires the whole chain up to the caller in at least 95 of 100 samples. Samples in a prologue, before the frame
+    /// pointer is set, are unavoidably incomplete.
     ///
     /// # Panics
     /// If too many stacks are incomplete.
@@ -96,7 +96,7 @@ impl std::fmt::Display for Verdict {
     }
 }
 
-/// True if no file of the process contains the address: anonymous executable memory, or no mapping.
+/// Returns true if no file backs the address: it is in anonymous executable memory or unmapped.
 #[must_use]
 pub fn is_jit(frame: &Frame) -> bool {
     let is_perf_map = frame.object.starts_with("/tmp/perf-") && frame.object.ends_with(".map");
@@ -115,7 +115,8 @@ fn is_complete(frames: &[Frame], caller: &str) -> bool {
     if !begins_with_chain(frames) {
         return false;
     }
-    // More JIT code may lie between alpha and C: Numba's wrapper, or a JIT-compiled main. Those frames need names, too.
+    // More JIT code may lie between alpha and C, such as Numba's wrapper or a JIT-compiled `main`. These frames need
+    // names, too.
     let outer_frames = &frames[CHAIN.len()..];
     let first_outside = outer_frames.iter().position(|frame| !is_jit(frame));
     first_outside.is_some_and(|index| {
@@ -123,7 +124,7 @@ fn is_complete(frames: &[Frame], caller: &str) -> bool {
     })
 }
 
-/// Requires that perf gives this name to every sample in the code ranges that the map lists under it.
+/// Requires that perf shows this name for every sample in the address ranges that the perf map lists under it.
 ///
 /// # Panics
 /// If a sample has another name, or no sample is in the function.

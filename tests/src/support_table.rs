@@ -6,7 +6,7 @@
 use std::fs::OpenOptions;
 use std::io::Write;
 
-/// Integrations in the order of the table: ways in which a program gives its code to jitlisten.
+/// Integrations, that is, ways in which a program gives its code to jitlisten, in the order of the table.
 pub const INTEGRATIONS: [&str; 8] = [
     "shim, stock wheels",
     "shim, lli",
@@ -21,7 +21,7 @@ pub const INTEGRATIONS: [&str; 8] = [
 /// Consumers in the order of the table.
 pub const CONSUMERS: [&str; 6] = ["perf map", "jitdump", "image", "gdb", "libunwind", "libgcc"];
 
-/// Records that this consumer passed the whole scenario with this integration, in the file `$JITLISTEN_SUPPORT`.
+/// Appends a cell to `$JITLISTEN_SUPPORT`: this consumer passed the whole scenario with this integration.
 ///
 /// # Panics
 /// If the table has no such cell.

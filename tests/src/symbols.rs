@@ -1,6 +1,6 @@
 //! Comparison of symbols with function names, and the symbols to expect.
 
-/// Returns true if a symbol contains this function's name as a whole identifier, not as part of a longer or mangled
+/// Returns true if a symbol contains the function's name as a whole identifier, not as part of a longer or mangled
 /// name.
 #[must_use]
 pub fn names_function(symbol: &str, function: &str) -> bool {

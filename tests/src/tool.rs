@@ -1,4 +1,5 @@
-//! Tools: lookup, execution with a timeout, and skips. A test without its tool fails in CI and is skipped elsewhere.
+//! Lookup and execution of external tools, with timeouts and skips. A test whose tool is missing fails in CI and is
+//! skipped elsewhere.
 
 use std::fs::OpenOptions;
 use std::io::{self, ErrorKind, Write};
@@ -7,15 +8,15 @@ use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
 use std::{env, thread};
 
-/// Timeout of a tool, generous because the machine may be busy.
+/// Timeout of a tool. It is generous because the machine may be busy.
 const TOOL_TIMEOUT: Duration = Duration::from_secs(600);
 
-/// Consequence of a missing tool if `CI` is set.
+/// Consequence of a missing tool when `CI` is set.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Absence {
     /// CI installs the tool, so its absence is a failure there.
     FailsInCi,
-    /// Some supported systems lack the tool (an old Python, a new LLVM): always a skip.
+    /// Some supported systems lack the tool (an old Python, a new LLVM), so its absence always results in a skip.
     IsAllowed,
 }
 
@@ -44,7 +45,7 @@ pub fn find(program: &str) -> Option<PathBuf> {
     env::split_paths(&env::var_os("PATH")?).map(|directory| directory.join(program)).find(|path| path.is_file())
 }
 
-/// Finds a program in `PATH`, or returns `None` after a skip.
+/// Finds a program in `PATH`, or reports a skip and returns `None`.
 #[must_use]
 pub fn require(program: &str, absence: Absence) -> Option<PathBuf> {
     let path = find(program);
@@ -54,8 +55,8 @@ pub fn require(program: &str, absence: Absence) -> Option<PathBuf> {
     path
 }
 
-/// Starts a program and retries while it is busy. A child that another thread has forked may still hold a fresh program
-/// open for writing, until it calls exec.
+/// Starts a program, and retries while its file is busy (`ETXTBSY`): a child that another thread has forked may hold a
+/// freshly written program open until the child calls exec.
 ///
 /// # Errors
 /// If the program cannot be started.
@@ -71,7 +72,7 @@ pub fn spawn(command: &mut Command) -> io::Result<Child> {
     }
 }
 
-/// Runs a tool to its end and returns its output.
+/// Runs a tool until it exits and returns its output.
 ///
 /// # Panics
 /// If the tool cannot be started or the timeout expires.
@@ -104,7 +105,7 @@ pub fn run_within(timeout: Duration, command: &mut Command) -> Output {
 
 /// Sends a signal by name, as `kill` does.
 pub fn signal(pid: u32, name: &str) {
-    // An error is expected if the process has just exited.
+    // `kill` fails if the process has just exited, which is not an error here.
     let _ = Command::new("kill").arg("-s").arg(name).arg(pid.to_string()).stderr(Stdio::null()).status();
 }
 

@@ -20,7 +20,7 @@ pub struct WalkCounts {
     pub max_frames: u32,
 }
 
-/// Compiles the walker into the host's scratch directory, or returns `None` after a skip.
+/// Compiles the walker into the host's scratch directory, or returns `None` if the test is skipped.
 ///
 /// # Panics
 /// If the compiler reports an error.
@@ -42,7 +42,8 @@ pub fn compile_walker(host: &Host) -> Option<PathBuf> {
     Some(walker)
 }
 
-/// Runs a host with this unwinder in its process; `None` after a skip. The host must load all its libraries at startup.
+/// Runs a host that samples itself with this unwinder; `None` if the test is skipped. The host must load all its
+/// libraries at startup.
 ///
 /// # Panics
 /// If the host fails or the walker prints nothing.
@@ -65,7 +66,8 @@ pub fn walk_inside(host: Host, unwinder: &str, preload: Preload) -> Option<WalkC
 }
 
 impl WalkCounts {
-    /// Requires that every walk reached the start, and that at least one walk contained the whole chain.
+    /// Requires that there are enough walks, that every walk reached the start of the program, and that at least one
+    /// contained the whole chain.
     ///
     /// # Panics
     /// If a walk is incomplete, or there are too few.

@@ -2,11 +2,12 @@
 
     compare.py LIBRARY RESULTS_DIRECTORY SUITE [MODULE...]
 
-SUITE is `llvmlite`, `numba`, `cpython`, `lines` (Numba's suite, with line tables in compiled code), or `sampled` or
-`sampled-wall` (any modules, recorded at 1,000 Hz). The tests run in the interpreter that runs this script, and each
+SUITE is `llvmlite`, `numba`, `cpython`, `lines` (Numba's suite, with line tables in compiled code), or one of `sampled`
+and `sampled-wall` (any modules, recorded at 1,000 Hz). The tests run in the interpreter that runs this script, and each
 module runs in its own process. A test whose outcomes differ is repeated alone, in both configurations, up to three
-times; it counts as different only if it never agrees. Tests in REQUIRE_NO_LINES and NOTICE_A_RECORDING must differ.
-Prints one row of a Markdown table per module. The exit status is 1 if anything differs, or if a module ran no test.
+times; it counts as different only if the outcomes differ each time. Tests in REQUIRE_NO_LINES and NOTICE_A_RECORDING
+must differ. Prints one row of a Markdown table per module. The exit status is 1 if anything differs, or if a module ran
+no test.
 """
 
 import json
@@ -30,11 +31,11 @@ FAILED_OUTCOMES = ("failed", "error", "unexpected success", "died")
 REQUIRE_NO_LINES = {
     "numba.tests.test_debuginfo.TestDebugInfo.test_environment_override",
     "numba.tests.test_debuginfo.TestDebugInfo.test_no_debuginfo_in_asm",
-    # Searches for a call at the end of a line of LLVM IR, where line tables add metadata.
+    # This test searches for a call at the end of a line of LLVM IR, where line tables append metadata.
     "numba.tests.test_debuginfo.TestDebugInfoEmission.test_nrt_stack_trace",
 }
-# Tests that notice a recording. Python 3.12 and newer warn of a fork in a multi-threaded program. A test that lists a
-# child's descriptors finds the recorder's two.
+# Tests that a recording affects. Python 3.12 and newer warn about a fork in a multi-threaded program. A test that lists
+# a child's descriptors finds two descriptors of the recorder.
 NOTICE_A_RECORDING = {
     "test.test_threading.ThreadTests.test_main_thread_after_fork",
     "test.test_subprocess.POSIXProcessTestCase.test_close_fds_when_max_fd_is_lowered",
@@ -70,14 +71,14 @@ class Runs:
         directory = self.results / name
         directory.mkdir(parents=True)
         # NUMBA_CACHE_DIR stays unset, because Numba's own tests look for cache files at the default path. Without
-        # SUBPROC_TEST, Numba's test classes that use subprocesses run nothing.
+        # SUBPROC_TEST, Numba's subprocess-based test classes run no tests.
         environment = dict(os.environ, JITLISTEN_DIR=str(directory), SUBPROC_TEST="1")
         if gdb := shutil.which("gdb"):
             # Numba does not search PATH for gdb.
             environment["NUMBA_GDB_BINARY"] = gdb
         if preload:
             environment["LD_PRELOAD"] = self.library
-            # The log has a line per object. It proves that the library detected the suite's code.
+            # The log has a line per object, which proves that the library detected the suite's code.
             environment["JITLISTEN_LOG"] = f"debug:{directory / 'log'}"
             if self.record_options:
                 environment["JITLISTEN_RECORD"] = f"{directory / '%p.data'},{self.record_options}"
@@ -137,7 +138,7 @@ def read_outcomes(path):
         if kind == "started":
             running = test
             continue
-        # A failed subtest fails the test.
+        # A failed subtest makes its test fail.
         if kind != "ended" and outcome_by_test.get(test) not in FAILED_OUTCOMES:
             outcome_by_test[test] = kind
         running = None
@@ -171,7 +172,7 @@ def main():
         expected = expected & stock.keys()
         differing = differing_tests(stock, with_library)
         flaky = [test for test in differing if test not in expected and agrees_when_repeated(runs, test)]
-        # Tests that should differ but agree are reported, too.
+        # Tests that are expected to differ but agree are reported, too.
         differing = sorted(expected.symmetric_difference(test for test in differing if test not in flaky))
         different += len(differing)
         failures = {

@@ -1,7 +1,7 @@
 """Runs the tests of one module with unittest and writes each outcome as a line of JSON: run_module.py FILE TEST...
 
-A TEST is any name that unittest can load: a module, a class or a test. The line `started` precedes the test, so that
-the last line of a process that crashes names the test.
+A TEST is any name that unittest can load: a module, a class or a test. A line `started` is written before each test, so
+that if the process crashes, its last line names the test.
 """
 
 import json

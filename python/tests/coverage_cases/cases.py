@@ -1,4 +1,5 @@
-"""Functions of all forms that Numba compiles. `drive` runs a part of each; the rest must stay uncovered."""
+"""Functions that use every construct that Numba compiles. `drive` runs part of each function; the rest must stay
+uncovered."""
 
 import math
 

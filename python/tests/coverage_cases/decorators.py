@@ -1,4 +1,4 @@
-"""Numba's decorators. With COVERAGE_TRUTH set, replacements that leave the functions to the interpreter."""
+"""Numba's decorators. If COVERAGE_TRUTH is set, these are replacements that leave the functions to the interpreter."""
 
 import os
 
@@ -91,5 +91,5 @@ else:
 
 
 def is_float(value):
-    """For overloads: true for Numba's float type, and for float values in Python."""
+    """True for Numba's float type, as overloads see it, and for float values in Python."""
     return value is float64 if not TRUTH else isinstance(value, float)

@@ -1,6 +1,6 @@
 """Measures a module with coverage.py and writes the results as JSON:  measure.py MODULE OUT [branch]
 
-With COVERAGE_TRUTH set, the module's functions run as Python. Otherwise Numba compiles them, and the plugin is on.
+With COVERAGE_TRUTH set, the module's functions run as Python. Otherwise, Numba compiles them and the plugin is enabled.
 """
 
 import importlib

@@ -1,5 +1,5 @@
-"""The report of a first run with a library built on Numba: compilations, the user's own lines, and the library's
-compiled functions.
+"""The report that a user gets from the first recording of a program based on a library that uses Numba: compilations,
+the user's own lines, and the library's compiled functions.
 
 Run by ci/libraries.sh.
 """
@@ -15,7 +15,7 @@ import pytest
 
 COMMAND = pathlib.Path(sys.executable).parent / "jitlisten"
 RUN_TIMEOUT_S = 900
-#: Program, its slowest compilation, and a compiled function of the library.
+#: Program, its slowest compilation, and one of the library's compiled functions.
 PROGRAMS = {
     "stumpy": (
         (

@@ -1,4 +1,4 @@
-"""Helpers that compile programs with line tables in a fresh process and read the line tables and descriptions with
+"""Compiles programs with line tables in a fresh process, and reads the line tables and debug information with
 llvm-dwarfdump."""
 
 import os
@@ -11,7 +11,7 @@ HERE = os.path.dirname(os.path.abspath(__file__))
 PACKAGE = os.path.abspath(os.path.join(HERE, os.pardir, os.pardir))
 LIBRARY = os.environ.get("JITLISTEN_LIBRARY", os.path.join(PACKAGE, os.pardir, "target", "release", "libjitlisten.so"))
 
-# Prefix of a program: collects each object that is compiled from then on.
+# Prefix of a program that collects each object compiled from then on.
 CAPTURE = """
 import os, sys
 sys.path[:0] = [%r, %r]

@@ -1,6 +1,6 @@
-"""Reads the loaded part of an object file in a form that can be compared.
+"""Reads the loaded part of an object file into a form that can be compared.
 
-Supports 64-bit little-endian ELF only. Symbols are compared by name, because debug sections shift their indices.
+Supports 64-bit little-endian ELF only. Symbols are compared by name, because debug sections shift the symbol indices.
 """
 
 import re
@@ -22,12 +22,12 @@ class Section(NamedTuple):
 
 
 class LoadedObject(NamedTuple):
-    """Loaded sections by name (numbered if a name occurs twice), their relocations, and the symbols."""
+    """Loaded sections by name (numbered if a name occurs more than once), their relocations, and the symbols."""
 
     sections: Dict[str, bytes]
     relocations: Dict[str, List[Tuple[int, int, str, int]]]
     symbols: List[Tuple[str, str, int, int]]
-    # Size in bytes of the whole file and of its line and debug information.
+    # Sizes in bytes of the whole file and of its line and debug information.
     size: int
     debug_size: int
 
@@ -97,14 +97,14 @@ def _section_name(sections: List[Section], index: int) -> str:
     return sections[index].name if index < len(sections) else str(index)
 
 
-# Matches a process address in a string: of a generated function, or of an object that is a constant.
+# Matches the address of an object in a string, either that of a generated function or that of a constant.
 _ADDRESS_PATTERN = (
     r"0x[0-9a-f]{6,}|(?:7[ef]|5[4-6])[0-9a-f]{10}|(?<![0-9])(?:8[5-9]|9[0-9]|1[0-4][0-9])[0-9]{12}(?![0-9])"
 )
 
 
 def masked_name(name: str) -> str:
-    # LLVM numbers constants with equal names, and an address in a name may have been reused.
+    # LLVM numbers constants that have equal names, and an address in a name may have been reused.
     return re.sub(r"(picklebuf\.ADDRESS)\.\d+$", r"\1", re.sub(_ADDRESS_PATTERN, "ADDRESS", name))
 
 
@@ -113,7 +113,7 @@ def _is_address(value: int) -> bool:
 
 
 def compare(first: LoadedObject, second: LoadedObject) -> Tuple[List[str], int]:
-    """Returns the differences, and the number of process addresses that were ignored."""
+    """Returns the differences between two objects, and the number of process addresses that were ignored."""
     differences: List[str] = []
     address_count = 0
     if sorted(first.sections) != sorted(second.sections):
@@ -129,7 +129,7 @@ def compare(first: LoadedObject, second: LoadedObject) -> Tuple[List[str], int]:
     if [(masked_name(symbol[0]),) + symbol[1:] for symbol in first.symbols] != [
         (masked_name(symbol[0]),) + symbol[1:] for symbol in second.symbols
     ]:
-        # Symbols may be ordered by an address in their names.
+        # The order of symbols may depend on an address in their names.
         def sorted_symbols(loaded):
             return sorted((masked_name(symbol[0]),) + symbol[1:] for symbol in loaded.symbols)
 
@@ -159,7 +159,7 @@ def _masked_relocations(loaded: LoadedObject) -> Dict[str, List[Tuple[int, int, 
 
 
 def compare_bytes(first: bytes, second: bytes):
-    """Returns the number of addresses that differ, or `None` if anything else differs."""
+    """Returns the number of differing addresses, or `None` if anything else differs."""
     if first == second:
         return 0
     if len(first) != len(second):
@@ -177,7 +177,8 @@ def compare_bytes(first: bytes, second: bytes):
 
 
 def _find_address_end(first: bytes, second: bytes, offset: int):
-    """Returns the end of the address that contains this byte: eight bytes of code or data, or digits in a string."""
+    """Returns the end of the address that contains this byte. An address is eight bytes of code or data, or digits in a
+    string."""
     for start in range(offset, max(offset - 8, -1), -1):
         if start + 8 <= len(first):
             values = [int.from_bytes(data[start : start + 8], "little") for data in (first, second)]

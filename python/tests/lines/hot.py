@@ -1,4 +1,4 @@
-"""Runs compiled code with line tables: `hot.py SECONDS`. Prints `running` once everything is compiled."""
+"""Runs compiled code with line tables: `hot.py SECONDS`. Prints `running` after everything has been compiled."""
 
 import os
 import sys

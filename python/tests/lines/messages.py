@@ -1,8 +1,8 @@
-"""Programs that Numba or LLVM rejects, that raise, or that print Numba's diagnostics.
+"""Programs that Numba or LLVM rejects, that raise exceptions, or that print Numba's diagnostics.
 
-    python messages.py [lines]      the output must be the same with lines
+    python messages.py [lines]
 
-Prints for each program the type, the text and the context of its exception.
+Prints the type, message and context of each program's exception. The output must be the same with and without `lines`.
 """
 
 import os
@@ -29,7 +29,7 @@ if sys.argv[1:] == ["lines"]:
 
 
 def run_and_print(program):
-    """Runs a program and prints its result, or its exception and that exception's contexts."""
+    """Runs a program and prints its result, or the exception that it raised with its contexts."""
     print("---", program.__name__)
     try:
         print(program())

@@ -1,14 +1,14 @@
-"""Compiles the test programs in forked children of one process, without lines, with lines, and without again, and
+"""Compiles the test programs in forked children of one process, without line tables, with them, and again without, and
 compares the objects.
 
     python objects.py [--short] [--again] [--images] [--only NAME,...] [--json]
 
-Forked children start from the same state: the same counters in names, nearly the same addresses.
+Forked children start from the same state, with the same counters in names and nearly the same addresses.
 
-Run it with `LD_PRELOAD=libjitlisten.so JITLISTEN=unwind`, as users do: the library asks for unwind tables. Without it,
-line descriptions alone make LLVM add unwind tables to functions that need none; all else is the same.
+Run it with `LD_PRELOAD=libjitlisten.so JITLISTEN=unwind`, as users do: the library asks for unwind tables. Without the
+library, line information alone makes LLVM add unwind tables to functions that need none; nothing else differs.
 
-`--images` adds images with LLVM's remarks to the runs with lines, as under `jitlisten record`.
+With `--images`, the runs with line tables also write images that contain LLVM's remarks, as under `jitlisten record`.
 """
 
 import argparse
@@ -38,11 +38,11 @@ def capture():
 
     from llvmlite import binding
 
-    # Deterministic UUIDs: they become part of the code of a `with objmode` block.
+    # UUIDs must be deterministic because they become part of the code of a `with objmode` block.
     uuid_values = itertools.count(1)
     uuid.uuid4 = lambda: uuid.UUID(int=next(uuid_values))
 
-    # Garbage collection at varying moments would shift Numba's counters of types.
+    # Garbage collection at varying moments would change Numba's counters of types.
     gc.disable()
 
     original = binding.ExecutionEngine.set_object_cache
@@ -89,7 +89,7 @@ def count_remarks():
 
 
 def compile_programs(names, lines, images=False):
-    """Runs in a child: returns each program's result, its objects, and the CPU time."""
+    """Returns each program's result, its objects, and the CPU time. Runs in a forked child."""
     import programs
 
     if lines and images:
@@ -152,8 +152,8 @@ def instructions(data):
 
 
 def is_only_padded_differently(pair, differences):
-    """True if only padding differs, which occurs with LLVM 11 alone (Numba 0.56). It aligns loops with longer jumps,
-    but with `nop`s where a line begins. No newer release differs, so none is exempt."""
+    """True if only padding differs, which occurs only with LLVM 11 (Numba 0.56). That release aligns loops with longer
+    jumps, but uses `nop`s where a line begins. Newer releases never differ, so none is exempt."""
     import llvmlite.binding
 
     # Relocated fields move if a preceding branch becomes longer.

@@ -1,4 +1,4 @@
-"""Functions that `programs.py` calls from another file."""
+"""Functions in a separate file that `programs.py` calls."""
 
 import math
 

@@ -1,5 +1,5 @@
-"""Small programs, one for each kind of code that Numba generates. Each compiles a function, runs it and returns the
-result.
+"""Small programs, one for each kind of code that Numba generates. Each program compiles a function, runs it and returns
+the result.
 
 They are compiled with and without line tables; the machine code must be identical.
 """
@@ -32,7 +32,7 @@ from numba.typed import List as TypedList
 import other_file
 
 PROGRAMS: Dict[str, Callable[[], object]] = {}
-# A selection with one program of each kind; takes a quarter of the time.
+# Names of the programs in a selection that has one program of each kind and takes a quarter of the time.
 SHORT = set()
 
 REALS = np.linspace(0.5, 9.5, 40)

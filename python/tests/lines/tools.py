@@ -1,4 +1,4 @@
-"""Helpers for tests with real tools."""
+"""Helpers for tests that run real tools."""
 
 import os
 import shutil
@@ -14,8 +14,8 @@ LIBRARY = os.path.abspath(
 
 
 def require_tool(*names):
-    """Returns the first of these programs that exists next to this Python or in PATH. Without any, fails in CI and
-    skips elsewhere."""
+    """Returns the first of these programs that is next to this Python or in PATH. If there is none, fails in CI and
+    skips the test elsewhere."""
     search_path = os.path.dirname(sys.executable) + os.pathsep + os.environ.get("PATH", "")
     path = next(filter(None, (shutil.which(name, path=search_path) for name in names)), None)
     if path is None:
@@ -52,5 +52,5 @@ def line_marked(name, mark):
 
 
 def image_paths(directory):
-    """Paths of the image files of compiled code; they exist only while their directory does."""
+    """Paths of image files of compiled code. They exist only as long as their directory does."""
     return sorted(str(path) for path in directory.glob("image-*/object-*.so"))

@@ -1,11 +1,11 @@
 """Programs with a known distribution of time over lines: `truth.py SECONDS`, in CPU time; 0 seconds means thirty
 rounds, for callgrind.
 
-Tests find lines by the comments at their ends. In each pair, the same statement runs three times as often on one line
-as on the other.
+Tests find lines by their trailing comments. In each pair, the same statement runs three times as often on one line as
+on the other.
 
-All rounds have different lengths: samples follow the kernel's tick and would otherwise stay in step with the rounds.
-Every run uses the same lengths.
+The lengths of the rounds vary, because samples follow the kernel's tick and would otherwise stay in step with the
+rounds. The sequence of lengths is the same in every run.
 """
 
 import math

@@ -1,4 +1,4 @@
-"""Functions that `truth.py` calls from another file."""
+"""Functions in a separate file that `truth.py` calls."""
 
 from numba import njit
 

@@ -1,4 +1,4 @@
-"""Shared helpers and fixtures of the wheel's tests. All programs run in the environment that ci/wheel.sh creates, never
+"""Shared helpers and fixtures of the wheel tests. All programs run in the environment that ci/wheel.sh creates, never
 from the source tree."""
 
 import os
@@ -13,11 +13,11 @@ import pytest
 
 HERE = pathlib.Path(__file__).parent
 PROGRAMS = HERE / "programs"
-# Shells start background jobs with these signals ignored, and every program that the tests start would inherit that.
+# Shells start background jobs with these signals ignored, and every program started by the tests would inherit that.
 for signal_number in (signal.SIGINT, signal.SIGQUIT, signal.SIGHUP):
     if signal.getsignal(signal_number) == signal.SIG_IGN:
         signal.signal(signal_number, signal.SIG_DFL)
-#: Upper limit of any wait, in seconds; generous because the machine may be busy.
+#: Timeout of every wait, in seconds; generous because the machine may be busy.
 TEST_TIMEOUT_S = 300
 
 
@@ -34,7 +34,7 @@ def command():
 
 
 def require_tool(name):
-    """Returns the path of a tool. A missing tool fails in CI and skips the test elsewhere."""
+    """Returns the path of a tool. If the tool is missing, the test fails in CI and is skipped elsewhere."""
     path = shutil.which(name)
     if path is None:
         if os.environ.get("CI"):
@@ -44,8 +44,8 @@ def require_tool(name):
 
 
 def pinned_program(relative_path):
-    """Returns a program of an environment that ci/setup.sh creates. A missing program fails in CI and skips the test
-    elsewhere."""
+    """Returns a program from an environment that ci/setup.sh creates. If the program is missing, the test fails in CI
+    and is skipped elsewhere."""
     path = HERE.parents[2] / "target" / "venv" / relative_path
     if not path.exists():
         if os.environ.get("CI"):
@@ -88,8 +88,8 @@ def images_directory():
 
 @pytest.fixture
 def run(environment, tmp_path):
-    """Runs a program to its end; keywords set environment variables. ``status`` is the expected exit status; None
-    accepts any."""
+    """Runs a program until it exits; keyword arguments set environment variables. ``status`` is the expected exit
+    status; None accepts any."""
 
     def run(*args, status=0, timeout=TEST_TIMEOUT_S, **variables):
         merged_environment = {**environment, **{name: str(value) for name, value in variables.items()}}

@@ -1,4 +1,4 @@
-"""Other users and containers to run test programs in. Requires root."""
+"""Other users, and containers, in which tests run programs. Requires root."""
 
 import os
 import pathlib
@@ -11,7 +11,7 @@ import pytest
 from conftest import PROGRAMS, command, python, wait_for
 
 ROOT = pathlib.Path(__file__).resolve().parents[3]
-#: UID of Debian's `nobody`: any user but root.
+#: UID of Debian's `nobody`, as an example of a user other than root.
 USER = 65534
 
 
@@ -29,14 +29,15 @@ def package_directory():
 
 
 def _python_directories():
-    """Directories that the installed Python reads."""
+    """Directories from which the installed Python reads."""
     code = "import sys, os; print(sys.prefix, sys.base_prefix, *(p for p in sys.path if os.path.isdir(p)), sep='\\n')"
     return subprocess.check_output([str(python()), "-c", code], text=True, cwd="/").split("\n")[:-1]
 
 
 def _expose_python_commands():
-    """Shell commands that let every user read the installed Python, even below a closed home directory. They mount a
-    tmpfs over that directory and bind-mount the needed directories into it. Run them in a private mount namespace."""
+    """Shell commands that let every user read the installed Python, even if it is below a home directory that is closed
+    to others. They mount a tmpfs over that directory and bind-mount the required directories into it. Run them in a
+    private mount namespace."""
     commands, directories_by_closed_parent = ["mount --make-rprivate /"], {}
     for directory in dict.fromkeys(_python_directories()):
         closed_parents = [
@@ -61,7 +62,7 @@ def _expose_python_commands():
 
 def _private_tmp_commands():
     """Shell commands that give a container a private /tmp. If that hides the repository (a clone below /tmp), they
-    mount it again."""
+    mount the repository there again."""
     return [
         f"exec 9<'{ROOT}'",
         "mount -t tmpfs -o mode=1777 tmpfs /tmp",
@@ -114,8 +115,8 @@ class User:
 
 
 class Container:
-    """A Python in private mount and PID namespaces, with a private /tmp. ``hidden_directories`` are empty inside;
-    ``command_prefix`` precedes the command."""
+    """A Python process in private mount and PID namespaces, with a private /tmp. ``hidden_directories`` are empty
+    inside; ``command_prefix`` precedes the command."""
 
     def __init__(
         self,

@@ -1,5 +1,5 @@
-"""The report covers the whole program: where all the time went, and the hottest lines, interpreted and compiled
-together."""
+"""The report must cover the whole program: where all the time went, and the hottest lines of interpreted and compiled
+code together."""
 
 import fcntl
 import json
@@ -12,7 +12,7 @@ import termios
 import pytest
 from conftest import PROGRAMS, TEST_TIMEOUT_S, command, python
 
-# The recordings take most of the time, so all tests share them.
+# All tests share the recordings, which take most of the time.
 pytestmark = pytest.mark.xdist_group("answers")
 PROGRAM = PROGRAMS / "mixed.py"
 
@@ -138,8 +138,8 @@ def spend(seconds, work):
 
 
 def test_a_program_of_libraries(environment, run, tmp_path):
-    """A program that spends nearly all of its time in a library. Each library has a row that lists its functions,
-    compiled ones first; the user's lines come first of all."""
+    """A program that spends nearly all its time in a library. Each library has a row that lists its functions, compiled
+    ones first; the user's lines come first of all."""
     package = tmp_path / "site-packages" / "slow"
     package.mkdir(parents=True)
     (package / "__init__.py").write_text(LIBRARY)
@@ -181,7 +181,7 @@ def test_a_program_of_libraries(environment, run, tmp_path):
 
 
 def test_who_waits_for_pythons_lock(run, tmp_path):
-    """Of two Python threads, one waits for the GIL at any time; the main thread waits for both."""
+    """One of two Python threads always waits for the GIL, and the main thread waits for both."""
     (tmp_path / "two.py").write_text(
         "import threading, time\n"
         "def work():\n    end = time.monotonic() + 2\n    while time.monotonic() < end: sum(range(1000))\n"

@@ -1,4 +1,4 @@
-"""`jitlisten attach` and `detach`, both for processes without the library and for preloaded ones."""
+"""`jitlisten attach` and `detach` on processes without the library and on processes with the library preloaded."""
 
 import pathlib
 import random
@@ -24,7 +24,7 @@ def test_what_is_compiled_gets_its_names_and_what_comes_everything(run, start, t
     (tmp_path / "go").touch()
     wait_for(lambda: program.has_printed("compiled"), "the second function")
     assert "__main__.compiled_later" in perf_map(program.pid)
-    # Attaching again is allowed, also with another sink.
+    # Attaching again is allowed, even with another sink.
     assert "jitdump" in run(command(), "attach", program.pid, "--sinks", "jitdump").stdout
     assert "sinks on: none" in run(command(), "detach", program.pid).stdout
     assert not program.has_ended()
@@ -102,7 +102,7 @@ def test_a_python_that_compiles_nothing(run, start, tmp_path):
 
 
 def test_a_process_without_memory_is_read_only(run, start, tmp_path):
-    """If no page can be mapped in the process, attach reads its memory from outside."""
+    """If no page can be mapped in the process, attach reads the process's memory from outside."""
     (tmp_path / "full.py").write_text(
         "import resource, runpy, sys\n"
         "import numba\n"
@@ -125,8 +125,8 @@ def read_signal_masks(pid):
 
 
 def test_a_process_outlives_an_attach_that_is_killed(start, environment, tmp_path):
-    """Kills attach at random times. In an earlier version, 67 of 2,153 kills ended the process: its injected calls
-    could only return to the tracer."""
+    """Kills attach at random times. In an earlier version, 67 of 2,153 kills also ended the target process, because its
+    injected calls could only return to the tracer."""
     (tmp_path / "computes.py").write_text(
         "import math\n"
         "xs = [i * 0.5 for i in range(50)]\n"

@@ -1,4 +1,4 @@
-"""Invalid input: the command prints one sentence with the cause and the fix, exits with status 2 and changes
+"""Invalid input: the command prints one sentence with the cause and the remedy, exits with status 2 and changes
 nothing."""
 
 import os
@@ -38,7 +38,7 @@ def test_a_process_that_is_not_there(run, subcommand, tmp_path):
 
 
 def build_elf32_program():
-    """A 32-bit program that waits: `mov eax, 29 (pause); int 0x80; jmp` back."""
+    """A 32-bit program that waits in a loop of `mov eax, 29 (pause); int 0x80; jmp`."""
     code = b"\xb8\x1d\x00\x00\x00\xcd\x80\xeb\xf7"
     load_address, size = 0x10000, 52 + 32 + len(code)
     ident = b"\x7fELF\x01\x01\x01" + bytes(9)
@@ -72,7 +72,7 @@ def test_a_program_of_32_bits(run, subcommand, tmp_path):
 
 @pytest.mark.parametrize("subcommand", [["attach"], ["record", "-o", "f.data", "-p"]], ids=" ".join)
 def test_a_process_that_ends_meanwhile(start, environment, tmp_path, subcommand):
-    """The command waits for the sleeping main thread to return to Python; meanwhile the process is killed."""
+    """The command waits for the sleeping main thread to return to Python, and the process is killed in the meantime."""
     (tmp_path / "asleep.py").write_text("import numba, time\nprint('ready', flush=True)\ntime.sleep(600)\n")
     program = start(python(), "asleep.py")
     maps = pathlib.Path(f"/proc/{program.pid}/maps")
@@ -93,7 +93,7 @@ def test_a_process_that_ends_meanwhile(start, environment, tmp_path, subcommand)
 
 
 def test_a_main_thread_that_does_not_come_back(run, start, tmp_path):
-    """A timed-out request is cancelled: nothing happens when the thread returns to Python."""
+    """A timed-out request is cancelled, so nothing happens when the thread returns to Python."""
     (tmp_path / "asleep.py").write_text(
         "import signal, time\n"
         "signal.signal(signal.SIGUSR1, lambda *_: print('awake', flush=True))\n"
@@ -177,7 +177,7 @@ def test_a_pipe_is_no_recording(run, tmp_path):
 @pytest.mark.skipif(platform.machine() != "x86_64", reason="the program is machine code")
 @pytest.mark.parametrize("args", [["lines"], ["flamegraph"], ["record", "--bundle"]], ids=" ".join)
 def test_the_status_of_a_program_that_was_not_recorded(run, args, tmp_path):
-    # A static program that calls exit(7), so no loader preloads anything.
+    # A static program that calls exit(7). It has no loader that could preload anything.
     code = b"\xbf\x07\0\0\0\xb8\x3c\0\0\0\x0f\x05"
     load_address = 0x400000
     header = b"\x7fELF\x02\x01\x01" + bytes(9)
@@ -254,7 +254,7 @@ def test_another_version_is_in_the_process_already(run, start, tmp_path):
 
 
 def test_another_libc(run, tmp_path):
-    """A file that names musl's loader, as programs linked with musl do."""
+    """A file that names musl's loader, like programs linked with musl."""
     musl_program = tmp_path / "other"
     musl_program.write_bytes(b"\x7fELF\x02" + bytes(64) + b"/lib/ld-musl-x86_64.so.1\0")
     musl_program.chmod(0o755)
@@ -264,7 +264,7 @@ def test_another_libc(run, tmp_path):
 
 
 def test_a_process_that_is_traced_already(run, start, tmp_path):
-    """Only one process can trace another; here gdb already does."""
+    """Only one process at a time can trace another; here, gdb already does."""
     gdb = require_tool("gdb")
     program = start(python(), KERNEL)
     script = tmp_path / "attach.gdb"

@@ -1,4 +1,4 @@
-"""`jitlisten clean`: removes files of processes that have ended."""
+"""`jitlisten clean` removes files of processes that have exited."""
 
 import fcntl
 import hashlib
@@ -10,9 +10,9 @@ import time
 import pytest
 from conftest import command, python
 
-# These tests use the same file names in /tmp.
+# These tests use the same file names in /tmp, so they must not run in parallel.
 pytestmark = pytest.mark.xdist_group("clean")
-#: Larger than any pid; pid_max is at most 2^22.
+#: Larger than any PID, because pid_max is at most 2^22.
 UNUSED_PID = 5_000_001
 
 
@@ -30,7 +30,7 @@ def leftovers(environment, tmp_path):
         "dead image": (*dead_owner(UNUSED_PID), base / f"image-{UNUSED_PID}-1/object-0.so"),
         "living image": (*live_owner, base / f"image-{os.getpid()}-{start_time}/object-0.so"),
         "locked image": (*dead_owner(UNUSED_PID, 2), base / f"image-{UNUSED_PID}-2/object-0.so"),
-        # These workers belong to a run whose main process, the test, is alive.
+        # These workers belong to a run whose main process, the test itself, is alive.
         "image of a run": (UNUSED_PID, f"{UNUSED_PID} 3 {namespace} run={os.getpid()}-{start_time}-{namespace}",
                            base / f"image-{UNUSED_PID}-3/object-0.so"),
         "dead dump": (*dead_owner(UNUSED_PID), base / f"jitdump-{UNUSED_PID}-1/jit-{UNUSED_PID}.dump"),
@@ -57,7 +57,7 @@ def leftovers(environment, tmp_path):
     shutil.rmtree(base)
 
 
-#: Restricts `clean` to these PIDs; /tmp may hold perf maps of other dead processes.
+#: Restricts `clean` to these PIDs, because /tmp may hold perf maps of other dead processes.
 CLEANED_PIDS = [UNUSED_PID, UNUSED_PID + 1, os.getpid()]
 REMOVABLE = ["dead image", "dead dump", "dead map"]
 
@@ -100,7 +100,7 @@ def mtime_days_ago(days):
 def test_texts_of_cells_go_after_thirty_days(run, leftovers):
     base, _ = leftovers
     sources = base / "sources"
-    # The package itself saves the source.
+    # The package itself saves the cell source.
     code = (
         "import linecache; from jitlisten._lines import sources;"
         "linecache.cache['<cell>'] = (6, None, ['x = 1\\n'], '<cell>'); print(sources.path('<cell>'))"
@@ -117,13 +117,14 @@ def test_texts_of_cells_go_after_thirty_days(run, leftovers):
     result = run(command(), "clean", "--dry-run", JITLISTEN_DIR=base)
     assert f"6 B  {sources}" in result.stdout, "one of them"
     assert saved.exists()
-    # With the PID 0, which no process has, `clean` examines the directory but no other process.
+    # No process has the PID 0, so `clean` examines the directory but no files of other processes.
     result = run(command(), "clean", "0", JITLISTEN_DIR=base)
     assert str(sources) in result.stdout
     assert not saved.exists() and recent.exists() and all(file.exists() for file in user_files)
 
 
-#: Names of user files that resemble ours: by directory, by file name, or by a file name inside our directories.
+#: Names of user files that resemble ours, by their directory, by their own name, or by their own name inside one of our
+#: directories.
 USER_FILES = [
     "sources/backup-202401011230.py",
     "sources/model.py",
@@ -191,8 +192,8 @@ def test_images_of_a_program_that_has_ended(run, environment, tmp_path):
 
 
 def test_a_directory_that_a_killed_process_has_left(run, tmp_path):
-    """Scratch directories are removed only with the exact name, the marker, a minimum age, private permissions, and an
-    unlocked lock."""
+    """Scratch directories are removed only if they have the exact name, the marker, a minimum age, private permissions
+    and an unlocked lock."""
     names = ["jitlisten-top-a1B2c3", "jitlisten-lines-a1B2c3", "jitlisten-top-young1", "jitlisten-top-locked"]
     unrelated = [
         "jitlisten-top-notes",

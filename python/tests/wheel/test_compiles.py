@@ -1,4 +1,4 @@
-"""`jitlisten compiles`: lists the functions that Numba compiled in a recorded program."""
+"""`jitlisten compiles` lists the functions that Numba compiled in a recorded program."""
 
 import json
 
@@ -20,7 +20,7 @@ def test_what_a_program_compiled(run, tmp_path):
     assert [row["function"] for row in json.loads(run(command(), "lines", "--json", "-").stdout)["compilations"]][
         0
     ] == "kernel.burn"
-    # The same recording name again, now of a program that compiles nothing.
+    # The same recording name is used again, for a program that compiles nothing.
     run(command(), "record", "--", python(), "-c", "sum(range(10_000_000))")
     assert "no compilations" in run(command(), "compiles").stdout
 

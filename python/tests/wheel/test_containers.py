@@ -59,7 +59,7 @@ def test_watch(run, start, environment, tmp_path):
 
 def test_chroot(run, start, tmp_path):
     root = tmp_path / "root"
-    # Bind mounts /tmp/root; the rest of the old /tmp is hidden.
+    # Bind-mounts /tmp/root, and hides the rest of the old /tmp.
     mount_commands = ["mkdir -p /tmp/root", "mount --rbind / /tmp/root"]
     container = Container(start, mount_commands=mount_commands, command_prefix="chroot /tmp/root")
     assert pathlib.Path(f"/proc/{container.pid}/root").readlink() != pathlib.Path("/") and not root.exists()
@@ -77,7 +77,8 @@ def test_doctor(run, start):
 
 
 def test_no_place_to_write(run, start):
-    """Attaching writes no file, and the sinks that need no writable /tmp are switched on."""
+    """Attaching without injection writes no file and fails. Ordinary attaching enables those sinks that need no
+    writable /tmp."""
     container = Container(start, mount_commands=["mount -o remount,ro /tmp"], program=("kernel.py", "nocache"))
     result = run(command(), "attach", "--no-inject", container.pid, status=2)
     assert "Read-only file system" in result.stderr and result.stderr.count("\n") == 1

@@ -1,4 +1,4 @@
-"""`jitlisten doctor`: findings about the machine, a process and a command, and its table of tools."""
+"""`jitlisten doctor` and its findings about the machine, a process and a command; its table of tools."""
 
 import json
 import os
@@ -110,12 +110,12 @@ def test_each_llvm_with_version_engine_and_how_it_is_heard(run, start):
     program = start(command(), "run", "--", python(), KERNEL)
     llvm_finding = findings_about(parse_report(run(command(), "doctor", "--json", program.pid))[2], "LLVM")[0]["found"]
     assert "GDB JIT list is hooked" in llvm_finding
-    # jitlisten also maps the LLVM library's file, but the GDB JIT list is not in that mapping.
+    # jitlisten also maps the LLVM library's file, but that mapping does not contain the GDB JIT list.
     assert int(llvm_finding.split(" objects")[0].split()[-1]) == objects
 
 
 def test_an_llvm_that_puts_nothing_into_its_list(run, tmp_path):
-    """JITLink leaves the GDB JIT list empty; its hook and the images show that it compiled."""
+    """JITLink leaves the GDB JIT list empty, but JITLink's hook and the images show that code was compiled."""
     module = tmp_path / "waits.ll"
     module.write_text(
         "declare i32 @sleep(i32)\ndefine i32 @main() uwtable {\n  %x = call i32 @sleep(i32 60)\n  ret i32 %x\n}\n"
@@ -135,7 +135,7 @@ def find_llvm(run, pid, name):
 
 
 def test_objects_of_jitlink_in_a_process(run, start, tmp_path):
-    """llvmlite with JITLink, which does not use the GDB JIT list."""
+    """llvmlite with JITLink, which does not register code in the GDB JIT list."""
     hosts = pathlib.Path(__file__).parents[3] / "tests" / "hosts"
     program = tmp_path / "linked.py"
     program.write_text(f"import sys\nsys.path.insert(0, {str(hosts)!r})\nsys.argv[1:] = ['0', 'jitlink']\nimport orc\n"
@@ -143,7 +143,7 @@ def test_objects_of_jitlink_in_a_process(run, start, tmp_path):
     program = start(command(), "run", "--", python(), "-B", program)
     llvm, facts = find_llvm(run, program.pid, "libllvmlite")
     assert "JITLink is hooked, objects so far: 1" in llvm["found"] and llvm["state"] == "ok"
-    # Images of JITLink code have no padding in front, so perf cannot use their unwind tables.
+    # Images of JITLink code have no padding before the code, so perf cannot use their unwind tables.
     assert "no padding" in findings_about(facts, "images")[1]["found"]
     tools = {tool["tool"]: tool for tool in facts["tools"]}
     assert not tools["perf record --call-graph dwarf"]["stacks"] and tools["py-spy --native, pystack"]["stacks"]
@@ -151,7 +151,7 @@ def test_objects_of_jitlink_in_a_process(run, start, tmp_path):
 
 @pytest.fixture(scope="module")
 def embedded(tmp_path_factory):
-    """Programs with an LLVM 19 linked in: one stripped, and one also without type names."""
+    """Two programs with LLVM 19 linked in, one of them stripped and the other also without type names."""
     directory = tmp_path_factory.mktemp("embedded")
     source = pathlib.Path(__file__).parents[3] / "tests" / "hosts" / "embedded.c"
     llvm_config_path = require_tool("llvm-config-19")
@@ -180,7 +180,7 @@ def embedded(tmp_path_factory):
 
 @pytest.fixture
 def start_compiled(environment):
-    """Starts a program that compiles and then waits for its standard input."""
+    """Starts a program that compiles and then waits on its standard input."""
     processes = []
 
     def start_compiled(*args):
@@ -208,7 +208,7 @@ def test_a_stripped_program_with_an_llvm_of_its_own(run, embedded, start_compile
             assert not next(tool for tool in facts["tools"] if tool["tool"] == "perf record -g")["stacks"]
         else:
             assert "not observed" in llvm["found"]
-    # LLJIT of LLVM 19 links with JITLink.
+    # LLVM 19's LLJIT links with JITLink.
     llvm, _ = find_llvm(run, start_compiled(command(), "run", "--", host, "orc", "5", "kept"), "/stripped")
     assert "JITLink is hooked, objects so far: 5" in llvm["found"]
     facts = parse_report(run(command(), "doctor", "--json", "--seconds", "50", "--", host, "mcjit", "300", "threads"))[
@@ -227,7 +227,7 @@ def test_a_stripped_program_with_an_llvm_of_its_own(run, embedded, start_compile
 
 
 def test_a_process_in_start_up(environment, embedded):
-    """Code compiled after doctor's first look is found by the second look."""
+    """Code compiled after doctor's first look at the process is found by its second look."""
     args = ["sh", "-c", f"read line; exec {embedded['stripped']} mcjit 5 kept"]
     popen_options = dict(env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
     with subprocess.Popen([command(), "run", "--", *args], **popen_options) as host:
@@ -247,7 +247,7 @@ def test_a_process_in_start_up(environment, embedded):
 
 
 def test_an_llvm_of_which_nothing_is_heard(run, embedded, start_compiled):
-    """This LLVM has neither symbols nor RTTI, so nothing can be hooked."""
+    """This LLVM has neither symbols nor RTTI, so jitlisten cannot hook it."""
     for args in [], [command(), "run", "--"]:
         llvm, _ = find_llvm(run, start_compiled(*args, embedded["nameless"], "mcjit", "2", "kept"), "/nameless")
         assert "LLVM 19.1." in llvm["found"] and "not observed" in llvm["found"]
@@ -279,7 +279,7 @@ def test_code_that_is_older_than_the_library(run, start):
         and "compiled functions keep no frame pointer" in finding["found"]
         and "jitlisten record" in finding["advice"]
     )
-    # Code compiled before attaching has no padding in front, so perf cannot use its unwind tables.
+    # Images of code compiled before attaching have no padding before the code, so perf cannot use their unwind tables.
     assert not tools["perf record --call-graph dwarf"]["stacks"] and not tools["perf record -g"]["stacks"]
     assert tools["jitlisten record"]["stacks"] and tools["py-spy --native, pystack"]["stacks"]
     assert not tools["gdb"]["lines"]
@@ -314,8 +314,8 @@ def test_lines_of_a_process(run, start):
 
 
 def test_a_sink_that_failed(run, start):
-    """Images need a file system that allows mapping code. The image sink stops if both image directories are mounted
-    noexec."""
+    """Images need a file system from which code may be mapped. The image sink stops if both image directories are
+    mounted noexec."""
     need_root()
     mount_commands = ["mount -t tmpfs -o noexec tmpfs /mnt", "mount -t tmpfs -o noexec tmpfs /var/tmp"]
     program = Container(
@@ -357,7 +357,7 @@ def test_tools_that_name_what_is_in_the_list_of_modules(run):
 
 
 def test_a_gdb_that_sees_no_compiled_code(run, tmp_path):
-    """A fake gdb that prints the version of gdb 15; no tested distribution ships that."""
+    """A fake gdb that prints the version number of gdb 15, which no tested distribution ships."""
     gdb = tmp_path / "gdb"
     gdb.write_text("#!/bin/sh\necho 'GNU gdb (Ubuntu 15.0.50.20240403-0ubuntu1) 15.0.50.20240403-git'\n")
     gdb.chmod(0o755)

@@ -1,7 +1,7 @@
-"""Runs the command against processes that lie, plant links, hang, stop, exec and exit, as root and as a second user.
+"""Runs the command as root and as another user, against processes that lie, plant links, hang, stop, exec and exit.
 
-Add each new subcommand that takes a process to SUBCOMMANDS, and each new trick to TRICKS. Whatever the trick, the
-command ends, no file of root's changes, no code of the process runs as root, and the process continues.
+Add each new subcommand that takes a process to SUBCOMMANDS, and each new trick to TRICKS. Regardless of the trick, the
+command must end, no file of root's may change, no code of the process may run as root, and the process must continue.
 """
 
 import os
@@ -18,7 +18,7 @@ import pytest
 from conftest import PROGRAMS, command, python, require_tool, wait_for
 from spaces import USER, User
 
-#: Timeout of a subcommand in s; `record -p` waits 20 s for an unresponsive process, twice.
+#: Timeout of a subcommand in seconds; `record -p` waits 20 s for an unresponsive process, twice.
 SUBCOMMAND_TIMEOUT_S = 90
 
 #: Arguments of `jitlisten`; PID is replaced by the process, OUT by a file of the caller's.
@@ -34,7 +34,7 @@ SUBCOMMANDS = {
 }
 
 #: Behaviour of the process: a program (hostile.c as `python3.14-llvm` or as a fake libjitlisten, or hostile.py), its
-#: arguments, and whether it continues afterwards.
+#: arguments, and true if it continues afterwards.
 TRICKS = {
     "looks like Python": ("liar", ["accepts"], True),
     "never returns": ("liar", ["hangs"], True),
@@ -63,7 +63,8 @@ TRICKS = {
 
 @pytest.fixture(scope="module")
 def user():
-    """An ordinary user, a file that only root may change, the liar's program and the mark file that it writes."""
+    """An ordinary user, a file that only root may change, the hostile program, and the mark file that the program
+    writes."""
     user = User()
     user.mark = user.home / "mark"
     user.liar = user.home / "python3.14-llvm"
@@ -218,7 +219,7 @@ def test_a_stop_that_comes_during_an_attempt_is_a_stop(user, run):
 
 
 def test_a_program_in_a_chroot_stays_there(user, environment, tmp_path):
-    """The interpreter's path leads to another file outside the chroot; neither file may be executed."""
+    """Outside the chroot, the interpreter's path leads to another file. Neither file may be executed."""
     user.mark.unlink(missing_ok=True)
     root = tmp_path / "root"
     for library in ["/lib", "/lib64", "/usr/lib", "/proc", "/tmp"]:
@@ -322,7 +323,7 @@ assert USER != 0
 
 
 def readable_by_others(folder):
-    """Files that other users can read, and directories that they can list."""
+    """Files that other users can read, and directories that other users can list."""
     paths = [folder, *folder.rglob("*")]
     return [f"{path} {path.lstat().st_mode & 0o777:o}" for path in paths if path.lstat().st_mode & 0o077]
 
@@ -337,7 +338,7 @@ def test_what_has_the_text_of_a_private_source_is_private(run, environment, tmp_
         "def secret_sum(n):\n    return sum(i % 7 for i in range(n))\nfor _ in range(30): secret_sum(200_000)\n"
     )
     secret_source.chmod(0o600)
-    # An existing folder becomes the bundle and gets the bundle's permissions.
+    # An existing directory becomes the bundle and gets the bundle's permissions.
     (tmp_path / "b").mkdir(mode=0o755)
     old_umask = os.umask(umask)
     try:
@@ -359,7 +360,7 @@ def test_what_has_the_text_of_a_private_source_is_private(run, environment, tmp_
         for name, (subcommand, option) in outputs.items():
             run(command(), subcommand, option, name, "b")
             assert (tmp_path / name).stat().st_mode & 0o777 == 0o600, name
-        # Permissions that the user has relaxed are kept when a file is replaced.
+        # When a file is replaced, permissions that the user has relaxed are kept.
         (tmp_path / "page.html").chmod(0o644)
         run(command(), "lines", "--html", "page.html", "b")
         assert (tmp_path / "page.html").stat().st_mode & 0o777 == 0o644
@@ -389,7 +390,7 @@ def test_a_full_disk_loses_nothing(run, tmp_path):
     result = run("unshare", "--mount", "sh", "-c", FULL_DISK_SCRIPT, "sh", command(), "r.data")
     assert result.stdout.split() == ["a.html", "pad"], result.stdout
     assert result.stderr.count("cannot write full/") == 5 and result.stderr.count("No space left") == 5, result.stderr
-    # Standard output may be a file on a full disk, too.
+    # Standard output may also be a file on a full disk.
     for args in (["lines", "r.data"], ["completions", "bash"], ["doctor"], ["clean", "-n", "0"]):
         with open("/dev/full", "w") as full_device:
             status = subprocess.run(
@@ -399,7 +400,7 @@ def test_a_full_disk_loses_nothing(run, tmp_path):
 
 
 def test_a_source_that_cannot_be_read_does_not_stop_a_bundle(user, run):
-    """Sources of an ordinary user's program: one that only root may read, a pipe, and a kernel file."""
+    """The source files of an ordinary user's program: one that only root may read, a pipe, and a kernel file."""
     program = user.home / "several.py"
     source_template = "def work{0}(n):\n    return sum(i % 7 for i in range(n))\n"
     module_names = ["one", "two", "three", "four"]

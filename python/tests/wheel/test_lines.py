@@ -1,4 +1,5 @@
-"""`jitlisten lines` with recordings of the installed command: several added up, changed sources, interrupted runs."""
+"""`jitlisten lines` with recordings of the installed command: several recordings added up, changed sources, interrupted
+runs."""
 
 import contextlib
 import json
@@ -20,7 +21,7 @@ RUN_TIMEOUT_S = 300
 
 @pytest.fixture
 def recording_and_program(run, tmp_path):
-    """A recording of a private copy of the kernel program, and that program."""
+    """A recording of a private copy of the kernel program, and the path of that copy."""
     program = tmp_path / "kernel.py"
     shutil.copyfile(PROGRAMS / "kernel.py", program)
     run(command(), "record", "-o", tmp_path / "one.data", "--", python(), program, "work", timeout=RUN_TIMEOUT_S)
@@ -107,7 +108,7 @@ def test_a_command_is_recorded_as_it_is_said(run, tmp_path):
     (child,) = [path for path in tmp_path.glob("jitlisten.perf.data.[0-9]*") if path.is_file()]
     reread = json.loads(run(command(), "lines", "--json", "-", parent_recording, child).stdout)
     assert reread["samples"] == both["samples"], "the recordings are kept"
-    # Earlier recordings are not part of the next report.
+    # Earlier recordings must not become part of the next report.
     assert (
         "page-faults" in record_and_read("-e", "page-faults")["event"]
         and record_and_read("-o", "%p.data")["recordings"] == 1
@@ -120,7 +121,7 @@ def test_a_command_is_recorded_as_it_is_said(run, tmp_path):
 
 def test_a_program_is_recorded_by_this_python(run, tmp_path):
     """A script is run by this installation's Python, with or without ``--``, as a file or as a module. Each command
-    prints the files that it wrote."""
+    prints the names of the files that it has written."""
     (tmp_path / "prog.py").write_text(
         "import sys, time\n"
         "print(sys.prefix, sys.argv[1:])\n"

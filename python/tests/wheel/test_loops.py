@@ -21,12 +21,12 @@ def test_each_kernel_has_the_advice_that_makes_it_faster(run, tmp_path, environm
     if not REQUIRED_CPU_FLAGS <= set(flags.split()):
         pytest.skip(f"this processor cannot run code for {TARGET_PROCESSOR['NUMBA_CPU_NAME']}")
     interpreter = python() if environment_name == "numba-0.68.1" else pinned_program(f"{environment_name}/bin/python")
-    # A quick selection; ci/why.sh tests all kernels with more releases and processors.
+    # Quick selection of kernels; ci/why.sh tests all kernels with more releases and processors.
     rows = [line.split("\t") for line in run(interpreter, KERNELS, "rules", "quick").stdout.splitlines()]
     expected = [(name, line, rule) for name, line, _, _, rule in rows]
     assert len(expected) == 21
     data = tmp_path / "kernels.data"
-    # A busy machine would drop samples at a higher rate.
+    # A lower rate avoids dropped samples on a busy machine.
     run(
         command(),
         "record",
@@ -50,11 +50,11 @@ def test_each_kernel_has_the_advice_that_makes_it_faster(run, tmp_path, environm
         for loop in line["loops"]:
             loops.setdefault(loop["function"].partition("(")[0].rpartition(".")[2], []).append(loop)
     for name, line, rule in expected:
-        # A kernel's loop may be hottest at its `for` or at a store.
+        # The hottest line of a kernel's loop may be its `for` or a store.
         nearby_loops = [loop for loop in loops.get(name, []) if loop["first"] <= int(line) <= loop["last"]]
         rules = {advice["rule"] for loop in nearby_loops for advice in loop["advice"]}
         assert nearby_loops and rules == ({rule} - {"-"}), (name, line, nearby_loops)
-    # LLVM's remarks have these names in this release.
+    # In this release, LLVM's remarks have these names.
     remarks_by_kernel = {name: {remark["name"] for loop in loops[name] for remark in loop["llvm"]} for name in loops}
     assert (
         remarks_by_kernel["total"] == {"CantReorderFPOps"}
@@ -82,7 +82,8 @@ def test_each_kernel_has_the_advice_that_makes_it_faster(run, tmp_path, environm
 
 @pytest.mark.parametrize("environment_name", ["numba-0.68.1", pytest.param("numba-0.57.1", marks=pytest.mark.slow)])
 def test_an_error_of_llvm_ends_the_program_as_without_us(run, tmp_path, environment_name):
-    """jitlisten hooks LLVM's diagnostic handlers; errors must look the same, even after contexts were destroyed."""
+    """jitlisten hooks LLVM's diagnostic handlers. Error messages must stay the same, even after contexts were
+    destroyed."""
     program = pathlib.Path(__file__).parent / "programs/llvm_errors.py"
     interpreter = python() if environment_name == "numba-0.68.1" else pinned_program(f"{environment_name}/bin/python")
     plain_result = run(interpreter, program, status=1)

@@ -1,5 +1,5 @@
-"""Recordings of multiprocessing pools, joblib, Dask and MPI: one recording per process, read together, also after being
-moved."""
+"""Recordings of multiprocessing pools, joblib, Dask and MPI. Each process has its own recording; all are read together,
+even after they were moved."""
 
 import json
 import os
@@ -82,8 +82,8 @@ def write_program(directory, source):
 
 
 def need_package(run, name):
-    """Requires a package that does not belong to Numba (`pools` in ci/setup.sh). Fails in CI without it, skips
-    elsewhere."""
+    """Requires a package that is not part of Numba (`pools` in ci/setup.sh). If the package is missing, fails in CI and
+    skips elsewhere."""
     if run(python(), "-c", f"import {name}", status=None).returncode == 0:
         return
     if os.environ.get("CI"):
@@ -96,8 +96,8 @@ def read_report(run, *recordings):
 
 
 def seconds_in_kernel(report):
-    """CPU time in seconds of samples on lines shown with their source. Weighted by period, because a busy machine takes
-    fewer samples with longer periods."""
+    """CPU time in seconds of the samples on lines shown with their source. Samples are weighted by period, because a
+    busy machine takes fewer samples with longer periods."""
     lines = [line for file in report["files"] if file["path"].endswith("kernel.py") for line in file["lines"]]
     assert all(line["source"] for line in lines if line["line"]), lines
     return sum(line["self_percent"] for line in lines) / 100 * report["weight"] / 1e9
@@ -122,7 +122,7 @@ def test_the_workers_of_a_pool(run, tmp_path, method, ending):
     assert result.stdout == "done\n"
     files = sorted(path.name for path in tmp_path.glob("prof-*-*.data"))
     assert len(files) >= 3, files
-    # Two workers for 0.7 s each; a worker that is killed loses its last samples.
+    # Two workers run for 0.7 s each; a worker that is killed loses its last samples.
     assert seconds_in_kernel(read_report(run, *files)) > 1.0
 
 
@@ -138,7 +138,7 @@ def test_workers_are_in_the_bundle_of_the_program(run, tmp_path, package, source
     )
     assert result.stdout == "done\n"
     (folder,) = original_directory.glob("prof-*")
-    # Simulates another machine: the bundle is moved, the program and the images are deleted.
+    # Simulates another machine by moving the bundle and deleting the program and the images.
     shutil.move(folder, tmp_path / "moved")
     shutil.rmtree(original_directory)
     report = read_report(run, tmp_path / "moved")

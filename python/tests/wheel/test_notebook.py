@@ -66,7 +66,7 @@ def test_cells_have_their_names_and_hints(cells):
     )
     assert "run the cell once more" in displayed_table(first)[0] and "%  compiling" in displayed_table(first)[0]
     for table in displayed_table(second):
-        # Line numbers include the first line of the cell, the magic.
+        # Line numbers count from the first line of the cell, which is the magic.
         for location in ("Cell In [2]:6", "Cell In [4]:3"):
             assert location in table, table
         assert "ipykernel_" not in table.replace("ipykernel_launcher", "") and "run the cell once more" not in table
@@ -84,7 +84,7 @@ def test_a_cell_and_a_statement_show_their_lines(cells):
     assert definitions == []
     for outputs in (cell, statement):
         text, page = displayed_table(outputs)
-        # The cell's source, which is in no file of the user's.
+        # The source comes from the cell itself, because no file contains it.
         assert "|     6 |         total += math.sqrt(i) / (i + 1.0)" in text, text
         assert "__main__.kernel" in text and "\x1b" not in text
         assert page.startswith("<pre") and "total += math.sqrt(i) / (i + 1.0)" in page and "\x1b" not in page

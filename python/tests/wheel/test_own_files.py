@@ -1,4 +1,4 @@
-"""Files that a recording creates: their names for every kind of child process, their modes, and the fate of earlier
+"""Files that a recording creates: their names for each kind of child process, their modes, and the effect on earlier
 recordings."""
 
 import json
@@ -76,7 +76,7 @@ def test_an_earlier_recording_gets_another_name(run, tmp_path):
     run(*record, python(), "busy.py")
     names = {path.name for path in tmp_path.iterdir() if path.name.startswith("f.data")}
     assert names == {"f.data", "f.data.images", "f.data.old", "f.data.old.images"}
-    # The earlier recording keeps its Python functions, compiled code and compilations.
+    # The earlier recording keeps its files of Python functions, compiled code and compilations.
     report = read_report(run, "f.data.old", "lines")
     assert report["compiled"] > 5 and any(file["path"].endswith("families.py") for file in report["files"])
     assert len(read_report(run, "f.data.old", "compiles")) > 0

@@ -8,7 +8,7 @@ from conftest import PROGRAMS, command, python
 
 @pytest.fixture
 def execute(run, tmp_path):
-    """Runs Python source; returns its output, split at white space."""
+    """Runs Python source and returns its output, split at white space."""
 
     def execute(source, *command_prefix, **environment):
         program = tmp_path / "prog.py"

@@ -1,5 +1,5 @@
-"""The package in every installed Python from 3.8 on; it contains no extension module. The userlands test Python 3.14
-and 3.15 (`ci/wheel.sh userland sid`), where this machine's packages lack them."""
+"""The package in every installed Python from 3.8 on; the package contains no extension module. The userlands
+(`ci/wheel.sh userland sid`) test Python 3.14 and 3.15, for which this machine has no packages."""
 
 import glob
 import os
@@ -11,7 +11,7 @@ from conftest import command
 from spaces import package_directory
 
 VERSIONS = [f"3.{minor}" for minor in range(8, 16)]
-#: Minimum number of Pythons on any development or test machine.
+#: Minimum number of Pythons installed on any development or test machine.
 MIN_INSTALLED_PYTHONS = 2
 
 

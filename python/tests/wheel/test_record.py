@@ -20,7 +20,7 @@ def test_a_bundle_is_all_that_a_reader_needs(run, tmp_path):
         timeout=RUN_TIMEOUT_S, JITLISTEN_DIR=original_directory / "images",
     )
     assert "folder" in result.stderr
-    # Simulates another machine: the bundle is moved, the sources and images are deleted.
+    # Simulates another machine by moving the bundle and deleting the sources and images.
     shutil.move(original_directory / "folder", tmp_path / "moved")
     shutil.rmtree(original_directory)
     text = run(command(), "lines", tmp_path / "moved").stdout
@@ -82,7 +82,7 @@ def test_a_child_of_a_fork_leaves_the_recording_of_its_parent(run, tmp_path):
 
 
 def test_nothing_is_kept_of_code_after_the_duration(run, tmp_path):
-    """The recording has ended after its duration, before `stop_recording` is called."""
+    """The recording ends after its duration, before `stop_recording` is called."""
     (tmp_path / "later.py").write_text(
         "import contextlib, ctypes, gc, glob, time, jitlisten\n"
         "import llvmlite.binding as llvm\n"
@@ -116,8 +116,8 @@ def test_nothing_is_kept_of_code_after_the_duration(run, tmp_path):
 
 
 def test_threads_that_come_where_as_many_have_gone_are_sampled(run, tmp_path):
-    """One pool after another of the same size. ``pthread_create`` is not interposed here: threads are found in
-    ``/proc``."""
+    """Starts thread pools of the same size one after another. ``pthread_create`` is not interposed here, so threads are
+    found in ``/proc``."""
     (tmp_path / "pools.py").write_text(
         "import ctypes, threading, time, jitlisten\n"
         "from jitlisten._record import Statistics, library\n"
@@ -147,7 +147,7 @@ def test_a_program_that_was_started_by_run_is_recorded_while_it_runs(run, start,
 
 
 def test_what_has_gone_wrong_is_said(run, tmp_path):
-    """Errors are reported: a recording that exceeds the file size limit, and threads without timers."""
+    """Reports errors: a recording that exceeds the file size limit, and threads without timers."""
     (tmp_path / "work.py").write_text(
         "import resource, sys, threading, time\n"
         "RLIMIT_SIGPENDING = 11\n"
@@ -200,7 +200,7 @@ def test_a_wrapper_that_takes_the_library_away_is_named(run, tmp_path):
     for wrapper in ("env",), ("env", "LD_BIND_NOW=1"), ("sh", "-c", "\"$@\"; exit $?", "sh"):
         for args in ("record",), ("run",):
             assert warning not in run(command(), *args, "--", *wrapper, *program).stderr
-    # No warning is printed about the program's own children, even if those are native programs.
+    # No warning about the program's own children is printed, even if these are native programs.
     starter = tmp_path / "starter.c"
     starter.write_text(
         "#include <stdlib.h>\n#include <unistd.h>\n#include <sys/wait.h>\n"

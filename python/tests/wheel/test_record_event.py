@@ -1,5 +1,5 @@
-"""Programs that jitlisten's own thread or signal could disturb while `jitlisten record` counts events. They must behave
-as without it."""
+"""Programs that jitlisten's own thread or signal could disturb while `jitlisten record` counts events. The programs
+must behave as without jitlisten."""
 
 import pytest
 from conftest import command, python
@@ -44,7 +44,7 @@ def test_a_program_that_executes_another_one_lives(run, tmp_path, exec_function)
 
 
 def test_no_signal_waits_for_the_next_program(run, tmp_path):
-    """A program that blocks all signals executes one that unblocks them, during a recording and after one."""
+    """A program that blocks all signals execs one that unblocks them, both during and after a recording."""
     (tmp_path / "blocks.py").write_text(
         "import os, signal, sys, time\n"
         "everything = set(range(1, 65)) - {32, 33}\n"
@@ -68,7 +68,7 @@ def test_no_signal_waits_for_the_next_program(run, tmp_path):
 
 
 def test_the_programs_signals_are_its_own(run, tmp_path):
-    """The program sees no signal handler, and each unhandled signal still ends it."""
+    """The program sees no signal handler, and each unhandled signal still ends the program."""
     program = (
         "import os, signal, sys\n"
         "pages = [bytearray(1 << 20) for _ in range(30)]\n"
@@ -86,7 +86,7 @@ def test_the_programs_signals_are_its_own(run, tmp_path):
 
 
 def test_a_program_may_make_namespaces(run, tmp_path):
-    """The kernel lets only single-threaded processes create these namespaces."""
+    """The kernel allows only single-threaded processes to create these namespaces."""
     program = (
         "import ctypes, os, sys, time\n"
         "libc, MOUNT, USER, PID = ctypes.CDLL(None, use_errno=True), 0x20000, 0x10000000, 0x20000000\n"
@@ -111,7 +111,7 @@ def test_a_program_may_make_namespaces(run, tmp_path):
         for options in (), ("--wall",), ("-e", "cpu-clock"):
             result = run(command(), "record", *options, "-o", "f.data", "--", python(), "spaces.py", method)
             assert result.stdout == "made\n", (method, options)
-            # After the raw system call no thread may start, so the recording ends there; the file is complete.
+            # After the raw system call no thread can be started, so the recording ends there, but its file is complete.
             functions = run(command(), "lines", "f.data").stdout
             assert "work" in functions, (method, options)
             assert method == "syscall" or "after" in functions, (method, options)

@@ -1,4 +1,5 @@
-"""``jitlisten record -p`` with processes that are not in Python: native programs, and Pythons in compiled code."""
+"""``jitlisten record -p`` with processes that are not executing Python code: native programs, and Pythons in compiled
+code."""
 
 import pytest
 from conftest import PROGRAMS, command, python, require_tool, wait_for
@@ -14,7 +15,7 @@ def recorded_functions(run, recording):
     return run(require_tool("perf"), "script", "-F", "ip,sym", "-i", recording).stdout
 
 
-# States of the main thread: computing, nearly always in ``malloc``, sleeping, in ``pthread_join``, or above stale data
+# The main thread computes, is nearly always in ``malloc``, sleeps, is in ``pthread_join``, or runs above stale data
 # that a signal handler left on the stack.
 @pytest.mark.parametrize("behaviour", ["computes", "allocates", "sleeps", "joins", "handled"])
 @pytest.mark.parametrize("prefix", [(), ("run", "--sinks", "unwind", "--")])
@@ -51,7 +52,7 @@ def test_a_python_that_stays_in_compiled_code(run, start, tmp_path, prefix):
 
 
 def test_a_python_that_comes_back_from_compiled_code_goes_on(start, run, tmp_path):
-    """Python may still hold a cancelled request; its text is then empty, and its memory stays mapped."""
+    """Python may still hold a cancelled request. The request's source is then empty, and its memory stays mapped."""
     program = start(python(), PROGRAMS / "compiled.py", "stop")
     run(command(), "record", "-p", program.pid, "-d", 1, "-o", "f.data")
     (tmp_path / "stop").touch()

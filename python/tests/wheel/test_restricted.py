@@ -1,5 +1,5 @@
-"""Runs with minimal permissions: an ordinary user without perf and ptrace, under a seccomp filter like Docker's, on a
-file system that is read-only except for one directory."""
+"""Recordings with minimal permissions: as an ordinary user without perf and ptrace, under a seccomp filter like
+Docker's, on file systems that are read-only except for one directory."""
 
 import json
 
@@ -7,7 +7,7 @@ import pytest
 from conftest import command, python
 from spaces import User
 
-#: Remounts all file systems except the kernel's own read-only.
+#: Remounts all file systems read-only, except the kernel's own.
 REMOUNT_READ_ONLY = """
 kernels='^(proc|sysfs|cgroup2?|devpts|mqueue|tracefs|debugfs|bpf)$'
 for place in $(findmnt -rno TARGET,FSTYPE | awk -v kernels="$kernels" '$2 !~ kernels { print $1 }'); do
@@ -77,14 +77,14 @@ def test_it_records(restricted, run):
     }
     source = (home / "kernel.py").read_text().splitlines()
     loop_lines = [number for number, line in enumerate(source, 1) if "range(n)" in line or "total += (i % 7)" in line]
-    # 2 s of CPU time in one loop; kernels count ticks, possibly only 100 per second.
+    # The loop takes 2 s of CPU time. Kernels count ticks, possibly only 100 per second.
     assert sum(lines.get(number, {"self": 0})["self"] for number in loop_lines) > 0.9 * report["compiled"] > 90
 
 
 def test_run(restricted):
     run_restricted, home = restricted
     result = run_restricted(command(), "run", "--", python(), home / "kernel.py", "once")
-    # With /tmp read-only, the perf map is omitted with a message; the images exist.
+    # Because /tmp is read-only, the perf map is omitted with a message, but the images exist.
     assert "/tmp" in result.stderr and "no perf map" in result.stderr
     assert list(home.glob("image-*/object-*.so"))
     result = run_restricted(
@@ -114,5 +114,5 @@ def test_attach_says_what_is_refused(restricted):
         "print(done.returncode, done.stderr)\n" \
         "one.kill()\n"
     result = run_restricted(python(), "-c", program, home / "kernel.py", command())
-    # Attaching cannot write its files, and neither can reading from outside write the perf map.
+    # Attaching cannot write its files, nor can reading from outside write the perf map.
     assert result.stdout.startswith("2 ") and "Read-only file system" in result.stdout

@@ -1,4 +1,4 @@
-"""`jitlisten run`: environment and library of the program and of its children."""
+"""`jitlisten run` and its effects on the environment and the libraries of the program and of its children."""
 
 import json
 import os
@@ -102,7 +102,7 @@ def test_numba_may_be_imported_first_by_a_child(run, tmp_path):
 def test_an_isolated_python_has_the_library_alone(run):
     state = parse_state(run(command(), "run", "--", python(), "-I", STATE_PROGRAM))
     assert state["self"]["library"] and not state["child"]["library"]
-    # The isolated parent cannot remove the site directory from PYTHONPATH, so the child does.
+    # The parent runs in isolated mode and cannot remove the site directory from PYTHONPATH, so the child does.
     assert is_unchanged(state["child"])
 
 
@@ -151,7 +151,7 @@ def test_before_valgrind(run):
     assert parse_state(result)["library"]
 
 
-#: Matches the compiled function at a line of its loop.
+#: Matches a frame of the compiled function at a line of its loop.
 LOOP_FRAME = re.compile(r"burn\(int64\)[^;]* \(kernel\.py:1[67]\)")
 
 

@@ -6,7 +6,7 @@ import subprocess
 import pytest
 from conftest import PROGRAMS, TEST_TIMEOUT_S, python
 
-#: Required numbers of switches and of concurrent compilations.
+#: Minimum numbers of switches and of concurrent compilations.
 TURNS, COMPILATIONS = 1000, 20
 
 

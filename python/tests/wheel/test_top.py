@@ -1,4 +1,4 @@
-"""`jitlisten top` in a real terminal (tmux): the screen contents, and the terminal's state after exit."""
+"""`jitlisten top` in a real terminal (tmux): the screen contents, and the state of the terminal after exit."""
 
 import json
 import os
@@ -57,7 +57,7 @@ class Pane:
         self.type_line(f"stty -a >{name}")
         file = self.directory / name
         wait_for(lambda: file.exists() and file.stat().st_size, name)
-        # tmux may still be changing the window size.
+        # tmux may still be resizing the window.
         return re.sub(r"rows \d+; columns \d+; ", "", file.read_text())
 
     def close(self):
@@ -120,14 +120,14 @@ def test_functions_lines_threads_and_source_of_a_command(pane):
 
 
 def find_top(pane):
-    """Returns the pid of top, the shell's child, and a function that lists a process's children."""
+    """Returns the PID of top, which is a child of the shell, and a function that lists the children of a process."""
     shell = pane.run("display-message", "-p", "#{pane_pid}").strip()
     children = lambda pid: pathlib.Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
     return wait_for(lambda: children(shell), "top")[0], children
 
 
 def find_scratch_directory(top_pid):
-    """Directory of temporary files that top keeps open and locked."""
+    """Directory of temporary files, which top keeps open and locked."""
     [directory] = [
         file for file in map(os.readlink, pathlib.Path(f"/proc/{top_pid}/fd").iterdir()) if TOP_DIRECTORY.match(file)
     ]
@@ -159,7 +159,7 @@ def test_a_process_that_runs_goes_on_after_it(pane, start):
     settings_before = pane.read_settings("before")
     pane.type_line(f"{TOP_COMMAND} -p {program.pid}; echo status $?")
     pane.wait_for_text(rf"· process {program.pid}")
-    # Line tables exist only for code compiled after attaching.
+    # Line tables exist only for code that was compiled after attaching.
     (pathlib.Path(program.output.name).parent / "go").touch()
     pane.wait_for_text(r"│ __main__\.burn", timeout_s=90)
     pane.send_keys("q")
@@ -178,7 +178,7 @@ def test_the_end_of_the_program_is_said_and_its_output_and_status_given(pane):
 
 def test_the_table_of_the_whole_run_is_printed_and_the_recording_kept(pane, run, tmp_path):
     pane.type_line(f"{TOP_COMMAND} -o kept.data -- {python()} {PROGRAMS / 'kernel.py'} work; echo status $?")
-    # The table shows totals of the whole run, not of the last second.
+    # The table shows totals for the whole run, not for the last second.
     totals_of_the_run = r"^ +[1-9]\d*\.\d +[1-9]\d*\.\d +[1-9]\d*\.\d\d +[1-9]\d*\.\d\d │ __main__\.burn"
     pane.wait_for_text(
         r"jitlisten top · has ended, \d+\.\d s",

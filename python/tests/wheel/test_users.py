@@ -1,4 +1,5 @@
-"""All commands as an ordinary user without capabilities, limited to that user's own processes and files."""
+"""All commands, run by an ordinary user without capabilities, who may access only that user's own processes and
+files."""
 
 import json
 import pathlib
@@ -45,7 +46,7 @@ def test_run_before_perf(user, run_as_user):
         "work",
     ]
     result = run_as_user(command(), "run", "--", *args, status=None)
-    # Recording with perf works exactly when doctor reports that it does.
+    # Recording with perf works if and only if doctor reports that it does.
     assert (result.returncode == 0) == (state != "no"), result.stderr
     if state != "no":
         script = run_as_user("perf", "script", "-i", "perf.data", "--no-inline", "-F", "ip,sym,dso").stdout
@@ -79,7 +80,7 @@ def test_doctor(user, run_as_user, start):
 def test_clean(user, run_as_user, start):
     for _ in range(3):
         pid = run_as_user(command(), "run", "--", python(), user.program("kernel.py"), "once").stdout.split()[1]
-        # If another user's perf map has the same pid, this process writes no map.
+        # If another user has a perf map for the same PID, this process writes no map.
         if perf_map(pid) and pathlib.Path(f"/tmp/perf-{pid}.map").stat().st_uid == USER:
             break
     result = run_as_user(command(), "clean", "--dry-run", pid)
@@ -96,7 +97,7 @@ def test_processes_of_others(user, run_as_user, start):
         assert result.stderr.endswith("belongs to user 0\n  help: run this as that user, or as root\n")
     result = run_as_user(command(), "record", "-o", "f.data", "-p", program.pid, status=2)
     assert "belongs to user 0" in result.stderr and not (user.home / "f.data").exists()
-    # The refused commands left the process unchanged.
+    # The rejected commands have left the process unchanged.
     assert pathlib.Path(f"/proc/{program.pid}/maps").read_text().count("libjitlisten") == 0
     assert len(maps_before) > 0
 
@@ -123,7 +124,7 @@ def test_no_place_to_write(user, run_as_user):
 
 
 def test_a_process_that_gained_privileges(user, run_as_user, start):
-    """Tracing and reading such a process are refused with a message, and nothing is left over."""
+    """Tracing and reading such a process is refused with a message, and no files are left over."""
     program = start(*user.command_prefix, python(), "-c", NOT_DUMPABLE, **user.environment)
     result = run_as_user(command(), "attach", program.pid, status=2)
     assert "run this as that user, or as root" in result.stderr or "cannot be" in result.stderr

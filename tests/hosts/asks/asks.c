@@ -1,6 +1,6 @@
-/* A tool's view, from inside the process, of the frames that called it.
+/* Examines the frames of its callers through the interfaces that in-process tools use.
  *
- *     ask(x)   called by compiled code, returns x. Prints to standard error a line per frame and interface:
+ *     ask(x)   called by compiled code; returns x. Prints one line per frame and interface to standard error:
  *
  *       phdr COUNT ADDS SUBS             dl_iterate_phdr: number of entries, and the counters of the last one; "torn" if the
  *                                        counters change between entries
@@ -54,7 +54,7 @@ static int visit_library(struct dl_phdr_info *info, size_t size, void *data) {
     return 0;
 }
 
-/* True if /proc/self/maps maps the address from this file, with file offset 0 at `start`. */
+/* True if /proc/self/maps maps the address from this file, with file offset 0 mapped at `start`. */
 static int is_mapped(uintptr_t address, const char *file, uintptr_t start) {
     FILE *maps = fopen("/proc/self/maps", "r");
     char line[8192], path[4096];
@@ -101,8 +101,8 @@ static void query_libunwind(void) {
     do {
         int result = unw_get_proc_name(&cursor, name, sizeof name, &offset);
         fprintf(stderr, "libunwind %s\n", result == 0 ? name : "?");
-        /* If the buffer is too small, the name is truncated. For other frames, libunwind releases differ in their
-         * result. */
+        /* If the buffer is too small, libunwind truncates the name. For frames outside JIT code, libunwind releases
+         * return different results. */
         char small_name[4];
         if (result == 0 && strstr(name, "__main__") && unw_get_proc_name(&cursor, small_name, sizeof small_name, &offset) != -UNW_ENOMEM && strlen(name) > 3)
             fprintf(stderr, "libunwind WRONG\n");

@@ -4,7 +4,7 @@
 
 `again`     compile another function afterwards, and ask from it too
 `forked`    do so in a forked child, then ask in the parent again
-`switched`  enable the sinks after the first call, and disable `modules` after the second
+`switched`  enable the sinks after the first call, and disable the `modules` sink after the second
 """
 
 import ctypes

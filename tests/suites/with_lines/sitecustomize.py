@@ -1,4 +1,4 @@
-"""Enables line tables in Numba's code for every Python that has this directory in PYTHONPATH."""
+"""Enables line tables in Numba's code in every Python process that has this directory in PYTHONPATH."""
 
 import jitlisten._lines
 

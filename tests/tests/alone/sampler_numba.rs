@@ -1,4 +1,4 @@
-//! The sampler in stock Numba: names of compiled functions, workers of a `prange`, Python frames.
+//! The sampler in stock Numba: names of compiled functions, `prange` worker threads, Python frames.
 
 use jitlisten_tests::host::{Host, Preload};
 use jitlisten_tests::integration;
@@ -19,7 +19,7 @@ fn is_compiled(sample: &WeightedSample) -> bool {
     sample.frames.iter().any(|frame| frame.contains("prange kernel"))
 }
 
-/// With tbb and omp the main thread computes, too; with workqueue it waits.
+/// With the tbb and omp threading layers the main thread computes too; with workqueue it waits.
 #[test]
 fn the_workers_of_a_prange() {
     let Some((host, samples)) = run("numba-0.68.1", "parallel.py", &["4"]) else { return };
@@ -37,8 +37,8 @@ fn the_workers_of_a_prange() {
     assert!(compiled.iter().all(|sample| count_named(sample) == sample.frames.len()), "every frame has a name");
 }
 
-/// Stacks pass through threads of GCC's OpenMP and of oneTBB, whose `execute` realigns its frame. oneTBB starts no more
-/// threads than there are processors.
+/// Stacks pass through threads of GCC's OpenMP runtime and of oneTBB, whose `execute` realigns its frame. oneTBB starts
+/// no more threads than there are processors.
 #[test]
 fn stacks_of_prange_are_whole_on_other_threading_layers() {
     let processors = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
@@ -77,14 +77,15 @@ fn sample_greenlets(start_depth: &str, resume_depth: &str) -> Option<Vec<Weighte
     Some(samples)
 }
 
-/// Greenlets copy their part of the thread's stack away and back again.
+/// greenlet copies a greenlet's part of the thread's stack to the heap and back.
 #[test]
 fn stacks_of_greenlets_are_whole() {
     let Some(samples) = sample_greenlets("0", "20") else { return };
     assert_complete(&samples, 99.0);
 }
 
-/// The frames that first called the greenlet are no longer on the stack, so only the greenlet's own part is certain.
+/// The frames that started a greenlet are no longer on the stack when it is resumed, so only the greenlet's own frames
+/// are certain.
 #[test]
 fn stacks_of_greenlets_resumed_less_deep_reach_their_beginning() {
     let Some(samples) = sample_greenlets("20", "0") else { return };
@@ -93,8 +94,8 @@ fn stacks_of_greenlets_resumed_less_deep_reach_their_beginning() {
     assert!(reach_start * 100 >= samples.len() * 99, "{reach_start} of {}", samples.len());
 }
 
-/// perf takes the names from image files beside the recording, because the process's own image files are deleted
-/// eventually.
+/// perf takes the names from the image files stored beside the recording, because the process's own image files are
+/// deleted eventually.
 #[test]
 fn images_are_kept_beside_the_recording() {
     let Some((host, samples)) = run("numba-0.68.1", "parallel.py", &["1"]) else { return };
@@ -109,15 +110,15 @@ fn images_are_kept_beside_the_recording() {
     assert!(read(&host.scratch("f.data")).iter().any(is_compiled), "named from the files that were kept");
 }
 
-/// Python's signal handlers run, and its blocking calls take as long as they should, under CPU-time and wall-clock
-/// sampling.
+/// Under CPU-time and wall-clock sampling, Python's signal handlers still run, and its blocking calls take as long as
+/// they should.
 #[test]
 fn signals_of_python() {
     for options in [",hz=997", ",hz=997,wall"] {
         let Some(host) = integration::numba("numba-0.68.1", "python_signals.py") else { return };
         let (host, data) = with_recording(host, options);
-        let ended = host.run(Preload::Library).expect_success();
-        assert_eq!(ended.stdout, b"ok\n", "{options}");
+        let outcome = host.run(Preload::Library).expect_success();
+        assert_eq!(outcome.stdout, b"ok\n", "{options}");
         assert!(!read(&data).is_empty(), "{options}");
     }
 }

@@ -1,4 +1,5 @@
-//! Python functions in recordings: whole stacks, names, lines and shares, in each installed CPython release.
+//! Python functions in recordings: complete stacks, names, lines and shares of time, with each installed CPython
+//! release.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -11,14 +12,14 @@ use jitlisten_tests::{integration, paths};
 
 const RELEASES: [&str; 4] = ["numba-0.56.4", "numba-0.68.1", "numba-0.68.1-python-3.12", "numba-0.68.1-python-3.13"];
 
-/// Records `python_frames.py`. Returns the share that the program measured itself, and the host with the recording.
+/// Records `python_frames.py`. Returns the share that the program itself measured, and the host with the recording.
 fn run(venv: &str, seconds: &str) -> Option<(f64, Host)> {
     tool::require("perf", Absence::FailsInCi)?;
     let python = integration::python(venv)?;
     let host = Host::new(python, "python-frames").argument(paths::host("python_frames.py")).argument(seconds);
     let (host, _) = with_recording(host, "");
-    let ended = host.run(Preload::Library).expect_success();
-    let share = String::from_utf8_lossy(&ended.stdout).trim().parse().expect("a share");
+    let outcome = host.run(Preload::Library).expect_success();
+    let share = String::from_utf8_lossy(&outcome.stdout).trim().parse().expect("a share");
     Some((share, host))
 }
 
@@ -40,7 +41,7 @@ fn share_of_long(samples: &[WeightedSample]) -> f64 {
     long / (long + short) * 100.0
 }
 
-/// Tolerance of a measured share in percentage points: four sigma, and at least `min_points`.
+/// Tolerance of a measured share, in percentage points: four sigma, but at least `min_points`.
 fn tolerance(samples: &[WeightedSample], min_points: f64) -> f64 {
     let long_and_short: Vec<WeightedSample> = [samples_in(samples, "long"), samples_in(samples, "short")].concat();
     (4.0 * sigma(&long_and_short)).max(min_points)
@@ -106,7 +107,7 @@ fn code_objects_that_are_gone_have_their_own_names() {
     }
 }
 
-/// A forked child inherits the interpreter, and has names of its own. A child without a sample creates no image
+/// A forked child inherits the interpreter but has names of its own. A child without a sample creates no image
 /// directory, and no file unless it might become another user.
 #[test]
 fn children_of_a_fork() {
@@ -116,8 +117,8 @@ fn children_of_a_fork() {
         let Some(python) = integration::python(venv) else { continue };
         let host = Host::new(python, "python-children").argument(paths::host("python_children.py")).argument("0.3");
         let (host, data) = with_recording(host, ",children");
-        let ended = host.run(Preload::Library).expect_success();
-        let text = String::from_utf8_lossy(&ended.stdout).into_owned();
+        let outcome = host.run(Preload::Library).expect_success();
+        let text = String::from_utf8_lossy(&outcome.stdout).into_owned();
         let [works, idles] = &text.lines().collect::<Vec<_>>()[..] else { panic!("{venv}: {text}") };
         let samples = read(&host.scratch(&format!("f.data.{works}")));
         let (all_ns, named_ns) = (total_ns(&samples), total_ns(&samples_in(&samples_in(&samples, "work"), "main")));
@@ -125,7 +126,7 @@ fn children_of_a_fork() {
             (0.2e9..0.4e9).contains(&all_ns) && named_ns > 0.95 * all_ns,
             "{venv}: {named_ns} of {all_ns} ns have names"
         );
-        // The first sample comes at any time within the first period, so the idle child may have one, too.
+        // The first sample may come at any time within the first period, so even the idle child may have one.
         let (file, images) =
             ["", ".images"].map(|suffix| data.with_file_name(format!("f.data.{idles}{suffix}"))).into();
         let is_sampled = file.exists() && !read(&file).is_empty();
@@ -136,15 +137,15 @@ fn children_of_a_fork() {
     assert!(tested == 0 || unsampled > 0, "no child without a sample");
 }
 
-/// A million functions with a name and a file each, mostly at the same addresses: a stale name would appear twice. The
-/// memory that the sampler keeps for them is bounded.
+/// Runs a million functions, each with its own name and file, mostly at the same addresses. A stale name would appear
+/// twice, and the memory that the sampler uses for names must stay bounded.
 #[test]
 fn functions_that_live_for_one_call_take_no_memory() {
     let Some(python) = integration::python("numba-0.68.1") else { return };
     let host = Host::new(python, "lambdas").argument(paths::host("lambdas.py")).argument("1000000");
     let (host, data) = with_recording(host, "");
-    let ended = host.run(Preload::Library).expect_success();
-    let growth_kb: i64 = String::from_utf8_lossy(&ended.stdout).trim().parse().expect("kilobytes");
+    let outcome = host.run(Preload::Library).expect_success();
+    let growth_kb: i64 = String::from_utf8_lossy(&outcome.stdout).trim().parse().expect("kilobytes");
     assert!(growth_kb < 16 << 10, "{growth_kb} kB");
     let mut numbers = Vec::new();
     for frame in read(&data).iter().flat_map(|sample| &sample.frames) {
@@ -181,7 +182,7 @@ fn lines_are_those_of_the_source() {
     }
 }
 
-/// Names and source lines of all Python frames.
+/// Names and source lines of all Python frames in a recording.
 fn lines(data: &Path) -> Vec<(String, String)> {
     let mut command = Command::new("perf");
     command.args(["script", "--no-inline", "--max-stack", "1024", "-F", "ip,sym,srcline", "-i"]).arg(data);
@@ -249,7 +250,8 @@ fn callers(sample: &WeightedSample, name: &str) -> Vec<String> {
     frames.skip_while(|frame| frame != name).skip(1).filter(|frame| frame != "<module>").collect()
 }
 
-/// The caller of a task is the function that awaits it. Since Python 3.14, asyncio records that function.
+/// The caller of an asyncio task is the function that awaits the task. Since Python 3.14, asyncio records that
+/// function.
 #[test]
 #[ignore = "needs Python 3.14 or newer: ci/systems.sh sid"]
 fn tasks_are_called_by_those_that_await_them() {

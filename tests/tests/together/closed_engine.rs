@@ -1,4 +1,4 @@
-//! An engine is closed while others live, and the next engine reuses its address.
+//! Closes an engine while other engines live, so that the next engine reuses its address.
 
 use jitlisten_tests::host::Preload;
 use jitlisten_tests::scenario::{self, Verdict};
@@ -12,7 +12,7 @@ fn a_closed_engines_name_does_not_outlive_it() {
         let (stock, preloaded) =
             (host.run(Preload::Nothing).expect_success(), host.run(Preload::Library).expect_success());
         assert_eq!(stock.stdout, preloaded.stdout);
-        // Address reuse may differ with and without the library.
+        // The addresses that are reused may differ with and without the library.
         assert_eq!(stock.stderr, "reused\n", "without an address used again this proves nothing");
         assert!(matches!(preloaded.stderr.as_str(), "reused\n" | "fresh\n"), "{}", preloaded.stderr);
         let Some(()) = perf::is_available() else { continue };

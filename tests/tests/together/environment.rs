@@ -10,12 +10,12 @@ fn chain(seconds: &str) -> Option<Host> {
     Some(integration::numba(VENV, "chain.py")?.argument(seconds))
 }
 
-/// Asserts that a bad value changes nothing in the program and adds one line to the log.
+/// Asserts that an invalid value does not affect the program and adds one line to the log.
 fn assert_logged_once(variable: &str, value: &str, log_part: &str) {
     let Some(host) = chain("0") else { return };
     let host = host.variable(variable, value);
-    let ended = host::assert_same_output(&host).expect_success();
-    assert!(ended.perf_map().named("gamma").next().is_some(), "the perf map suffers from {variable}={value}");
+    let outcome = host::assert_same_output(&host).expect_success();
+    assert!(outcome.perf_map().named("gamma").next().is_some(), "the perf map suffers from {variable}={value}");
     let log = host.log();
     assert_eq!(log.lines().count(), 1, "{log}");
     assert!(log.contains(variable) && log.contains(log_part), "{log}");
@@ -51,29 +51,29 @@ fn a_log_that_cannot_be_written() {
 #[test]
 fn a_log_on_standard_error() {
     let Some(host) = chain("0") else { return };
-    let ended = host
+    let outcome = host
         .variable("JITLISTEN_LOG", "stderr")
         .variable("JITLISTEN", "nonsense")
         .run(Preload::Library)
         .expect_success();
-    assert_eq!(ended.stderr.lines().count(), 1, "{}", ended.stderr);
-    assert!(ended.stderr.contains("nonsense"), "{}", ended.stderr);
+    assert_eq!(outcome.stderr.lines().count(), 1, "{}", outcome.stderr);
+    assert!(outcome.stderr.contains("nonsense"), "{}", outcome.stderr);
 }
 
 #[test]
 fn off_is_off() {
     let Some(host) = chain("0") else { return };
     let host = host.variable("JITLISTEN", "off");
-    let ended = host::assert_same_output(&host).expect_success();
-    assert_eq!(ended.map, None);
+    let outcome = host::assert_same_output(&host).expect_success();
+    assert_eq!(outcome.map, None);
     assert_eq!(host.log(), "");
 }
 
 #[test]
 fn all_includes_the_perf_map() {
     let Some(host) = chain("0") else { return };
-    let ended = host::assert_same_output(&host.variable("JITLISTEN", "all")).expect_success();
-    assert!(ended.perf_map().named("gamma").next().is_some());
+    let outcome = host::assert_same_output(&host.variable("JITLISTEN", "all")).expect_success();
+    assert!(outcome.perf_map().named("gamma").next().is_some());
 }
 
 #[test]
@@ -108,7 +108,7 @@ fn untouched_code_is_named_and_not_changed() {
     assert!(checked.is_err(), "the code has unwind tables");
 }
 
-/// If LLVM is switched off, functions that llvmlite compiles stay as llvmlite makes them, too.
+/// If LLVM is disabled, functions that llvmlite compiles are also left as llvmlite generates them.
 #[test]
 fn code_of_an_llvm_that_is_switched_off_is_not_changed() {
     let keeps_pointer = |hex_code: &str| machine_code::keeps_frame_pointer(&machine_code::from_hex(hex_code.trim()));
@@ -118,12 +118,13 @@ fn code_of_an_llvm_that_is_switched_off_is_not_changed() {
         let changed = host.run(Preload::Library).expect_success();
         assert!(keeps_pointer(&changed.stderr), "{}", changed.stderr);
         let host = host.variable("JITLISTEN_LLVM", "off").variable("JITLISTEN_LOG", "info:log");
-        let (stock, ended) = (host.run(Preload::Nothing).expect_success(), host.run(Preload::Library).expect_success());
-        assert_eq!(stock.stdout, ended.stdout);
+        let (stock, outcome) =
+            (host.run(Preload::Nothing).expect_success(), host.run(Preload::Library).expect_success());
+        assert_eq!(stock.stdout, outcome.stdout);
         assert!(
-            !keeps_pointer(&stock.stderr) && !keeps_pointer(&ended.stderr) && ended.map.is_none(),
+            !keeps_pointer(&stock.stderr) && !keeps_pointer(&outcome.stderr) && outcome.map.is_none(),
             "{}",
-            ended.stderr
+            outcome.stderr
         );
         assert!(!host.log().contains("frame pointers"), "{}", host.log());
     }

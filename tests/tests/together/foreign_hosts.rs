@@ -1,5 +1,5 @@
-//! jax, PostgreSQL and llvmpipe as distributions ship them: they register no listener, or register it late, but the
-//! library observes them.
+//! jax, PostgreSQL and llvmpipe as distributions ship them. They register no listener, or register it late, but the
+//! library detects their objects.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -31,9 +31,9 @@ fn debug_log(host: host::Host) -> host::Host {
 #[test]
 fn every_function_that_jax_compiles_is_named() {
     let Some(host) = foreign::jax(&[]) else { return };
-    let ended = host::assert_same_output(&debug_log(host));
-    let ended = ended.expect_success();
-    let map = ended.perf_map();
+    let outcome = host::assert_same_output(&debug_log(host));
+    let outcome = outcome.expect_success();
+    let map = outcome.perf_map();
     let Some(host) = foreign::jax(&[]) else { return };
     host.run(Preload::Nothing).expect_success();
     let dumped_names = foreign::dumped_functions(&host);
@@ -63,7 +63,7 @@ fn perf_walks_from_a_fusion_of_jax_into_xla() {
     );
     let outside_images: Vec<&Frame> =
         in_fusion.iter().map(|sample| &sample.frames[0]).filter(|leaf| !image::is_image(&leaf.object)).collect();
-    // perf attributes samples to an image only after the kernel recorded the mapping, on whatever processor.
+    // perf attributes samples to an image only after the kernel has recorded the mapping, on any processor.
     let (count, total) = (outside_images.len(), in_fusion.len());
     assert!(count * 100 <= total * 5, "{count} of {total} have no image: {:?}\n{}", outside_images.first(), host.log());
 }
@@ -83,7 +83,7 @@ fn gdb_names_fusions_of_jax() {
 
 const QUERY: &str = "select sum(x::numeric * 3), count(*) from numbers where x % 3 <> 1 and x * 2.5 > 10";
 
-/// Runs the queries without and with the library, and returns both outputs.
+/// Runs the queries without and with the library, and returns both outcomes.
 fn run_both(postgres: &Postgres, settings: &[&str]) -> (Outcome, Outcome) {
     let statements = format!(
         "set jit_above_cost = 0\n{QUERY}\nexplain (analyze, timing off, summary off) {QUERY}\nset \
@@ -107,11 +107,11 @@ fn every_function_that_postgresql_compiles_is_named() {
     for settings in [&[][..], &["jit_debugging_support=on"], &["jit_profiling_support=on"]] {
         let settings = [settings, &["jit_dump_bitcode=on"]].concat();
         let (stock, preloaded) = run_both(&postgres, &settings);
-        let text = |ended: &Outcome| String::from_utf8_lossy(&ended.stdout).into_owned();
+        let text = |outcome: &Outcome| String::from_utf8_lossy(&outcome.stdout).into_owned();
         assert_eq!((text(&stock), &stock.stderr), (text(&preloaded), &preloaded.stderr), "{settings:?}");
         let map = preloaded.perf_map();
         // The first query has no `explain`, and compiles the same functions as the second one. In the third query, LLVM
-        // drops functions.
+        // drops some functions.
         let explained = foreign::explained_functions(&preloaded.stdout);
         let [second, third] = explained[..] else { panic!("{explained:?}") };
         let Some(compiled) = postgres.compiled_functions(preloaded.pid) else { return };
@@ -123,7 +123,7 @@ fn every_function_that_postgresql_compiles_is_named() {
     }
 }
 
-/// Number of functions whose code begins by saving the caller's frame pointer, and of all functions.
+/// Number of functions that begin by saving the caller's frame pointer, and number of all functions.
 fn count_frame_pointers(host: host::Host, policy: &str) -> (usize, usize) {
     let host = host.variable("JITLISTEN", "jitdump").variable("JITDUMPDIR", ".");
     let host = host.variable("JITLISTEN_FRAME_POINTERS", policy);
@@ -155,8 +155,8 @@ fn functions_of_llvmpipe_and_postgresql_keep_a_frame_pointer() {
     }
 }
 
-/// Debian's PostgreSQL keeps frame pointers. With frame pointers in compiled code as well, `perf record -g` sees the
-/// callers of that code; without them, two stacks of five lacked the caller.
+/// Debian's PostgreSQL keeps frame pointers. With frame pointers in the compiled code too, `perf record -g` sees the
+/// callers of that code; without them, two stacks in five lacked the caller.
 #[test]
 fn perf_walks_through_what_postgresql_compiles() {
     let (Some(()), Some(postgres)) = (perf::is_available(), Postgres::new()) else { return };
@@ -176,7 +176,7 @@ fn perf_walks_through_what_postgresql_compiles() {
         .map(|sample| sample.frames.as_slice())
         .collect();
     let is_whole = |frames: &&&[Frame]| {
-        // The function that runs a plan calls the plan's nodes, never an expression.
+        // The executor function calls the plan's nodes, never an expression.
         frames.len() >= 3
             && !has_prefix(&frames[1], "standard_ExecutorRun")
             && frames.iter().any(|frame| has_prefix(frame, "main"))
@@ -205,7 +205,7 @@ fn gdb_names_what_postgresql_has_registered_nowhere() {
     let host = host.variable("LD_PRELOAD", postgres.library());
     let running = host.start(Preload::Nothing);
     wait_for_name(&running, "evalexpr");
-    // The backend is nearly always in compiled code, or in a function that compiled code calls.
+    // The backend is nearly always in compiled code or in a function called from compiled code.
     let mut session = gdb::attach(&running);
     for _ in 0..10 {
         if session.backtrace.frames.iter().any(|frame| frame.starts_with("evalexpr_")) {
@@ -222,9 +222,9 @@ fn gdb_names_what_postgresql_has_registered_nowhere() {
 fn every_object_of_llvmpipe_is_heard() {
     let Some(host) = foreign::llvmpipe(3) else { return };
     let host = debug_log(host);
-    let ended = host::assert_same_output(&host).expect_success();
-    assert!(String::from_utf8_lossy(&ended.stdout).starts_with("llvmpipe "), "another renderer");
-    let map = ended.perf_map();
+    let outcome = host::assert_same_output(&host).expect_success();
+    assert!(String::from_utf8_lossy(&outcome.stdout).starts_with("llvmpipe "), "another renderer");
+    let map = outcome.perf_map();
     for name in ["fs_variant_whole", "draw_llvm_vs_variant"] {
         assert!(names(&map).iter().any(|symbol| symbol.starts_with(name)), "{name}:\n{}", map.names());
     }
@@ -234,8 +234,8 @@ fn every_object_of_llvmpipe_is_heard() {
     }
 }
 
-/// Mesa keeps no frame pointers, so perf unwinds by the tables of images. The fragment shader is in the first object
-/// that is compiled.
+/// Mesa keeps no frame pointers, so perf unwinds with the images' unwind tables. The fragment shader is in the first
+/// compiled object.
 #[test]
 fn perf_walks_from_a_shader_to_the_start_of_its_thread() {
     let (Some(()), Some(host)) = (perf::is_available(), foreign::llvmpipe(400)) else { return };
@@ -256,7 +256,7 @@ fn perf_walks_from_a_shader_to_the_start_of_its_thread() {
         shaders.len(),
         host.log()
     );
-    // Later objects run from images, too: perf takes no name from the perf map, which has all names.
+    // Later objects run from images, too: all names are in the perf map, but perf must take none of them from there.
     let is_from_map =
         |sample: &&Sample| sample.frames.iter().any(|frame| scenario::is_jit(frame) && frame.symbol.is_some());
     assert_eq!(recording.samples.iter().find(is_from_map), None);
@@ -267,11 +267,11 @@ fn perf_walks_from_a_shader_to_the_start_of_its_thread() {
     assert!(whole_stacks * 100 >= shaders.len() * 95, "{whole_stacks} of {}", shaders.len());
 }
 
-/// Mesa destroys its engines and keeps the code; by then, LLVM has removed it from the GDB JIT list.
+/// Mesa destroys its engines and keeps their code, which LLVM has then removed from the GDB JIT list.
 #[test]
 fn gdb_names_shaders_whose_engine_is_destroyed() {
     let (Some(()), Some(host)) = (gdb::is_available(), foreign::llvmpipe(1_000_000)) else { return };
-    // Without threads of its own, llvmpipe draws in the main thread.
+    // Without worker threads, llvmpipe draws in the main thread.
     let host = host.variable("LP_NUM_THREADS", "0").variable("JITLISTEN", "perfmap,gdb");
     let running = host.start(Preload::Library);
     wait_for_name(&running, "fs_variant_whole");
@@ -281,7 +281,7 @@ fn gdb_names_shaders_whose_engine_is_destroyed() {
     assert!(is_named(frames.first(), "fs_variant_whole ") && is_named(frames.last(), "main "), "{}", session.output);
 }
 
-/// A source that is switched off observes nothing; the other sources name the objects that it missed.
+/// A disabled source detects nothing; the other sources name the objects that it would have named.
 #[test]
 fn what_is_left_out_is_not_listened_to() {
     if foreign::llvmpipe(1).is_none() {

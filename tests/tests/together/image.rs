@@ -1,4 +1,4 @@
-//! `JITLISTEN=image` under unmodified tools that know nothing of JITs, compared with the stock process.
+//! `JITLISTEN=image` with unmodified tools that know nothing about JITs, compared with the stock process.
 
 use std::path::PathBuf;
 use std::process::Command;
@@ -26,7 +26,7 @@ fn perf_report_names_code_without_map_or_inject() {
     }
 }
 
-/// perf unwinds with tables alone, because neither the compiled code nor Python has frame pointers.
+/// perf unwinds with tables alone, because neither the compiled code nor Python keeps frame pointers.
 #[test]
 fn perf_walks_by_unwind_tables_from_the_kernel_to_main() {
     let (Some(()), Some(host)) = (perf::is_available(), Integration::Numba(NUMBA).chain(2, &[])) else { return };
@@ -36,7 +36,7 @@ fn perf_walks_by_unwind_tables_from_the_kernel_to_main() {
     record.args(["record", "-q", "-e", "cpu-clock", "-F", "199", "--call-graph", "dwarf", "-B", "-N", "-o"]).arg(&data);
     assert!(tool::run(record.args(["--", "env"]).args(host.env_arguments(Preload::Library))).status.success());
     let samples = perf::samples(&data);
-    // Python's `main` calls `Py_BytesMain`. perf 6.12 often cannot unwind from there through libc, with and without the
+    // Python's `main` calls `Py_BytesMain`. From there, perf 6.12 often cannot unwind through libc, with or without the
     // library.
     let (jit, complete) = count_complete(&samples, &["__libc_start", "Py_BytesMain"]);
     assert!(jit >= 30, "only {jit} samples in images\n{}", host.log());
@@ -84,7 +84,7 @@ fn images_cost_no_mapping() {
     assert!(preloaded <= stock + stock / 10, "{preloaded} mappings instead of {stock}");
 }
 
-/// The file size limit refuses a write in the middle of the first image; nothing else happens.
+/// RLIMIT_FSIZE makes a write in the middle of the first image fail, and the image sink stops without any other effect.
 #[test]
 fn a_full_disk_stops_the_sink_and_nothing_else() {
     let Some(python) = integration::python(NUMBA) else { return };
@@ -93,7 +93,7 @@ fn a_full_disk_stops_the_sink_and_nothing_else() {
         |host: Host| with_images(host.argument("-c").argument("ulimit -f 4; exec \"$@\"").argument("sh"));
     let host = limit_file_size(Host::new("/bin/sh", "full")).argument(python).argument(script).argument("0");
     let host = host.variable("JITLISTEN_LOG", "/dev/null");
-    let ended = host.run(Preload::Library).expect_success();
-    assert_eq!(String::from_utf8_lossy(&ended.stdout).lines().next(), Some("17.0"));
+    let outcome = host.run(Preload::Library).expect_success();
+    assert_eq!(String::from_utf8_lossy(&outcome.stdout).lines().next(), Some("17.0"));
     assert_eq!(image::files(&host), Vec::<PathBuf>::new());
 }

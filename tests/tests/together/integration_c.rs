@@ -1,4 +1,5 @@
-//! The C API: a JIT without LLVM (`hosts/raw_jit.c`) makes machine code by hand and reports it. Nothing is preloaded.
+//! The C API with a JIT without LLVM (`hosts/raw_jit.c`), which writes machine code by hand and reports it. Nothing is
+//! preloaded.
 
 use jitlisten_tests::host::{Host, Preload};
 use jitlisten_tests::paths::{self, Scratch};
@@ -9,7 +10,7 @@ use jitlisten_tests::{gdb, perf, perf_inject, support_table, walk};
 
 const INTEGRATION: &str = "C API";
 
-/// Compiles `hosts/raw_jit.c`, and sets the sinks of the host.
+/// Compiles `hosts/raw_jit.c` and sets the host's sinks.
 fn raw_jit(seconds: &str, sinks: &str, build_dir: &Scratch) -> Option<Host> {
     if cfg!(not(target_arch = "x86_64")) {
         tool::skip("raw_jit", "its machine code is that of x86-64", Absence::IsAllowed);
@@ -21,7 +22,7 @@ fn raw_jit(seconds: &str, sinks: &str, build_dir: &Scratch) -> Option<Host> {
     let library = paths::library();
     let directory = library.parent().expect("a file lies somewhere").display().to_string();
     let [link_path, run_path] = [format!("-L{directory}"), format!("-Wl,-rpath,{directory}")];
-    // `-ljitlisten` comes before the source file, so `--as-needed` would drop it.
+    // `-ljitlisten` precedes the source file, so `--as-needed` would drop the library.
     let flags =
         ["-std=gnu11", "-g", "-O1", "-Wall", "-Wextra", "-Werror", "-fno-omit-frame-pointer", "-Wl,--no-as-needed"];
     let compiler_args = [&flags[..], &[&include, &link_path, "-ljitlisten", &run_path]].concat();
@@ -87,9 +88,9 @@ fn gdb_knows_the_frames() {
     let (Some(()), Some(host)) = (gdb::is_available(), raw_jit("60", "gdb", &build_dir)) else { return };
     let mut running = host.start(Preload::Nothing);
     running.wait_for_line("running");
-    // The innermost function reads the clock now and then.
+    // The innermost function occasionally reads the clock.
     let session = gdb::attach_in("gamma", &running);
-    // gdb ends the stack at `main`, so there are no frames beyond it to check.
+    // gdb ends the stack at `main`, so there are no outer frames to check.
     let checked = scenario::check_backtrace(&session.backtrace, "call_alpha", Symbols::Stripped);
     checked.unwrap_or_else(|error| panic!("{error}\n{}", session.output));
     let [leaf, .., last] = &session.backtrace.frames[..] else { panic!("{}", session.output) };
@@ -102,7 +103,7 @@ fn unwinders_inside_walk_it() {
     for unwinder in walk::UNWINDERS {
         let build_dir = Scratch::new("raw-jit-bin");
         let Some(host) = raw_jit("1", "unwind", &build_dir) else { return };
-        // libunwind follows frame pointers if it has no tables, and this code has frame pointers.
+        // Without tables, libunwind follows frame pointers, which this code keeps.
         if unwinder == "libgcc" {
             let stock = raw_jit("1", "perfmap", &build_dir).expect("compiled just before");
             let Some(stock_walk) = walk::walk_inside(stock, unwinder, Preload::Nothing) else { return };
@@ -114,12 +115,13 @@ fn unwinders_inside_walk_it() {
     }
 }
 
-/// A library that is both linked and preloaded is loaded once, and its session is open before the program opens one.
+/// A library that is both linked and preloaded is loaded only once, and its session is open before the program opens
+/// one.
 #[test]
 fn linked_and_preloaded_is_one_session() {
     let build_dir = Scratch::new("raw-jit-bin");
     let Some(host) = raw_jit("0", "perfmap", &build_dir) else { return };
-    let ended = host.run(Preload::Library).expect_success();
-    let map = PerfMap::parse(ended.map.as_deref().expect("there is a map")).expect("it obeys the rules");
+    let outcome = host.run(Preload::Library).expect_success();
+    let map = PerfMap::parse(outcome.map.as_deref().expect("there is a map")).expect("it obeys the rules");
     assert_eq!(map.named("gamma").count(), 1);
 }

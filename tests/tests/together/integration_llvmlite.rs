@@ -1,4 +1,4 @@
-//! The patched llvmlite of `integrations/llvmlite`, which is linked with the library. Nothing is preloaded.
+//! The patched llvmlite of `integrations/llvmlite`, which is linked to the library. Nothing is preloaded.
 
 use jitlisten_tests::host::{Host, Preload};
 use jitlisten_tests::linked::Linked;
@@ -8,7 +8,8 @@ use jitlisten_tests::{integration, jitdump_reader, machine_code, paths, perf, su
 
 const VENV: &str = "numba-0.68.1-patched";
 
-/// Program on the patched llvmlite, which loads the library under test instead of the one it was built with.
+/// Host that runs a program with the patched llvmlite, which loads the library under test instead of the one that it
+/// was built with.
 fn patched_host(program: &str) -> Option<Host> {
     let libraries = paths::library().parent()?.to_owned();
     Some(integration::numba(VENV, program)?.variable("LD_LIBRARY_PATH", libraries))
@@ -42,19 +43,19 @@ fn gdb() {
     NUMBA.check_gdb();
 }
 
-/// Samples and complete walks of each unwinder.
+/// Numbers of samples and of complete walks for each unwinder.
 fn walk_counts(configure: impl Fn(Host) -> Host) -> Option<Vec<(String, u32, u32)>> {
     let program = patched_host("walked.py")?;
     let walker = walk::compile_walker(&program)?;
-    let ended =
+    let outcome =
         configure(program.argument(walker).argument("1").argument("early")).run(Preload::Nothing).expect_success();
-    let lines: Vec<&str> = ended.stderr.lines().collect();
+    let lines: Vec<&str> = outcome.stderr.lines().collect();
     let parse_counts = |lines: &[&str]| {
         let mut fields = lines.first()?.split_ascii_whitespace();
         Some((fields.next()?.to_owned(), fields.next()?.parse().ok()?, fields.next()?.parse().ok()?))
     };
     let walk_counts: Vec<_> = lines.chunks(2).filter_map(parse_counts).collect();
-    assert_eq!(walk_counts.len(), walk::UNWINDERS.len(), "{}", ended.stderr);
+    assert_eq!(walk_counts.len(), walk::UNWINDERS.len(), "{}", outcome.stderr);
     Some(walk_counts)
 }
 
@@ -67,12 +68,12 @@ fn both_unwinders_walk_to_the_start() {
     }
 }
 
-/// Control: the patched llvmlite with nothing switched on.
+/// Control: the patched llvmlite with everything switched off.
 #[test]
 fn unasked_it_does_nothing() {
     let Some(host) = chain(1, &[]) else { return };
-    let ended = host.variable("NUMBA_ENABLE_PROFILING", "0").run(Preload::Nothing).expect_success();
-    assert_eq!(ended.map, None, "other_user has asked for a perf map");
+    let outcome = host.variable("NUMBA_ENABLE_PROFILING", "0").run(Preload::Nothing).expect_success();
+    assert_eq!(outcome.map, None, "other_user has asked for a perf map");
     let Some(walk_counts) = walk_counts(|host| host) else { return };
     for (unwinder, samples, complete) in walk_counts {
         assert!(samples >= 20 && complete == 0, "{unwinder}: {complete} of {samples}: the other tests prove nothing");
@@ -82,11 +83,12 @@ fn unasked_it_does_nothing() {
 #[test]
 fn switched_off_it_does_nothing() {
     let Some(host) = chain(0, &[]) else { return };
-    let ended = host.variable("JITLISTEN", "off").run(Preload::Nothing).expect_success();
-    assert_eq!(ended.map, None);
+    let outcome = host.variable("JITLISTEN", "off").run(Preload::Nothing).expect_success();
+    assert_eq!(outcome.map, None);
 }
 
-/// The shim detects every object in `__jit_debug_register_code`, and the listener from LLVM itself.
+/// The shim detects every object in `__jit_debug_register_code`, and the listener detects the same objects through LLVM
+/// itself.
 #[test]
 fn linked_and_preloaded_nothing_is_doubled() {
     let names = |map: &PerfMap| {
@@ -98,7 +100,7 @@ fn linked_and_preloaded_nothing_is_doubled() {
     let (linked, combined) =
         (linked.run(Preload::Nothing).expect_success(), combined.run(Preload::Library).expect_success());
     assert_eq!(linked.stdout, combined.stdout);
-    // Two entries over one byte would break a rule of the perf map reader.
+    // Two overlapping entries would break a rule of the perf map reader.
     let (linked, combined) = (linked.perf_map(), combined.perf_map());
     for function in CHAIN {
         assert_eq!(linked.named(function).count(), combined.named(function).count(), "{function}");
@@ -129,7 +131,7 @@ fn orc(linker: &str, seconds: &str) -> Option<Host> {
     Some(patched_host("orc.py")?.argument(seconds).argument(linker))
 }
 
-/// LLJIT with either linker. Stock llvmlite does not register objects that JITLink links.
+/// Checks LLJIT with either linker. Stock llvmlite does not register objects that JITLink links.
 #[test]
 fn orc_is_discovered_with_rtdyld_and_with_jitlink() {
     for linker in ["rtdyld", "jitlink"] {
@@ -146,14 +148,14 @@ fn frame_pointers_are_as_asked() {
         for (policy, expected) in [("1", true), ("0", false), ("untouched", false)] {
             let Some(host) = orc(linker, "0") else { continue };
             let host = host.variable("JITLISTEN", "perfmap").variable("JITLISTEN_FRAME_POINTERS", policy);
-            let ended = host.run(Preload::Nothing).expect_success();
-            let code = machine_code::from_hex(ended.stderr.trim());
-            assert_eq!(machine_code::keeps_frame_pointer(&code), expected, "{linker}, {policy}: {}", ended.stderr);
+            let outcome = host.run(Preload::Nothing).expect_success();
+            let code = machine_code::from_hex(outcome.stderr.trim());
+            assert_eq!(machine_code::keeps_frame_pointer(&code), expected, "{linker}, {policy}: {}", outcome.stderr);
         }
     }
 }
 
-/// A closed engine takes its names along, and the next engine reuses its addresses.
+/// When an engine is closed, its names are dropped, and the next engine reuses its addresses.
 #[test]
 fn a_closed_engines_name_does_not_outlive_it() {
     let (Some(()), Some(host)) = (perf::is_available(), patched_host("closed_engine.py")) else { return };

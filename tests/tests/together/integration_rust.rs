@@ -1,4 +1,5 @@
-//! The Rust integrations: examples of the crate, which `ci/rust-producers.sh` builds. Nothing is preloaded.
+//! The Rust integrations, tested through examples of the crate that `ci/rust-producers.sh` builds. Nothing is
+//! preloaded.
 
 use jitlisten_tests::host::{Host, Preload};
 use jitlisten_tests::linked::Linked;
@@ -41,7 +42,7 @@ macro_rules! row {
 row!(inkwell: super::INKWELL => [check_perf_map, check_jitdump, check_image, check_gdb, check_libunwind, check_libgcc]);
 row!(llvm_sys: super::LLVM_SYS => [check_perf_map, check_jitdump, check_image, check_gdb, check_libunwind, check_libgcc]);
 
-/// An engine that was created without our API, and LLVM's default linker (JITLink in LLVM 22).
+/// Checks an engine created without our API, and LLVM's default linker (JITLink in LLVM 22).
 #[test]
 fn other_engines_are_discovered_too() {
     for (integration, mode) in [(INKWELL, "attach"), (LLVM_SYS, "default")] {
@@ -52,7 +53,7 @@ fn other_engines_are_discovered_too() {
     }
 }
 
-/// The crate opens no session of its own if the library is already in the process.
+/// If the library is already loaded in the process, the crate opens no session of its own.
 #[test]
 fn linked_and_preloaded_nothing_is_doubled() {
     for (integration, args) in [(INKWELL, &[][..]), (INKWELL, &["attach"]), (LLVM_SYS, &[]), (LLVM_SYS, &["default"])] {
@@ -62,7 +63,7 @@ fn linked_and_preloaded_nothing_is_doubled() {
         let (linked, combined) =
             (linked.run(Preload::Nothing).expect_success(), combined.run(Preload::Library).expect_success());
         assert_eq!(linked.stdout, combined.stdout);
-        // Two entries over one byte would break a rule of the perf map reader.
+        // Two overlapping entries would break a rule of the perf map reader.
         let (linked, combined) = (linked.perf_map(), combined.perf_map());
         for function in CHAIN {
             let count = |map: &jitlisten_tests::perf_map::PerfMap| map.named(function).count();
@@ -71,7 +72,8 @@ fn linked_and_preloaded_nothing_is_doubled() {
     }
 }
 
-/// A closed JIT frees its object, with RuntimeDyld and with JITLink. ORC does not free a JIT that lives until the end.
+/// A closed JIT frees its object, both with RuntimeDyld and with JITLink. ORC does not free a JIT that lives until the
+/// process exits.
 #[test]
 fn a_disposed_jit_says_so() {
     for linker in ["rtdyld", "default"] {

@@ -1,4 +1,4 @@
-//! Bytes of jitdumps from real processes, read by two strict readers.
+//! Jitdumps of real processes, read by two strict readers.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -33,8 +33,8 @@ fn functions_have_their_own_lines_of_files_with_full_names() {
     for venv in NUMBA {
         let Some(host) = dumping_host(venv, "two_loops.py") else { continue };
         let host = host.argument("0");
-        let ended = host.run(Preload::Library).expect_success();
-        assert_eq!(ended.map, None, "the perf map was not asked for");
+        let outcome = host.run(Preload::Library).expect_success();
+        assert_eq!(outcome.map, None, "the perf map was not asked for");
         let dump = only_dump(&host);
         assert!(!dump.closed, "a process that ends does not close: other threads may still compile");
         let kernel = dump.named("kernel").max_by_key(|function| function.line_numbers().len()).expect("kernel");
@@ -73,7 +73,7 @@ fn bytes_are_relocated() {
     }
 }
 
-/// Returns true if the code contains the address as a literal.
+/// Returns true if the code contains the address as a constant.
 fn contains_address(code: &[u8], address: u64) -> bool {
     code.windows(8).any(|bytes| bytes == address.to_le_bytes())
 }
@@ -122,8 +122,8 @@ fn switched_on_late_it_holds_everything_and_switched_off_it_ends() {
 #[test]
 fn a_forked_child_writes_a_file_of_its_own() {
     let Some(host) = dumping_host(NUMBA[0], "forks.py") else { return };
-    let ended = host.run(Preload::Library).expect_success();
-    let text = String::from_utf8(ended.stdout).expect("numbers");
+    let outcome = host.run(Preload::Library).expect_success();
+    let text = String::from_utf8(outcome.stdout).expect("numbers");
     let numbers: Vec<u32> = text.split_whitespace().map(|word| word.parse().expect("a number")).collect();
     let [parent, child, 0] = numbers[..] else { panic!("{text}") };
     let dumps_with_paths = dumps(&host);
@@ -138,8 +138,8 @@ fn a_forked_child_writes_a_file_of_its_own() {
 #[test]
 fn file_directory_marker_and_descriptor_are_private() {
     let Some(host) = dumping_host(NUMBA[0], "own_files.py") else { return };
-    let ended = host.run(Preload::Library).expect_success();
-    let text = String::from_utf8(ended.stdout).expect("text");
+    let outcome = host.run(Preload::Library).expect_success();
+    let text = String::from_utf8(outcome.stdout).expect("text");
     let rows: Vec<Vec<&str>> = text.lines().map(|line| line.split(' ').collect()).collect();
     assert_eq!((rows[0][0], rows[0][1]), ("map", "r-xp"), "{text}");
     let [_, flags, _] = rows[1][..] else { panic!("{text}") };
@@ -163,7 +163,7 @@ fn without_a_directory_of_ours_it_goes_where_other_jits_write() {
     assert_eq!(jitdump_reader::find(&elsewhere).len(), 1);
 }
 
-/// Numba lets only one thread compile at a time, but LLVM does not.
+/// Numba allows only one thread to compile at a time; LLVM allows several.
 #[test]
 fn eight_threads_of_llvm_do_not_mix_their_lines() {
     for version in [14, 22] {

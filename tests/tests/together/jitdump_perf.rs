@@ -1,4 +1,4 @@
-//! Reports that perf makes of jitdumps after `perf inject --jit`.
+//! perf's reports on jitdumps after `perf inject --jit`.
 
 use jitlisten_tests::host::Host;
 use jitlisten_tests::perf_inject::{self, Injected};
@@ -15,14 +15,15 @@ fn find_line(source: &str, part: &str) -> u32 {
     text.lines().position(|line| line.contains(part)).expect(part) as u32 + 1
 }
 
-/// Name that perf shows for the function, for its option `-s`.
+/// Symbol name that perf shows for the function, for perf's option `-s`.
 fn find_symbol(injected: &Injected, function: &str) -> String {
     let leaves = injected.count_leaves().into_iter().filter_map(|(name, count)| Some((name?, count)));
     let candidates = leaves.filter(|(name, _)| scenario::names_function(name, function));
     candidates.max_by_key(|leaf| leaf.1).unwrap_or_else(|| panic!("no sample in {function}")).0.to_owned()
 }
 
-/// Two loops with one body, three iterations to one: the first has the hot line, and three quarters of the samples.
+/// Two loops have the same body and a 3:1 ratio of iterations. The first loop has the hottest line and three quarters
+/// of the samples.
 #[test]
 fn the_hot_source_line_is_found() {
     for venv in ["numba-0.68.1", "numba-0.57.1"] {
@@ -36,7 +37,7 @@ fn the_hot_source_line_is_found() {
         let hot = shares.iter().max_by(|a, b| a.1.total_cmp(b.1)).map(|share| *share.0);
         assert_eq!(hot, Some(find_line("two_loops.py", "# three of four")), "{venv}: {shares:?}");
 
-        // perf starts addr2line for every address that it shows, so the report is limited to one file.
+        // perf starts addr2line for every address that it prints, so the report is limited to one file.
         let index =
             injected.dump().named("kernel").find(|function| !function.name.contains("::")).expect("kernel").index;
         let file = format!("jitted-{}-{index}.so", injected.dump().pid);
@@ -57,7 +58,7 @@ fn calls_are_disassembled_with_their_true_targets() {
     assert!(text.contains(&format!("${gamma:#x}")), "beta does not call {gamma:#x}:\n{text}");
 }
 
-/// With one object per function, each is followed by space for its unwind table, and no stack is truncated.
+/// With one object per function, each function is followed by space for its unwind table, and no stack is truncated.
 #[test]
 fn unwind_tables_lead_out_of_the_code() {
     for policy in ["1", "0"] {
@@ -86,8 +87,9 @@ fn is_in_function(sample: &Sample, depth: usize, function: &str) -> bool {
     symbol.is_some_and(|symbol| scenario::names_function(symbol, function))
 }
 
-/// Adjacent functions leave no space: only the last function of an object has an unwind table, because perf would place
-/// the other tables over neighbours. DWARF unwinding then ends at the function; `--call-graph fp` finds all callers.
+/// Adjacent functions leave no space for tables, so only the last function of an object has an unwind table; perf would
+/// place the other tables over the neighbouring functions. DWARF unwinding then ends at the function, whereas
+/// `--call-graph fp` finds all callers.
 #[test]
 fn without_space_a_function_goes_without_its_table() {
     let Some(host) = dumping_host("numba-0.68.1", "chain.py") else { return };
@@ -115,7 +117,7 @@ fn frame_pointers_lead_out_of_every_function() {
     support_table::record_cell("shim, stock wheels", "jitdump");
 }
 
-/// Two functions at one address, one after the other: perf assigns samples by time.
+/// Two functions occupy the same address, one after the other. perf must assign samples by time.
 #[test]
 fn a_function_at_a_used_address_has_its_own_samples() {
     let Some(host) = dumping_host("numba-0.68.1", "address_reuse.py") else { return };
@@ -125,7 +127,7 @@ fn a_function_at_a_used_address_has_its_own_samples() {
     assert!(summer.max(winter) * 4 <= summer.min(winter) * 5, "{summer} and {winter} samples of one second each");
 }
 
-/// Samples from before the sink was switched on have names, because the jitdump records since when the code exists.
+/// Samples taken before the sink was enabled have names, too, because the jitdump records when the code was created.
 #[test]
 fn samples_from_before_the_switch_are_named() {
     let Some(host) = dumping_host("numba-0.68.1", "switched_late.py") else { return };
@@ -134,7 +136,8 @@ fn samples_from_before_the_switch_are_named() {
     assert!(injected.count_leaves_in("kernel") >= 700, "{:?}", injected.count_leaves());
 }
 
-/// One report names CPython's trampolines, from before our first object and after our last, and Numba's code.
+/// One report contains the names of Numba's code and of CPython's trampolines, including those created before our first
+/// object and after our last.
 #[test]
 fn python_and_numba_names_in_one_report() {
     for sinks in ["jitdump", "jitdump,perfmap"] {
@@ -154,7 +157,7 @@ fn python_and_numba_names_in_one_report() {
     }
 }
 
-/// With an image and a jitdump of the same code, perf names it and follows the whole chain, before and after `perf
+/// If the same code has an image and a jitdump, perf names it and follows the whole chain, both before and after `perf
 /// inject`.
 #[test]
 fn images_and_a_jitdump_do_not_disturb_each_other() {
@@ -178,7 +181,8 @@ fn images_and_a_jitdump_do_not_disturb_each_other() {
     }
 }
 
-/// CPython 3.13 writes a jitdump of its own to `/tmp` with `-X perf_jit`: one process has two, in two directories.
+/// With `-X perf_jit`, CPython 3.13 writes its own jitdump to `/tmp`, so the process has two jitdumps in two
+/// directories.
 #[test]
 fn the_jitdump_of_python_stands_beside_ours() {
     let Some(host) = dumping_host("numba-0.68.1-python-3.13", "python_perf.py") else { return };

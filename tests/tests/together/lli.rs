@@ -1,4 +1,4 @@
-//! LLVM's interpreter `lli` with the consumers that `table.rs` leaves out.
+//! LLVM's interpreter `lli` with those consumers that `table.rs` does not cover.
 
 use jitlisten_tests::host::Preload;
 use jitlisten_tests::integration::Integration;
@@ -13,7 +13,7 @@ const ORC: [Integration; 2] = [
 
 #[test]
 fn both_unwinders_walk_to_the_start() {
-    // libunwind 1.6.2 also gets out of ORC's compiled frames, but fails two frames later, in LLVM 22's `runAsMain`.
+    // libunwind 1.6.2 also unwinds out of ORC's compiled frames, but fails two frames later, in LLVM 22's `runAsMain`.
     for (unwinder, integrations) in [("libunwind", &MCJIT[..]), ("libgcc", &[&MCJIT[..], &ORC].concat())] {
         for integration in integrations {
             let Some(host) = integration.chain(2, &[]) else { continue };
@@ -24,7 +24,7 @@ fn both_unwinders_walk_to_the_start() {
     }
 }
 
-/// Control: libgcc knows the unwind tables that LLVM registers, and libunwind knows none.
+/// Control: libgcc uses the unwind tables that LLVM registers, and libunwind does not.
 #[test]
 fn stock_libunwind_does_not() {
     let Some(host) = MCJIT[0].chain(1, &[]) else { return };

@@ -1,4 +1,4 @@
-//! `memray run --native` with the wheel's own copy of libunwind: native stacks of arrays that compiled code allocates.
+//! `memray run --native` with its wheel's own copy of libunwind: native stacks of arrays that compiled code allocates.
 
 use std::net::TcpListener;
 use std::process::Command;
@@ -8,7 +8,7 @@ use jitlisten_tests::{integration, paths, tool};
 
 const VENV: &str = "numba-0.60.0";
 
-/// Counts of recorded allocations that have the arrays' size.
+/// Counts of recorded allocations of the arrays' size.
 struct AllocationCounts {
     total: u32,
     /// Allocations whose native stack is whole.
@@ -54,7 +54,7 @@ fn native_frames_are_back() {
     assert_eq!(preloaded.whole, preloaded.total, "stacks that end in compiled code");
 }
 
-/// All functions are compiled after memray has started: its list of modules is stale, and must be read again.
+/// All functions are compiled after memray has started, so its list of modules is stale and must be read again.
 #[test]
 fn compiled_functions_have_names() {
     let Some(without_sink) = record_allocations(Preload::Library, "image,unwind", false) else { return };
@@ -85,7 +85,7 @@ fn compiled_functions_have_python_lines_and_inlined_callees() {
     );
 }
 
-/// Stacks of live allocations that are read while the program runs, as `memray live` shows them.
+/// Reads stacks of live allocations while the program runs, as `memray live` does.
 #[test]
 fn compiled_functions_have_names_while_the_program_runs() {
     let Some(python) = integration::python(VENV) else { return };
@@ -97,7 +97,7 @@ fn compiled_functions_have_names_while_the_program_runs() {
         let args = ["-m", "memray", "run", "--native", "-q", "--live-remote", "-p", &port];
         let host = args.iter().fold(host, |host, arg| host.argument(arg));
         let host = host.argument(paths::host("allocates.py")).argument("keeps");
-        // The host waits for a client.
+        // With `--live-remote`, the host waits for a client.
         let mut running = host.start(Preload::Library);
         let reader_run = tool::run(Command::new(&python).arg(paths::host("memray_live.py")).arg(&port));
         let text = String::from_utf8_lossy(&reader_run.stdout).into_owned();

@@ -1,4 +1,4 @@
-//! Compiled code in the lists of modules that tools inside the process read.
+//! Compiled code in the module lists that in-process tools read.
 
 use std::path::PathBuf;
 use std::process::Command;
@@ -10,8 +10,7 @@ use jitlisten_tests::{integration, paths};
 const VENVS: [&str; 2] = ["numba-0.68.1", "numba-0.60.0"];
 const ABSL: [&str; 3] = ["-std=c++17", "-labsl_failure_signal_handler", "-labsl_symbolize"];
 
-/// Builds a host in which compiled code calls the library made from this source. Returns `None` after a skip that is
-/// reported.
+/// Builds a host whose compiled code calls a library built from this source. Returns `None` after reporting a skip.
 fn host_that_asks(venv: &str, source: &str, flags: &[&str]) -> Option<Host> {
     host_with_library(venv, "asks.py", source, flags)
 }
@@ -83,7 +82,7 @@ fn nothing_changes_while_the_sink_is_off() {
     assert!(lines(&output, "mapped").is_empty() && lines(&output, "dladdr").iter().all(|line| !line.contains("gamma")));
 }
 
-/// Number of records, `dlpi_adds` and `dlpi_subs` at each query.
+/// The number of records, `dlpi_adds` and `dlpi_subs`, at each query.
 fn query_counts(output: &str) -> Vec<(u64, u64, u64)> {
     let counts = lines(output, "phdr").into_iter().map(|line| {
         let numbers: Vec<u64> = line.split(' ').map(|word| word.parse().expect("a number")).collect();
@@ -131,7 +130,7 @@ fn a_child_has_its_own_and_what_it_inherited() {
     assert!(has_delta(child) && !has_delta(parent), "{output}");
 }
 
-/// Code that was compiled before the sinks were switched on is listed, too, as after `jitlisten attach`.
+/// Code compiled before the sinks were enabled is listed, too, as after `jitlisten attach`.
 #[test]
 fn switched_on_late_it_lists_what_is_alive_and_switched_off_nothing() {
     let Some(host) = host_that_asks(VENVS[0], "asks.c", &["-lunwind"]) else { return };
@@ -152,7 +151,7 @@ fn switched_on_late_it_lists_what_is_alive_and_switched_off_nothing() {
     assert!([first, second, third].iter().all(|(records, adds, subs)| *records == adds - subs), "{output}");
 }
 
-/// Compiled code reads unmapped memory, so no call leads to the signal handler.
+/// Compiled code reads unmapped memory, so the signal handler is not entered through a call instruction.
 #[test]
 fn a_handler_of_a_crash_has_the_compiled_functions() {
     let Some(host) = host_with_library(VENVS[1], "crashes.py", "asks.c", &["-lunwind"]) else { return };
@@ -166,7 +165,7 @@ fn a_handler_of_a_crash_has_the_compiled_functions() {
     assert!(lines(&output, "libunwind").contains(&"_start"), "{output}");
 }
 
-/// From Python 3.14 on, `faulthandler` writes the C stack of a crash from its signal handler.
+/// From Python 3.14 on, the signal handler of `faulthandler` prints the C stack of a crash.
 #[test]
 fn the_report_of_a_crash_in_python_names_compiled_functions() {
     let Some(python) = integration::python(VENVS[0]) else { return };
@@ -207,8 +206,8 @@ fn absl_names_compiled_functions() {
     assert!(!stock.contains("gamma"), "{stock}");
 }
 
-/// absl's own walk ends immediately in Debian's build, whose functions have no frame pointers. Its report still names
-/// the function that crashed.
+/// In Debian's build, absl's own stack walk ends immediately, because its functions keep no frame pointers. The report
+/// still names the function that crashed.
 #[test]
 fn the_report_of_a_crash_by_absl_names_the_compiled_function() {
     if !PathBuf::from("/usr/include/absl/debugging/failure_signal_handler.h").exists() {
@@ -216,9 +215,9 @@ fn the_report_of_a_crash_by_absl_names_the_compiled_function() {
     }
     let Some(host) = host_with_library(VENVS[0], "crashes.py", "absl.cpp", &ABSL) else { return };
     let crash_line = |preload| {
-        let ended = host.run(preload);
-        assert!(ended.stderr.starts_with("*** SIGSEGV received") && !ended.status.success(), "{}", ended.stderr);
-        ended.stderr.lines().find(|line| line.starts_with("PC: @")).expect("it says where").to_owned()
+        let outcome = host.run(preload);
+        assert!(outcome.stderr.starts_with("*** SIGSEGV received") && !outcome.status.success(), "{}", outcome.stderr);
+        outcome.stderr.lines().find(|line| line.starts_with("PC: @")).expect("it says where").to_owned()
     };
     let (stock, preloaded) = (crash_line(Preload::Nothing), crash_line(Preload::Library));
     assert!(preloaded.contains("__main__.gamma(") && !stock.contains("gamma"), "{stock}\n{preloaded}");

@@ -1,5 +1,5 @@
-//! A C program that opens `libllvmlite.so`. With `RTLD_LAZY`, the loader fills its import slots one by one after our
-//! hooks are in place; with `RTLD_NOW`, it fills all of them after `_r_debug.r_brk`.
+//! A C program that opens `libllvmlite.so`. With `RTLD_LAZY`, the loader fills the library's import slots one by one
+//! after our hooks are in place. With `RTLD_NOW`, it fills all of them after it has called `_r_debug.r_brk`.
 
 use jitlisten_tests::host::{self, Host, Preload};
 use jitlisten_tests::scenario::{self, Verdict};

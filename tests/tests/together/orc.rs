@@ -1,6 +1,6 @@
-//! llvmlite's ORC entry points. With JITLink, llvmlite registers no debug object: the library detects its objects on
-//! their way into the linker, through a vtable that only the file's symbols reveal, because the wheels are built
-//! without RTTI.
+//! llvmlite's ORC entry points. With JITLink, llvmlite registers no object with debuggers. The library detects objects
+//! when they are passed to the linker, through a vtable that only the file's symbols reveal, because the wheels are
+//! built without RTTI.
 
 use jitlisten_tests::host::{self, Host, Preload};
 use jitlisten_tests::scenario::{self, Verdict};
@@ -54,15 +54,15 @@ fn gdb_names_jitlink_code_and_its_callers() {
     }
 }
 
-/// GHC's calling convention passes an argument in the frame pointer's register on x86-64.
+/// GHC's calling convention on x86-64 passes an argument in the frame-pointer register.
 #[test]
 fn what_needs_the_register_of_the_frame_pointer_has_it() {
     for venv in VENVS {
         let Some(host) = integration::numba(venv, "conventions.py").filter(|_| cfg!(target_arch = "x86_64")) else {
             continue;
         };
-        let ended = host::assert_same_output(&host).expect_success();
-        assert_eq!(String::from_utf8_lossy(&ended.stdout), "3003\n3003\n");
+        let outcome = host::assert_same_output(&host).expect_success();
+        assert_eq!(String::from_utf8_lossy(&outcome.stdout), "3003\n3003\n");
     }
 }
 

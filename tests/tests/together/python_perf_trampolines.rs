@@ -1,4 +1,5 @@
-//! `python -X perf` (3.12 and newer) and the library write one perf map: Python's names and Numba's are in one report.
+//! `python -X perf` (3.12 and newer) and the library write the same perf map, so one report contains Python's names and
+//! Numba's.
 
 use jitlisten_tests::host::{self, Host, Preload};
 use jitlisten_tests::perf::{self, Recording};
@@ -22,8 +23,8 @@ fn python_and_numba_names_in_one_report() {
     let our_map = PerfMap::parse(our_map.concat().as_bytes()).unwrap_or_else(|fault| panic!("our entries: {fault}"));
 
     scenario::assert_samples_named(&recording.samples, &our_map, "gamma");
-    // Python and compiled functions are in one stack only if the interpreter keeps frame pointers, but always in one
-    // report. A trampoline is eleven bytes long, so a recording may miss all of them.
+    // The names of Python functions and of compiled functions are always in one report, but in one stack only if the
+    // interpreter keeps frame pointers. A trampoline is eleven bytes long, so a recording may miss all of them.
     let has_python_function = |recording: &Recording| {
         let frames = recording.samples.iter().flat_map(|sample| &sample.frames);
         frames.filter_map(|frame| frame.symbol.as_deref()).any(|name| name.starts_with("py::python_"))

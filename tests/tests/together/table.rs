@@ -1,5 +1,5 @@
-//! The support table: one test for each pair of integration and consumer. Numba releases between the newest and the
-//! oldest are tested with perf and one kind of gdb session each.
+//! The support table, with one test for each pair of integration and consumer. Numba releases between the newest and
+//! the oldest are tested with perf and one kind of gdb session only.
 
 use jitlisten_tests::host::{self, Preload};
 use jitlisten_tests::integration::Integration;
@@ -39,9 +39,9 @@ fn gdb_started(integration: Integration) {
     assert_named(map.as_deref(), &session);
 }
 
-/// gdb starts a process with ORC, which registers an object after its memory is final. With a breakpoint in
-/// `__jit_debug_register_code`, no hook of ours runs before the code does: gdb walks it, but the perf map gets it only
-/// with the next object.
+/// gdb starts a process with ORC, which registers an object only after its memory is final. Because of gdb's breakpoint
+/// in `__jit_debug_register_code`, no hook of ours runs before the code does. gdb unwinds it, but the perf map gets it
+/// only with the next object.
 fn gdb_started_on_orc(integration: Integration) {
     let (Some(()), Some(host)) = (gdb::is_available(), integration.chain(60, &["timer"])) else { return };
     let session = gdb::start(&host, Preload::Library);
@@ -49,7 +49,7 @@ fn gdb_started_on_orc(integration: Integration) {
     assert_backtrace(integration, &session);
 }
 
-/// gdb attaches when LLVM is loaded and nothing is compiled: its breakpoint replaces bytes of
+/// gdb attaches after LLVM is loaded and before anything is compiled. Its breakpoint replaces bytes of
 /// `__jit_debug_register_code`, or of our hook there.
 fn gdb_attached_before_the_first_compile(integration: Integration) {
     let (Some(()), Some(host)) = (gdb::is_available(), integration.chain(60, &["wait", "timer"])) else { return };
@@ -68,8 +68,8 @@ fn gdb_attached_before_the_first_compile(integration: Integration) {
 /// The program prints the same as without the library.
 fn output(integration: Integration) {
     let Some(host) = integration.chain(0, &[]) else { return };
-    let ended = host::assert_same_output(&host).expect_success();
-    assert!(ended.perf_map().named("gamma").next().is_some());
+    let outcome = host::assert_same_output(&host).expect_success();
+    assert!(outcome.perf_map().named("gamma").next().is_some());
 }
 
 fn assert_backtrace(integration: Integration, session: &gdb::Session) {
@@ -140,7 +140,7 @@ mod stock {
         let integration = INTEGRATIONS[0];
         let (Some(()), Some(host)) = (gdb::is_available(), integration.chain(60, &["timer"])) else { return };
         let session = gdb::start(&host, Preload::Nothing);
-        // LLVM itself registers the name; all frames above it are missing.
+        // LLVM itself registers the name, but all outer frames are missing.
         assert!(
             session.backtrace.frames.first().is_some_and(|leaf| scenario::names_function(leaf, "gamma")),
             "{}",

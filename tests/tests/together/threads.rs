@@ -1,4 +1,4 @@
-//! Many threads that compile at the same time, or run one kernel.
+//! Many threads that compile at the same time, or that run one kernel.
 
 use std::collections::BTreeSet;
 
@@ -35,7 +35,7 @@ fn prange_on_four_threads() {
         let verdict = Verdict::from_samples(&recording.samples, "workqueue");
         verdict.assert_named();
         // Numba gives the kernel a name like `__numba_parfor_gufunc_0x7f3a...`. Without debug information, that name
-        // only shows that it is a prange kernel.
+        // shows only that this is a prange kernel.
         let (hottest, _) = verdict.leaves.iter().max_by_key(|(_, count)| **count).expect("there are samples");
         let is_identified =
             hottest.as_deref().is_some_and(|name| name.contains("prange") || name.contains("parallel.py"));

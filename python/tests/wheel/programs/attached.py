@@ -1,4 +1,4 @@
-"""Compiles a function, then lets the jitlisten command given as argument attach to this process."""
+"""Compiles a function, then lets the jitlisten command given as an argument attach to this process."""
 
 import os
 import subprocess

@@ -1,4 +1,5 @@
-"""Runs compiled code in the main thread: forever with the GIL; or, given a file, without the GIL until it exists."""
+"""Runs compiled code in the main thread, either forever with the GIL, or without the GIL until the file given as an
+argument exists."""
 
 import ctypes
 import os

@@ -1,4 +1,4 @@
-"""Prints the jitlisten-related state of this process and of a child as JSON."""
+"""Prints as JSON how jitlisten affects this process and a child process."""
 
 import json
 import os
@@ -21,7 +21,7 @@ def collect_state():
 
 if __name__ == "__main__":
     if sys.argv[1:] == ["child"]:
-        # Two ranks share the pipe, so the line must be a single write regardless of buffering.
+        # Two ranks share the pipe, so the line must be written in a single call, regardless of buffering.
         print(json.dumps(collect_state()) + "\n", end="")
     else:
         child = subprocess.run([sys.executable, __file__, "child"], capture_output=True, text=True, check=True)

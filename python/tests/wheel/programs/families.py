@@ -1,4 +1,4 @@
-"""Compiles and works in child processes: `families.py KIND`. Each process that worked prints `worked PID`."""
+"""Compiles and works in child processes: `families.py KIND`. Each worker process prints `worked PID`."""
 
 import multiprocessing
 import os
@@ -17,7 +17,7 @@ def kernel(n):
 
 
 def work(_=None):
-    # The first call in each process compiles.
+    # The first call in each process compiles the kernel.
     kernel(10)
     deadline = time.process_time() + 0.3
     while time.process_time() < deadline:

@@ -1,5 +1,5 @@
-/* Pretends to be a Python with an LLVM: `python3.14-llvm serve BEHAVIOUR`. Any other execution of it, and any call of its
- * functions, appends a line with the effective user to MARK. */
+/* Pretends to be a Python process with LLVM: `python3.14-llvm serve BEHAVIOUR`. Running this program in any other way,
+ * or calling one of its functions, appends a line with the effective user to MARK. */
 #define _GNU_SOURCE
 #include <fcntl.h>
 #include <signal.h>
@@ -14,7 +14,7 @@ struct entry { struct entry *next, *prev; const char *address; uint64_t size; };
 struct { uint32_t version, action; struct entry *relevant, *first; } __jit_debug_descriptor = {1, 0, 0, 0};
 void __jit_debug_register_code(void) {}
 
-/* Imitates the facts that the library publishes: see shim/src/doctor/facts.rs. */
+/* Imitates the facts that the library publishes for doctor (shim/src/doctor/facts.rs). */
 struct { uint64_t magic, layout, capacity, sequence, length, totals[8], counts[16][4]; char text[1 << 20]; } jitlisten_facts;
 
 static const char *behaviour = "";
@@ -39,7 +39,7 @@ int Py_AddPendingCall(void *function, void *argument)
     if (strcmp(behaviour, "crashes") == 0) *(volatile int *)8 = 1;
     if (strcmp(behaviour, "raises") == 0) raise(SIGSTOP);
     if (strcmp(behaviour, "exits") == 0) _exit(0);
-    /* 0 promises a call that never happens. */
+    /* A return value of 0 promises a call that never happens. */
     return strcmp(behaviour, "accepts") == 0 ? 0 : -1;
 }
 
@@ -56,7 +56,7 @@ static void fill_list(size_t count, uint64_t size)
     __jit_debug_descriptor.first = entries;
 }
 
-/* Writes malformed facts: endless brackets, or an LLVM with an invalid slot whose file is endless. */
+/* Writes malformed facts: either endless brackets, or an LLVM entry with an invalid slot and an endless file name. */
 static void write_facts(int is_nested)
 {
     const char *llvm = "{\"llvms\": [{\"slot\": 18446744073709551615, \"start\": 4096, \"file\": \"/dev/zero\", \"version\": null, "

@@ -42,7 +42,7 @@ def swap_map():
 
 
 def swap_scratch():
-    """Replaces the files of `top` with pipes; `top` creates them with this user's rights."""
+    """Replaces the files that `top` creates with this user's permissions by pipes."""
     while True:
         for parent in {"/tmp", tempfile.gettempdir()}:
             for directory in glob.glob(f"{parent}/jitlisten-top-*"):
@@ -71,7 +71,7 @@ elif behaviour in ("swaps", "scratch"):
     threading.Thread(target=swap_map if behaviour == "swaps" else swap_scratch, daemon=True).start()
 print("ready", flush=True)
 if behaviour == "execs":
-    # Executes itself: the PID stays the same, the program image is replaced each time.
+    # Execs itself, so the PID stays the same while the program image is replaced again and again.
     time.sleep(0.02)
     os.execve(sys.executable, [sys.executable, *sys.argv], dict(os.environ))
 if behaviour == "forks":

@@ -1,5 +1,5 @@
-"""Compiles a function and calls it forever; with ``work`` for two seconds of CPU time, with ``once`` not at all. With
-``later``, compiles a second function once the file ``go`` exists; with ``blocked``, the main thread waits.
+"""Compiles a function and calls it forever; with ``work``, for two seconds of CPU time; with ``once``, not at all. With
+``later``, compiles a second function once the file ``go`` exists. With ``blocked``, the main thread only waits.
 """
 
 import os

@@ -1,4 +1,4 @@
-;; For lli: prints "ready" and loops forever in compiled code.
+;; For lli. Prints "ready" and loops forever in compiled code.
 @ready = constant [6 x i8] c"ready\0A"
 
 declare i64 @write(i32, i8*, i64)

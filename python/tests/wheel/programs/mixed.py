@@ -1,4 +1,5 @@
-"""Compiles, imports, interprets, calls C, runs compiled code and waits. Comments mark the lines that tests look up."""
+"""Compiles, imports, interprets, calls C, runs compiled code and waits. Tests look up lines by their trailing
+comments."""
 
 import math
 import time

@@ -34,7 +34,7 @@ static void save_return_address(int signal)
     return_address = __builtin_return_address(0);
 }
 
-/* Keeps a stale return address on the stack, in a slot that the handler's frame occupied before. */
+/* Keeps a stale return address on the stack, in a slot that belonged to the signal handler's frame. */
 static void burn_above_return_address(void)
 {
     void *volatile slots[64] = {0};

@@ -1,5 +1,5 @@
-"""Runs notebook cells in a fresh kernel: reads their sources as a JSON list from standard input, prints their outputs
-as JSON."""
+"""Runs notebook cells in a fresh kernel. Reads the cell sources as a JSON list from standard input, and prints the
+outputs as JSON."""
 
 import json
 import sys

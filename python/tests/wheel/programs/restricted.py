@@ -2,9 +2,9 @@
 default profile rejects, and also `ptrace` and related calls, which that profile allows since Linux 4.8. Needs no
 privilege (`no_new_privs`).
 
-Docker's profile is an allow list (moby, `profiles/seccomp/default.json`). This filter lists all other system calls of
-x86_64 and aarch64 up to Linux 6.6 for a process without capabilities. Each returns EPERM, `clone3` returns ENOSYS as in
-Docker, and `clone` with a namespace flag returns EPERM.
+Docker's profile is an allow list (moby, `profiles/seccomp/default.json`). For a process without capabilities, this
+filter rejects all other system calls of x86_64 and aarch64 up to Linux 6.6. Rejected calls return EPERM, except that
+`clone3` returns ENOSYS, as in Docker. `clone` with a namespace flag returns EPERM.
 """
 
 import ctypes
@@ -51,8 +51,8 @@ CLONE, CLONE3 = {"x86_64": (56, 435), "aarch64": (220, 435)}[platform.machine()]
 
 
 def build_filter():
-    """Encoded `struct sock_filter` entries: code, jump if true, jump if false, constant. Loads use offsets into `struct
-    seccomp_data`."""
+    """Encoded `struct sock_filter` entries: operation code, jump if true, jump if false, constant. Loads use offsets
+    into `struct seccomp_data`."""
 
     def reject(syscall_number, error):
         return [(JUMP_EQUAL, 0, 1, syscall_number), (RETURN, 0, 0, ERRNO | error)]

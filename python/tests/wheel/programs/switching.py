@@ -1,5 +1,5 @@
-"""Compiles while threads or a signal handler enable and disable jitlisten and start and stop recordings. A signal
-handler runs between any two bytecode instructions of the same thread, as with `sys.remote_exec`.
+"""Compiles functions while threads or a signal handler enable and disable jitlisten and start and stop recordings. A
+signal handler runs between any two bytecode instructions of the same thread, as with `sys.remote_exec`.
 
     python switching.py threads|signals TURNS COMPILATIONS DIRECTORY
 
@@ -55,7 +55,8 @@ def switch(rng):
         else:
             jitlisten.disable()
     except jitlisten.Error as error:
-        # With two switching threads, one may be too late: no session, or a recording already running.
+        # With two switching threads, a call may fail because the other thread was faster: there is no session, or a
+        # recording is already running.
         if SWITCHER == "signals":
             failures.add(repr(error))
 
