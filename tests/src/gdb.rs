@@ -16,12 +16,12 @@ use crate::tool::{self, Absence};
 
 /// Options that stop gdb at the signal that a host raises in its hot loop if its argument is `timer`. By default gdb
 /// passes SIGVTALRM on without stopping.
-const STOP_AT_TIMER: [&str; 2] = ["-ex", "handle SIGVTALRM stop print nopass"];
+const STOP_AT_TIMER_OPTIONS: [&str; 2] = ["-ex", "handle SIGVTALRM stop print nopass"];
 
 /// gdb command that looks up a static function of CPython, to detect a stripped interpreter. Every build keeps this
 /// function because a table holds its address. No build exports it, although some builds export more symbols than they
 /// should.
-const LOOK_UP_STATIC_FUNCTION: &str = "info address builtin_id";
+const STATIC_FUNCTION_LOOKUP: &str = "info address builtin_id";
 
 /// The frames of one thread, innermost first.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -52,7 +52,7 @@ pub fn is_available() -> Option<()> {
 /// Attaches to a host that is in its hot loop.
 #[must_use]
 pub fn attach(host: &Running<'_>) -> Session {
-    run_session(gdb().arg("-p").arg(host.pid().to_string()).args(["-ex", "bt", "-ex", LOOK_UP_STATIC_FUNCTION]))
+    run_session(gdb().arg("-p").arg(host.pid().to_string()).args(["-ex", "bt", "-ex", STATIC_FUNCTION_LOOKUP]))
 }
 
 /// Attaches, continues to a breakpoint at `function`, and prints the backtrace of the thread that hit it.
@@ -93,13 +93,13 @@ pub fn repeat_until_in(function: &str, mut run_session: impl FnMut() -> Session)
 pub fn attach_early(host: &mut Running<'_>) -> Session {
     let pid = host.pid();
     let mut command = gdb();
-    command.arg("-p").arg(pid.to_string()).args(STOP_AT_TIMER).args([
+    command.arg("-p").arg(pid.to_string()).args(STOP_AT_TIMER_OPTIONS).args([
         "-ex",
         "continue",
         "-ex",
         "bt",
         "-ex",
-        LOOK_UP_STATIC_FUNCTION,
+        STATIC_FUNCTION_LOOKUP,
     ]);
     let gdb_session = thread::spawn(move || run_session(&mut command));
     let deadline = Instant::now() + Duration::from_secs(60);
@@ -124,11 +124,11 @@ pub fn start(host: &Host, preload: Preload) -> Session {
 fn start_once(host: &Host, preload: Preload) -> Session {
     let mut command = gdb();
     // With `startup-with-shell on`, the shell that starts the host would also load the library.
-    command.args(["-ex", "set startup-with-shell off"]).args(STOP_AT_TIMER);
+    command.args(["-ex", "set startup-with-shell off"]).args(STOP_AT_TIMER_OPTIONS);
     for (name, value) in host.variables(preload) {
         command.arg("-ex").arg(format!("set environment {name} {}", value.display()));
     }
-    command.args(["-ex", "run", "-ex", "bt", "-ex", LOOK_UP_STATIC_FUNCTION, "-ex", "info inferiors"]);
+    command.args(["-ex", "run", "-ex", "bt", "-ex", STATIC_FUNCTION_LOOKUP, "-ex", "info inferiors"]);
     run_session(command.arg("--args").args(host.command_line()))
 }
 
@@ -146,7 +146,7 @@ fn run_session(command: &mut Command) -> Session {
     let stdout = String::from_utf8_lossy(&outcome.stdout);
     let output = format!("{stdout}{}", String::from_utf8_lossy(&outcome.stderr));
     let symbols = if stdout.contains("Symbol \"builtin_id\" is") { Symbols::Present } else { Symbols::Stripped };
-    Session { backtrace: backtrace(&stdout), symbols, pid: inferior(&stdout), output }
+    Session { backtrace: backtrace(&stdout), symbols, pid: parse_inferior_pid(&stdout), output }
 }
 
 /// Parses the frames in gdb's output.
@@ -168,14 +168,15 @@ pub fn backtrace(output: &str) -> Backtrace {
             _ => continue,
         }
         let rest = rest.trim_start();
-        let named = rest.strip_prefix("0x").and_then(|rest| rest.split_once(" in ")).map_or(rest, |(_, named)| named);
-        frames.push(named.to_owned());
+        let frame_text =
+            rest.strip_prefix("0x").and_then(|rest| rest.split_once(" in ")).map_or(rest, |(_, frame_text)| frame_text);
+        frames.push(frame_text.to_owned());
     }
     Backtrace { frames }
 }
 
 /// Parses the process id from gdb's `info inferiors` output, for example `* 1    process 1234      /usr/bin/python3`.
-fn inferior(output: &str) -> Option<u32> {
+fn parse_inferior_pid(output: &str) -> Option<u32> {
     let line = output.lines().find(|line| line.starts_with("* 1 "))?;
     line.split_whitespace().skip_while(|&word| word != "process").nth(1)?.parse().ok()
 }
@@ -217,7 +218,7 @@ mod tests {
     fn finds_the_process() {
         let output = "  Num  Description       Connection           Executable        \n\
             * 1    process 1234      1 (native)           /usr/bin/python3 \n";
-        assert_eq!(inferior(output), Some(1234));
-        assert_eq!(inferior("* 1    <null>\n"), None);
+        assert_eq!(parse_inferior_pid(output), Some(1234));
+        assert_eq!(parse_inferior_pid("* 1    <null>\n"), None);
     }
 }

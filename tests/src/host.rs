@@ -324,8 +324,8 @@ fn escape(bytes: &[u8]) -> String {
 #[must_use]
 pub fn files_in(directory: &Path) -> Vec<OsString> {
     let is_ours = |entry: &fs::DirEntry| {
-        let empty = entry.metadata().is_ok_and(|metadata| metadata.len() == 0);
-        entry.file_name() == "stdout" || entry.file_name() == "stderr" || (entry.file_name() == "log" && empty)
+        let is_empty_file = entry.metadata().is_ok_and(|metadata| metadata.len() == 0);
+        entry.file_name() == "stdout" || entry.file_name() == "stderr" || (entry.file_name() == "log" && is_empty_file)
     };
     let entries = fs::read_dir(directory).into_iter().flatten().flatten();
     let mut names: Vec<OsString> = entries.filter(|entry| !is_ours(entry)).map(|entry| entry.file_name()).collect();

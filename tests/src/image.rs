@@ -109,7 +109,7 @@ pub fn function(host: &Host, name: &str) -> (PathBuf, Function) {
 /// `callers`.
 #[must_use]
 pub fn count_complete(samples: &[Sample], callers: &[&str]) -> (usize, usize) {
-    let jit = samples.iter().filter(|sample| sample.frames.first().is_some_and(|leaf| is_image(&leaf.object)));
+    let jit_samples = samples.iter().filter(|sample| sample.frames.first().is_some_and(|leaf| is_image(&leaf.object)));
     let is_complete = |sample: &&Sample| {
         let symbols: Vec<&str> = sample.frames.iter().filter_map(|frame| frame.symbol.as_deref()).collect();
         let mut remaining = symbols.iter();
@@ -120,8 +120,8 @@ pub fn count_complete(samples: &[Sample], callers: &[&str]) -> (usize, usize) {
             symbols.first().is_some_and(|leaf| CHAIN.iter().any(|function| scenario::names_function(leaf, function)));
         has_callers && has_named_leaf && remaining.any(|symbol| callers.iter().any(|caller| symbol.contains(caller)))
     };
-    let jit: Vec<&Sample> = jit.collect();
-    (jit.len(), jit.iter().copied().filter(is_complete).count())
+    let jit_samples: Vec<&Sample> = jit_samples.collect();
+    (jit_samples.len(), jit_samples.iter().copied().filter(is_complete).count())
 }
 
 /// Errors that the installed ELF and DWARF checkers report for an image.

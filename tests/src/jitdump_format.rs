@@ -79,7 +79,7 @@ pub struct Jitdump {
     /// Functions in file order.
     pub functions: Vec<Function>,
     /// True if the file ends with `JIT_CODE_CLOSE`.
-    pub closed: bool,
+    pub is_closed: bool,
 }
 
 /// A violated rule of the format and its position in the file.
@@ -165,7 +165,7 @@ impl Jitdump {
     }
 
     fn parse_record(&mut self, bytes: &[u8], pending: &mut PendingRecords) -> Result<usize, String> {
-        require(!self.closed, || "a record behind CODE_CLOSE".to_owned())?;
+        require(!self.is_closed, || "a record behind CODE_CLOSE".to_owned())?;
         let mut prefix = Cursor(bytes);
         let (id, size, timestamp) = (prefix.u32()?, prefix.u32()? as usize, prefix.u64()?);
         let body = bytes.get(RECORD_PREFIX_BYTES..size).ok_or("a torn record")?;
@@ -188,7 +188,7 @@ impl Jitdump {
             CODE_CLOSE => {
                 require(body.is_empty(), || "CODE_CLOSE with a body".to_owned())?;
                 require(pending.lines.is_none() && pending.unwinding.is_none(), || "CODE_CLOSE in a group".to_owned())?;
-                (*pending, self.closed) = (PendingRecords::default(), true);
+                (*pending, self.is_closed) = (PendingRecords::default(), true);
             }
             other => return Err(format!("a record of unknown kind {other}")),
         }
@@ -243,8 +243,8 @@ impl Jitdump {
                 let shares_code = function.address < other.end() && other.address < function.end();
                 let shares_tail = function.end() < other.end() && other.address < tail_end;
                 require(shares_code || !shares_tail, || format!("{}: tables over {}", function.name, other.name))?;
-                let in_order = (index < other_index) == (function.timestamp < other.timestamp);
-                require(!shares_code || in_order, || format!("{} and {} at once", function.name, other.name))?;
+                let is_in_order = (index < other_index) == (function.timestamp < other.timestamp);
+                require(!shares_code || is_in_order, || format!("{} and {} at once", function.name, other.name))?;
             }
         }
         Ok(())
@@ -263,7 +263,7 @@ fn parse_header(bytes: &[u8]) -> Result<Jitdump, String> {
     require(flags == 0, || format!("flags {flags:#x}: perf refuses the file or wants another clock"))?;
     require(matches!(machine, 62 | 183), || format!("e_machine {machine}"))?;
     require(pid != 0 && timestamp != 0, || format!("process {pid}, time {timestamp}"))?;
-    Ok(Jitdump { pid, machine, timestamp, functions: Vec::new(), closed: false })
+    Ok(Jitdump { pid, machine, timestamp, functions: Vec::new(), is_closed: false })
 }
 
 fn parse_lines(mut body: Cursor<'_>) -> Result<(u64, Vec<Line>), String> {
@@ -284,8 +284,8 @@ fn parse_lines(mut body: Cursor<'_>) -> Result<(u64, Vec<Line>), String> {
 fn check_lines(function: &Function) -> Result<(), String> {
     let name = &function.name;
     for row in &function.lines {
-        let inside = function.address <= row.address && row.address < function.end();
-        require(inside, || format!("{name}: a row at {:#x} outside of the function", row.address))?;
+        let is_inside_function = function.address <= row.address && row.address < function.end();
+        require(is_inside_function, || format!("{name}: a row at {:#x} outside of the function", row.address))?;
         require(row.line < 1 << 24, || format!("{name}: line {}", row.line))?;
     }
     require(function.lines.is_sorted_by_key(|line| line.address), || format!("{name}: rows are not ascending"))?;

@@ -13,7 +13,7 @@ pub(crate) fn assert_agrees(bytes: &[u8], dump: &Jitdump) {
     let header = reader.header();
     assert_eq!((header.pid, header.elf_machine_arch), (dump.pid, dump.machine));
     let mut functions = dump.functions.iter().peekable();
-    let mut closed = false;
+    let mut is_closed = false;
     while let Some(raw) = reader.next_record().expect("linux-perf-data finds a record") {
         let expected = functions.peek().copied();
         match raw.parse().expect("linux-perf-data parses the record") {
@@ -34,12 +34,12 @@ pub(crate) fn assert_agrees(bytes: &[u8], dump: &Jitdump) {
                 let tables = expected.and_then(|function| function.unwinding.as_ref()).expect("tables");
                 assert!(unwinding.eh_frame.len() >= tables.eh_frame.len().min(unwinding.eh_frame_hdr.len()));
             }
-            JitDumpRecord::CodeClose => closed = true,
+            JitDumpRecord::CodeClose => is_closed = true,
             other => panic!("linux-perf-data finds {other:?}"),
         }
     }
     assert!(functions.next().is_none(), "linux-perf-data finds fewer functions");
-    assert_eq!(closed, dump.closed);
+    assert_eq!(is_closed, dump.is_closed);
 }
 
 fn expected_rows(function: &Function) -> Vec<(u64, u32, Vec<u8>)> {

@@ -14,7 +14,7 @@ const MIN_SAMPLES: usize = 100;
 
 /// An integration in which the program links to the library.
 #[derive(Clone, Copy, Debug)]
-pub struct Linked {
+pub struct LinkedIntegration {
     /// Name of the integration's row in the support table.
     pub name: &'static str,
     /// Creates the host that runs the chain for the given number of seconds, with further arguments; `None` after a
@@ -26,7 +26,7 @@ pub struct Linked {
     pub caller_frame: &'static str,
 }
 
-impl Linked {
+impl LinkedIntegration {
     fn host_with_sinks(&self, sinks: &str, seconds: u32, words: &[&str]) -> Option<Host> {
         Some((self.host)(seconds, words)?.variable("JITLISTEN", sinks))
     }
@@ -83,7 +83,7 @@ impl Linked {
 
     fn check_unwinder(&self, unwinder: &str) {
         let Some(host) = self.host_with_sinks("unwind", 2, &[]) else { return };
-        let Some(walk_counts) = walk::walk_inside(host, unwinder, Preload::Nothing) else { return };
+        let Some(walk_counts) = walk::run_with_walker(host, unwinder, Preload::Nothing) else { return };
         walk_counts.assert_complete();
         support_table::record_cell(self.name, unwinder);
     }
@@ -91,16 +91,20 @@ impl Linked {
     /// Requires that in 95 % of the samples in JIT code the leaf belongs to the chain, followed by the rest of the
     /// chain and the caller.
     fn check_stacks(&self, samples: &[Sample], is_jit: impl Fn(&Frame) -> bool) {
-        let jit: Vec<&Sample> = samples.iter().filter(|sample| sample.frames.first().is_some_and(&is_jit)).collect();
-        assert!(jit.len() >= MIN_SAMPLES, "only {} samples in JIT code", jit.len());
+        let jit_samples: Vec<&Sample> =
+            samples.iter().filter(|sample| sample.frames.first().is_some_and(&is_jit)).collect();
+        assert!(jit_samples.len() >= MIN_SAMPLES, "only {} samples in JIT code", jit_samples.len());
         let is_whole = |sample: &&&Sample| {
             let outside = sample.frames.iter().find(|frame| !is_jit(frame));
             scenario::begins_with_chain(&sample.frames)
                 && outside.is_some_and(|frame| frame.object.contains(self.caller_object))
         };
-        let whole_count = jit.iter().filter(is_whole).count();
-        assert!(whole_count * 100 >= jit.len() * 95, "{whole_count} of {} stacks are whole; not {:?}", jit.len(), {
-            jit.iter().find(|sample| !is_whole(sample))
-        });
+        let whole_count = jit_samples.iter().filter(is_whole).count();
+        assert!(
+            whole_count * 100 >= jit_samples.len() * 95,
+            "{whole_count} of {} stacks are whole; not {:?}",
+            jit_samples.len(),
+            { jit_samples.iter().find(|sample| !is_whole(sample)) }
+        );
     }
 }

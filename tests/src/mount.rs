@@ -32,17 +32,18 @@ impl Mount {
         let mkfs = tool::require("mkfs.btrfs", Absence::FailsInCi)?;
         let scratch = Scratch::new("btrfs");
         let disk = scratch.join("file");
-        let created = std::fs::File::create(&disk).and_then(|file| file.set_len(128 << 20));
-        created.unwrap_or_else(|error| panic!("create {}: {error}", disk.display()));
+        let creation = std::fs::File::create(&disk).and_then(|file| file.set_len(128 << 20));
+        creation.unwrap_or_else(|error| panic!("create {}: {error}", disk.display()));
         run_checked(Command::new(mkfs).args(["--quiet", "--mixed"]).arg(&disk));
         let mount = Mount::mount_in(scratch, &["-o", "loop", &disk.display().to_string()])?;
-        let btrfs = |arguments: &[&str]| run_checked(Command::new("btrfs").args(arguments).arg(mount.limited()));
+        let btrfs =
+            |arguments: &[&str]| run_checked(Command::new("btrfs").args(arguments).arg(mount.quota_directory()));
         btrfs(&["--quiet", "subvolume", "create"]);
         // Tests may mount this directory over a parent of the repository (`Host::in_mount_namespace`). Create the
         // repository's mount point now, because the quota may be exhausted later.
         for parent in ["/tmp", "/var/tmp"] {
             if let Ok(relative) = paths::root().strip_prefix(parent) {
-                let mount_point = mount.limited().join(relative);
+                let mount_point = mount.quota_directory().join(relative);
                 std::fs::create_dir_all(&mount_point)
                     .unwrap_or_else(|error| panic!("create {}: {error}", mount_point.display()));
             }
@@ -55,19 +56,19 @@ impl Mount {
     fn mount_in(scratch: Scratch, arguments: &[&str]) -> Option<Self> {
         let path = scratch.join("mounted");
         std::fs::create_dir(&path).unwrap_or_else(|error| panic!("create {}: {error}", path.display()));
-        let mounted = tool::run(Command::new("mount").args(arguments).arg(&path));
-        if mounted.status.success() {
+        let mount_run = tool::run(Command::new("mount").args(arguments).arg(&path));
+        if mount_run.status.success() {
             return Some(Self { path, _scratch: scratch });
         }
         // Containers may forbid mounting, even for root, and no package that CI could install would change that.
-        let reason = String::from_utf8_lossy(&mounted.stderr).trim().to_owned();
+        let reason = String::from_utf8_lossy(&mount_run.stderr).trim().to_owned();
         tool::skip(&format!("mount {}", arguments[..2].join(" ")), &reason, Absence::IsAllowed);
         None
     }
 
     /// Directory with the quota.
     #[must_use]
-    pub fn limited(&self) -> PathBuf {
+    pub fn quota_directory(&self) -> PathBuf {
         self.path.join("limited")
     }
 

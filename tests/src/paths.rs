@@ -73,11 +73,11 @@ impl Scratch {
     /// If the directory cannot be created.
     #[must_use]
     pub fn accessible_to_all(name: &str) -> Self {
-        let private = Self::new(name);
-        if is_accessible_to_all(&private.path) {
-            return private;
+        let scratch = Self::new(name);
+        if is_accessible_to_all(&scratch.path) {
+            return scratch;
         }
-        let directory = private.path.file_name().expect("a name");
+        let directory = scratch.path.file_name().expect("a name");
         // /tmp and /var/tmp are unsuitable because some tests mount over them. Each clone of the repository uses its
         // own directory.
         let clone = root().display().to_string().replace('/', "-");

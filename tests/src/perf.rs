@@ -67,12 +67,12 @@ fn record_with(options: &[&str], host: &Host, preload: Preload) -> Recording {
     command.args(["record", "-q", "-e", "cpu-clock", "-B", "-N"]).args(options).arg("-o").arg(&data);
     // Use the same working directory as for hosts that run without perf.
     command.current_dir(host.scratch("."));
-    let recorded =
+    let perf_run =
         expect_success(tool::run(command.args(["--", "env"]).args(host.env_arguments(preload))), "perf record");
     let mut samples = samples(&data);
     let pid = busiest_process(&samples).expect("perf saw the host");
     samples.retain(|sample| sample.pid == pid);
-    Recording { pid, samples, stdout: recorded.stdout, map: perf_map::take(pid) }
+    Recording { pid, samples, stdout: perf_run.stdout, map: perf_map::take(pid) }
 }
 
 /// Records a running host for `seconds`. perf reads the existing mappings from `/proc/PID/maps`.

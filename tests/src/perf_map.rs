@@ -65,7 +65,7 @@ impl PerfMap {
     /// # Errors
     /// The first violated rule.
     pub fn parse(bytes: &[u8]) -> Result<Self, Fault> {
-        let text = std::str::from_utf8(without_first_line(bytes)).map_err(|_| Fault::NotUtf8)?;
+        let text = std::str::from_utf8(strip_owner_line(bytes)).map_err(|_| Fault::NotUtf8)?;
         if !text.is_empty() && !text.ends_with('\n') {
             return Err(Fault::NoFinalNewline);
         }
@@ -136,7 +136,7 @@ pub fn path(pid: u32) -> PathBuf {
 
 /// Contents of a map without the owner's line, `0 0 jitlisten PID ...`.
 #[must_use]
-pub fn without_first_line(bytes: &[u8]) -> &[u8] {
+pub fn strip_owner_line(bytes: &[u8]) -> &[u8] {
     let end = bytes.iter().position(|&byte| byte == b'\n').filter(|_| bytes.starts_with(b"0 0 jitlisten "));
     end.map_or(bytes, |end| &bytes[end + 1..])
 }
@@ -159,7 +159,7 @@ pub fn record_host_start() {
 pub fn take(pid: u32) -> Option<Vec<u8>> {
     let path = path(pid);
     let metadata = fs::symlink_metadata(&path).ok()?;
-    let bytes = without_first_line(&fs::read(&path).ok()?).to_vec();
+    let bytes = strip_owner_line(&fs::read(&path).ok()?).to_vec();
     let _ = fs::remove_file(&path);
     if FIRST_START.get().is_some_and(|first_start| metadata.modified().is_ok_and(|written| written < *first_start)) {
         return None;

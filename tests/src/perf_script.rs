@@ -44,17 +44,17 @@ pub struct Unreadable {
 /// unnoticed.
 pub fn parse(text: &str) -> Result<Vec<Sample>, Unreadable> {
     let mut samples: Vec<Sample> = Vec::new();
-    let mut in_sample = false;
+    let mut is_in_sample = false;
     for (index, line) in text.lines().enumerate() {
         let unreadable = || Unreadable { line: index + 1, text: line.to_owned() };
         if line.trim().is_empty() {
-            in_sample = false;
-        } else if line.starts_with([' ', '\t']) && in_sample {
+            is_in_sample = false;
+        } else if line.starts_with([' ', '\t']) && is_in_sample {
             let frame = parse_frame(line.trim()).ok_or_else(unreadable)?;
             samples.last_mut().ok_or_else(unreadable)?.frames.push(frame);
         } else {
             samples.push(parse_header(line).ok_or_else(unreadable)?);
-            in_sample = true;
+            is_in_sample = true;
         }
     }
     Ok(samples)

@@ -30,8 +30,8 @@ pub fn build(source: &str, flags: &[&str], program: &std::path::Path) -> Option<
     command.args(["-O1", "-g", "-Wall", "-Wextra", "-Werror", "-Wno-nonnull", "-rdynamic", "-pthread", "-I"]);
     command.arg(paths::root().join("include")).arg(paths::host(source)).arg(llvm).args(flags);
     // Before glibc 2.34, dlopen is in libdl.
-    let built = tool::run(command.args(["-ldl", "-o"]).arg(program));
-    assert!(built.status.success(), "{source}: {}", String::from_utf8_lossy(&built.stderr));
+    let compile_run = tool::run(command.args(["-ldl", "-o"]).arg(program));
+    assert!(compile_run.status.success(), "{source}: {}", String::from_utf8_lossy(&compile_run.stderr));
     Some(())
 }
 

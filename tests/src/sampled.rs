@@ -177,8 +177,8 @@ fn program() -> Option<PathBuf> {
         let include = format!("-I{}", paths::root().join("include").display());
         let mut command = Command::new(compiler);
         command.args(["-O1", "-g", "-Wall", "-Wextra", "-Werror", "-pthread", &include]);
-        let built = tool::run(command.arg(paths::host("sampled.c")).args(["-lm", "-o"]).arg(&program));
-        assert!(built.status.success(), "{}", String::from_utf8_lossy(&built.stderr));
+        let compile_run = tool::run(command.arg(paths::host("sampled.c")).args(["-lm", "-o"]).arg(&program));
+        assert!(compile_run.status.success(), "{}", String::from_utf8_lossy(&compile_run.stderr));
         Some(program)
     });
     program.clone()

@@ -204,7 +204,7 @@ mod tests {
 
     #[test]
     fn a_complete_stack_is_complete() {
-        let good = sample(&[
+        let good_sample = sample(&[
             ("m.gamma(double)", MAP),
             ("m.beta(double)", MAP),
             ("m.alpha(double)", MAP),
@@ -212,7 +212,7 @@ mod tests {
             ("Dispatcher_call", "/x/_dispatcher.so"),
             ("?", "[unknown]"),
         ]);
-        let verdict = Verdict::from_samples(&vec![good; 300], "_dispatcher");
+        let verdict = Verdict::from_samples(&vec![good_sample; 300], "_dispatcher");
         assert_eq!((verdict.jit, verdict.unnamed, verdict.complete), (300, 0, 300));
         verdict.assert_complete();
     }
@@ -261,22 +261,24 @@ mod tests {
 
     #[test]
     fn backtraces_are_checked_by_what_symbols_permit() {
-        let jit = ["m::gamma(double) ()", "m::beta(double) ()", "m::alpha(double) ()"];
-        let whole = backtrace(&[&jit[..], &["Dispatcher_call (...)", "main (...)", "_start ()"]].concat());
-        assert_eq!(check_backtrace(&whole, "Dispatcher_call", Symbols::Present), Ok(()));
+        let jit_frames = ["m::gamma(double) ()", "m::beta(double) ()", "m::alpha(double) ()"];
+        let whole_backtrace =
+            backtrace(&[&jit_frames[..], &["Dispatcher_call (...)", "main (...)", "_start ()"]].concat());
+        assert_eq!(check_backtrace(&whole_backtrace, "Dispatcher_call", Symbols::Present), Ok(()));
 
-        let stripped = backtrace(&[&jit[..], &["Dispatcher_call (...)", "?? ()", "_start ()"]].concat());
-        assert!(check_backtrace(&stripped, "Dispatcher_call", Symbols::Present).is_err());
-        assert_eq!(check_backtrace(&stripped, "Dispatcher_call", Symbols::Stripped), Ok(()));
+        let stripped_backtrace =
+            backtrace(&[&jit_frames[..], &["Dispatcher_call (...)", "?? ()", "_start ()"]].concat());
+        assert!(check_backtrace(&stripped_backtrace, "Dispatcher_call", Symbols::Present).is_err());
+        assert_eq!(check_backtrace(&stripped_backtrace, "Dispatcher_call", Symbols::Stripped), Ok(()));
 
         for incomplete in [
-            backtrace(&[&jit[..], &["?? ()", "Dispatcher_call (...)", "_start ()"]].concat()),
-            backtrace(&[&jit[..1], &["?? ()"]].concat()),
+            backtrace(&[&jit_frames[..], &["?? ()", "Dispatcher_call (...)", "_start ()"]].concat()),
+            backtrace(&[&jit_frames[..1], &["?? ()"]].concat()),
             backtrace(&[]),
         ] {
             assert!(check_backtrace(&incomplete, "Dispatcher_call", Symbols::Stripped).is_err());
         }
-        let truncated = backtrace(&[&jit[..], &["Dispatcher_call (...)"]].concat());
-        assert!(check_backtrace(&truncated, "Dispatcher_call", Symbols::Present).is_err());
+        let truncated_backtrace = backtrace(&[&jit_frames[..], &["Dispatcher_call (...)"]].concat());
+        assert!(check_backtrace(&truncated_backtrace, "Dispatcher_call", Symbols::Present).is_err());
     }
 }

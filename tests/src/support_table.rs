@@ -33,6 +33,6 @@ pub fn record_cell(integration: &str, consumer: &str) {
     );
     let Some(path) = std::env::var_os("JITLISTEN_SUPPORT") else { return };
     let file = OpenOptions::new().append(true).create(true).open(&path);
-    let written = file.and_then(|mut file| file.write_all(format!("{integration}\t{consumer}\n").as_bytes()));
-    written.unwrap_or_else(|error| panic!("{}: {error}", path.display()));
+    let write_result = file.and_then(|mut file| file.write_all(format!("{integration}\t{consumer}\n").as_bytes()));
+    write_result.unwrap_or_else(|error| panic!("{}: {error}", path.display()));
 }

@@ -6,9 +6,9 @@
 pub fn names_function(symbol: &str, function: &str) -> bool {
     let is_identifier_char = |c: char| c.is_alphanumeric() || c == '_';
     symbol.match_indices(function).any(|(at, _)| {
-        let before = symbol[..at].chars().next_back();
-        let after = symbol[at + function.len()..].chars().next();
-        !before.is_some_and(is_identifier_char) && !after.is_some_and(is_identifier_char)
+        let char_before = symbol[..at].chars().next_back();
+        let char_after = symbol[at + function.len()..].chars().next();
+        !char_before.is_some_and(is_identifier_char) && !char_after.is_some_and(is_identifier_char)
     })
 }
 

@@ -78,7 +78,7 @@ pub fn spawn(command: &mut Command) -> io::Result<Child> {
 /// If the tool cannot be started or the timeout expires.
 #[must_use]
 pub fn run(command: &mut Command) -> Output {
-    run_within(TOOL_TIMEOUT, command)
+    run_with_timeout(TOOL_TIMEOUT, command)
 }
 
 /// Runs a tool with a longer timeout than [`run`].
@@ -86,7 +86,7 @@ pub fn run(command: &mut Command) -> Output {
 /// # Panics
 /// If the tool cannot be started or the timeout expires.
 #[must_use]
-pub fn run_within(timeout: Duration, command: &mut Command) -> Output {
+pub fn run_with_timeout(timeout: Duration, command: &mut Command) -> Output {
     let program = command.get_program().to_owned();
     let child = spawn(command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()));
     let child = child.unwrap_or_else(|error| panic!("start {}: {error}", program.display()));

@@ -48,7 +48,7 @@ pub fn compile_walker(host: &Host) -> Option<PathBuf> {
 /// # Panics
 /// If the host fails or the walker prints nothing.
 #[must_use]
-pub fn walk_inside(host: Host, unwinder: &str, preload: Preload) -> Option<WalkCounts> {
+pub fn run_with_walker(host: Host, unwinder: &str, preload: Preload) -> Option<WalkCounts> {
     let walker = compile_walker(&host)?.into_os_string();
     let mut preloaded = walker;
     if preload == Preload::Library {

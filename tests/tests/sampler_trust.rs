@@ -181,7 +181,10 @@ fn threads_that_wait_are_not_disturbed() {
     let _ = host.run(Preload::Library).expect_success();
     let samples = read(&data);
     assert!(samples.len() < 3000, "{} samples", samples.len());
-    let waiting: Vec<WeightedSample> = samples.into_iter().filter(|sample| sample.contains("idles")).collect();
-    let times = seconds_by_thread(&waiting);
-    assert!(times.len() >= 95 && times.values().all(|&seconds| seconds > 2.5), "{times:?}");
+    let waiting_samples: Vec<WeightedSample> = samples.into_iter().filter(|sample| sample.contains("idles")).collect();
+    let waiting_seconds = seconds_by_thread(&waiting_samples);
+    assert!(
+        waiting_seconds.len() >= 95 && waiting_seconds.values().all(|&seconds| seconds > 2.5),
+        "{waiting_seconds:?}"
+    );
 }

@@ -23,18 +23,18 @@ fn is_compiled(sample: &WeightedSample) -> bool {
 #[test]
 fn the_workers_of_a_prange() {
     let Some((host, samples)) = run("numba-0.68.1", "parallel.py", &["4"]) else { return };
-    let compiled: Vec<WeightedSample> = samples.iter().filter(|sample| is_compiled(sample)).cloned().collect();
-    let seconds: f64 = seconds_by_thread(&compiled).values().sum();
+    let compiled_samples: Vec<WeightedSample> = samples.iter().filter(|sample| is_compiled(sample)).cloned().collect();
+    let seconds: f64 = seconds_by_thread(&compiled_samples).values().sum();
     assert!((3.2..=4.4).contains(&seconds), "{seconds} s of 4 in the kernel\n{}", host.log());
     assert!(
-        seconds_by_thread(&compiled).values().filter(|&&time| time > 0.5).count() >= 4,
+        seconds_by_thread(&compiled_samples).values().filter(|&&time| time > 0.5).count() >= 4,
         "{:?}",
-        seconds_by_thread(&compiled)
+        seconds_by_thread(&compiled_samples)
     );
-    assert_complete(&compiled, 99.5);
+    assert_complete(&compiled_samples, 99.5);
     assert_complete(&samples, 98.0);
     let count_named = |sample: &WeightedSample| sample.frames.iter().filter(|frame| **frame != "[unknown]").count();
-    assert!(compiled.iter().all(|sample| count_named(sample) == sample.frames.len()), "every frame has a name");
+    assert!(compiled_samples.iter().all(|sample| count_named(sample) == sample.frames.len()), "every frame has a name");
 }
 
 /// Stacks pass through threads of GCC's OpenMP runtime and of oneTBB, whose `execute` realigns its frame. oneTBB starts
@@ -51,14 +51,15 @@ fn stacks_of_prange_are_whole_on_other_threading_layers() {
         let (host, data) = with_recording(host.argument("2").variable("NUMBA_THREADING_LAYER", layer), "");
         let _ = host.run(Preload::Library).expect_success();
         let samples = read(&data);
-        let compiled: Vec<WeightedSample> = samples.iter().filter(|sample| is_compiled(sample)).cloned().collect();
-        let threads = seconds_by_thread(&compiled);
+        let compiled_samples: Vec<WeightedSample> =
+            samples.iter().filter(|sample| is_compiled(sample)).cloned().collect();
+        let threads = seconds_by_thread(&compiled_samples);
         assert!(
             threads.values().sum::<f64>() > 1.5 && threads.len() >= min_threads,
             "{layer}: {threads:?}\n{}",
             host.log()
         );
-        assert_complete(&compiled, 99.5);
+        assert_complete(&compiled_samples, 99.5);
         assert_complete(&samples, 98.0);
     }
 }

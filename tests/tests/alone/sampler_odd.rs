@@ -58,19 +58,26 @@ fn seconds(samples: &[WeightedSample]) -> f64 {
 fn fibers_on_stacks_of_their_own() {
     let Some(samples) = run(&["fibers", "2"]) else { return };
     assert!((seconds(&samples) - 2.0).abs() < 0.2, "{} s", seconds(&samples));
-    let (inside, outside): (Vec<WeightedSample>, Vec<WeightedSample>) =
+    let (inside_samples, outside_samples): (Vec<WeightedSample>, Vec<WeightedSample>) =
         samples.into_iter().partition(|sample| sample.frames.iter().any(|frame| frame == "make_fcontext"));
-    assert!(inside.len() > 50 && outside.len() > 50, "{} and {}", inside.len(), outside.len());
-    assert!(inside.iter().filter(|sample| sample.contains("in_a_fiber")).count() * 100 >= inside.len() * 98);
-    assert_complete(&outside, 98.0);
+    assert!(
+        inside_samples.len() > 50 && outside_samples.len() > 50,
+        "{} and {}",
+        inside_samples.len(),
+        outside_samples.len()
+    );
+    assert!(
+        inside_samples.iter().filter(|sample| sample.contains("in_a_fiber")).count() * 100 >= inside_samples.len() * 98
+    );
+    assert_complete(&outside_samples, 98.0);
 }
 
 #[test]
 fn exceptions_in_flight() {
     let Some(samples) = run(&["exceptions", "2"]) else { return };
     assert!((seconds(&samples) - 2.0).abs() < 0.2, "{} s", seconds(&samples));
-    let unwinding = samples.iter().filter(|sample| sample.contains("_Unwind_RaiseException")).count();
-    assert!(unwinding * 10 > samples.len(), "{unwinding} of {} in the unwinder", samples.len());
+    let unwinding_count = samples.iter().filter(|sample| sample.contains("_Unwind_RaiseException")).count();
+    assert!(unwinding_count * 10 > samples.len(), "{unwinding_count} of {} in the unwinder", samples.len());
     // No unwind table describes the last instructions of `_Unwind_Resume`, which switch away from its own stack, so one
     // stack in 500 is incomplete.
     assert_complete(&samples, 99.0);
@@ -94,8 +101,8 @@ fn a_thousand_threads() {
     // Each thread runs for three sampling periods, because on a busy machine a thread has used some of its time before
     // its timer exists.
     let Some(samples) = run(&["crowd", "1000", "0.006"]) else { return };
-    let threads = seconds_by_thread(&samples).len();
-    assert!(threads >= 990, "{threads} threads");
+    let thread_count = seconds_by_thread(&samples).len();
+    assert!(thread_count >= 990, "{thread_count} threads");
     assert!((5.4..=7.2).contains(&seconds(&samples)), "{} s", seconds(&samples));
 }
 

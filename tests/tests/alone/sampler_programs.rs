@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use jitlisten_tests::host::{Host, Preload, assert_same_output};
-use jitlisten_tests::sampled::{
+use jitlisten_tests::sampled_seconds::{
     WeightedSample, assert_complete, counter, read, scenario, scenario_in_shell, seconds_by_thread, share, sigma,
     with_recording,
 };
@@ -66,8 +66,9 @@ fn loops_of_three_to_one() {
 #[test]
 fn exp_called_in_two_places() {
     let Some(samples) = run_long("exps") else { return };
-    let in_libm = samples.iter().filter(|sample| sample.frames[0].contains("exp") && sample.frames.len() > 3).count();
-    assert!(in_libm * 3 > samples.len(), "{in_libm} of {} in libm", samples.len());
+    let libm_sample_count =
+        samples.iter().filter(|sample| sample.frames[0].contains("exp") && sample.frames.len() > 3).count();
+    assert!(libm_sample_count * 3 > samples.len(), "{libm_sample_count} of {} in libm", samples.len());
     let share = share(&samples, "exp_three", &["exp_three", "exp_one"]);
     assert!((share - 75.0).abs() < long_run_tolerance(&samples), "{share} % of {} samples", samples.len());
     assert_complete(&samples, 99.5);
@@ -83,8 +84,12 @@ fn page_faults_are_counted() {
     let samples = read(&data);
     // Page faults inside system calls are attributed to the kernel, and page faults before the start of the recording
     // are not in it.
-    let counted: f64 = samples.iter().map(|sample| sample.period as f64).sum();
-    assert!(counted > 0.95 * 960_000.0 && counted <= faults, "{counted} of {faults}\n{}", host.log());
+    let counted_faults: f64 = samples.iter().map(|sample| sample.period as f64).sum();
+    assert!(
+        counted_faults > 0.95 * 960_000.0 && counted_faults <= faults,
+        "{counted_faults} of {faults}\n{}",
+        host.log()
+    );
     let share = share(&samples, "touch_three", &["touch_three", "touch_one"]);
     assert!((share - 75.0).abs() < tolerance(&samples), "{share} % of {} samples", samples.len());
     assert!(seconds_by_thread(&samples).values().filter(|&&faults| faults * 1e9 > 400_000.0).count() == 2);
@@ -102,12 +107,12 @@ fn stacks_below_signal_handlers_and_deep_ones_are_complete() {
 #[test]
 fn a_thread_has_the_time_that_the_kernel_says() {
     let Some((samples, stdout)) = run(&["threads", "4", "3", "4"]) else { return };
-    let sampled = seconds_by_thread(&samples);
+    let sampled_seconds = seconds_by_thread(&samples);
     for line in stdout.lines() {
         let (tid, time) = line.split_once(' ').expect("a thread and its time");
         let (tid, time): (u32, f64) = (tid.parse().unwrap(), time.parse::<f64>().unwrap() / 1e9);
-        let sampled = sampled.get(&tid).copied().unwrap_or(0.0);
-        assert!((sampled / time - 1.0).abs() < 0.02, "{tid}: {sampled} of {time} s");
+        let sampled_seconds = sampled_seconds.get(&tid).copied().unwrap_or(0.0);
+        assert!((sampled_seconds / time - 1.0).abs() < 0.02, "{tid}: {sampled_seconds} of {time} s");
     }
     assert_eq!(stdout.lines().count(), 4);
 }
@@ -116,9 +121,9 @@ fn a_thread_has_the_time_that_the_kernel_says() {
 #[test]
 fn short_threads_are_seen() {
     let Some((samples, stdout)) = run(&["threads", "150", "0.02", "2"]) else { return };
-    let (sampled, threads) = (seconds(&samples), seconds_by_thread(&samples).len());
+    let (sampled_seconds, threads) = (seconds(&samples), seconds_by_thread(&samples).len());
     let time: f64 = stdout.lines().map(|line| line.split_once(' ').unwrap().1.parse::<f64>().unwrap() / 1e9).sum();
-    assert!((sampled / time - 1.0).abs() < 0.05, "{sampled} of {time} s");
+    assert!((sampled_seconds / time - 1.0).abs() < 0.05, "{sampled_seconds} of {time} s");
     assert!(threads >= 145, "{threads} of 150 threads");
 }
 
@@ -162,8 +167,8 @@ fn a_killed_process_leaves_a_file() {
         let (host, data) = with_recording(host, options);
         let outcome = host.run(Preload::Library);
         assert!(!outcome.status.success());
-        let sampled = seconds(&read(&data));
-        assert!((0.8..=1.1).contains(&sampled), "{scenario_name}: {sampled} s");
+        let sampled_seconds = seconds(&read(&data));
+        assert!((0.8..=1.1).contains(&sampled_seconds), "{scenario_name}: {sampled_seconds} s");
         let report = tool::run(Command::new("perf").args(["report", "--stdio", "--header", "-i"]).arg(&data));
         let text = String::from_utf8_lossy(&report.stdout);
         let expected =
@@ -316,8 +321,8 @@ fn parts_of_a_program_in_files_of_their_own() {
     let Some((host, stdout)) = run_self_recording(&["parts"]) else { return };
     for (part, line) in stdout.lines().enumerate() {
         let samples = read(&host.scratch(&format!("part-{part}.data")));
-        let counted: usize = line.split(' ').next().unwrap().parse().unwrap();
-        assert_eq!(samples.len(), counted);
+        let counted_samples: usize = line.split(' ').next().unwrap().parse().unwrap();
+        assert_eq!(samples.len(), counted_samples);
         assert!((0.4..=0.6).contains(&seconds(&samples)), "{} s", seconds(&samples));
         assert!(!samples.iter().any(|sample| sample.contains("three_of_four")), "only what was asked for");
     }

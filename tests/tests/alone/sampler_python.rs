@@ -37,8 +37,8 @@ fn total_ns(samples: &[WeightedSample]) -> f64 {
 
 /// Share of `long` in the time of `long` and `short`, in percent.
 fn share_of_long(samples: &[WeightedSample]) -> f64 {
-    let (long, short) = (total_ns(&samples_in(samples, "long")), total_ns(&samples_in(samples, "short")));
-    long / (long + short) * 100.0
+    let (long_ns, short_ns) = (total_ns(&samples_in(samples, "long")), total_ns(&samples_in(samples, "short")));
+    long_ns / (long_ns + short_ns) * 100.0
 }
 
 /// Tolerance of a measured share, in percentage points: four sigma, but at least `min_points`.
@@ -65,9 +65,14 @@ fn stacks_of_every_release_are_whole() {
         let Some((truth, host)) = run(venv, "3") else { continue };
         let data = host.scratch("f.data");
         let samples = read(&data);
-        let main = samples_in(&samples, "main");
-        assert!(main.len() * 100 >= samples.len() * 80, "{venv}: {} of {} below main", main.len(), samples.len());
-        assert_complete(&main, 99.5);
+        let main_samples = samples_in(&samples, "main");
+        assert!(
+            main_samples.len() * 100 >= samples.len() * 80,
+            "{venv}: {} of {} below main",
+            main_samples.len(),
+            samples.len()
+        );
+        assert_complete(&main_samples, 99.5);
         assert_eq!(counter(&data, "truncated"), 0, "{venv}");
         let share = share_of_long(&samples);
         let max_error = tolerance(&samples, 8.0);
@@ -76,18 +81,19 @@ fn stacks_of_every_release_are_whole() {
         // instructions.
         let has_evaluator =
             |sample: &&WeightedSample| sample.frames.iter().any(|frame| frame.contains("EvalFrameDefault"));
-        let with_evaluator = main.iter().filter(has_evaluator).count();
+        let evaluator_count = main_samples.iter().filter(has_evaluator).count();
         assert!(
-            with_evaluator * 100 <= main.len() * 3 + 300,
-            "{venv}: {with_evaluator} of {} have an evaluator",
-            main.len()
+            evaluator_count * 100 <= main_samples.len() * 3 + 300,
+            "{venv}: {evaluator_count} of {} have an evaluator",
+            main_samples.len()
         );
         for (callee, caller) in [("burn", "long"), ("key", "ugly"), ("generator", "ugly"), ("recursive", "ugly")] {
             let matches = samples_in(&samples_in(&samples, callee), caller);
             assert!(!matches.is_empty(), "{venv}: no {callee} below {caller}");
         }
-        let recursion_depths =
-            main.iter().map(|sample| sample.frames.iter().filter(|frame| is_python(frame, "recursive")).count());
+        let recursion_depths = main_samples
+            .iter()
+            .map(|sample| sample.frames.iter().filter(|frame| is_python(frame, "recursive")).count());
         assert_eq!(recursion_depths.max(), Some(31), "{venv}");
     }
 }
@@ -176,8 +182,11 @@ fn lines_are_those_of_the_source() {
         {
             let expected = format!("python_frames.py:{}", find_line(text));
             let (matches, total) = (lines_of_function(name), lines_of_function(name).len());
-            let correct = matches.iter().filter(|line| **line == expected).count();
-            assert!(total > 0 && correct * 100 >= total * 90, "{venv}: {name}: {matches:?} instead of {expected}");
+            let correct_count = matches.iter().filter(|line| **line == expected).count();
+            assert!(
+                total > 0 && correct_count * 100 >= total * 90,
+                "{venv}: {name}: {matches:?} instead of {expected}"
+            );
         }
     }
 }
@@ -186,8 +195,8 @@ fn lines_are_those_of_the_source() {
 fn lines(data: &Path) -> Vec<(String, String)> {
     let mut command = Command::new("perf");
     command.args(["script", "--no-inline", "--max-stack", "1024", "-F", "ip,sym,srcline", "-i"]).arg(data);
-    let done = tool::run(&mut command);
-    let text = String::from_utf8_lossy(&done.stdout).into_owned();
+    let perf_run = tool::run(&mut command);
+    let text = String::from_utf8_lossy(&perf_run.stdout).into_owned();
     let mut lines = text.lines().map(str::trim).peekable();
     let mut frame_lines = Vec::new();
     while let Some(line) = lines.next() {
@@ -206,9 +215,9 @@ fn frames_of_every_interpreter_and_thread_are_found() {
         let host = Host::new(python, "interpreters").argument(paths::host("interpreters.py")).argument("0.5");
         let (host, data) = with_recording(host, "");
         host.run(Preload::Library).expect_success();
-        let burning = samples_in(&read(&data), "burn");
+        let burning_samples = samples_in(&read(&data), "burn");
         for deep in ["deep", "between"] {
-            assert_complete(&samples_in(&burning, deep), 99.5);
+            assert_complete(&samples_in(&burning_samples, deep), 99.5);
         }
         // Threads end in functions for which Debian 13's C library has no symbols.
         let (samples, incomplete) = (counter(&data, "samples"), counter(&data, "incomplete"));
@@ -217,12 +226,13 @@ fn frames_of_every_interpreter_and_thread_are_found() {
             let frames = sample.frames.iter().skip_while(|frame| !is_python(frame, "burn")).skip(1);
             frames.take_while(|frame| is_python(frame, function)).count()
         };
-        let between =
-            burning.iter().map(|sample| sample.frames.iter().filter(|frame| is_python(frame, "between")).count());
+        let between = burning_samples
+            .iter()
+            .map(|sample| sample.frames.iter().filter(|frame| is_python(frame, "between")).count());
         assert_eq!((between.max(), counter(&data, "truncated")), (Some(600), 0), "{venv}");
         // The test compares the largest numbers of callers, because samples in a function's first and last instructions
         // may lack callers.
-        let max_callers = |function: &str| burning.iter().map(|sample| callers(sample, function)).max();
+        let max_callers = |function: &str| burning_samples.iter().map(|sample| callers(sample, function)).max();
         assert_eq!(
             (max_callers("foreign"), max_callers("inside"), max_callers("deep")),
             (Some(1), Some(1), Some(5000)),
@@ -231,11 +241,11 @@ fn frames_of_every_interpreter_and_thread_are_found() {
         let has_known_caller = |sample: &&WeightedSample| {
             ["foreign", "inside", "deep", "between"].iter().any(|name| callers(sample, name) != 0)
         };
-        let with_known_caller = burning.iter().filter(has_known_caller).count();
+        let with_known_caller = burning_samples.iter().filter(has_known_caller).count();
         assert!(
-            with_known_caller * 100 + 300 >= burning.len() * 99,
+            with_known_caller * 100 + 300 >= burning_samples.len() * 99,
             "{venv}: {with_known_caller} of {}",
-            burning.len()
+            burning_samples.len()
         );
     }
 }
@@ -276,14 +286,19 @@ fn tasks_are_called_by_those_that_await_them() {
         ] {
             let name = format!("work_for_{kind}");
             let samples = samples_in(&samples, &name);
-            let wrong: Vec<_> =
+            let wrong_callers: Vec<_> =
                 samples.iter().map(|sample| callers(sample, &name)).filter(|sample| sample != expected).collect();
             assert!(samples.len() > 5, "{kind}: {}", samples.len());
-            assert!(wrong.is_empty(), "{kind}, eager {eager}: {} of {}: {wrong:?}", wrong.len(), samples.len());
-            let under_loop = samples
+            assert!(
+                wrong_callers.is_empty(),
+                "{kind}, eager {eager}: {} of {}: {wrong_callers:?}",
+                wrong_callers.len(),
+                samples.len()
+            );
+            let samples_under_loop = samples
                 .iter()
                 .filter(|sample| sample.frames.iter().any(|frame| is_python(frame, "BaseEventLoop._run_once")));
-            assert_eq!(under_loop.count(), samples.len(), "{kind}");
+            assert_eq!(samples_under_loop.count(), samples.len(), "{kind}");
         }
     }
 }

@@ -30,7 +30,7 @@ fn count_instructions() -> Option<BTreeMap<String, u64>> {
     let mut command = Command::new(valgrind);
     command.args(["-q", "--tool=callgrind"]).arg(format!("--callgrind-out-file={}", profile.display()));
     command.args(host.command_line()).envs(host.variables(Preload::Library));
-    let output = tool::run_within(VALGRIND_TIMEOUT, &mut command);
+    let output = tool::run_with_timeout(VALGRIND_TIMEOUT, &mut command);
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
 
     let mut annotate = Command::new("callgrind_annotate");

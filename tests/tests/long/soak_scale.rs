@@ -71,10 +71,10 @@ fn check_images(host: &Host, measured: &Measurements, objects: usize) {
 /// Compiles `objects` objects of `functions` functions each with every sink enabled, and compares the cost with that of
 /// a stock process.
 fn assert_constant_cost(objects: u32, functions: u32) {
-    let (Some(stock), Some(ours)) = (host(objects, functions), host(objects, functions)) else { return };
+    let (Some(stock), Some(preloaded)) = (host(objects, functions), host(objects, functions)) else { return };
     let stock = parse_measurements(&stock.run(Preload::Nothing).expect_success());
-    let ours = ours.variable("JITLISTEN", "all");
-    let outcome = ours.run(Preload::Library).expect_success();
+    let preloaded = preloaded.variable("JITLISTEN", "all");
+    let outcome = preloaded.run(Preload::Library).expect_success();
     let measured = parse_measurements(&outcome);
     let summary = format!(
         "stock: us {:?}, bytes {:?}, {} each, {} mappings\nours: us {:?}, bytes {:?}, {} each, {} mappings",
@@ -91,13 +91,13 @@ fn assert_constant_cost(objects: u32, functions: u32) {
     let _ = writeln!(
         io::stdout(),
         "{objects} objects of {functions} functions, {} images\n{summary}",
-        image::files(&ours).len()
+        image::files(&preloaded).len()
     );
     let lines = outcome.perf_map().entries.len();
     assert!(lines >= (objects * functions) as usize, "{lines} lines in the perf map");
-    let dumps = jitdump_reader::find(&ours.scratch("."));
+    let dumps = jitdump_reader::find(&preloaded.scratch("."));
     assert_eq!(jitdump_reader::read(&dumps[0]).functions.len(), (objects * functions) as usize);
-    check_images(&ours, &measured, objects as usize);
+    check_images(&preloaded, &measured, objects as usize);
     // Other processes may run at the same time, so take the fastest of three tenths.
     let quietest = |tenths: &[f64]| tenths.iter().copied().fold(f64::MAX, f64::min);
     let (first, last) = (quietest(&measured.us_by_tenth[..3]), quietest(&measured.us_by_tenth[7..]));

@@ -161,9 +161,9 @@ fn split_over_two_libraries() {
         "-lz",
         "-lstdc++",
     ];
-    let empty = scratch.join("empty.c");
-    fs::write(&empty, "").expect("written");
-    tool::compile(&compiler, &flags, &empty, &support);
+    let empty_source = scratch.join("empty.c");
+    fs::write(&empty_source, "").expect("written");
+    tool::compile(&compiler, &flags, &empty_source, &support);
     let program = scratch.join("split");
     let rpath = format!("-Wl,-rpath,{}", scratch.join("").display());
     let Some(()) = link(19, true, &["-s", &rpath, support.to_str().expect("text")], &program) else { return };
@@ -473,7 +473,7 @@ fn with_packed_relocations_in_front_of_the_loader() {
 /// library has 2,700 imports, the memory functions among them.
 fn sealed_library(scratch: &Scratch, compiler: &Path) -> PathBuf {
     let functions = |render: &dyn Fn(usize) -> String| (0..2700).map(render).collect::<String>();
-    let (imported, sealed) = (scratch.join("libimported.so"), scratch.join("libsealed.so"));
+    let (imported, sealed_path) = (scratch.join("libimported.so"), scratch.join("libsealed.so"));
     let source = scratch.join("imported.c");
     fs::write(&source, functions(&|number| format!("int f{number}(void) {{ return {number}; }}\n"))).expect("written");
     tool::compile(compiler, &["-shared", "-fPIC"], &source, &imported);
@@ -492,8 +492,8 @@ fn sealed_library(scratch: &Scratch, compiler: &Path) -> PathBuf {
         (format!("-L{}", scratch_dir.display()), format!("-Wl,-rpath,{}", scratch_dir.display()));
     let flags =
         ["-shared", "-fPIC", "-Wl,-z,now", "-Wl,-z,relro", "-Wl,--no-as-needed", &library_dir, &run_path, "-limported"];
-    tool::compile(compiler, &flags, &source, &sealed);
-    sealed
+    tool::compile(compiler, &flags, &source, &sealed_path);
+    sealed_path
 }
 
 /// Another thread loads an object while the loader is still relocating a library, whose pages belong to the loader
@@ -505,10 +505,11 @@ fn beside_libraries_that_are_opened() {
         return;
     };
     let program = build_opener(&scratch, &compiler);
-    let sealed = sealed_library(&scratch, &compiler);
+    let sealed_path = sealed_library(&scratch, &compiler);
     let count = 8 * OBJECTS_PER_THREAD;
     let host = Host::new(&program, "opens").argument("2").argument(count.to_string());
-    let host = libraries.iter().fold(host, |host, library| host.argument(library)).argument("--").argument(&sealed);
+    let host =
+        libraries.iter().fold(host, |host, library| host.argument(library)).argument("--").argument(&sealed_path);
     let host = host.variable("JITLISTEN_LOG", "debug:log");
     for run in 1..=4 {
         host.run(Preload::Library).expect_success();

@@ -83,8 +83,8 @@ fn unwind_tables_alone_serve_gdb_and_cost_no_frame_pointer() {
     if gdb::is_available().is_some() {
         let session = gdb::start(&host, Preload::Library);
         let _ = session.pid.and_then(jitlisten_tests::perf_map::take);
-        let checked = scenario::check_backtrace(&session.backtrace, "Dispatcher_call", session.symbols);
-        assert!(checked.is_ok(), "{}\n{}", checked.unwrap_err(), session.output);
+        let check_result = scenario::check_backtrace(&session.backtrace, "Dispatcher_call", session.symbols);
+        assert!(check_result.is_ok(), "{}\n{}", check_result.unwrap_err(), session.output);
     }
     let (Some(()), Some(host)) = (perf::is_available(), chain("2")) else { return };
     let recording = perf::record(&host.variable("JITLISTEN_FRAME_POINTERS", "0"), Preload::Library);
@@ -104,8 +104,8 @@ fn untouched_code_is_named_and_not_changed() {
     let host = host.argument("timer").variable("JITLISTEN_FRAME_POINTERS", "untouched");
     let session = gdb::start(&host, Preload::Library);
     let _ = session.pid.and_then(jitlisten_tests::perf_map::take);
-    let checked = scenario::check_backtrace(&session.backtrace, "Dispatcher_call", session.symbols);
-    assert!(checked.is_err(), "the code has unwind tables");
+    let check_result = scenario::check_backtrace(&session.backtrace, "Dispatcher_call", session.symbols);
+    assert!(check_result.is_err(), "the code has unwind tables");
 }
 
 /// If LLVM is disabled, functions that llvmlite compiles are also left as llvmlite generates them.
@@ -115,8 +115,8 @@ fn code_of_an_llvm_that_is_switched_off_is_not_changed() {
     for linker in ["rtdyld", "jitlink"] {
         let Some(host) = integration::numba(VENV, "orc.py") else { return };
         let host = host.argument("0").argument(linker);
-        let changed = host.run(Preload::Library).expect_success();
-        assert!(keeps_pointer(&changed.stderr), "{}", changed.stderr);
+        let preloaded_outcome = host.run(Preload::Library).expect_success();
+        assert!(keeps_pointer(&preloaded_outcome.stderr), "{}", preloaded_outcome.stderr);
         let host = host.variable("JITLISTEN_LLVM", "off").variable("JITLISTEN_LOG", "info:log");
         let (stock, outcome) =
             (host.run(Preload::Nothing).expect_success(), host.run(Preload::Library).expect_success());

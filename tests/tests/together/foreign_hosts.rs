@@ -48,24 +48,29 @@ fn perf_walks_from_a_fusion_of_jax_into_xla() {
     let host = host.timeout_seconds(300).variable("JITLISTEN", "perfmap,image");
     let recording = perf::record(&host, Preload::Library);
     let is_fusion = |symbol: &Option<String>| symbol.as_deref().is_some_and(|symbol| symbol.ends_with("_fusion"));
-    let in_fusion: Vec<_> = recording
+    let fusion_samples: Vec<_> = recording
         .samples
         .iter()
         .filter(|sample| sample.frames.first().is_some_and(|leaf| is_fusion(&leaf.symbol)))
         .collect();
     let reaches_xla =
         |frames: &[Frame]| frames.iter().skip(1).filter(|frame| frame.object.contains("libjax_common")).count() >= 2;
-    let whole_stacks = in_fusion.iter().filter(|sample| reaches_xla(&sample.frames)).count();
+    let whole_stacks = fusion_samples.iter().filter(|sample| reaches_xla(&sample.frames)).count();
     assert!(
-        in_fusion.len() >= 100 && whole_stacks * 100 >= in_fusion.len() * 90,
+        fusion_samples.len() >= 100 && whole_stacks * 100 >= fusion_samples.len() * 90,
         "{whole_stacks} of {}",
-        in_fusion.len()
+        fusion_samples.len()
     );
-    let outside_images: Vec<&Frame> =
-        in_fusion.iter().map(|sample| &sample.frames[0]).filter(|leaf| !image::is_image(&leaf.object)).collect();
+    let leaves_outside_images: Vec<&Frame> =
+        fusion_samples.iter().map(|sample| &sample.frames[0]).filter(|leaf| !image::is_image(&leaf.object)).collect();
     // perf attributes samples to an image only after the kernel has recorded the mapping, on any processor.
-    let (count, total) = (outside_images.len(), in_fusion.len());
-    assert!(count * 100 <= total * 5, "{count} of {total} have no image: {:?}\n{}", outside_images.first(), host.log());
+    let (count, total) = (leaves_outside_images.len(), fusion_samples.len());
+    assert!(
+        count * 100 <= total * 5,
+        "{count} of {total} have no image: {:?}\n{}",
+        leaves_outside_images.first(),
+        host.log()
+    );
 }
 
 #[test]
@@ -112,8 +117,8 @@ fn every_function_that_postgresql_compiles_is_named() {
         let map = preloaded.perf_map();
         // The first query has no `explain`, and compiles the same functions as the second one. In the third query, LLVM
         // drops some functions.
-        let explained = foreign::explained_functions(&preloaded.stdout);
-        let [second, third] = explained[..] else { panic!("{explained:?}") };
+        let explained_counts = foreign::explained_functions(&preloaded.stdout);
+        let [second, third] = explained_counts[..] else { panic!("{explained_counts:?}") };
         let Some(compiled) = postgres.compiled_functions(preloaded.pid) else { return };
         let counts: Vec<usize> = compiled.iter().map(Vec::len).collect();
         assert!(counts[..2] == [second, second] && counts.len() == 3 && counts[2] > 0, "{counts:?}, {second}, {third}");
@@ -249,10 +254,10 @@ fn perf_walks_from_a_shader_to_the_start_of_its_thread() {
             && symbols().any(|symbol| ["start_thread", "_start"].contains(&symbol))
     };
     let whole_stacks = shaders.iter().filter(is_whole).count();
-    let in_first_object = shaders.iter().filter(|sample| sample.frames[0].object.ends_with("/object-0.so")).count();
+    let first_object_count = shaders.iter().filter(|sample| sample.frames[0].object.ends_with("/object-0.so")).count();
     assert!(
-        in_first_object >= 50,
-        "{in_first_object} samples in the first object, of {}\n{}",
+        first_object_count >= 50,
+        "{first_object_count} samples in the first object, of {}\n{}",
         shaders.len(),
         host.log()
     );

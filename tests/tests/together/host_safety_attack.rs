@@ -59,8 +59,8 @@ fn assert_untouched(victim: &Path, case: &str) {
         fs::remove_file(moved_victim).expect("it was there");
     }
     assert!(!victim.with_extension("new").exists(), "{case}: a link to nothing was followed");
-    let leaked = fs::read(victim.with_extension("got")).unwrap_or_default();
-    assert_eq!(String::from_utf8_lossy(&leaked), "", "{case}: another process has read it");
+    let leaked_bytes = fs::read(victim.with_extension("got")).unwrap_or_default();
+    assert_eq!(String::from_utf8_lossy(&leaked_bytes), "", "{case}: another process has read it");
 }
 
 /// Asserts the host's output, and removes the file or directory at the path of the perf map.
@@ -85,8 +85,12 @@ fn at_the_place_of_the_perf_map() {
         let Some((host, victim)) = plant_host("/tmp/perf-$$.map", plant, "") else { return };
         let _ = run_with_plant(&host, case);
         assert_untouched(&victim, case);
-        let stops = safety_host::stop_messages(&host);
-        assert!(stops.len() == 1 && stops[0].contains("the perfmap sink stops"), "{case}: {}", host.log());
+        let stop_messages = safety_host::stop_messages(&host);
+        assert!(
+            stop_messages.len() == 1 && stop_messages[0].contains("the perfmap sink stops"),
+            "{case}: {}",
+            host.log()
+        );
         assert_eq!(safety_host::counter(&host, "perfmap"), 1, "{case}");
         assert_eq!(jitdump_reader::find(&host.scratch(".")).len(), 1, "{case}: the jitdump has nothing to do with it");
     }
@@ -143,12 +147,12 @@ fn at_the_usual_place_of_the_images() {
         .chain([open_directory, foreign_directory])
     {
         let Some((host, victim)) = plant_host("/var/tmp/jitlisten-0", plant, "; export JITLISTEN_DIR=") else { return };
-        let home = host.scratch("home");
-        let host = host.variable("HOME", &home).variable("JITDUMPDIR", "");
+        let home_dir = host.scratch("home");
+        let host = host.variable("HOME", &home_dir).variable("JITDUMPDIR", "");
         let Some(host) = host.in_mount_namespace("mount -t tmpfs none /var/tmp") else { return };
         let _ = run_with_plant(&host, case);
         assert_untouched(&victim, case);
-        assert_eq!(files_below(&home, "so").len(), 2, "{case}: they go to another place: {}", host.log());
+        assert_eq!(files_below(&home_dir, "so").len(), 2, "{case}: they go to another place: {}", host.log());
         assert_eq!(safety_host::stop_messages(&host), Vec::<String>::new(), "{case}");
     }
 }
@@ -257,8 +261,8 @@ fn names_of_functions() {
 /// outside its directories.
 #[test]
 fn values_of_variables() {
-    let long = "x".repeat(100_000);
-    let commas = ",".repeat(100_000);
+    let long_value = "x".repeat(100_000);
+    let comma_list = ",".repeat(100_000);
     let many = "perfmap,".repeat(10_000);
     let values: [&[u8]; 16] = [
         b"",
@@ -274,8 +278,8 @@ fn values_of_variables() {
         b"debug:/proc/self/mem",
         b"debug:/dev/full",
         b"%s%n%s",
-        long.as_bytes(),
-        commas.as_bytes(),
+        long_value.as_bytes(),
+        comma_list.as_bytes(),
         many.as_bytes(),
     ];
     let names = [
@@ -299,8 +303,8 @@ fn values_of_variables() {
             let (cwd, host) = (host.scratch("1/2/3/4/5/6"), host.variable("LIBRARY", paths::library()));
             fs::create_dir_all(&cwd).expect("made");
             let host = host.argument("-c").argument(script).argument(cwd).argument(&program).argument("first");
-            let home = host.scratch("home");
-            let host = host.variable("HOME", home);
+            let home_dir = host.scratch("home");
+            let host = host.variable("HOME", home_dir);
             let host = host.variable(name, OsStr::from_bytes(value));
             let outcome = host.run(Preload::Nothing).expect_success();
             let value_start = String::from_utf8_lossy(&value[..value.len().min(40)]).escape_debug().to_string();
@@ -439,8 +443,8 @@ fn a_directory_that_is_exchanged() {
     running.send_newline();
     let _ = running.wait().expect_success();
     assert_eq!(fs::read_dir(&victim).expect("read").count(), 0);
-    let stops = safety_host::stop_messages(&host);
-    assert!(stops.len() == 1 && stops[0].contains("another directory"), "{}", host.log());
+    let stop_messages = safety_host::stop_messages(&host);
+    assert!(stop_messages.len() == 1 && stop_messages[0].contains("another directory"), "{}", host.log());
 }
 
 /// Another user's tools cannot read a perf map.

@@ -20,8 +20,8 @@ fn program() -> Option<PathBuf> {
         let scratch = std::mem::ManuallyDrop::new(Scratch::new("bounds-program"));
         let program = scratch.join("calls");
         let include = format!("-I{}", paths::root().join("include").display());
-        let strict = ["-O1", "-g", "-Wall", "-Wextra", "-Werror", &include];
-        tool::compile(&compiler, &strict, &paths::host("calls.c"), &program);
+        let strict_flags = ["-O1", "-g", "-Wall", "-Wextra", "-Werror", &include];
+        tool::compile(&compiler, &strict_flags, &paths::host("calls.c"), &program);
         Some(program)
     };
     PROGRAM.get_or_init(compile).clone()
@@ -57,7 +57,7 @@ fn measure_work(functions: u32) -> Option<(u64, u64)> {
     let mut command = Command::new(valgrind);
     command.args(["-q", "--tool=callgrind"]).arg(format!("--callgrind-out-file={}", profile.display()));
     command.args(host.command_line()).envs(host.variables(Preload::Library));
-    let valgrind_run = tool::run_within(Duration::from_secs(600), &mut command);
+    let valgrind_run = tool::run_with_timeout(Duration::from_secs(600), &mut command);
     assert!(valgrind_run.status.success(), "{}", String::from_utf8_lossy(&valgrind_run.stderr));
     let text = fs::read_to_string(profile).expect("callgrind has written");
     let total = text.lines().find_map(|line| line.strip_prefix("summary: ").or(line.strip_prefix("totals: ")));

@@ -11,12 +11,12 @@ use jitlisten_tests::perf_map::PerfMap;
 use jitlisten_tests::{image, jitdump_reader, paths, safety_host};
 
 fn assert_one_stop_each(host: &Host, sinks: &[&str]) {
-    let stops = safety_host::stop_messages(host);
+    let stop_messages = safety_host::stop_messages(host);
     for sink in sinks {
-        let stops_of_sink = stops.iter().filter(|line| line.contains(&format!("the {sink} sink"))).count();
+        let stops_of_sink = stop_messages.iter().filter(|line| line.contains(&format!("the {sink} sink"))).count();
         assert_eq!(stops_of_sink, 1, "{sink}:\n{}", host.log());
     }
-    assert_eq!(stops.len(), sinks.len(), "{}", host.log());
+    assert_eq!(stop_messages.len(), sinks.len(), "{}", host.log());
     for sink in ["perfmap", "jitdump", "image"] {
         assert_eq!(safety_host::counter(host, sink), u64::from(sinks.contains(&sink)), "{sink}");
     }
@@ -63,8 +63,11 @@ fn an_address_space_that_may_not_grow() {
     assert_eq!(String::from_utf8_lossy(&stock.stdout), String::from_utf8_lossy(&outcome.stdout));
     assert_eq!(String::from_utf8_lossy(&outcome.stdout).matches(": status 0\n").count(), 8);
     let parse_refused = |line: &str| line.strip_prefix("refused ")?.parse::<u32>().ok();
-    let refused: Vec<u32> = outcome.stderr.lines().filter_map(parse_refused).collect();
-    assert!(refused[0] > 0 && refused[7] == 0, "the kernel refuses nothing, or everything: {refused:?}");
+    let refused_counts: Vec<u32> = outcome.stderr.lines().filter_map(parse_refused).collect();
+    assert!(
+        refused_counts[0] > 0 && refused_counts[7] == 0,
+        "the kernel refuses nothing, or everything: {refused_counts:?}"
+    );
     let mut stops_by_sink = BTreeMap::new();
     let children: Vec<Vec<&str>> = outcome
         .stderr
@@ -237,7 +240,7 @@ fn assert_first_functions<'a>(names: impl Iterator<Item = &'a str>) {
 fn a_quota_that_is_used_up() {
     let Some(host) = host_with_long_names() else { return };
     let Some(disk) = Mount::with_quota(192 << 10) else { return };
-    let host = host.variable("JITLISTEN_DIR", disk.limited());
+    let host = host.variable("JITLISTEN_DIR", disk.quota_directory());
     let stock = host.run(Preload::Nothing).expect_success();
     let outcome = host.run(Preload::Library).expect_success();
     assert_eq!((&stock.stdout, &stock.stderr), (&outcome.stdout, &outcome.stderr));
@@ -248,11 +251,11 @@ fn a_quota_that_is_used_up() {
         host.log()
     );
     assert_eq!(outcome.perf_map().entries.len(), FUNCTION_COUNT);
-    let dumps = jitdump_reader::find(&disk.limited());
+    let dumps = jitdump_reader::find(&disk.quota_directory());
     let [dump] = &dumps[..] else { panic!("{dumps:?}") };
     let dump = jitdump_reader::read(dump);
     assert_first_functions(dump.functions.iter().map(|function| function.name.as_str()));
-    assert!((1..FUNCTION_COUNT).contains(&image::files_in(&disk.limited()).len()));
+    assert!((1..FUNCTION_COUNT).contains(&image::files_in(&disk.quota_directory()).len()));
 }
 
 /// Runs a host whose `/tmp` is on a disk that becomes full in the middle of the perf map.
@@ -276,7 +279,7 @@ fn check_truncated_perf_map(host: Host, disk: Option<Mount>, tmp_dir: impl Fn(&M
 fn a_quota_that_the_perf_map_uses_up() {
     let Some(host) = host_with_long_names() else { return };
     let disk = Mount::with_quota(28 << 10);
-    check_truncated_perf_map(host, disk, Mount::limited, "Disk quota exceeded");
+    check_truncated_perf_map(host, disk, Mount::quota_directory, "Disk quota exceeded");
 }
 
 /// tmpfs writes the part of a line that still fits.
@@ -292,8 +295,9 @@ fn a_disk_that_the_perf_map_fills() {
 fn a_quota_that_is_used_up_from_the_start() {
     let Some(host) = host_with_long_names() else { return };
     let Some(disk) = Mount::with_quota(1) else { return };
-    let host = host.variable("JITLISTEN_DIR", disk.limited());
-    let Some(host) = host.in_mount_namespace(&format!("mount --bind '{}' /tmp", disk.limited().display())) else {
+    let host = host.variable("JITLISTEN_DIR", disk.quota_directory());
+    let Some(host) = host.in_mount_namespace(&format!("mount --bind '{}' /tmp", disk.quota_directory().display()))
+    else {
         return;
     };
     let _ = host::assert_same_output(&host).expect_success();
@@ -304,7 +308,8 @@ fn a_quota_that_is_used_up_from_the_start() {
         host.log()
     );
     // The disk may contain a directory on the path to the repository.
-    let leftovers = fs::read_dir(disk.limited()).expect("read").flatten().filter(|entry| !entry.path().is_dir());
+    let leftovers =
+        fs::read_dir(disk.quota_directory()).expect("read").flatten().filter(|entry| !entry.path().is_dir());
     assert_eq!(leftovers.count(), 0, "nothing is left behind");
 }
 

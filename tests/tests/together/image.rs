@@ -19,9 +19,12 @@ fn perf_report_names_code_without_map_or_inject() {
         let recording = perf::record(&host, Preload::Library);
         assert_eq!(recording.map, None, "no perf map was asked for");
         let caller = [integration.caller_frame(), "call_cfunc", "runFunction", "main"];
-        let (jit, complete) = count_complete(&recording.samples, &caller);
-        assert!(jit >= 150, "{integration:?}: only {jit} samples in images\n{}", host.log());
-        assert!(complete * 100 >= jit * 95, "{integration:?}: {complete} of {jit} stacks are complete");
+        let (jit_count, complete_count) = count_complete(&recording.samples, &caller);
+        assert!(jit_count >= 150, "{integration:?}: only {jit_count} samples in images\n{}", host.log());
+        assert!(
+            complete_count * 100 >= jit_count * 95,
+            "{integration:?}: {complete_count} of {jit_count} stacks are complete"
+        );
         support_table::record_cell(integration.row(), "image");
     }
 }
@@ -38,9 +41,9 @@ fn perf_walks_by_unwind_tables_from_the_kernel_to_main() {
     let samples = perf::samples(&data);
     // Python's `main` calls `Py_BytesMain`. From there, perf 6.12 often cannot unwind through libc, with or without the
     // library.
-    let (jit, complete) = count_complete(&samples, &["__libc_start", "Py_BytesMain"]);
-    assert!(jit >= 30, "only {jit} samples in images\n{}", host.log());
-    assert!(complete * 100 >= jit * 95, "{complete} of {jit} stacks reach main");
+    let (jit_count, complete_count) = count_complete(&samples, &["__libc_start", "Py_BytesMain"]);
+    assert!(jit_count >= 30, "only {jit_count} samples in images\n{}", host.log());
+    assert!(complete_count * 100 >= jit_count * 95, "{complete_count} of {jit_count} stacks reach main");
 }
 
 #[test]

@@ -72,8 +72,9 @@ fn a_full_disk() {
     let Some(host) = host("nothing") else { return };
     let Some(disk) = Mount::tmpfs("size=100k") else { return };
     let host = host.variable("JITLISTEN_DIR", disk.path());
-    let mapped = check_images(&host, |images| 0 < images && images < FUNCTION_COUNT, Some("No space left on device"));
-    assert_eq!(image::files_in(disk.path()).len(), mapped, "what was mapped stays, what was cut off does not");
+    let mapped_count =
+        check_images(&host, |images| 0 < images && images < FUNCTION_COUNT, Some("No space left on device"));
+    assert_eq!(image::files_in(disk.path()).len(), mapped_count, "what was mapped stays, what was cut off does not");
 }
 
 #[test]

@@ -32,9 +32,9 @@ fn perf_attached_to_a_running_process_names_whole_chains() {
     }
     assert_eq!(perf_map::take(running.pid()), None, "no perf map was asked for");
     // Depending on the C compiler, Numba's dispatcher consists of one or two functions.
-    let (jit, complete) = count_complete(&samples, &["Dispatcher_call", "call_cfunc"]);
-    assert!(jit >= 150, "only {jit} samples in images\n{}", host.log());
-    assert!(complete * 100 >= jit * 95, "{complete} of {jit} stacks are complete");
+    let (jit_count, complete_count) = count_complete(&samples, &["Dispatcher_call", "call_cfunc"]);
+    assert!(jit_count >= 150, "only {jit_count} samples in images\n{}", host.log());
+    assert!(complete_count * 100 >= jit_count * 95, "{complete_count} of {jit_count} stacks are complete");
 }
 
 fn find_line(part: &str) -> u32 {
@@ -50,8 +50,8 @@ fn assert_three_to_one(shares: &LinePercentages) {
     let second = share("range(n)") + share("# one of four");
     let percent = 100.0 * first / (first + second);
     assert!(first + second >= 30.0 && (percent - 75.0).abs() <= 10.0, "{shares:?}");
-    let hot = shares.iter().max_by(|a, b| a.1.total_cmp(b.1)).map(|share| *share.0);
-    assert_eq!(hot, Some(find_line("# three of four")), "{shares:?}");
+    let hottest_line = shares.iter().max_by(|a, b| a.1.total_cmp(b.1)).map(|share| *share.0);
+    assert_eq!(hottest_line, Some(find_line("# three of four")), "{shares:?}");
 }
 
 #[test]

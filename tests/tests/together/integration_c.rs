@@ -51,12 +51,12 @@ fn perf_injects_the_jitdump_with_its_lines() {
         "{gamma} of {total} samples are in gamma: {:?}",
         injected.count_leaves()
     );
-    let complete = injected.samples.iter().filter(|sample| {
+    let complete_samples = injected.samples.iter().filter(|sample| {
         let symbols: Vec<&str> = sample.frames.iter().filter_map(|frame| frame.symbol.as_deref()).collect();
         symbols.starts_with(&["gamma", "beta", "alpha", "call_alpha"])
     });
-    let complete = complete.count();
-    assert!(complete * 100 >= gamma * 95, "{complete} of {gamma} stacks are complete");
+    let complete_samples = complete_samples.count();
+    assert!(complete_samples * 100 >= gamma * 95, "{complete_samples} of {gamma} stacks are complete");
     let lines = injected.dump().named("gamma").next().expect("gamma is in the dump").line_numbers();
     assert_eq!(lines, [21, 22, 23].into());
     support_table::record_cell(INTEGRATION, "jitdump");
@@ -72,13 +72,17 @@ fn perf_takes_the_image_for_a_library() {
         .samples
         .iter()
         .filter(|sample| sample.frames.first().is_some_and(|leaf| leaf.object.contains("/image-")));
-    let (mut total, mut complete) = (0, 0);
+    let (mut total, mut complete_samples) = (0, 0);
     for sample in jit_samples {
         let symbols: Vec<&str> = sample.frames.iter().filter_map(|frame| frame.symbol.as_deref()).collect();
         total += 1;
-        complete += usize::from(symbols.starts_with(&["gamma", "beta", "alpha", "call_alpha"]));
+        complete_samples += usize::from(symbols.starts_with(&["gamma", "beta", "alpha", "call_alpha"]));
     }
-    assert!(total >= 150 && complete * 100 >= total * 95, "{complete} of {total} stacks are complete\n{}", host.log());
+    assert!(
+        total >= 150 && complete_samples * 100 >= total * 95,
+        "{complete_samples} of {total} stacks are complete\n{}",
+        host.log()
+    );
     support_table::record_cell(INTEGRATION, "image");
 }
 
@@ -91,8 +95,8 @@ fn gdb_knows_the_frames() {
     // The innermost function occasionally reads the clock.
     let session = gdb::attach_in("gamma", &running);
     // gdb ends the stack at `main`, so there are no outer frames to check.
-    let checked = scenario::check_backtrace(&session.backtrace, "call_alpha", Symbols::Stripped);
-    checked.unwrap_or_else(|error| panic!("{error}\n{}", session.output));
+    let check_result = scenario::check_backtrace(&session.backtrace, "call_alpha", Symbols::Stripped);
+    check_result.unwrap_or_else(|error| panic!("{error}\n{}", session.output));
     let [leaf, .., last] = &session.backtrace.frames[..] else { panic!("{}", session.output) };
     assert!(leaf.contains("chain.raw:22") && last.starts_with("main"), "{:?}", session.backtrace.frames);
     support_table::record_cell(INTEGRATION, "gdb");
@@ -106,10 +110,10 @@ fn unwinders_inside_walk_it() {
         // Without tables, libunwind follows frame pointers, which this code keeps.
         if unwinder == "libgcc" {
             let stock = raw_jit("1", "perfmap", &build_dir).expect("compiled just before");
-            let Some(stock_walk) = walk::walk_inside(stock, unwinder, Preload::Nothing) else { return };
+            let Some(stock_walk) = walk::run_with_walker(stock, unwinder, Preload::Nothing) else { return };
             assert!(stock_walk.samples > 0 && stock_walk.complete == 0, "{unwinder} walks without us: {stock_walk:?}");
         }
-        let Some(walked) = walk::walk_inside(host, unwinder, Preload::Nothing) else { return };
+        let Some(walked) = walk::run_with_walker(host, unwinder, Preload::Nothing) else { return };
         walked.assert_complete();
         support_table::record_cell(INTEGRATION, unwinder);
     }

@@ -18,7 +18,7 @@ const BARE_MODULE: &str = "hosts/chain.ll";
 const SPLIT_MODULE: &str = "cpp/split.ll";
 
 /// Records a tested pair in the support table. Each engine belongs to one of two integrations.
-fn mark_seen(engine: &str, consumer: &str) {
+fn mark_tested(engine: &str, consumer: &str) {
     support_table::record_cell(if engine == "orc-jitlink" { "C++ plugin" } else { "C++ listener" }, consumer);
 }
 
@@ -36,7 +36,7 @@ fn perf_map(llvm: u32, engine: &str) {
     }
     scenario::assert_samples_named(&recording.samples, &map, "gamma");
     Verdict::from_samples(&recording.samples, &format!("host-{llvm}")).assert_complete();
-    mark_seen(engine, "perf map");
+    mark_tested(engine, "perf map");
 }
 
 /// The function names come from `perf inject`; the host writes no perf map.
@@ -45,7 +45,7 @@ fn jitdump(llvm: u32, engine: &str) {
     let host = host.variable("JITLISTEN", "jitdump");
     let injected = perf_inject::record_with(host, Preload::Nothing, 997, "fp");
     assert_whole_stacks(&injected.samples, |object| object.contains("jitted-"));
-    mark_seen(engine, "jitdump");
+    mark_tested(engine, "jitdump");
 }
 
 /// The function names come from an ELF file that is mapped over the code.
@@ -55,7 +55,7 @@ fn image(llvm: u32, engine: &str) {
     let recording = perf::record(&host, Preload::Nothing);
     assert_eq!(recording.map, None, "no perf map was asked for");
     assert_whole_stacks(&recording.samples, |object| object.contains("/image-"));
-    mark_seen(engine, "image");
+    mark_tested(engine, "image");
 }
 
 /// Asserts that 95 of 100 samples whose leaf is in a JIT object have the whole chain and its caller.
@@ -86,9 +86,14 @@ fn gdb(llvm: u32, engine: &str) {
     let session = gdb::attach_in("gamma", &running);
     // gdb ends the stack at `main`, for which it has debug information.
     let reaches_main = session.backtrace.frames.last().is_some_and(|frame| frame.starts_with("main "));
-    let checked = scenario::check_backtrace(&session.backtrace, CALLER, Symbols::Stripped);
-    assert!(checked.is_ok() && reaches_main, "{}\ngdb said:\n{}", checked.err().unwrap_or_default(), session.output);
-    mark_seen(engine, "gdb");
+    let check_result = scenario::check_backtrace(&session.backtrace, CALLER, Symbols::Stripped);
+    assert!(
+        check_result.is_ok() && reaches_main,
+        "{}\ngdb said:\n{}",
+        check_result.err().unwrap_or_default(),
+        session.output
+    );
+    mark_tested(engine, "gdb");
 }
 
 fn libunwind(llvm: u32, engine: &str) {
@@ -108,7 +113,7 @@ fn assert_whole_walks(llvm: u32, engine: &str, unwinder: &str) {
         assert!(counts.walks >= 20, "{source}: only {} walks", counts.walks);
         assert_eq!((counts.complete, counts.frames), (counts.walks, 3), "{source}: {}", outcome.stderr);
     }
-    mark_seen(engine, unwinder);
+    mark_tested(engine, unwinder);
 }
 
 /// Engines in four threads report twelve objects each and no others. Each object is loaded, finalized and freed once.

@@ -1,7 +1,7 @@
 //! The patched llvmlite of `integrations/llvmlite`, which is linked to the library. Nothing is preloaded.
 
 use jitlisten_tests::host::{Host, Preload};
-use jitlisten_tests::linked::Linked;
+use jitlisten_tests::linked::LinkedIntegration;
 use jitlisten_tests::perf_map::PerfMap;
 use jitlisten_tests::scenario::{self, CHAIN, Verdict};
 use jitlisten_tests::{integration, jitdump_reader, machine_code, paths, perf, support_table, walk};
@@ -20,8 +20,12 @@ fn chain(seconds: u32, args: &[&str]) -> Option<Host> {
     Some(args.iter().fold(host, |host, arg| host.argument(arg)))
 }
 
-const NUMBA: Linked =
-    Linked { name: "patched llvmlite", host: chain, caller_object: "_dispatcher", caller_frame: "Dispatcher_call" };
+const NUMBA: LinkedIntegration = LinkedIntegration {
+    name: "patched llvmlite",
+    host: chain,
+    caller_object: "_dispatcher",
+    caller_frame: "Dispatcher_call",
+};
 
 #[test]
 fn perf_map() {

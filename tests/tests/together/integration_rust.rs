@@ -2,7 +2,7 @@
 //! preloaded.
 
 use jitlisten_tests::host::{Host, Preload};
-use jitlisten_tests::linked::Linked;
+use jitlisten_tests::linked::LinkedIntegration;
 use jitlisten_tests::scenario::{self, CHAIN, Verdict};
 use jitlisten_tests::tool::{self, Absence};
 use jitlisten_tests::{paths, perf};
@@ -17,14 +17,14 @@ fn example(name: &str, seconds: u32, args: &[&str]) -> Option<Host> {
     Some(args.iter().fold(host, |host, arg| host.argument(arg)))
 }
 
-const INKWELL: Linked = Linked {
+const INKWELL: LinkedIntegration = LinkedIntegration {
     name: "inkwell",
     host: |seconds, args| example("inkwell", seconds, args),
     caller_object: "/inkwell",
     caller_frame: "inkwell::main",
 };
 
-const LLVM_SYS: Linked = Linked {
+const LLVM_SYS: LinkedIntegration = LinkedIntegration {
     name: "llvm-sys",
     host: |seconds, args| example("llvm_sys_orc", seconds, args),
     caller_object: "/llvm_sys_orc",

@@ -36,7 +36,7 @@ fn functions_have_their_own_lines_of_files_with_full_names() {
         let outcome = host.run(Preload::Library).expect_success();
         assert_eq!(outcome.map, None, "the perf map was not asked for");
         let dump = only_dump(&host);
-        assert!(!dump.closed, "a process that ends does not close: other threads may still compile");
+        assert!(!dump.is_closed, "a process that ends does not close: other threads may still compile");
         let kernel = dump.named("kernel").max_by_key(|function| function.line_numbers().len()).expect("kernel");
         let source = paths::host("two_loops.py");
         let text = fs::read_to_string(&source).expect("the host");
@@ -64,10 +64,10 @@ fn bytes_are_relocated() {
         let _ = host.run(Preload::Library).expect_success();
         let dump = only_dump(&host);
         for (caller, callee) in [("alpha", "beta"), ("beta", "gamma")] {
-            let targets: Vec<u64> = dump.named(callee).map(|function| function.address).collect();
+            let target_addresses: Vec<u64> = dump.named(callee).map(|function| function.address).collect();
             let calls = dump
                 .named(caller)
-                .any(|function| targets.iter().any(|&target| contains_address(&function.code, target)));
+                .any(|function| target_addresses.iter().any(|&target| contains_address(&function.code, target)));
             assert!(calls, "{venv}: no code of {caller} knows where {callee} is");
         }
     }
@@ -112,7 +112,7 @@ fn switched_on_late_it_holds_everything_and_switched_off_it_ends() {
     let has_function = |dump: &Jitdump, name: &str| dump.named(name).next().is_some();
     assert_eq!(["first", "second", "third"].map(|name| has_function(first_dump, name)), [true, true, false]);
     assert_eq!(["first", "second", "third"].map(|name| has_function(second_dump, name)), [true, true, true]);
-    assert_eq!((first_dump.closed, second_dump.closed), (true, false));
+    assert_eq!((first_dump.is_closed, second_dump.is_closed), (true, false));
     let first_function = first_dump.named("first").next().expect("found above");
     assert!(first_function.timestamp < first_dump.timestamp, "code has the time of its own beginning");
     let second_function = second_dump.named("second").next().expect("found above");
@@ -132,7 +132,7 @@ fn a_forked_child_writes_a_file_of_its_own() {
     let names = |dump: &Jitdump| ["first", "second", "third"].map(|name| dump.named(name).next().is_some());
     assert_eq!(names(by_process[&parent]), [true, true, false]);
     assert_eq!(names(by_process[&child]), [true, false, true]);
-    assert!(!by_process[&parent].closed && !by_process[&child].closed);
+    assert!(!by_process[&parent].is_closed && !by_process[&child].is_closed);
 }
 
 #[test]
@@ -153,14 +153,14 @@ fn file_directory_marker_and_descriptor_are_private() {
 #[test]
 fn without_a_directory_of_ours_it_goes_where_other_jits_write() {
     let Some(host) = dumping_host(NUMBA[0], "own_files.py") else { return };
-    let home = host.scratch("home");
-    let host = host.variable("JITLISTEN_DIR", "").variable("JITDUMPDIR", "").variable("HOME", &home);
+    let home_dir = host.scratch("home");
+    let host = host.variable("JITLISTEN_DIR", "").variable("JITDUMPDIR", "").variable("HOME", &home_dir);
     let _ = host.run(Preload::Library).expect_success();
-    assert_eq!(jitdump_reader::find(&home.join(".debug/jit")).len(), 1);
-    let elsewhere = host.scratch("elsewhere");
-    let host = host.variable("JITDUMPDIR", &elsewhere);
+    assert_eq!(jitdump_reader::find(&home_dir.join(".debug/jit")).len(), 1);
+    let other_dir = host.scratch("elsewhere");
+    let host = host.variable("JITDUMPDIR", &other_dir);
     let _ = host.run(Preload::Library).expect_success();
-    assert_eq!(jitdump_reader::find(&elsewhere).len(), 1);
+    assert_eq!(jitdump_reader::find(&other_dir).len(), 1);
 }
 
 /// Numba allows only one thread to compile at a time; LLVM allows several.
@@ -181,8 +181,8 @@ fn eight_threads_of_llvm_do_not_mix_their_lines() {
         let flags = ["-O1", "-pthread", &include, &library];
         let mut command = Command::new(compiler);
         command.args(flags).arg(source).arg(&library_name).arg("-o").arg(&program);
-        let built = tool::run(&mut command);
-        assert!(built.status.success(), "{}", String::from_utf8_lossy(&built.stderr));
+        let compile_run = tool::run(&mut command);
+        assert!(compile_run.status.success(), "{}", String::from_utf8_lossy(&compile_run.stderr));
         let host = Host::new(program, &format!("threads-llvm-{version}")).variable("JITLISTEN", "jitdump");
         let _ = host.run(Preload::Library).expect_success();
         let dump = only_dump(&host);
@@ -198,7 +198,7 @@ fn eight_threads_of_llvm_do_not_mix_their_lines() {
             let file = format!("/sources/worker_{}.c", first_line / 100);
             assert!(function.lines.iter().all(|line| line.file == file), "{function:?}");
         }
-        let threads: std::collections::BTreeSet<u32> = dump.functions.iter().map(|function| function.tid).collect();
-        assert_eq!(threads.len(), 8);
+        let tids: std::collections::BTreeSet<u32> = dump.functions.iter().map(|function| function.tid).collect();
+        assert_eq!(tids.len(), 8);
     }
 }

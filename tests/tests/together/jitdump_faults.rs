@@ -36,7 +36,7 @@ fn read_valid_prefix(directory: &Path) -> Jitdump {
     let paths = jitdump_reader::find(directory);
     let [path] = &paths[..] else { panic!("{paths:?}") };
     let dump = jitdump_reader::read(path);
-    assert!(!dump.closed);
+    assert!(!dump.is_closed);
     assert!(dump.named("function_0").next().is_some());
     assert!(dump.named(&format!("function_{}", FUNCTION_COUNT - 1)).next().is_none());
     dump
@@ -144,10 +144,11 @@ fn a_process_that_is_killed() {
     let paths = jitdump_reader::find(&host.scratch("."));
     let [path] = &paths[..] else { panic!("{paths:?}") };
     let dump = jitdump_reader::read(path);
-    assert!(!dump.closed);
-    let compiled = String::from_utf8_lossy(&outcome.stdout).lines().filter(|line| line.starts_with("compiled")).count();
-    assert!(compiled > 5);
-    for index in 0..compiled {
-        assert!(dump.named(&format!("function_{index}")).next().is_some(), "function_{index} of {compiled}");
+    assert!(!dump.is_closed);
+    let compiled_count =
+        String::from_utf8_lossy(&outcome.stdout).lines().filter(|line| line.starts_with("compiled")).count();
+    assert!(compiled_count > 5);
+    for index in 0..compiled_count {
+        assert!(dump.named(&format!("function_{index}")).next().is_some(), "function_{index} of {compiled_count}");
     }
 }

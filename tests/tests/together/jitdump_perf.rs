@@ -34,8 +34,8 @@ fn the_hot_source_line_is_found() {
         let first_share = share("range(3 * n)") + share("# three of four");
         let second_share = share("range(n)") + share("# one of four");
         assert!((first_share - 75.0).abs() <= 10.0 && (second_share - 25.0).abs() <= 10.0, "{venv}: {shares:?}");
-        let hot = shares.iter().max_by(|a, b| a.1.total_cmp(b.1)).map(|share| *share.0);
-        assert_eq!(hot, Some(find_line("two_loops.py", "# three of four")), "{venv}: {shares:?}");
+        let hottest_line = shares.iter().max_by(|a, b| a.1.total_cmp(b.1)).map(|share| *share.0);
+        assert_eq!(hottest_line, Some(find_line("two_loops.py", "# three of four")), "{venv}: {shares:?}");
 
         // perf starts addr2line for every address that it prints, so the report is limited to one file.
         let index =
@@ -69,15 +69,17 @@ fn unwind_tables_lead_out_of_the_code() {
         for name in scenario::CHAIN {
             assert!(dump.named(name).all(|function| function.unwinding.is_some()), "{name} has no table");
         }
-        let in_gamma = injected.samples.iter().filter(|sample| is_in_function(sample, 0, "gamma")).collect::<Vec<_>>();
-        let whole_stacks =
-            in_gamma.iter().filter(|sample| is_in_function(sample, 1, "beta") && is_in_function(sample, 2, "alpha"));
+        let gamma_samples =
+            injected.samples.iter().filter(|sample| is_in_function(sample, 0, "gamma")).collect::<Vec<_>>();
+        let whole_stacks = gamma_samples
+            .iter()
+            .filter(|sample| is_in_function(sample, 1, "beta") && is_in_function(sample, 2, "alpha"));
         let through_libffi =
             whole_stacks.filter(|sample| sample.frames.iter().any(|frame| frame.object.contains("libffi"))).count();
         assert!(
-            in_gamma.len() >= 300 && through_libffi * 100 >= in_gamma.len() * 95,
+            gamma_samples.len() >= 300 && through_libffi * 100 >= gamma_samples.len() * 95,
             "{through_libffi} of {} stacks",
-            in_gamma.len()
+            gamma_samples.len()
         );
     }
 }
@@ -96,23 +98,27 @@ fn without_space_a_function_goes_without_its_table() {
     let injected = perf_inject::record(host.argument("1"), 997, "dwarf,4096");
     let gamma = injected.dump().named("gamma").find(|function| !function.name.contains("::")).expect("gamma");
     assert_eq!(gamma.unwinding, None);
-    let in_gamma: Vec<_> = injected.samples.iter().filter(|sample| is_in_function(sample, 0, "gamma")).collect();
-    assert!(in_gamma.len() >= 100 && in_gamma.iter().all(|sample| sample.frames.len() == 1), "{:?}", in_gamma.first());
+    let gamma_samples: Vec<_> = injected.samples.iter().filter(|sample| is_in_function(sample, 0, "gamma")).collect();
+    assert!(
+        gamma_samples.len() >= 100 && gamma_samples.iter().all(|sample| sample.frames.len() == 1),
+        "{:?}",
+        gamma_samples.first()
+    );
 }
 
 #[test]
 fn frame_pointers_lead_out_of_every_function() {
     let Some(host) = dumping_host("numba-0.68.1", "chain.py") else { return };
     let injected = perf_inject::record(host.argument("2"), 997, "fp");
-    let in_gamma: Vec<_> = injected.samples.iter().filter(|sample| is_in_function(sample, 0, "gamma")).collect();
-    let whole_stacks = in_gamma
+    let gamma_samples: Vec<_> = injected.samples.iter().filter(|sample| is_in_function(sample, 0, "gamma")).collect();
+    let whole_stacks = gamma_samples
         .iter()
         .filter(|sample| is_in_function(sample, 1, "beta") && is_in_function(sample, 2, "alpha"))
         .count();
     assert!(
-        in_gamma.len() >= 300 && whole_stacks * 100 >= in_gamma.len() * 95,
+        gamma_samples.len() >= 300 && whole_stacks * 100 >= gamma_samples.len() * 95,
         "{whole_stacks} of {} stacks",
-        in_gamma.len()
+        gamma_samples.len()
     );
     support_table::record_cell("shim, stock wheels", "jitdump");
 }
@@ -164,15 +170,15 @@ fn images_and_a_jitdump_do_not_disturb_each_other() {
     let Some(host) = dumping_host("numba-0.68.1", "chain.py") else { return };
     let injected = perf_inject::record(host.variable("JITLISTEN", "image,jitdump").argument("2"), 997, "fp");
     for (stage, samples) in [("before", injected.samples_before_inject()), ("after", injected.samples.clone())] {
-        let in_gamma: Vec<_> = samples.iter().filter(|sample| is_in_function(sample, 0, "gamma")).collect();
-        let whole_stacks = in_gamma
+        let gamma_samples: Vec<_> = samples.iter().filter(|sample| is_in_function(sample, 0, "gamma")).collect();
+        let whole_stacks = gamma_samples
             .iter()
             .filter(|sample| is_in_function(sample, 1, "beta") && is_in_function(sample, 2, "alpha"))
             .count();
         assert!(
-            in_gamma.len() >= 150 && whole_stacks * 100 >= in_gamma.len() * 95,
+            gamma_samples.len() >= 150 && whole_stacks * 100 >= gamma_samples.len() * 95,
             "{stage}: {whole_stacks} of {} stacks",
-            in_gamma.len()
+            gamma_samples.len()
         );
         let nameless_leaves = samples.iter().filter_map(|sample| sample.frames.first()).filter(|leaf| {
             leaf.symbol.is_none() && (leaf.object.contains("/image-") || leaf.object.contains("/jitted-"))

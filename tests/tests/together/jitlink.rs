@@ -271,9 +271,9 @@ fn an_object_that_is_also_listed_is_one_object() {
         let (stock, preloaded) = (host.run(Preload::Nothing), host.run(Preload::Library));
         assert_eq!((stock.status.code(), preloaded.status.code()), (Some(15), Some(15)), "{}", preloaded.stderr);
         let (map, log) = (preloaded.perf_map(), host.log());
-        let live = map.named("live").collect::<Vec<_>>();
-        assert!(live.len() == 1 && map.named("dead").count() == 0, "{}\n{log}", map.names());
-        let start = format!("Address({})", live[0].start);
+        let live_entries = map.named("live").collect::<Vec<_>>();
+        assert!(live_entries.len() == 1 && map.named("dead").count() == 0, "{}\n{log}", map.names());
+        let start = format!("Address({})", live_entries[0].start);
         let loaded = log.lines().filter(|line| line.contains("debug: loaded ObjectId(") && line.contains(&start));
         assert_eq!(loaded.count(), 1, "{log}");
         let listed_at = log.find("ObjectId(0) was reported again").expect("it is listed");

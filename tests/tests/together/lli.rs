@@ -17,7 +17,7 @@ fn both_unwinders_walk_to_the_start() {
     for (unwinder, integrations) in [("libunwind", &MCJIT[..]), ("libgcc", &[&MCJIT[..], &ORC].concat())] {
         for integration in integrations {
             let Some(host) = integration.chain(2, &[]) else { continue };
-            let Some(walked) = walk::walk_inside(host, unwinder, Preload::Library) else { continue };
+            let Some(walked) = walk::run_with_walker(host, unwinder, Preload::Library) else { continue };
             walked.assert_complete();
         }
         support_table::record_cell("shim, lli", unwinder);
@@ -28,7 +28,7 @@ fn both_unwinders_walk_to_the_start() {
 #[test]
 fn stock_libunwind_does_not() {
     let Some(host) = MCJIT[0].chain(1, &[]) else { return };
-    let Some(walked) = walk::walk_inside(host, "libunwind", Preload::Nothing) else { return };
+    let Some(walked) = walk::run_with_walker(host, "libunwind", Preload::Nothing) else { return };
     assert!(walked.samples >= 20 && walked.complete == 0, "{walked:?}: the other test proves nothing");
 }
 
@@ -37,11 +37,11 @@ fn perf_names_code_by_the_jitdump() {
     for integration in [MCJIT[0], ORC[1]] {
         let (Some(()), Some(host)) = (perf::is_available(), integration.chain(2, &[])) else { continue };
         let injected = perf_inject::record(host.variable("JITLISTEN", "jitdump"), 997, "fp");
-        let in_gamma = injected.count_leaves_in("gamma");
+        let gamma_leaf_count = injected.count_leaves_in("gamma");
         let whole_stacks = injected.samples.iter().filter(|sample| scenario::begins_with_chain(&sample.frames)).count();
         assert!(
-            in_gamma >= 150 && whole_stacks * 100 >= in_gamma * 95,
-            "{integration:?}: {whole_stacks} of {in_gamma}"
+            gamma_leaf_count >= 150 && whole_stacks * 100 >= gamma_leaf_count * 95,
+            "{integration:?}: {whole_stacks} of {gamma_leaf_count}"
         );
     }
     support_table::record_cell("shim, lli", "jitdump");

@@ -12,13 +12,13 @@ const VENV: &str = "numba-0.60.0";
 struct AllocationCounts {
     total: u32,
     /// Allocations whose native stack is whole.
-    whole: u32,
+    whole_stacks: u32,
     /// Allocations whose stack names the compiled function.
-    named: u32,
+    named_stacks: u32,
     /// Allocations whose stack has the Python line of the compiled function.
-    lines: u32,
+    stacks_with_lines: u32,
     /// Allocations whose stack has the inlined function with its own line.
-    inlined: u32,
+    stacks_with_inlined: u32,
     /// True if the flame graph names the compiled function.
     in_report: bool,
 }
@@ -35,7 +35,7 @@ fn record_allocations(preload: Preload, sinks: &str, with_lines: bool) -> Option
     let reader_run = tool::run(Command::new(&python).arg(paths::host("memray_stacks.py")).arg(&output));
     let text = String::from_utf8_lossy(&reader_run.stdout).into_owned();
     let numbers: Vec<u32> = text.split_whitespace().filter_map(|word| word.parse().ok()).collect();
-    let [total, whole, named, lines, inlined] = numbers[..] else {
+    let [total, whole_stacks, named_stacks, stacks_with_lines, stacks_with_inlined] = numbers[..] else {
         panic!("{text}{}", String::from_utf8_lossy(&reader_run.stderr))
     };
     assert!(total >= 80, "{total} of 80 allocations were recorded");
@@ -43,15 +43,22 @@ fn record_allocations(preload: Preload, sinks: &str, with_lines: bool) -> Option
     let mut flamegraph = Command::new(python);
     let _ = tool::run(flamegraph.args(["-m", "memray", "flamegraph", "-o"]).arg(&report).arg(&output));
     let report = std::fs::read_to_string(report).expect("memray writes a report");
-    Some(AllocationCounts { total, whole, named, lines, inlined, in_report: report.contains("__main__::total") })
+    Some(AllocationCounts {
+        total,
+        whole_stacks,
+        named_stacks,
+        stacks_with_lines,
+        stacks_with_inlined,
+        in_report: report.contains("__main__::total"),
+    })
 }
 
 #[test]
 fn native_frames_are_back() {
     let Some(stock) = record_allocations(Preload::Nothing, "", false) else { return };
     let Some(preloaded) = record_allocations(Preload::Library, "perfmap,unwind", false) else { return };
-    assert_eq!(stock.whole, 0, "memray sees these frames on its own: this proves nothing");
-    assert_eq!(preloaded.whole, preloaded.total, "stacks that end in compiled code");
+    assert_eq!(stock.whole_stacks, 0, "memray sees these frames on its own: this proves nothing");
+    assert_eq!(preloaded.whole_stacks, preloaded.total, "stacks that end in compiled code");
 }
 
 /// All functions are compiled after memray has started, so its list of modules is stale and must be read again.
@@ -59,9 +66,12 @@ fn native_frames_are_back() {
 fn compiled_functions_have_names() {
     let Some(without_sink) = record_allocations(Preload::Library, "image,unwind", false) else { return };
     let Some(with_sink) = record_allocations(Preload::Library, "image,unwind,modules", false) else { return };
-    assert!(without_sink.named == 0 && !without_sink.in_report, "they have names without it: this proves nothing");
+    assert!(
+        without_sink.named_stacks == 0 && !without_sink.in_report,
+        "they have names without it: this proves nothing"
+    );
     assert_eq!(
-        (with_sink.whole, with_sink.named),
+        (with_sink.whole_stacks, with_sink.named_stacks),
         (with_sink.total, with_sink.total),
         "stacks with the function's name"
     );
@@ -72,14 +82,18 @@ fn compiled_functions_have_names() {
 fn compiled_functions_have_python_lines_and_inlined_callees() {
     let Some(with_lines) = record_allocations(Preload::Library, "image,unwind,modules", true) else { return };
     assert_eq!(
-        (with_lines.whole, with_lines.named),
+        (with_lines.whole_stacks, with_lines.named_stacks),
         (with_lines.total, with_lines.total),
         "stacks with the function's name"
     );
-    assert_eq!((with_lines.lines, with_lines.inlined), (with_lines.total, with_lines.total), "of so many stacks");
+    assert_eq!(
+        (with_lines.stacks_with_lines, with_lines.stacks_with_inlined),
+        (with_lines.total, with_lines.total),
+        "of so many stacks"
+    );
     let Some(without_lines) = record_allocations(Preload::Library, "image,unwind,modules", false) else { return };
     assert_eq!(
-        (without_lines.lines, without_lines.inlined),
+        (without_lines.stacks_with_lines, without_lines.stacks_with_inlined),
         (0, 0),
         "there are lines without lines: this proves nothing"
     );
@@ -105,9 +119,11 @@ fn compiled_functions_have_names_while_the_program_runs() {
         running.send_newline();
         let _ = running.wait().expect_success();
         let numbers: Vec<u32> = text.split_whitespace().filter_map(|word| word.parse().ok()).collect();
-        let [total, named] = numbers[..] else { panic!("{text}{}", String::from_utf8_lossy(&reader_run.stderr)) };
+        let [total, named_stacks] = numbers[..] else {
+            panic!("{text}{}", String::from_utf8_lossy(&reader_run.stderr))
+        };
         assert_eq!(total, 5, "arrays that are kept");
-        named
+        named_stacks
     };
     assert_eq!([count_named("image,unwind"), count_named("image,unwind,modules")], [0, 5]);
 }

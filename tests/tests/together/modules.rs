@@ -61,8 +61,8 @@ fn every_way_to_ask_has_the_compiled_functions() {
             assert_chain(&lines(output, query));
         }
         for (query, min_lines) in [("mapped", 3), ("find", 3)] {
-            let listed = lines(output, query).into_iter().filter(|line| line.contains("/object-")).count();
-            assert!(listed >= min_lines || lines(output, "find").is_empty(), "{query}: {output}");
+            let listed_count = lines(output, query).into_iter().filter(|line| line.contains("/object-")).count();
+            assert!(listed_count >= min_lines || lines(output, "find").is_empty(), "{query}: {output}");
         }
         assert!(!output.contains("WRONG") && !output.contains("torn"), "{output}");
         assert!(lines(output, "symbol").iter().all(|line| line.ends_with(" 1")), "symbols lie elsewhere: {output}");

@@ -85,11 +85,14 @@ fn the_library_twice() {
     let other_copy = build_dir.join("libjitlisten-other.so");
     fs::copy(paths::library(), &other_copy).expect("copied");
     let (linked_copy, other_copy) = (paths::library().display().to_string(), other_copy.display().to_string());
-    let success = "open 0, statistics 0";
-    let both_copies = format!("{other_copy} {linked_copy}");
-    for (preload, expected) in
-        [("", success), (&linked_copy, success), (&other_copy, success), (&both_copies, "open 4, statistics 2")]
-    {
+    let success_line = "open 0, statistics 0";
+    let both_preloads = format!("{other_copy} {linked_copy}");
+    for (preload, expected) in [
+        ("", success_line),
+        (&linked_copy, success_line),
+        (&other_copy, success_line),
+        (&both_preloads, "open 4, statistics 2"),
+    ] {
         let host =
             Host::new(&program, "linked").argument(integration::libllvmlite(&python)).variable("LD_PRELOAD", preload);
         let outcome = host.run(Preload::Nothing).expect_success();

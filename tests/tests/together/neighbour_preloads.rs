@@ -10,11 +10,11 @@ use jitlisten_tests::{integration, jitdump_reader, paths};
 fn find_installed(paths: &[&str]) -> Option<PathBuf> {
     let architecture = std::env::consts::ARCH;
     let multiarch = PathBuf::from(format!("/usr/lib/{architecture}-linux-gnu"));
-    let installed = paths.iter().map(|path| multiarch.join(path)).find(|path| path.is_file());
-    if installed.is_none() {
+    let installed_path = paths.iter().map(|path| multiarch.join(path)).find(|path| path.is_file());
+    if installed_path.is_none() {
         tool::skip(paths[0], "not installed; run ci/setup.sh", Absence::FailsInCi);
     }
-    installed
+    installed_path
 }
 
 /// Runs a host with the other library alone, and with both libraries in either order. Asserts the same output, and that
@@ -23,11 +23,15 @@ fn check_beside(neighbour: &Path, host: impl Fn() -> Host, check: impl Fn(&Host,
     let neighbour = neighbour.to_str().expect("UTF-8");
     let library = paths::library();
     let our_library = library.to_str().expect("UTF-8");
-    let alone = host().variable("LD_PRELOAD", neighbour).run(Preload::Nothing).expect_success();
+    let neighbour_outcome = host().variable("LD_PRELOAD", neighbour).run(Preload::Nothing).expect_success();
     for preloads in [format!("{neighbour}:{our_library}"), format!("{our_library}:{neighbour}")] {
         let host = host().variable("LD_PRELOAD", &preloads).variable("JITLISTEN", "all");
         let outcome = host.run(Preload::Nothing).expect_success();
-        assert_eq!((&alone.stdout, &alone.stderr), (&outcome.stdout, &outcome.stderr), "{preloads}");
+        assert_eq!(
+            (&neighbour_outcome.stdout, &neighbour_outcome.stderr),
+            (&outcome.stdout, &outcome.stderr),
+            "{preloads}"
+        );
         assert_eq!(host.log(), "", "{preloads}");
         assert_all_sinks_worked(&host, &outcome);
         check(&host, &outcome);
@@ -69,10 +73,11 @@ fn a_clock_that_lies() {
         // In `struct jitheader`, the timestamp is the second last field.
         let dump_seconds = u64::from_le_bytes(dump[24..32].try_into().expect("eight bytes")) / 1_000_000_000;
         let uptime = fs::read_to_string("/proc/uptime").expect("uptime");
-        let now: u64 = uptime.split(['.', ' ']).next().and_then(|seconds| seconds.parse().ok()).expect("seconds");
+        let uptime_seconds: u64 =
+            uptime.split(['.', ' ']).next().and_then(|seconds| seconds.parse().ok()).expect("seconds");
         assert!(
-            dump_seconds <= now && now - dump_seconds < 3600,
-            "{dump_seconds} s reported, {now} s since the machine was started"
+            dump_seconds <= uptime_seconds && uptime_seconds - dump_seconds < 3600,
+            "{dump_seconds} s reported, {uptime_seconds} s since the machine was started"
         );
     });
 }

@@ -197,10 +197,10 @@ fn code_that_may_run_unheard_is_found_late() {
 fn an_object_that_never_becomes_final_is_worth_one_line() {
     let scratch = Scratch::new("own-memory");
     let Some(host) = host(&scratch, "never") else { return };
-    let started = Instant::now();
+    let start_time = Instant::now();
     let mut running = host.start(Preload::Library);
     running.wait_for_line(PAUSES[0]);
-    assert!(!host.log().contains("not final"), "after {:?}", started.elapsed());
+    assert!(!host.log().contains("not final"), "after {:?}", start_time.elapsed());
     thread::sleep(Duration::from_millis(1100));
     for line in [PAUSES[1], PAUSES[2], "more"] {
         running.send_newline();

@@ -62,7 +62,7 @@ fn a_fork_writes_nothing_and_takes_no_time() {
     for sinks in ["perfmap,unwind", "perfmap,jitdump,unwind,gdb"] {
         let Some(host) = calls_host(&["forks", "10000"]) else { return };
         let host = host.variable("JITLISTEN", sinks);
-        let started = SystemTime::now();
+        let start_time = SystemTime::now();
         let outcome = host.run(Preload::Library).expect_success();
         assert_eq!(
             perf_map::PerfMap::parse(outcome.map.as_deref().expect("a map")).expect("whole").entries.len(),
@@ -72,7 +72,7 @@ fn a_fork_writes_nothing_and_takes_no_time() {
             // Ignore a map of an earlier process with the same pid.
             let map =
                 fs::metadata(perf_map::path(child.parse().expect("a number"))).and_then(|metadata| metadata.modified());
-            assert!(!map.is_ok_and(|written| written >= started - Duration::from_secs(1)), "{child} has a map");
+            assert!(!map.is_ok_and(|written| written >= start_time - Duration::from_secs(1)), "{child} has a map");
         }
         let dumps = jitdump_reader::find(&host.scratch("."));
         assert_eq!(dumps.len(), usize::from(sinks.contains("jitdump")), "{dumps:?}");
@@ -127,7 +127,7 @@ fn processes_of_one_number_in_two_pid_namespaces() {
     let _ = perf_map::take(1);
     let map = perf_map::path(1);
     let names = || -> Vec<String> {
-        let map = perf_map::without_first_line(&fs::read(&map).expect("a map")).to_vec();
+        let map = perf_map::strip_owner_line(&fs::read(&map).expect("a map")).to_vec();
         let text = String::from_utf8(map).expect("UTF-8");
         let names: Vec<&str> = text.lines().map(|line| line.splitn(3, ' ').nth(2).expect("three words")).collect();
         names.into_iter().filter(|name| !name.starts_with("freed")).map(str::to_owned).collect()
@@ -237,8 +237,8 @@ fn a_process_that_becomes_another_user() {
                 entries().find(|path| has_prefix(path, "jitdump-") && owner_of(path.clone()) == Some(user));
             let dumps = jitdump_reader::find(&jitdump_dir.expect("found above"));
             let bytes = fs::read(dumps.first().expect("a jitdump")).expect("whole");
-            let contains = |name: &str| bytes.windows(name.len()).any(|window| window == name.as_bytes());
-            assert_eq!(["of_root", "of_user"].map(contains), expected, "{mode}: of user {user}");
+            let contains_name = |name: &str| bytes.windows(name.len()).any(|window| window == name.as_bytes());
+            assert_eq!(["of_root", "of_user"].map(contains_name), expected, "{mode}: of user {user}");
         }
         if mode == "worker" {
             let child: u32 = output_values(&outcome, "child")[0].parse().expect("a number");
@@ -265,11 +265,11 @@ fn maps_of_dead_processes_are_removed() {
     // The last process found the others dead. Their maps are backdated by eight days, which makes them old enough to be
     // removed.
     let old_time = SystemTime::now() - Duration::from_secs(8 * 24 * 3600);
-    let make_old = |pid: &u32| {
+    let backdate_map = |pid: &u32| {
         let file = fs::File::options().write(true).open(perf_map::path(*pid)).expect("a map");
         file.set_modified(old_time).expect("ours");
     };
-    pids.iter().for_each(make_old);
+    pids.iter().for_each(backdate_map);
     let _ = host.start(Preload::Library).wait_and_keep_map().expect_success();
     let kept_maps = count_maps(&pids);
     pids.iter().for_each(|&pid| drop(perf_map::take(pid)));

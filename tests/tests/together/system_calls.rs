@@ -34,7 +34,7 @@ fn trace(host: &Host, preload: Preload, options: &[OsString]) -> Option<String> 
     let calls = host.scratch("calls");
     let mut command = Command::new(strace);
     command.args(["-f", "-qq", "-o"]).arg(&calls).args(options).arg("env").args(host.env_arguments(preload));
-    let strace_run = tool::run_within(Duration::from_secs(300), &mut command);
+    let strace_run = tool::run_with_timeout(Duration::from_secs(300), &mut command);
     let errors = String::from_utf8_lossy(&strace_run.stderr).into_owned();
     if errors.contains("PTRACE") || errors.contains("not supported") {
         tool::skip("strace", errors.trim(), Absence::IsAllowed);
@@ -113,11 +113,11 @@ fn system_calls_are_those_of_the_document() {
         let Some(text) = trace(&host, Preload::Library, &[]) else { return };
         let traced_calls: BTreeSet<&str> = text.lines().filter_map(call_name).collect();
         let documented_calls = documented_calls(&rows(sinks, recording));
-        let missing: Vec<_> = traced_calls
+        let missing_calls: Vec<_> = traced_calls
             .iter()
             .filter(|&&call| !own_calls.contains(call) && !documented_calls.contains(call))
             .collect();
-        assert!(missing.is_empty(), "{sinks} {recording:?}: {missing:?} are not in docs/production.md");
+        assert!(missing_calls.is_empty(), "{sinks} {recording:?}: {missing_calls:?} are not in docs/production.md");
         assert!(traced_calls.contains("process_vm_readv"), "the library was there");
         assert_eq!(traced_calls.contains("tgkill"), recording.is_some(), "{recording:?}");
     }

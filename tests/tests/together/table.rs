@@ -146,7 +146,7 @@ mod stock {
             "{}",
             session.output
         );
-        let checked = scenario::check_backtrace(&session.backtrace, integration.caller_frame(), session.symbols);
-        assert!(checked.is_err(), "{:?}", session.backtrace);
+        let check_result = scenario::check_backtrace(&session.backtrace, integration.caller_frame(), session.symbols);
+        assert!(check_result.is_err(), "{:?}", session.backtrace);
     }
 }

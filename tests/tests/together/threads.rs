@@ -40,12 +40,12 @@ fn prange_on_four_threads() {
         let is_identified =
             hottest.as_deref().is_some_and(|name| name.contains("prange") || name.contains("parallel.py"));
         assert!(is_identified, "the kernel cannot be distinguished:\n{verdict}");
-        let threads: BTreeSet<u32> = recording
+        let tids: BTreeSet<u32> = recording
             .samples
             .iter()
             .filter(|sample| sample.frames.first().is_some_and(scenario::is_jit))
             .map(|sample| sample.tid)
             .collect();
-        assert!(threads.len() >= 4, "four threads run the kernel, perf saw it on {}", threads.len());
+        assert!(tids.len() >= 4, "four threads run the kernel, perf saw it on {}", tids.len());
     }
 }
