@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use jitlisten_tests::host::{Host, Preload, assert_same_output};
-use jitlisten_tests::sampled_seconds::{
+use jitlisten_tests::sampled::{
     WeightedSample, assert_complete, counter, read, scenario, scenario_in_shell, seconds_by_thread, share, sigma,
     with_recording,
 };
