@@ -6,9 +6,9 @@
 use std::ffi::{c_int, c_void};
 
 use crate::llvm::symbol_file::SymbolFile;
-use crate::process::held::Identity;
+use crate::process::forward::Function;
 use crate::process::library::Library;
-use crate::process::next::Function;
+use crate::process::mapped_proof::Identity;
 
 /// Maximum number of observed libraries with LLVM in a process.
 pub(crate) const SLOTS: usize = 16;
@@ -75,9 +75,9 @@ pub(crate) struct HookTable {
     pub(crate) pkey_mprotect: unsafe extern "C" fn(*mut c_void, usize, c_int, c_int) -> c_int,
     pub(crate) mremap: unsafe extern "C" fn(*mut c_void, usize, usize, c_int, *mut c_void) -> *mut c_void,
     /// Hook of `mprotect` in libraries without LLVM.
-    pub(crate) mprotect_elsewhere: unsafe extern "C" fn(*mut c_void, usize, c_int) -> c_int,
-    pub(crate) munmap_elsewhere: unsafe extern "C" fn(*mut c_void, usize) -> c_int,
-    pub(crate) mmap_elsewhere: unsafe extern "C" fn(*mut c_void, usize, c_int, c_int, c_int, i64) -> *mut c_void,
+    pub(crate) mprotect_without_llvm: unsafe extern "C" fn(*mut c_void, usize, c_int) -> c_int,
+    pub(crate) munmap_without_llvm: unsafe extern "C" fn(*mut c_void, usize) -> c_int,
+    pub(crate) mmap_without_llvm: unsafe extern "C" fn(*mut c_void, usize, c_int, c_int, c_int, i64) -> *mut c_void,
     /// Instruments a library that exports llvmlite's functions.
     pub(crate) attach_llvmlite: fn(&Library<'_>, Option<SymbolFile>),
     /// Forgets a closed library if it was an llvmlite.
@@ -86,7 +86,7 @@ pub(crate) struct HookTable {
 
 impl HookTable {
     /// Returns the hook of a memory function.
-    pub(crate) fn memory(&self, function: Function) -> usize {
+    pub(crate) fn memory_hook(&self, function: Function) -> usize {
         match function {
             Function::Mprotect => self.mprotect as usize,
             Function::Munmap => self.munmap as usize,
@@ -100,21 +100,21 @@ impl HookTable {
     /// Returns the hook for a library with an LLVM. If that library also defines `malloc` (a program with its own
     /// allocator), our allocations under our locks end there, and the allocator maps memory under its own lock. Such a
     /// library gets the hooks that take no lock for calls that do not concern code.
-    pub(crate) fn memory_of(&self, library: &Library<'_>, function: Function) -> usize {
+    pub(crate) fn memory_hook_for(&self, library: &Library<'_>, function: Function) -> usize {
         match library.dynamic_symbol("malloc") {
-            Some(_) => self.memory_elsewhere(function),
-            None => self.memory(function),
+            Some(_) => self.memory_hook_without_llvm(function),
+            None => self.memory_hook(function),
         }
     }
 
     /// Returns the hook for a library without LLVM.
-    pub(crate) fn memory_elsewhere(&self, function: Function) -> usize {
+    pub(crate) fn memory_hook_without_llvm(&self, function: Function) -> usize {
         match function {
-            Function::Mprotect => self.mprotect_elsewhere as usize,
-            Function::Munmap => self.munmap_elsewhere as usize,
-            Function::Mmap => self.mmap_elsewhere as usize,
+            Function::Mprotect => self.mprotect_without_llvm as usize,
+            Function::Munmap => self.munmap_without_llvm as usize,
+            Function::Mmap => self.mmap_without_llvm as usize,
             // These hooks also take no lock for calls that do not concern code.
-            Function::RegisterFrame | Function::PkeyMprotect | Function::Mremap => self.memory(function),
+            Function::RegisterFrame | Function::PkeyMprotect | Function::Mremap => self.memory_hook(function),
         }
     }
 }

@@ -9,7 +9,7 @@
 //!                 |- ObjectLinkingLayer::emit    vtable   loaded, when found   channels/jitlink/, placement/
 //!                 |- __jit_debug_register_code   detour   loaded, freeing      channels/gdb_list/
 //!                 |- mprotect, mmap, munmap      slots    finalized, freeing   memory/
-//!                 |- and in all other libraries  slots    finalized, freeing   memory/other_libraries.rs, elsewhere.rs
+//!                 |- and in all other libraries  slots    finalized, freeing   memory/{other_libraries,unlocked_hooks}.rs
 //!                 |- LLVMPY_AddModule, ...       .dynsym  frame pointers       frame_pointers/llvmlite.rs
 //!                 `- MCJIT, ORC's compilers      vtables  frame pointers       frame_pointers/codegen/
 //! ```
@@ -32,8 +32,8 @@
 //! * **Locks**: the loader's, then LLVM's, then ours. Under our lock nothing calls the loader or the host, and no
 //!   thread-local variable is used for the first time: that may take the loader's lock, if the library was opened with
 //!   `dlopen`. Therefore no `HashMap` with random keys.
-//! * **Mapped libraries** are types (`process/held.rs`): data read from a library borrows from a token that keeps it
-//!   mapped. Data kept for later is usable again only with such a token.
+//! * **Mapped libraries** are types (`process/mapped_proof.rs`): data read from a library borrows from a token that
+//!   keeps it mapped. Data kept for later is usable again only with such a token.
 //! * **Detours** are written atomically: a thread that executes there sees the old or the new instruction, never a mix.
 //!   Code is patched only if its bytes are as expected.
 //! * **Recursion**: a hook may trigger another hook in the same thread: the loader announces a change during one of our
@@ -66,8 +66,8 @@
 //!    points to our hook, also in LLVMs that register nothing in the GDB JIT list (`channels/`). A layout that differs
 //!    from the known releases is ignored. An object reported by both linker and list counts as one object.
 //! 7. Once an LLVM is detected, the memory slots of **every other library** and of the program point to hooks. They
-//!    forward calls that do not concern code without taking a lock (`memory/elsewhere.rs`). Copied code is found by its
-//!    bytes, or by the `.eh_frame` registered for its address (`channels/moved_code/`, `placement/`).
+//!    forward calls that do not concern code without taking a lock (`memory/unlocked_hooks.rs`). Copied code is found by
+//!    its bytes, or by the `.eh_frame` registered for its address (`channels/moved_code/`, `placement/`).
 //! 8. If LLVM exports its **C functions**, modules get the same attributes as llvmlite's when code is generated: a
 //!    virtual function of each engine, found by its symbol, points to our hook (`frame_pointers/codegen/`), as does
 //!    `LLVMTargetMachineEmitToMemoryBuffer`. Code that the program then loads itself is found by its bytes
@@ -89,12 +89,12 @@
 #![cfg_attr(not(test), deny(clippy::expect_used, clippy::panic, clippy::unreachable, clippy::unwrap_used))]
 
 mod channels;
+mod delayed_checks;
 mod doctor;
 mod fork;
 mod frame_pointers;
 mod hook_table;
 mod hooks;
-mod late;
 mod llvm;
 mod memory;
 mod modules;

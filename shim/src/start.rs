@@ -9,10 +9,10 @@ use crate::channels::runtime_dyld::load_object;
 use crate::frame_pointers::codegen;
 use crate::frame_pointers::llvmlite;
 use crate::hook_table::HookTable;
-use crate::memory::elsewhere;
+use crate::memory::unlocked_hooks;
 use crate::modules::Imports;
 use crate::process::dlsym_entry::before_dlsym;
-use crate::process::held::with_libraries_held;
+use crate::process::mapped_proof::with_libraries_held;
 use crate::state::{self, Shim};
 use crate::{fork, hooks};
 
@@ -28,11 +28,11 @@ static HOOKS: HookTable = HookTable {
     munmap: hooks::munmap,
     mmap: hooks::mmap,
     register_frame: hooks::register_frame,
-    pkey_mprotect: elsewhere::pkey_mprotect,
-    mremap: elsewhere::mremap,
-    mprotect_elsewhere: elsewhere::mprotect,
-    munmap_elsewhere: elsewhere::munmap,
-    mmap_elsewhere: elsewhere::mmap,
+    pkey_mprotect: unlocked_hooks::pkey_mprotect,
+    mremap: unlocked_hooks::mremap,
+    mprotect_without_llvm: unlocked_hooks::mprotect,
+    munmap_without_llvm: unlocked_hooks::munmap,
+    mmap_without_llvm: unlocked_hooks::mmap,
     attach_llvmlite: llvmlite::attach,
     llvmlite_closed: llvmlite::mark_closed,
 };
@@ -45,15 +45,15 @@ pub fn start(session: &'static Session) {
         return;
     }
     fork::install_handlers();
-    with_libraries_held(|held, _| hooks::guarded(|shim| shim.begin(held)));
+    with_libraries_held(|held, _| hooks::guarded(|shim| shim.start(held)));
     sinks_changed();
-    hooks::guarded(Shim::look_for_unwinders);
+    hooks::guarded(Shim::detect_unwinders);
 }
 
 /// Handles the end of the process: writable, executable memory is searched a last time, since code in it may have
 /// changed after the last search.
 pub fn ending() {
-    hooks::guarded(Shim::look_for_self_loaded_once_more);
+    hooks::guarded(Shim::search_self_loaded_at_exit);
 }
 
 /// Installs the hooks that newly enabled sinks need. Must not be called under the loader's lock, except from a

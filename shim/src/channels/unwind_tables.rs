@@ -17,7 +17,7 @@ use jitlisten::{Address, AddressRange, Machine};
 use jitlisten_unwinder::Section;
 
 use crate::channels::moved_code::copies;
-use crate::llvm::unnamed::file_name;
+use crate::llvm::unreported_libraries::file_name;
 use crate::placement::Piece;
 use crate::process::this_thread;
 use crate::state::{Shim, State};
@@ -36,9 +36,10 @@ struct Table {
 /// Name of the library that compiled some code, or [`ANY_LIBRARY`] if it may be one of several. `is_source`: the
 /// library has a GDB JIT list.
 fn compiling_library(state: &State, is_source: bool) -> Option<String> {
-    let sources_with_unused_list = state.sources().filter(|source| source.is_unnamed());
+    let sources_with_unused_list = state.sources().filter(|source| source.may_compile_unnamed_code());
     let sources_with_unused_list = sources_with_unused_list.map(|source| file_name(&source.path)).filter(|_| is_source);
-    let libraries_without_list = state.unnamed.libraries.iter().map(|(_, name)| name.clone()).filter(|_| !is_source);
+    let libraries_without_list =
+        state.unreported_libraries.libraries.iter().map(|(_, name)| name.clone()).filter(|_| !is_source);
     let mut names = sources_with_unused_list.chain(libraries_without_list);
     let first = names.next()?;
     Some(if names.next().is_none() { first } else { ANY_LIBRARY.to_owned() })
@@ -47,7 +48,7 @@ fn compiling_library(state: &State, is_source: bool) -> Option<String> {
 impl Shim {
     /// Registers code that a library has made executable and that no other channel reports. `is_source`: the library
     /// has a GDB JIT list.
-    pub(crate) fn unnamed_code(&self, state: &mut State, range: AddressRange, is_source: bool) {
+    pub(crate) fn register_unnamed_code(&self, state: &mut State, range: AddressRange, is_source: bool) {
         // Inside `emit`, memory that a thread makes executable belongs to JITLink.
         if !self.is_free(range) || state.emitted.is_in_emit(this_thread()) {
             return;
@@ -83,7 +84,7 @@ impl Shim {
         else {
             return;
         };
-        if !std::mem::replace(&mut state.unnamed.said, true) {
+        if !std::mem::replace(&mut state.unreported_libraries.was_logged, true) {
             log_line!(Info, "{library}: its functions have no names and are called {library}+jit@ADDRESS");
         }
         self.record_loaded(state, loaded);

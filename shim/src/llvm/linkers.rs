@@ -9,7 +9,7 @@ use jitlisten::options::{LlvmSource, LlvmSources};
 use crate::channels::jitlink;
 use crate::channels::runtime_dyld::{self, Refusal};
 use crate::hook_table::{HookTable, SLOTS};
-use crate::llvm::symbol_file::{DESCRIPTOR, SymbolFile};
+use crate::llvm::symbol_file::{DESCRIPTOR_SYMBOL, SymbolFile};
 use crate::llvm::vtable::find::Vtable;
 use crate::llvm::vtable::patch::Patched;
 use crate::llvm::vtable::{self, mapped};
@@ -122,7 +122,7 @@ pub(crate) fn warn_too_many_llvms(
     enabled: LlvmSources,
 ) -> Option<String> {
     let (vtables, has_hidden_linker) = find_vtables(library, symbols, enabled);
-    if vtables.is_empty() && !has_hidden_linker && library.dynamic_address(DESCRIPTOR).is_none() {
+    if vtables.is_empty() && !has_hidden_linker && library.dynamic_address(DESCRIPTOR_SYMBOL).is_none() {
         return None;
     }
     let reason = format!("too many LLVMs in this process (limit {SLOTS}); its code stays unnamed");
@@ -149,15 +149,15 @@ fn find_vtables(library: &Library<'_>, symbols: &mut Option<SymbolFile>, enabled
         return (found_vtables, false);
     }
     if symbols.is_none()
-        && let Some(file) = SymbolFile::opened(symbols, library)
+        && let Some(file) = SymbolFile::open_once(symbols, library)
     {
         let found_vtables = mapped::hidden_vtables(library, classes, file);
         if !found_vtables.is_empty() {
             return (found_vtables, false);
         }
     }
-    let has_list = library.dynamic_address(DESCRIPTOR).is_some()
-        || symbols.as_ref().is_some_and(|file| file.llvm_symbols().contains_key(DESCRIPTOR));
+    let has_list = library.dynamic_address(DESCRIPTOR_SYMBOL).is_some()
+        || symbols.as_ref().is_some_and(|file| file.llvm_symbols().contains_key(DESCRIPTOR_SYMBOL));
     let is_relevant = has_list || mapped::may_compile(library) || log::enabled(Level::Warn);
     (found_vtables, is_relevant && mapped::seems_to_have_linker(library))
 }

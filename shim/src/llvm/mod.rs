@@ -4,5 +4,5 @@ pub(crate) mod linkers;
 pub(crate) mod releases;
 pub(crate) mod source;
 pub(crate) mod symbol_file;
-pub(crate) mod unnamed;
+pub(crate) mod unreported_libraries;
 pub(crate) mod vtable;

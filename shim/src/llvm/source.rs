@@ -14,15 +14,15 @@ use crate::channels::gdb_list::jit_interface::JitInterface;
 use crate::channels::runtime_dyld;
 use crate::doctor::discovered::DiscoveredLlvm;
 use crate::doctor::facts::{self, Count};
-use crate::doctor::unheard;
+use crate::doctor::unreported;
 use crate::frame_pointers::codegen;
 use crate::hook_table::{HookTable, SLOTS};
 use crate::llvm::linkers::{self, Linkers};
 use crate::llvm::symbol_file::SymbolFile;
 use crate::process::detour::Callers;
-use crate::process::held::{Identity, Mapped};
+use crate::process::forward::Function;
 use crate::process::library::Library;
-use crate::process::next::Function;
+use crate::process::mapped_proof::{Identity, Mapped};
 use crate::process::relocation_slot::{self, MemorySlots};
 
 /// An observed LLVM.
@@ -69,13 +69,13 @@ struct KnownEntry {
 
 /// Changes of the list.
 #[derive(Default)]
-pub(crate) struct News {
+pub(crate) struct ListChanges {
     /// New entries, oldest first.
-    pub(crate) appeared: Vec<ListedObject>,
+    pub(crate) added: Vec<ListedObject>,
     /// Objects whose entries were removed.
-    pub(crate) left: Vec<ObjectId>,
+    pub(crate) removed: Vec<ObjectId>,
     /// Head of the list, if changes of the list are announced.
-    pub(crate) first: Option<u64>,
+    pub(crate) head: Option<u64>,
 }
 
 /// Finds the import slots of its memory functions. If the loader has not relocated them yet, it will bind them to our
@@ -83,7 +83,7 @@ pub(crate) struct News {
 fn find_memory_slots(library: &Library<'_>, hooks: &'static HookTable) -> MemorySlots {
     let slots = MemorySlots::find(library, hooks);
     if !slots.are_relocated(library.mapped())
-        && let Err(error) = relocation_slot::listen_from_the_start(library, hooks)
+        && let Err(error) = relocation_slot::bind_memory_hooks_before_relocation(library, hooks)
     {
         let path = library.path.display();
         log_line!(Info, "{path}: memory calls are hooked only when its first object is loaded: {error}");
@@ -104,7 +104,7 @@ impl Source {
         enabled: LlvmSources,
     ) -> Result<Source, Option<String>> {
         // An unoptimised build of this library is as large as an LLVM, and has its own GDB JIT list.
-        if library.is_this() {
+        if library.is_jitlisten() {
             return Err(None);
         }
         if slot >= SLOTS {
@@ -130,7 +130,7 @@ impl Source {
         }
         log_line!(Info, "LLVM in {}, slot {slot}", library.path.display());
         if linkers.ignored_reason().is_some() || linkers.has_hidden_linker {
-            unheard::enable_checks();
+            unreported::enable_checks();
         }
         let codegen = match linkers::enabled_classes(enabled) {
             [] => Err(codegen::Refusal::Unwanted),
@@ -166,7 +166,7 @@ impl Source {
     /// the first time, and the functions that others had stored there. The library must be relocated.
     pub(crate) fn hook_memory(&mut self, mapped: Mapped<'_>) -> (bool, Vec<(Function, usize)>) {
         let is_first = !std::mem::replace(&mut self.memory_is_hooked, true);
-        let replaced = self.slots.listen(mapped);
+        let replaced = self.slots.hook(mapped);
         let replaced = replaced.inspect_err(|error| {
             if is_first {
                 log_line!(Warn, "{}: its mprotect cannot be observed: {error}", self.path.display());
@@ -176,7 +176,7 @@ impl Source {
     }
 
     /// Returns true if the import slots were patched.
-    pub(crate) fn is_listening(&self) -> bool {
+    pub(crate) fn memory_is_hooked(&self) -> bool {
         self.memory_is_hooked
     }
 
@@ -186,7 +186,7 @@ impl Source {
     }
 
     /// Returns true if its code generation is hooked.
-    pub(crate) fn generates_for_us(&self) -> bool {
+    pub(crate) fn code_generation_is_hooked(&self) -> bool {
         self.codegen.is_ok()
     }
 
@@ -195,7 +195,7 @@ impl Source {
         if self.descriptor.is_some() || !self.wants_list {
             return;
         }
-        let Some(library) = Library::remembered(mapped, self.identity, &self.path) else { return };
+        let Some(library) = Library::reopen(mapped, self.identity, &self.path) else { return };
         let Some(interface) = JitInterface::find(&library, &mut None, true) else {
             log_line!(Warn, "{}: no GDB JIT list either", self.path.display());
             return;
@@ -205,36 +205,36 @@ impl Source {
     }
 
     /// Reads the changes of the GDB JIT list.
-    pub(crate) fn read(&mut self) -> News {
-        let Some(descriptor) = self.descriptor else { return News::default() };
+    pub(crate) fn read(&mut self) -> ListChanges {
+        let Some(descriptor) = self.descriptor else { return ListChanges::default() };
         let log_error = |error: &_| log_line!(Warn, "{}: GDB JIT list: {error}", self.path.display());
         let Ok(reading) = descriptor.read().inspect_err(log_error) else {
-            return News::default();
+            return ListChanges::default();
         };
-        let first = Some(reading.first).filter(|_| self.detoured);
+        let head = Some(reading.first).filter(|_| self.detoured);
         let removed = reading.unregistered.and_then(|entry| self.known_entries.remove(&entry)?.id);
-        let mut changes = News { left: removed.into_iter().collect(), first, ..News::default() };
+        let mut changes = ListChanges { removed: removed.into_iter().collect(), head, ..ListChanges::default() };
         if self.detoured {
-            changes.appeared = reading.entries_until(|entry| self.known_entries.contains_key(&entry)).collect();
+            changes.added = reading.entries_until(|entry| self.known_entries.contains_key(&entry)).collect();
         } else {
             self.read_all(reading.entries_until(|_| false).collect(), &mut changes);
         }
-        changes.appeared.reverse();
+        changes.added.reverse();
         changes
     }
 
     /// Compares the whole list with the known entries. Without the hook, removals are not announced, and the memory of
     /// a removed entry may contain another entry by now.
-    fn read_all(&mut self, listed_objects: Vec<ListedObject>, changes: &mut News) {
+    fn read_all(&mut self, listed_objects: Vec<ListedObject>, changes: &mut ListChanges) {
         let listed: BTreeMap<u64, ListedObject> = listed_objects.iter().map(|listed| (listed.entry, *listed)).collect();
         self.known_entries.retain(|entry, known_entry| {
             let is_unchanged = listed.get(entry) == Some(&known_entry.listed);
             if !is_unchanged {
-                changes.left.extend(known_entry.id);
+                changes.removed.extend(known_entry.id);
             }
             is_unchanged
         });
-        changes.appeared =
+        changes.added =
             listed_objects.into_iter().filter(|listed| !self.known_entries.contains_key(&listed.entry)).collect();
     }
 
@@ -257,12 +257,12 @@ impl Source {
     }
 
     /// Returns true if its linkers cannot be found and its list has never had an object.
-    pub(crate) fn is_unnamed(&self) -> bool {
+    pub(crate) fn may_compile_unnamed_code(&self) -> bool {
         self.linkers.has_hidden_linker && !self.has_had_entries
     }
 
     /// Records that code became executable without a report by any LLVM.
-    pub(crate) fn note_silent(&mut self) {
+    pub(crate) fn mark_silent(&mut self) {
         self.is_silent = self.unobserved_reason().is_some();
     }
 
@@ -303,7 +303,7 @@ impl Source {
     }
 
     /// Number of entries in its list, including refused ones.
-    pub(crate) fn listed(&self) -> usize {
+    pub(crate) fn listed_count(&self) -> usize {
         self.known_entries.len()
     }
 

@@ -13,7 +13,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use jitlisten::log_line;
 
-use super::real::with_symbol;
+use super::originals::with_symbol;
 use crate::hook_table::{SLOTS, for_each_slot};
 use crate::process::library::Library;
 

@@ -3,9 +3,9 @@
 use std::ffi::c_void;
 use std::path::PathBuf;
 
-use crate::process::held::with_libraries_held;
 use crate::process::library::Library;
 use crate::process::loader::LoaderDebug;
+use crate::process::mapped_proof::with_libraries_held;
 
 /// Function that every copy of this library exports. It returns 0 while the session is open, and writes at most the
 /// size that its caller passes in.
@@ -25,7 +25,7 @@ fn each_library(mut work: impl FnMut(&Library<'_>) -> bool) {
 pub fn is_python() -> bool {
     let mut is_interpreter = false;
     each_library(|program| {
-        is_interpreter = program.is_program() && program.starts_python();
+        is_interpreter = program.is_program() && program.is_python_launcher();
         false
     });
     is_interpreter

@@ -15,7 +15,7 @@ use object::elf;
 
 use crate::llvm::vtable::find::is_import;
 use crate::process::detour::page_size;
-use crate::process::held::{Identity, Mapped};
+use crate::process::mapped_proof::{Identity, Mapped};
 use crate::process::slot::Slot;
 
 type Rela = elf::Rela64<object::LittleEndian>;
@@ -101,7 +101,7 @@ impl<'l> Library<'l> {
     }
 
     /// Reads a known library again, by its path.
-    pub(crate) fn remembered(mapped: Mapped<'l>, identity: Identity, path: &Path) -> Option<Library<'l>> {
+    pub(crate) fn reopen(mapped: Mapped<'l>, identity: Identity, path: &Path) -> Option<Library<'l>> {
         let name =
             if path == Path::new(PROGRAM) { c"".into() } else { CString::new(path.as_os_str().as_bytes()).ok()? };
         // SAFETY: `mapped` covers this library.
@@ -136,7 +136,7 @@ impl<'l> Library<'l> {
     }
 
     /// Returns true if the name of an import or export contains `part`.
-    pub(crate) fn mentions(&self, part: &str) -> bool {
+    pub(crate) fn has_name_containing(&self, part: &str) -> bool {
         memchr::memmem::find(self.section.strings(), part.as_bytes()).is_some()
     }
 
@@ -193,7 +193,7 @@ impl<'l> Library<'l> {
 
     /// Returns true for a Python interpreter: it defines or imports `Py_BytesMain` (Python 3.8 or later). Programs that
     /// embed Python (gdb, perf) call other functions.
-    pub(crate) fn starts_python(&self) -> bool {
+    pub(crate) fn is_python_launcher(&self) -> bool {
         const MAIN: &str = "Py_BytesMain";
         self.dynamic_symbol(MAIN).is_some() || !self.imported(&[MAIN]).is_empty()
     }
@@ -233,7 +233,7 @@ impl<'l> Library<'l> {
     }
 
     /// Data that becomes read-only after relocation (`PT_GNU_RELRO`).
-    pub(crate) fn sealed(&self) -> Option<std::ops::Range<usize>> {
+    pub(crate) fn relro_range(&self) -> Option<std::ops::Range<usize>> {
         let header = self.headers.iter().find(|header| header.p_type.get(LE) == elf::PT_GNU_RELRO)?;
         let start = self.identity.bias.wrapping_add(header.p_vaddr.get(LE) as usize);
         Some(start..start.saturating_add(header.p_memsz.get(LE) as usize))
@@ -247,7 +247,7 @@ impl<'l> Library<'l> {
     }
 
     /// Address ranges of the symbol names and relocation tables that the dynamic section refers to.
-    pub(crate) fn tables(&self) -> Vec<std::ops::Range<usize>> {
+    pub(crate) fn dynamic_tables(&self) -> Vec<std::ops::Range<usize>> {
         let DynamicSection { strtab, strsz, rela, relasz, jmprel, pltrelsz, .. } = self.section;
         let tables = [(strtab, strsz), (rela, relasz), (jmprel, pltrelsz)];
         tables.into_iter().filter(|table| table.0 != 0).map(|(start, size)| start..start.saturating_add(size)).collect()
@@ -370,7 +370,7 @@ impl<'l> Library<'l> {
 
     /// Data words that hold one of `values` because the loader stored an import's address there, each with the index of
     /// the value. These are relocation slots, and vtable slots for functions that other libraries define.
-    pub(crate) fn words_with(&self, values: &[usize]) -> Vec<(Slot<'l>, usize)> {
+    pub(crate) fn slots_holding(&self, values: &[usize]) -> Vec<(Slot<'l>, usize)> {
         let slots = self.symbolic_relocations(is_address_slot).filter_map(|relocation| {
             let slot = self.slot(self.identity.bias.wrapping_add(relocation.r_offset.get(LE) as usize))?;
             Some((slot, values.iter().position(|&value| value == slot.value())?))
@@ -409,8 +409,8 @@ impl<'l> Library<'l> {
 
     /// Returns true for the library that contains this code. It must not be taken for an LLVM, whose symbol names it
     /// contains, and its memory calls must not be hooked, because the hooks make them.
-    pub(crate) fn is_this(&self) -> bool {
-        self.range().contains(&(Library::is_this as *const () as usize))
+    pub(crate) fn is_jitlisten(&self) -> bool {
+        self.range().contains(&(Library::is_jitlisten as *const () as usize))
     }
 
     /// Address range of all segments.

@@ -8,9 +8,9 @@ use std::io;
 use std::ops::Range;
 
 use crate::hook_table::HookTable;
-use crate::process::held::Mapped;
+use crate::process::forward::Function;
 use crate::process::library::Library;
-use crate::process::next::Function;
+use crate::process::mapped_proof::Mapped;
 use crate::process::slot::KeptSlot;
 
 /// Import slots of a library for functions that manage code memory, each with its hook.
@@ -24,7 +24,7 @@ impl MemorySlots {
     /// Collects the slots without changing them.
     pub(crate) fn find(library: &Library<'_>, hooks: &'static HookTable) -> MemorySlots {
         let slots = MEMORY_IMPORTS.into_iter().flat_map(|(name, function)| {
-            let hook = hooks.memory_of(library, function);
+            let hook = hooks.memory_hook_for(library, function);
             library.import_slots(name).into_iter().map(move |slot| (slot.keep(), function, hook))
         });
         MemorySlots { slots: slots.collect(), library: library.range() }
@@ -32,15 +32,15 @@ impl MemorySlots {
 
     /// Returns true if the loader has relocated all slots.
     pub(crate) fn are_relocated(&self, mapped: Mapped<'_>) -> bool {
-        self.slots.iter().all(|(kept, ..)| kept.of(mapped).is_some_and(|slot| slot.is_relocated()))
+        self.slots.iter().all(|(kept, ..)| kept.resolve(mapped).is_some_and(|slot| slot.is_relocated()))
     }
 
     /// Hooks the library's calls of `mprotect` and related functions. Returns the other tools' functions that the slots
     /// held. The library must be relocated: before that, the loader writes the slots itself.
-    pub(crate) fn listen(&self, mapped: Mapped<'_>) -> io::Result<Vec<(Function, usize)>> {
+    pub(crate) fn hook(&self, mapped: Mapped<'_>) -> io::Result<Vec<(Function, usize)>> {
         let mut foreign = Vec::new();
         for &(kept, function, hook) in &self.slots {
-            let Some((slot, value)) = kept.of(mapped).map(|slot| (slot, slot.value())) else { continue };
+            let Some((slot, value)) = kept.resolve(mapped).map(|slot| (slot, slot.value())) else { continue };
             // An undefined weak function has no address, and a host may test for that: keep its slot.
             if value == hook || !slot.is_relocated() {
                 continue;
@@ -59,10 +59,10 @@ impl MemorySlots {
 /// become hidden, so that the loader does not search other libraries for them (`elf/dl-reloc.c`, `elf/dl-runtime.c`).
 /// Weak imports keep their symbols, because a host may test whether they have an address; if they have one, their slots
 /// are patched after relocation. The library must not be relocated yet.
-pub(crate) fn listen_from_the_start(library: &Library<'_>, hooks: &HookTable) -> io::Result<()> {
+pub(crate) fn bind_memory_hooks_before_relocation(library: &Library<'_>, hooks: &HookTable) -> io::Result<()> {
     for (name, function) in MEMORY_IMPORTS {
         // SAFETY: our hook is made to be called in place of the function of this name.
-        unsafe { bind_from_the_start(library, name, hooks.memory_of(library, function), false) }?;
+        unsafe { bind_before_relocation(library, name, hooks.memory_hook_for(library, function), false) }?;
     }
     Ok(())
 }
@@ -71,7 +71,7 @@ pub(crate) fn listen_from_the_start(library: &Library<'_>, hooks: &HookTable) ->
 ///
 /// # Safety
 /// `function` must be callable in place of the import of this name while the library is mapped.
-pub(crate) unsafe fn bind_from_the_start(
+pub(crate) unsafe fn bind_before_relocation(
     library: &Library<'_>,
     name: &str,
     function: usize,

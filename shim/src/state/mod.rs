@@ -22,20 +22,20 @@ use crate::channels::jitlink::emitted::EmittedObjects;
 use crate::channels::moved_code::self_loaded::waiting::SelfLoaded;
 use crate::doctor::discovered::{DiscoveredLlvm, UnheardLlvm};
 use crate::doctor::facts;
-use crate::doctor::unheard::Unheard;
+use crate::doctor::unreported::UnreportedCode;
 use crate::hook_table::HookTable;
 use crate::llvm::source::Source;
-use crate::llvm::unnamed::Unnamed;
+use crate::llvm::unreported_libraries::UnreportedLibraries;
 use crate::memory::allocated::Allocated;
 use crate::memory::other_libraries::OtherLibraries;
-use crate::memory::overdue::Overdue;
+use crate::memory::pending::Overdue;
 use crate::modules::Imports;
 use crate::process::detour::Callers;
-use crate::process::held::{Counts, Held, Identity, Mapped};
+use crate::process::forward;
 use crate::process::known::{Extent, KnownLibraries};
 use crate::process::loader::LoaderDebug;
 use crate::process::lookup::DlsymSlots;
-use crate::process::next;
+use crate::process::mapped_proof::{Counts, Held, Identity, Mapped};
 
 /// The shim of this process.
 pub(crate) struct Shim {
@@ -55,22 +55,22 @@ pub(crate) struct State {
     /// LLVMs that are observed. The index is the slot, which selects the hooks.
     sources: Vec<Option<Source>>,
     /// Detected LLVMs that are not observed.
-    unheard_llvms: Vec<(Identity, UnheardLlvm)>,
+    unobserved_llvms: Vec<(Identity, UnheardLlvm)>,
     /// True if llvmlite is loaded.
     has_llvmlite: bool,
     pub(crate) allocated: Allocated,
     /// Deregistered objects whose code is still mapped.
     unregistered: Unregistered,
     /// Libraries that contain the other tools' functions to which our hooks forward, indexed by `Function`.
-    next_owners: [Option<Identity>; next::FUNCTION_COUNT],
+    next_owners: [Option<Identity>; forward::FUNCTION_COUNT],
     dlsym_slots: DlsymSlots,
     imports: Imports,
     other_libraries: OtherLibraries,
-    pub(crate) unnamed: Unnamed,
+    pub(crate) unreported_libraries: UnreportedLibraries,
     pub(crate) overdue: Overdue,
     pub(crate) emitted: EmittedObjects,
     pub(crate) self_loaded: SelfLoaded,
-    pub(crate) unheard: Unheard,
+    pub(crate) unreported_code: UnreportedCode,
     /// Objects most recently reported by linkers, newest first, with their sizes in bytes. LLVM may put them into its
     /// list, too.
     recently_linked: VecDeque<(ObjectId, usize)>,
@@ -102,8 +102,8 @@ impl State {
     }
 
     /// Records that code became executable that these LLVMs did not report.
-    pub(crate) fn note_silent(&mut self) {
-        self.sources.iter_mut().flatten().for_each(Source::note_silent);
+    pub(crate) fn mark_silent(&mut self) {
+        self.sources.iter_mut().flatten().for_each(Source::mark_silent);
     }
 }
 
@@ -114,7 +114,7 @@ impl Shim {
     }
 
     /// Hooks the loader, and examines all libraries that are already loaded.
-    pub(crate) fn begin(&self, held: Held<'_>) {
+    pub(crate) fn start(&self, held: Held<'_>) {
         self.watch_loader();
         let mut state = self.lock();
         // SAFETY: `Extent::Whole` reads the complete list.
@@ -145,7 +145,7 @@ impl Shim {
     pub(crate) fn publish(&self, state: &State) {
         let llvms =
             state.sources.iter().enumerate().filter_map(|(slot, source)| Some((slot, source.as_ref()?.describe())));
-        let unheard: Vec<UnheardLlvm> = state.unheard_llvms.iter().map(|(_, llvm)| llvm.clone()).collect();
+        let unheard: Vec<UnheardLlvm> = state.unobserved_llvms.iter().map(|(_, llvm)| llvm.clone()).collect();
         facts::publish(&llvms.collect::<Vec<_>>(), &unheard);
     }
 

@@ -10,8 +10,8 @@ use super::{Shim, State};
 use crate::channels::runtime_dyld::elf_copy;
 use crate::doctor::facts::{self, Count};
 use crate::llvm::source::Source;
-use crate::memory::overdue;
-use crate::process::held::Mapped;
+use crate::memory::pending;
+use crate::process::mapped_proof::Mapped;
 
 /// Maximum number of linked objects that are compared with new list entries. ORC lists an object once it is final.
 const MAX_RECENTLY_LINKED: usize = 256;
@@ -120,15 +120,15 @@ impl Shim {
     /// Reads the GDB JIT list of the LLVM in `slot`, and handles new and removed entries.
     pub(super) fn read_list(&self, state: &mut State, slot: usize) {
         let Some(source) = state.sources.get_mut(slot).and_then(Option::as_mut) else { return };
-        let news = source.read();
-        self.publish_list_head(state, slot, news.first);
-        for id in news.left {
+        let changes = source.read();
+        self.publish_list_head(state, slot, changes.head);
+        for id in changes.removed {
             self.record_unregistered(state, id);
         }
         for id in state.unregistered.take_overwritten() {
             self.session.freeing(id);
         }
-        for listed in news.appeared {
+        for listed in changes.added {
             // Check the available memory first: the copy is the first large allocation.
             let range = listed.debug_object;
             let range = range.filter(|range| self.session.check_memory(range.size() as usize).is_ok());
@@ -155,7 +155,7 @@ impl Shim {
                 self.record_loaded(state, loaded);
             }
         }
-        let listed = state.sources[slot].as_ref().map_or(0, Source::listed);
+        let listed = state.sources[slot].as_ref().map_or(0, Source::listed_count);
         facts::set_count(slot, Count::Listed, listed as u64);
     }
 
@@ -165,7 +165,7 @@ impl Shim {
         if loaded.has_lines {
             facts::add_object_with_lines();
         }
-        self.note(state, &loaded.outcome);
+        self.record_outcome(state, &loaded.outcome);
         let Some(first) = loaded.pending else { return };
         state.overdue.add(jitlisten::plumbing::monotonic(), loaded.id);
         if state.allocated.containing(first).is_none() {
@@ -178,7 +178,7 @@ impl Shim {
         self.search_for_overdue_emitted(state);
         let State { emitted, sources, .. } = &mut *state;
         emitted.log_missed(|slot| library_path(sources, slot));
-        self.look_at_unheard(state);
+        self.warn_about_unreported_code(state);
         self.free_unmapped(state);
         if state.overdue.is_empty() {
             return;
@@ -188,11 +188,11 @@ impl Shim {
             text.iter().for_each(|&text| self.query_executable(state, text));
             let library = self.session.library(id);
             let outcome = self.session.overdue(id);
-            self.note(state, &outcome);
+            self.record_outcome(state, &outcome);
             let is_displaced = outcome.freed.contains(&id);
             if (is_displaced || self.pending_text(id).is_some()) && state.overdue.should_warn() {
                 let mappings = text.first().and_then(|&text| mappings_of(text).ok().flatten());
-                let reason = overdue::reason(mappings.as_deref().filter(|_| !is_displaced));
+                let reason = pending::reason(mappings.as_deref().filter(|_| !is_displaced));
                 let at = text.first().map(|text| text.start());
                 let library = library.map_or_else(String::new, |library| format!("{library}: "));
                 log_line!(
@@ -231,7 +231,7 @@ impl Shim {
     }
 
     /// Updates the shim after the session has told the sinks which objects are finalized or freed.
-    pub(crate) fn note(&self, state: &mut State, outcome: &Outcome) {
+    pub(crate) fn record_outcome(&self, state: &mut State, outcome: &Outcome) {
         for &id in &outcome.freed {
             state.unregistered.forget(id);
             state.self_loaded.located.forget(id);

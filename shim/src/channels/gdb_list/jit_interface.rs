@@ -3,8 +3,8 @@
 use jitlisten::log_line;
 
 use crate::hook_table::HookFunction;
-use crate::llvm::symbol_file::{DESCRIPTOR, REGISTER_FUNCTION, SymbolFile};
-use crate::llvm::vtable::mapped::SMALLEST_LLVM;
+use crate::llvm::symbol_file::{DESCRIPTOR_SYMBOL, REGISTER_FUNCTION_SYMBOL, SymbolFile};
+use crate::llvm::vtable::mapped::MIN_LLVM_CODE_BYTES;
 use crate::process::detour::{self, Callers};
 use crate::process::library::Library;
 
@@ -23,16 +23,16 @@ impl JitInterface {
         include_hidden: bool,
     ) -> Option<JitInterface> {
         if let (Some(descriptor), Some(function)) =
-            (library.dynamic_address(DESCRIPTOR), library.dynamic_address(REGISTER_FUNCTION))
+            (library.dynamic_address(DESCRIPTOR_SYMBOL), library.dynamic_address(REGISTER_FUNCTION_SYMBOL))
         {
             return Some(JitInterface { descriptor, function });
         }
-        if !include_hidden || library.code_size() < SMALLEST_LLVM || !library.uses().mprotect {
+        if !include_hidden || library.code_size() < MIN_LLVM_CODE_BYTES || !library.uses().mprotect {
             return None;
         }
-        let values = SymbolFile::opened(symbols, library)?.llvm_symbols();
+        let values = SymbolFile::open_once(symbols, library)?.llvm_symbols();
         let address = |name| Some(library.identity.bias.wrapping_add(values.get(name)?.0 as usize));
-        Some(JitInterface { descriptor: address(DESCRIPTOR)?, function: address(REGISTER_FUNCTION)? })
+        Some(JitInterface { descriptor: address(DESCRIPTOR_SYMBOL)?, function: address(REGISTER_FUNCTION_SYMBOL)? })
     }
 
     /// Hooks the function that LLVM calls after each change. Returns false on failure, and logs it: as a warning unless

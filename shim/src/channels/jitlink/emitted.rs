@@ -226,7 +226,7 @@ mod tests {
     fn start_emits(count: usize) -> (EmittedObjects, Vec<u64>) {
         let mut emitted = EmittedObjects::default();
         let numbers = (0..count).map(|_| emitted.begin_call()).collect::<Vec<_>>();
-        numbers.iter().for_each(|&number| emitted.push(number, 0, Pattern::nothing()));
+        numbers.iter().for_each(|&number| emitted.push(number, 0, Pattern::empty()));
         (emitted, numbers)
     }
 
@@ -250,10 +250,10 @@ mod tests {
     fn one_that_is_given_up_for_newer_ones_is_worth_the_warning() {
         let mut emitted = EmittedObjects::default();
         for number in 0..MAX_OBJECTS as u64 {
-            emitted.push(number, 0, Pattern::nothing());
+            emitted.push(number, 0, Pattern::empty());
         }
         assert!(!emitted.should_warn());
-        emitted.push(MAX_OBJECTS as u64, 0, Pattern::nothing());
+        emitted.push(MAX_OBJECTS as u64, 0, Pattern::empty());
         assert!(emitted.unlocated.len() == MAX_OBJECTS && emitted.should_warn() && !emitted.should_warn());
     }
 

@@ -21,7 +21,7 @@ unsafe extern "C-unwind" fn hook<const SLOT: usize, const VTABLE: usize>(
     let state = &HOOK_STATES[SLOT][VTABLE];
     let call_number = guarded(|shim| {
         let object = state.read(this, responsibility, object, |size| shim.session.check_memory(size).is_ok());
-        let pattern = object.map(|bytes| bytes.map(Pattern::of));
+        let pattern = object.map(|bytes| bytes.map(Pattern::parse));
         let problem = match &pattern {
             Ok(Some(None)) => Some("unknown relocations"),
             Ok(_) => None,

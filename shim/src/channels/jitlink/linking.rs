@@ -17,7 +17,7 @@ use jitlisten::{Address, AddressRange, ObjectId, cfi, log_line};
 use super::emitted::Emitted;
 use crate::channels::moved_code::copies::{MAX_SEARCHED_BYTES, max_reach, read_memory, read_piece};
 use crate::doctor::facts::{self, Count};
-use crate::placement::{Around, Pattern, Piece, Placement, certain};
+use crate::placement::{Pattern, Piece, Placement, Surroundings, find_unambiguous};
 use crate::process::this_thread;
 use crate::state::{Shim, State};
 
@@ -27,7 +27,7 @@ const MAX_UNHINTED_BYTES: u64 = 16 << 20;
 /// Memory with code, and the memory around it that may belong to the code.
 struct SearchRegion {
     code: Piece,
-    surroundings: Around,
+    surroundings: Surroundings,
     /// True if any thread may have linked code there, at any time.
     is_unhinted: bool,
 }
@@ -54,10 +54,10 @@ impl Shim {
         }
         let number = state.emitted.begin_call();
         let Some(pattern) = pattern else { return number };
-        if pattern.as_ref().is_none_or(|pattern| pattern.texts() > 0) {
+        if pattern.as_ref().is_none_or(|pattern| pattern.text_count() > 0) {
             facts::count(slot, Count::ForJitLink);
         }
-        if let Some(pattern) = pattern.filter(|pattern| pattern.texts() > 0) {
+        if let Some(pattern) = pattern.filter(|pattern| pattern.text_count() > 0) {
             state.self_loaded.remove_object(pattern.object());
             state.emitted.push(number, slot, pattern);
         }
@@ -118,7 +118,7 @@ impl Shim {
         let candidates = state.emitted.candidates(this_thread());
         self.search_regions(
             state,
-            &[SearchRegion { code, surroundings: Around::new(Box::new(|| vec![table])), is_unhinted: false }],
+            &[SearchRegion { code, surroundings: Surroundings::new(Box::new(|| vec![table])), is_unhinted: false }],
             &candidates,
         );
     }
@@ -141,7 +141,7 @@ impl Shim {
             let texts = self.pending_text(id).unwrap_or_default();
             self.query_unknown(state, &texts);
             let outcome = self.session.overdue(id);
-            self.note(state, &outcome);
+            self.record_outcome(state, &outcome);
         }
     }
 
@@ -156,13 +156,13 @@ impl Shim {
         for &(index, is_certain) in candidates {
             // An equal object has matched already. Both have the same function names, so either may be placed.
             let object = state.emitted.unlocated[index].pattern.object();
-            if matches.iter().any(|(other, ..)| state.emitted.unlocated[*other].pattern.is_object(object)) {
+            if matches.iter().any(|(other, ..)| state.emitted.unlocated[*other].pattern.equals_object(object)) {
                 continue;
             }
             let mut placements =
                 regions.iter().filter_map(|region| self.match_pattern(state, index, region, is_certain));
             let (Some(placement), None) = (placements.next(), placements.next()) else { continue };
-            let is_whole = placement.text.len() == state.emitted.unlocated[index].pattern.texts();
+            let is_whole = placement.text.len() == state.emitted.unlocated[index].pattern.text_count();
             // This thread's own object is there as a whole, so there is no need to search for objects of other threads.
             let is_own = is_certain && is_whole && !placement.is_small;
             matches.push((index, is_own, placement));
@@ -170,7 +170,7 @@ impl Shim {
                 break;
             }
         }
-        let is_best_match = certain(matches.iter().map(|(.., placement)| placement));
+        let is_best_match = find_unambiguous(matches.iter().map(|(.., placement)| placement));
         let matched_indices: Vec<usize> = matches.iter().map(|(index, ..)| *index).collect();
         let is_unambiguous = |(index, is_own, placement): &(usize, bool, Placement)| {
             // Any thread may link an object whose `emit` has returned, by completing the link that the object waits
@@ -182,7 +182,7 @@ impl Shim {
             });
             let object = state.emitted.unlocated[*index].pattern.object();
             !competitors.any(|(_, emitted)| {
-                !emitted.pattern.is_object(object) && emitted.pattern.may_also_be_at(placement, &read_memory)
+                !emitted.pattern.equals_object(object) && emitted.pattern.may_match_placement(placement, &read_memory)
             })
         };
         let mut unambiguous: Vec<usize> = (0..matches.len())
@@ -206,13 +206,13 @@ impl Shim {
     fn match_pattern(&self, state: &State, index: usize, region: &SearchRegion, is_certain: bool) -> Option<Placement> {
         let is_free = |range| self.is_free(range);
         let pattern = &state.emitted.unlocated.get(index)?.pattern;
-        let placement = pattern.place(&region.code, &region.surroundings, &read_memory, &is_free, is_certain)?;
+        let placement = pattern.locate(&region.code, &region.surroundings, &read_memory, &is_free, is_certain)?;
         (placement.is_certain || !region.is_unhinted).then_some(placement)
     }
 
     /// Registers a located object with the session.
     fn register_located(&self, state: &mut State, emitted: Emitted, placement: &Placement) -> Option<ObjectId> {
-        let texts = emitted.pattern.texts();
+        let texts = emitted.pattern.text_count();
         if placement.text.len() < texts {
             log_line!(Info, "found {} of {texts} text sections of an object of JITLink", placement.text.len());
         }

@@ -40,7 +40,7 @@ use jitlisten::{Address, AddressRange, log_line};
 use crate::hook_table::{EMIT_VTABLES, Emit, Returned, SLOTS};
 use crate::llvm::releases::{self, Release};
 use crate::llvm::vtable::find::Vtable;
-use crate::llvm::vtable::{OBJECT_LINKING_LAYER, patch, words, words_of};
+use crate::llvm::vtable::{OBJECT_LINKING_LAYER, patch, read_words, read_words_of_ranges};
 use crate::process::detour::Callers;
 use crate::process::library::Library;
 
@@ -129,11 +129,11 @@ pub(crate) fn attach(
     for (index, vtable) in select_emit_vtables(&of_class, releases)?.into_iter().enumerate() {
         states[index]
             .original
-            .store(patch::original(library, vtable, EMIT_SLOT).unwrap_or_default(), Ordering::Relaxed);
+            .store(patch::original_function(library, vtable, EMIT_SLOT).unwrap_or_default(), Ordering::Relaxed);
         states[index].warned.store(false, Ordering::Relaxed);
         states[index].vtable.store(vtable.address_point as usize, Ordering::Release);
         // SAFETY: this slot's hook forwards any call; `callers` states which threads may be calling.
-        let patched = unsafe { patch::exchange(library, vtable, EMIT_SLOT, hooks[index] as usize, callers) };
+        let patched = unsafe { patch::replace_slot(library, vtable, EMIT_SLOT, hooks[index] as usize, callers) };
         if let Err(error) = patched {
             let path = library.path.display();
             if index == 0 {
@@ -180,7 +180,7 @@ impl HookState {
     ) -> Result<Option<Vec<u8>>, &'static str> {
         const UNREADABLE: &str = "memory that cannot be read";
         let [class, responsibility_target, buffer] =
-            words_of(&[(this, 1), (responsibility, 1), (object, 1)]).ok_or(UNREADABLE)?;
+            read_words_of_ranges(&[(this, 1), (responsibility, 1), (object, 1)]).ok_or(UNREADABLE)?;
         if class != self.vtable.load(Ordering::Acquire) {
             return Err("its linker is of another class");
         }
@@ -188,7 +188,7 @@ impl HookState {
             return Err("nothing is responsible for it");
         }
         // `MemoryBuffer { vtable, begin, end }`
-        let [_, begin, end] = words(buffer).ok_or(UNREADABLE)?;
+        let [_, begin, end] = read_words(buffer).ok_or(UNREADABLE)?;
         let size = end.checked_sub(begin).filter(|&size| size >= MIN_ELF_BYTES).ok_or("too small for an ELF file")?;
         let copy = |size: usize| {
             let range = AddressRange::new(Address(begin as u64), size as u64)?;
@@ -215,7 +215,7 @@ mod tests {
             let (address_point, offset_to_top) = (next + VTABLE_HEADER_BYTES, -8 * index as i64);
             let slots = (0..slots as u64).map(|slot| 0x9000 + slot).collect::<Vec<u64>>();
             next = address_point + slots.len() as u64 * 8;
-            vtables.push(Vtable { class: 0, address_point, offset_to_top, slots, bounded: false });
+            vtables.push(Vtable { class: 0, address_point, offset_to_top, slots, is_bounded: false });
         }
         vtables
     }
@@ -248,7 +248,7 @@ mod tests {
     fn the_vtables_are_those_of_the_release() {
         let (two_vtables, three_vtables) = (adjacent_vtables(&[9, 4]), adjacent_vtables(&[7, 4, 7]));
         let select_for = |vtables: &[Vtable], version: &str| {
-            let (all, release) = (vtables.iter().collect::<Vec<_>>(), Release::of(version).expect("a version"));
+            let (all, release) = (vtables.iter().collect::<Vec<_>>(), Release::parse(version).expect("a version"));
             select_emit_vtables(&all, &[release]).map(|selected| selected.len())
         };
         for version in ["13.0.1", "19.1", "20.0.0git", "21.0.0git"] {

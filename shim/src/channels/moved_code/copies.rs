@@ -12,7 +12,7 @@
 use jitlisten::plumbing::{checked_read, mappings_of};
 use jitlisten::{Address, AddressRange, ObjectId, log_line};
 
-use crate::placement::{Around, Pattern, Piece, Placement, certain};
+use crate::placement::{Pattern, Piece, Placement, Surroundings, find_unambiguous};
 use crate::process::this_thread;
 use crate::state::{Shim, State};
 
@@ -39,7 +39,7 @@ impl Shim {
         let Some(code) = read_piece(range) else { return };
         let patterns: Vec<(ObjectId, Pattern)> = pending
             .into_iter()
-            .filter_map(|id| Some((id, self.session.debug_object(id).and_then(Pattern::of)?)))
+            .filter_map(|id| Some((id, self.session.debug_object(id).and_then(Pattern::parse)?)))
             .collect();
         let surroundings = state.memory_around(range, max_reach(patterns.iter().map(|(_, pattern)| pattern)));
         let mut matches = Vec::new();
@@ -48,7 +48,7 @@ impl Shim {
                 continue;
             }
             let is_free = |range| self.is_free(range);
-            let placement = pattern.place(&code, &surroundings, &read_memory, &is_free, false);
+            let placement = pattern.locate(&code, &surroundings, &read_memory, &is_free, false);
             matches.extend(placement.map(|placement| (id, pattern, placement)));
         }
         self.move_located(state, matches, true);
@@ -58,12 +58,12 @@ impl Shim {
     pub(crate) fn search_by_table(&self, state: &mut State, table: Address) {
         let mut matches = Vec::new();
         for id in self.pending_objects(state) {
-            let Some(pattern) = self.session.debug_object(id).and_then(Pattern::of) else { continue };
+            let Some(pattern) = self.session.debug_object(id).and_then(Pattern::parse) else { continue };
             if is_matched(&matches, &pattern) {
                 continue;
             }
             let is_free = |range| self.is_free(range);
-            let placement = pattern.place_by_table(table, &read_memory, &is_free);
+            let placement = pattern.locate_by_table(table, &read_memory, &is_free);
             matches.extend(placement.map(|placement| (id, pattern, placement)));
         }
         self.move_located(state, matches, false);
@@ -87,7 +87,7 @@ impl Shim {
     /// Moves located objects to their new addresses. Equal objects cannot be distinguished, nor can an object and an
     /// equal pending one outside of the search. `before_it_ran`: see [`Session::moved`](jitlisten::Session::moved).
     fn move_located(&self, state: &mut State, matches: Vec<(ObjectId, Pattern, Placement)>, before_it_ran: bool) {
-        let certain = certain(matches.iter().map(|(.., placement)| placement));
+        let certain = find_unambiguous(matches.iter().map(|(.., placement)| placement));
         if !matches.is_empty() && !certain.contains(&true) {
             log_line!(Info, "{} equal objects linked for another address stay unnamed", matches.len());
         }
@@ -98,9 +98,10 @@ impl Shim {
                 same_size.take(MAX_SAME_SIZE_OBJECTS + 1).collect()
             });
             let may_be_same = |&pending: &ObjectId| {
-                let candidate = self.session.debug_object(pending).and_then(Pattern::of);
+                let candidate = self.session.debug_object(pending).and_then(Pattern::parse);
                 candidate.is_none_or(|candidate| {
-                    !candidate.is_object(pattern.object()) && candidate.may_also_be_at(&placement, &read_memory)
+                    !candidate.equals_object(pattern.object())
+                        && candidate.may_match_placement(&placement, &read_memory)
                 })
             };
             if same_size.len() > MAX_SAME_SIZE_OBJECTS || same_size.iter().any(may_be_same) {
@@ -110,14 +111,14 @@ impl Shim {
             self.query_unknown(state, &placement.text);
             let debug_object = pattern.into_debug_object(&placement.sections);
             let Ok(outcome) = self.session.moved(id, debug_object, before_it_ran) else { continue };
-            self.note(state, &outcome);
+            self.record_outcome(state, &outcome);
         }
     }
 }
 
 /// Returns true if an equal object is among the matches. Both have the same function names, so either may be moved.
 fn is_matched(matches: &[(ObjectId, Pattern, Placement)], pattern: &Pattern) -> bool {
-    matches.iter().any(|(_, matched, _)| matched.is_object(pattern.object()))
+    matches.iter().any(|(_, matched, _)| matched.equals_object(pattern.object()))
 }
 
 /// Maximum distance between code of these objects and their other sections, if one allocation contains all of them.
@@ -138,9 +139,9 @@ pub(crate) fn read_piece(range: AddressRange) -> Option<Piece> {
 
 impl State {
     /// Readable memory before and after code: up to `max_reach` within its allocation, or else the neighbouring mappings.
-    pub(crate) fn memory_around(&self, code: AddressRange, max_reach: u64) -> Around {
+    pub(crate) fn memory_around(&self, code: AddressRange, max_reach: u64) -> Surroundings {
         let allocated = self.allocated.containing(code).filter(|allocation| *allocation != code);
-        Around::new(Box::new(move || {
+        Surroundings::new(Box::new(move || {
             let neighbour = |address: Address| {
                 mappings_of(AddressRange::new(address, 1)?).ok()??.first().map(|mapping| mapping.range)
             };

@@ -33,7 +33,7 @@ unsafe extern "C-unwind" fn hook<const SLOT: usize, const POINT: usize>(
     let engine_use = if POINT == MCJIT { generator.enter(a) } else { None };
     let is_only_user = POINT != MCJIT || engine_use.as_ref().is_some_and(|engine_use| engine_use.is_only_user);
     if POINT == TO_MEMORY {
-        guarded(|shim| shim.compiling_to_memory());
+        guarded(|shim| shim.search_before_compiling());
     }
     if policy != FramePointerPolicy::Untouched && is_only_user {
         // SAFETY: this is the hook of the point, with its own arguments.
@@ -50,7 +50,7 @@ unsafe extern "C-unwind" fn hook<const SLOT: usize, const POINT: usize>(
             let has_memory = |size| shim.session.check_memory(size).is_ok();
             // SAFETY: the original has just returned, so its result is still unused.
             let object = unsafe { generator.copy_emitted_object(arguments, result, has_memory) };
-            object.into_iter().for_each(|object| shim.compiled_to_memory(object));
+            object.into_iter().for_each(|object| shim.add_self_loaded(object));
         });
     }
     result

@@ -36,7 +36,7 @@ use once_cell::race::OnceBox;
 
 use crate::frame_pointers::attributes::{Exported, LlvmC, UnwindTables};
 use crate::hook_table::{CODE_GENERATORS, GenerateCode, SLOTS};
-use crate::llvm::vtable::{mapped, patch, words};
+use crate::llvm::vtable::{mapped, patch, read_words};
 use crate::process::detour::Callers;
 use crate::process::library::Library;
 use to_memory::ToMemory;
@@ -182,22 +182,23 @@ fn change_vtables(
     for vtable in mapped::exported_vtables(library, &classes) {
         let is_original = |&address: &u64| address != 0 && address as usize == originals[vtable.class];
         let Some(index) = vtable.slots.iter().position(is_original) else { continue };
+        let hook = hooks[vtable.class] as usize;
         // SAFETY: this point's hook forwards all its arguments; `callers` tells which threads may call through the
         // slot.
-        if let Err(error) = unsafe { patch::exchange(library, &vtable, index, hooks[vtable.class] as usize, callers) } {
+        if let Err(error) = unsafe { patch::replace_slot(library, &vtable, index, hook, callers) } {
             log_line!(Info, "{}: could not hook {}: {error}", library.path.display(), classes[vtable.class]);
         }
     }
 }
 
 /// Patches vtables in `library` that contain functions of the LLVM in `slot`, as far as the loader has relocated them.
-pub(crate) fn change_words(library: &Library<'_>, slot: usize, hooks: [GenerateCode; CODE_GENERATORS]) {
+pub(crate) fn patch_words_of_library(library: &Library<'_>, slot: usize, hooks: [GenerateCode; CODE_GENERATORS]) {
     let Some(generator) = generator_in_slot(slot) else { return };
     let points = (0..CODE_GENERATORS)
         .filter(|&point| HOOK_POINTS[point].is_first_with_function && generator.originals[point] != 0);
     let points: Vec<usize> = points.collect();
     let values: Vec<usize> = points.iter().map(|&point| generator.originals[point]).collect();
-    for (word, index) in library.words_with(&values) {
+    for (word, index) in library.slots_holding(&values) {
         // SAFETY: the loader has stored the address of this point's original function there, so the hook may replace
         // it.
         if let Err(error) = unsafe { word.write(hooks[points[index]] as usize) } {
@@ -256,7 +257,7 @@ impl Generator {
         }
         let module = arguments[HOOK_POINTS[point].module_argument];
         // The first word of a module is the address of its context.
-        let context = words::<1>(module).map_or(0, |[context]| context);
+        let context = read_words::<1>(module).map_or(0, |[context]| context);
         if context == 0 || !context.is_multiple_of(8) {
             return;
         }

@@ -16,7 +16,7 @@ use jitlisten::plumbing::checked_read;
 use jitlisten::{Address, AddressRange};
 
 use crate::frame_pointers::attributes::{c_functions, is_this_machine};
-use crate::llvm::vtable::words;
+use crate::llvm::vtable::read_words;
 use crate::process::library::Library;
 
 /// `LLVMObjectFile` of `LLVMCodeGenFileType`.
@@ -72,7 +72,7 @@ impl ToMemory {
         if returned as u32 != 0 || file_type as u32 != OBJECT_FILE {
             return None;
         }
-        let [buffer] = words::<1>(output)?;
+        let [buffer] = read_words::<1>(output)?;
         if buffer == 0 {
             return None;
         }

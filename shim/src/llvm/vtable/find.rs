@@ -61,7 +61,7 @@ pub(crate) struct Vtable {
     /// part of LLVM; the latter are 0 until the loader has filled them in.
     pub(crate) slots: Vec<u64>,
     /// True if a symbol bounds the slots; otherwise they end at the first word that does not point to code.
-    pub(crate) bounded: bool,
+    pub(crate) is_bounded: bool,
 }
 
 /// Symbol `_ZTV...`, which covers all vtables of a class.
@@ -289,7 +289,7 @@ impl Excerpt<'_> {
             address_point: start.wrapping_add(2 * WORD_BYTES),
             offset_to_top,
             slots,
-            bounded: bound.is_some(),
+            is_bounded: bound.is_some(),
         })
     }
 

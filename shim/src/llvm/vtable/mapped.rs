@@ -18,11 +18,11 @@ use crate::process::library::{self, Library};
 use crate::process::search;
 
 /// Minimum code size of a library with LLVM and a code generator (Debian's smallest has more than 40 MB).
-pub(crate) const SMALLEST_LLVM: u64 = 4 << 20;
+pub(crate) const MIN_LLVM_CODE_BYTES: u64 = 4 << 20;
 
 /// Returns true if `library` may contain LLVM. This cheap test excludes nearly every library.
 pub(crate) fn may_have_llvm(library: &Library<'_>) -> bool {
-    library.code_size() >= SMALLEST_LLVM && (library.uses().mprotect || library.mentions("N4llvm"))
+    library.code_size() >= MIN_LLVM_CODE_BYTES && (library.uses().mprotect || library.has_name_containing("N4llvm"))
 }
 
 /// Returns true if a library may compile code although no linkers are found in it: it also registers unwind tables.
@@ -46,14 +46,16 @@ const LOOKED_UP_PREFIXES: [&[u8]; 2] = [b"\0LLVM", b"\0iree_hal_"];
 /// searched, because libjvm.so, node and many others also import both functions.
 pub(crate) fn may_load_code(library: &Library<'_>) -> bool {
     let uses = library.uses();
-    let is_small = library.code_size() < SMALLEST_LLVM;
+    let is_small = library.code_size() < MIN_LLVM_CODE_BYTES;
     // Python imports `mprotect` and `dlsym` since 3.12.
-    if !uses.mprotect || !uses.dlsym || !is_small || library.starts_python() || library.is_this() {
+    if !uses.mprotect || !uses.dlsym || !is_small || library.is_python_launcher() || library.is_jitlisten() {
         return false;
     }
     let mut is_present = false;
-    for segment in separate_constants(library).iter().filter(|segment| segment.bytes.len() as u64 <= SMALLEST_LLVM) {
-        search::each(segment.bytes, &LOOKED_UP_PREFIXES, |_, offset| {
+    for segment in
+        separate_constants(library).iter().filter(|segment| segment.bytes.len() as u64 <= MIN_LLVM_CODE_BYTES)
+    {
+        search::for_each_match(segment.bytes, &LOOKED_UP_PREFIXES, |_, offset| {
             is_present |= LOOKED_UP_NAMES.iter().any(|name| segment.bytes[offset..].starts_with(name));
             !is_present
         });
@@ -110,7 +112,7 @@ pub(crate) fn seems_to_have_linker(library: &Library<'_>) -> bool {
     let constants = constants(library);
     let mut is_present = false;
     let mut search_bytes = |bytes: &[u8]| {
-        search::each(bytes, &LINKER_MESSAGES, |_, _| {
+        search::for_each_match(bytes, &LINKER_MESSAGES, |_, _| {
             is_present = true;
             false
         });
@@ -121,7 +123,7 @@ pub(crate) fn seems_to_have_linker(library: &Library<'_>) -> bool {
 
 /// Returns the releases that a library with a linker contains: rarely more than one.
 pub(crate) fn releases(library: &Library<'_>) -> Vec<Release> {
-    match library.llvm_version().and_then(|version| Release::of(&version)) {
+    match library.llvm_version().and_then(|version| Release::parse(&version)) {
         Some(release) => vec![release],
         None => releases::find_in_constants(&constants(library)),
     }
@@ -160,7 +162,7 @@ fn view<'a>(library: &'a Library<'_>) -> View<'a> {
     // Constants are searched only in a program at a fixed address.
     let constants = if is_fixed { constants(library) } else { read_only(library) };
     let data = segments(library, |segment| segment.writable || is_fixed && !segment.executable);
-    let data = match library.sealed() {
+    let data = match library.relro_range() {
         Some(sealed) if !is_fixed => data.into_iter().filter_map(|segment| clip(segment, &sealed)).collect(),
         _ => data,
     };
@@ -194,7 +196,7 @@ fn constants<'l>(library: &Library<'l>) -> Vec<Segment<'l>> {
         constants if constants.is_empty() => segments(library, |_| true),
         constants => constants,
     };
-    let mut tables = library.tables();
+    let mut tables = library.dynamic_tables();
     tables.extend(library.large_objects(MIN_LARGE_OBJECT_BYTES));
     if let Some(header) = library.unwind_header() {
         let segment = constants.iter().find(|segment| segment.word_at(header.start as u64).is_some());
@@ -290,7 +292,7 @@ mod tests {
             tested_count += 1;
             let (view, vtables_by_symbol) = (view(&library), vtables(&library, &CLASSES, None));
             assert!(view.relocations.is_none(), "the loader is done with it");
-            let strip = |vtable: Vtable| Vtable { bounded: false, ..vtable };
+            let strip = |vtable: Vtable| Vtable { is_bounded: false, ..vtable };
             let mut vtables_by_symbol: Vec<Vtable> = vtables_by_symbol.into_iter().map(strip).collect();
             let mut vtables_by_name = find::vtables_by_type_name(&view, &CLASSES);
             vtables_by_symbol.sort_by_key(|vtable| vtable.address_point);

@@ -20,7 +20,7 @@ pub(crate) struct Patched {
 
 /// Returns the function in slot `index` of `vtable`. If the loader has not filled in the slot, because other libraries
 /// may replace the function, returns the library's own function.
-pub(crate) fn original(library: &Library<'_>, vtable: &Vtable, index: usize) -> Option<usize> {
+pub(crate) fn original_function(library: &Library<'_>, vtable: &Vtable, index: usize) -> Option<usize> {
     match *vtable.slots.get(index)? as usize {
         0 => library.defined_by_symbol(address_of(vtable, index)).map(|(function, _)| function),
         function => Some(function),
@@ -37,7 +37,7 @@ fn address_of(vtable: &Vtable, index: usize) -> usize {
 /// # Safety
 /// `hook` must be valid for every caller through the slot, as long as the library is loaded. If `callers` is
 /// [`Callers::NoneYet`], the calling thread must be the one that will relocate the library.
-pub(crate) unsafe fn exchange(
+pub(crate) unsafe fn replace_slot(
     library: &Library<'_>,
     vtable: &Vtable,
     index: usize,

@@ -6,7 +6,7 @@ use jitlisten::options::LlvmSource;
 use jitlisten::{AddressRange, log_line};
 
 use crate::channels::moved_code::copies::{MAX_SEARCHED_BYTES, max_reach, read_memory, read_piece};
-use crate::placement::{Around, Pattern, Piece, Placement, certain};
+use crate::placement::{Pattern, Piece, Placement, Surroundings, find_unambiguous};
 use crate::process::this_thread;
 use crate::state::{Shim, State};
 
@@ -25,7 +25,7 @@ impl Shim {
 
     /// Searches for the objects compiled so far before a module is compiled to memory, because nothing may have
     /// announced their code.
-    pub(crate) fn compiling_to_memory(&self) {
+    pub(crate) fn search_before_compiling(&self) {
         let state = &mut *self.lock();
         if state.self_loaded.is_idle() {
             return;
@@ -37,7 +37,7 @@ impl Shim {
 
     /// Searches writable code a last time when the process exits. Does not wait for a thread that is inside a hook, or
     /// that was inside a hook of the parent process when this child was forked without handlers.
-    pub(crate) fn look_for_self_loaded_once_more(&self) {
+    pub(crate) fn search_self_loaded_at_exit(&self) {
         if self.session.is_free_here()
             && let Some(mut state) = self.try_lock()
         {
@@ -48,8 +48,8 @@ impl Shim {
     }
 
     /// Starts to search for an object compiled to memory.
-    pub(crate) fn compiled_to_memory(&self, object: Vec<u8>) {
-        let Some(pattern) = Pattern::of(object).filter(|pattern| pattern.texts() > 0) else { return };
+    pub(crate) fn add_self_loaded(&self, object: Vec<u8>) {
+        let Some(pattern) = Pattern::parse(object).filter(|pattern| pattern.text_count() > 0) else { return };
         let mut state = self.lock();
         state.self_loaded.push(pattern);
         if !std::mem::replace(&mut state.self_loaded.logged_any, true) {
@@ -100,15 +100,16 @@ impl Shim {
             fits
         };
         let region = |&range: &AddressRange| Some((read_piece(range)?, state.memory_around(range, max_reach)));
-        let regions: Vec<(Piece, Around)> = ranges.iter().filter(fits_limit).filter_map(region).collect();
+        let regions: Vec<(Piece, Surroundings)> = ranges.iter().filter(fits_limit).filter_map(region).collect();
         let mut matches: Vec<(usize, Placement)> = Vec::new();
         // Newest first: the object compiled last is usually loaded next.
         let candidates =
             state.self_loaded.unlocated.iter().enumerate().rev().filter(|(_, compiled)| !compiled.is_doubtful);
         for (index, compiled) in candidates.take((MAX_TOTAL_BYTES / size.max(1)) as usize) {
             let is_free = |range| self.is_free(range) && !state.self_loaded.doubtful_ranges.overlaps(range);
-            let fits =
-                |(code, around): &(Piece, Around)| compiled.pattern.place(code, around, &read_memory, &is_free, false);
+            let fits = |(code, around): &(Piece, Surroundings)| {
+                compiled.pattern.locate(code, around, &read_memory, &is_free, false)
+            };
             matches.extend(regions.iter().filter_map(fits).map(|placement| (index, placement)));
         }
         if !matches.is_empty() {
@@ -118,7 +119,7 @@ impl Shim {
 
     /// Registers the located objects with the session. Some may match only in part, or in several places.
     fn register_located_objects(&self, state: &mut State, matches: Vec<(usize, Placement)>) {
-        let is_best_match = certain(matches.iter().map(|(_, placement)| placement));
+        let is_best_match = find_unambiguous(matches.iter().map(|(_, placement)| placement));
         let unlocated = &state.self_loaded.unlocated;
         let is_certain = |position: usize| {
             let (index, placement) = &matches[position];
@@ -129,11 +130,11 @@ impl Shim {
             let mut competitors = competitors.map(|(_, compiled)| &compiled.pattern).chain(state.emitted.patterns());
             is_best_match[position]
                 && is_single
-                && !competitors.any(|other| other.may_also_be_at(placement, &read_memory))
+                && !competitors.any(|other| other.may_match_placement(placement, &read_memory))
         };
         // All text sections must match: the program has no reason to omit one.
         let is_whole =
-            |position: usize| matches[position].1.text.len() == unlocated[matches[position].0].pattern.texts();
+            |position: usize| matches[position].1.text.len() == unlocated[matches[position].0].pattern.text_count();
         let (certain, doubtful): (Vec<usize>, Vec<usize>) =
             (0..matches.len()).filter(|&position| is_whole(position)).partition(|&position| is_certain(position));
         if !doubtful.is_empty() && !std::mem::replace(&mut state.self_loaded.logged_doubtful, true) {

@@ -63,7 +63,7 @@ impl SelfLoaded {
     /// Removes an object that one of LLVM's linkers has received, or that is compiled again. Returns true if it was
     /// doubtful.
     pub(crate) fn remove_object(&mut self, object: &[u8]) -> bool {
-        let is_same = |compiled: &CompiledObject| compiled.pattern.is_object(object);
+        let is_same = |compiled: &CompiledObject| compiled.pattern.equals_object(object);
         let index = self.unlocated.iter().position(is_same);
         index.and_then(|index| self.unlocated.remove(index)).is_some_and(|compiled| compiled.is_doubtful)
     }
@@ -125,7 +125,7 @@ mod tests {
     use jitlisten::plumbing::Executable;
 
     fn pattern(byte: u8) -> Pattern {
-        Pattern::of_texts(&[(&[byte; 16], 0..0)])
+        Pattern::from_texts(&[(&[byte; 16], 0..0)])
     }
 
     #[test]

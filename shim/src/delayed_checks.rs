@@ -18,23 +18,23 @@ impl Shim {
             let first_range = self.session.ledger(|ledger| ledger.pending(id).and_then(|text| text.first().copied()));
             if first_range.is_some_and(is_unmapped) {
                 self.session.freeing(id);
-                self.note(state, &Outcome { freed: vec![id], ..Outcome::default() });
+                self.record_outcome(state, &Outcome { freed: vec![id], ..Outcome::default() });
             }
         }
     }
 
     /// Handles memory that a library with LLVM has made executable.
-    pub(crate) fn record_executable(&self, range: AddressRange) {
+    pub(crate) fn check_for_unreported(&self, range: AddressRange) {
         let mut state = self.lock();
         if self.is_free(range) {
-            state.unheard.add(range, jitlisten::plumbing::monotonic());
-            self.unnamed_code(&mut state, range, true);
+            state.unreported_code.add(range, jitlisten::plumbing::monotonic());
+            self.register_unnamed_code(&mut state, range, true);
         }
     }
 
     /// Warns once about code that has been executable for a second and was not reported.
-    pub(crate) fn look_at_unheard(&self, state: &mut State) {
-        let Some(range) = state.unheard.take(jitlisten::plumbing::monotonic()) else { return };
+    pub(crate) fn warn_about_unreported_code(&self, state: &mut State) {
+        let Some(range) = state.unreported_code.take(jitlisten::plumbing::monotonic()) else { return };
         if self.session.ledger(|ledger| !ledger.is_free(range) || !ledger.has_executable(range)) {
             return;
         }
@@ -49,8 +49,8 @@ impl Shim {
             );
         }
         if !unobserved.is_empty() {
-            state.unheard.set_warned();
-            state.note_silent();
+            state.unreported_code.set_warned();
+            state.mark_silent();
             self.publish(state);
         }
     }
