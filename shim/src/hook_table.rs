@@ -101,9 +101,9 @@ impl HookTable {
     /// allocator), our allocations under our locks end there, and the allocator maps memory under its own lock. Such a
     /// library gets the hooks that take no lock for calls that do not concern code.
     pub(crate) fn memory_hook_for(&self, library: &Library<'_>, function: Function) -> usize {
-        match library.dynamic_symbol("malloc") {
-            Some(_) => self.memory_hook_without_llvm(function),
-            None => self.memory_hook(function),
+        match library.exports("malloc") {
+            true => self.memory_hook_without_llvm(function),
+            false => self.memory_hook(function),
         }
     }
 

@@ -3,7 +3,7 @@
 //! ```text
 //!   _r_debug.r_brk of the loader                 libraries opened and closed   process/loader.rs
 //!    or, if a debugger occupies it: dlsym        seen at the next dlsym call   process/lookup.rs
-//!     `-> does the library contain LLVM?         .dynsym, .symtab of the file  process/library.rs, llvm/symbol_file.rs
+//!     `-> does the library contain LLVM?         .dynsym, .symtab of the file  llvm/{recognise,symbol_file}.rs
 //!           `-> a Source, in a slot of the table                               llvm/source.rs, hooks.rs
 //!                 |- RuntimeDyldELF::loadObject  vtable   loaded               channels/runtime_dyld/
 //!                 |- ObjectLinkingLayer::emit    vtable   loaded, when found   channels/jitlink/, placement/

@@ -1,6 +1,7 @@
 //! A library with LLVM: its release, its vtables, its hooks.
 
 pub(crate) mod linkers;
+pub(crate) mod recognise;
 pub(crate) mod releases;
 pub(crate) mod source;
 pub(crate) mod symbol_file;

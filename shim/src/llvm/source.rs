@@ -18,12 +18,13 @@ use crate::doctor::unreported;
 use crate::frame_pointers::codegen;
 use crate::hook_table::{HookTable, SLOTS};
 use crate::llvm::linkers::{self, Linkers};
+use crate::llvm::recognise;
 use crate::llvm::symbol_file::SymbolFile;
+use crate::memory::import_slots::{self, MemorySlots};
 use crate::process::detour::Callers;
 use crate::process::forward::Function;
 use crate::process::library::Library;
 use crate::process::mapped_proof::{Identity, Mapped};
-use crate::process::relocation_slot::{self, MemorySlots};
 
 /// An observed LLVM.
 pub(crate) struct Source {
@@ -83,7 +84,7 @@ pub(crate) struct ListChanges {
 fn find_memory_slots(library: &Library<'_>, hooks: &'static HookTable) -> MemorySlots {
     let slots = MemorySlots::find(library, hooks);
     if !slots.are_relocated(library.mapped())
-        && let Err(error) = relocation_slot::bind_memory_hooks_before_relocation(library, hooks)
+        && let Err(error) = import_slots::bind_memory_hooks_before_relocation(library, hooks)
     {
         let path = library.path.display();
         log_line!(Info, "{path}: memory calls are hooked only when its first object is loaded: {error}");
@@ -112,14 +113,14 @@ impl Source {
         }
         // Reset the counters before LLVM can report anything.
         facts::reset_counts(slot);
-        if library.is_llvmlite() {
+        if recognise::is_llvmlite(library) {
             // Its symbols are needed anyway, and searching its constants would read 60 MB.
             *symbols = SymbolFile::open(library).ok();
         }
         let linkers = Linkers::attach(library, symbols, slot, hooks, callers, enabled).ok_or(None)?;
         // llvmlite's file is open anyway. In other libraries a hidden list adds nothing if the linkers report all
         // objects.
-        let searches_file = !linkers.reports_everything() || library.is_llvmlite();
+        let searches_file = !linkers.reports_everything() || recognise::is_llvmlite(library);
         let interface =
             if enabled.contains(LlvmSource::List) { JitInterface::find(library, symbols, searches_file) } else { None };
         if linkers.reports_nothing() {
@@ -148,12 +149,12 @@ impl Source {
             start: library.range().start,
             descriptor: interface.map(|interface| DescriptorAddress(interface.descriptor)),
             detoured,
-            version: linkers.version.clone().or_else(|| library.llvm_version()),
+            version: linkers.version.clone().or_else(|| recognise::version(library)),
             linkers,
             codegen,
             slot,
             wants_list: enabled.contains(LlvmSource::List),
-            is_llvmlite: library.is_llvmlite(),
+            is_llvmlite: recognise::is_llvmlite(library),
             slots,
             memory_is_hooked: false,
             known_entries: BTreeMap::new(),

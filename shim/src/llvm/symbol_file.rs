@@ -47,7 +47,7 @@ impl SymbolFile {
         let file = SymbolFile { mapping: Mapping::open(&library.path)?, llvm: OnceCell::new() };
         // A stripped file is not used, so it is not compared.
         if file.tables().is_some() {
-            let loaded = library.first_bytes(COMPARED_BYTES).ok_or(io::ErrorKind::InvalidData)?;
+            let loaded = library.segments.first_bytes(COMPARED_BYTES).ok_or(io::ErrorKind::InvalidData)?;
             if !file.mapping.bytes().starts_with(&loaded) {
                 return Err(io::Error::other("the file is not the one that was loaded"));
             }

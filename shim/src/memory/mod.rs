@@ -3,6 +3,7 @@
 
 pub(crate) mod allocated;
 pub(crate) mod header_padding;
+pub(crate) mod import_slots;
 pub(crate) mod other_libraries;
 pub(crate) mod pending;
 pub(crate) mod unlocked_hooks;

@@ -15,10 +15,10 @@
 use jitlisten::log_line;
 
 use crate::hook_table::HookTable;
+use crate::memory::import_slots::MEMORY_IMPORTS;
 use crate::process::forward::{self, Function};
 use crate::process::library::Library;
 use crate::process::mapped_proof::{Identity, Mapped};
-use crate::process::relocation_slot::{MEMORY_IMPORTS, bind_before_relocation};
 use crate::process::slot::KeptSlot;
 
 /// Symbol of LLVM's memory allocator, which any library that contains the allocator may export.
@@ -56,7 +56,7 @@ impl OtherLibraries {
         let range = library.range();
         let slots = library.slots_of_imports(MEMORY_IMPORTS.map(|(name, _)| name));
         let is_unnamed = !slots.is_empty() && is_unnamed;
-        let allocates_for_llvm = is_unnamed || !slots.is_empty() && library.dynamic_symbol(LLVM_ALLOCATOR).is_some();
+        let allocates_for_llvm = is_unnamed || !slots.is_empty() && library.exports(LLVM_ALLOCATOR);
         let hook = |function| match function {
             Function::Mprotect if is_unnamed => hooks.mprotect_unnamed as usize,
             _ if allocates_for_llvm => hooks.memory_hook_for(library, function),
@@ -66,7 +66,7 @@ impl OtherLibraries {
         if is_unnamed && !library.is_relocated() {
             let bind = |(name, function): (&str, Function)| {
                 // SAFETY: our hook is made to be called in place of the function of this name.
-                unsafe { bind_before_relocation(library, name, hook(function), false) }
+                unsafe { library.bind_before_relocation(name, hook(function), false) }
             };
             if MEMORY_IMPORTS.into_iter().try_for_each(bind).is_ok() {
                 return;

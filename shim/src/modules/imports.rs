@@ -9,7 +9,6 @@ use super::originals::{find_originals, original};
 use super::unwind_names;
 use crate::process::library::Library;
 use crate::process::mapped_proof::{Identity, Mapped};
-use crate::process::relocation_slot::bind_before_relocation;
 use crate::process::slot::{KeptSlot, Slot};
 
 /// True once libraries are hooked. Checked without a lock, set under the shim's lock.
@@ -62,7 +61,7 @@ impl Imports {
                 continue;
             }
             // SAFETY: our hook has the type of the function of this name.
-            let bound = unsafe { bind_before_relocation(library, name, HOOKS[function].1(), original(function) != 0) };
+            let bound = unsafe { library.bind_before_relocation(name, HOOKS[function].1(), original(function) != 0) };
             if let Err(error) = bound {
                 log_line!(Info, "{}: {name} is hooked later: {error}", library.path.display());
                 self.pending_slots.extend(slots.into_iter().map(|slot| (slot.keep(), function)));

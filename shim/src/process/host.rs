@@ -19,13 +19,20 @@ fn each_library(mut work: impl FnMut(&Library<'_>) -> bool) {
     });
 }
 
+/// Returns true for a Python interpreter: it defines or imports `Py_BytesMain` (Python 3.8 or later). Programs that
+/// embed Python (gdb, perf) call other functions.
+pub(crate) fn is_python_launcher(library: &Library<'_>) -> bool {
+    const MAIN: &str = "Py_BytesMain";
+    library.exports(MAIN) || !library.imported(&[MAIN]).is_empty()
+}
+
 /// Returns true if the program is a Python interpreter.
 ///
 /// Takes the loader's lock.
 pub fn is_python() -> bool {
     let mut is_interpreter = false;
     each_library(|program| {
-        is_interpreter = program.is_program() && program.is_python_launcher();
+        is_interpreter = program.is_program() && is_python_launcher(program);
         false
     });
     is_interpreter

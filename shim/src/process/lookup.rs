@@ -29,6 +29,14 @@ pub(crate) static CHECK_ONCE: AtomicBool = AtomicBool::new(false);
 /// True if a library with an unwinder may not have been examined yet. Initially true.
 pub(crate) static UNWINDERS_PENDING: AtomicBool = AtomicBool::new(true);
 
+/// Requests a search for unwinders if the library exports a function that registers code with one; see the crate
+/// `unwind-register`.
+pub(crate) fn note_unwinder(library: &Library<'_>) {
+    if ["__register_frame", "_U_dyn_register"].into_iter().any(|name| library.exports(name)) {
+        UNWINDERS_PENDING.store(true, Ordering::Release);
+    }
+}
+
 /// Import slots of `dlsym` that are still to be hooked.
 #[derive(Default)]
 pub(crate) struct DlsymSlots {

@@ -9,8 +9,9 @@ pub(crate) mod library;
 pub(crate) mod loader;
 pub(crate) mod lookup;
 pub(crate) mod mapped_proof;
-pub(crate) mod relocation_slot;
+pub(crate) mod relocations;
 pub(crate) mod search;
+pub(crate) mod segments;
 pub(crate) mod slot;
 
 /// Identifier of the calling thread. May be reused after the thread has exited.

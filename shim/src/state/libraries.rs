@@ -9,8 +9,8 @@ use jitlisten::plumbing::{Unwinders, notify_libraries_changed};
 use super::{Shim, State};
 use crate::doctor::discovered::UnheardLlvm;
 use crate::frame_pointers::codegen;
+use crate::llvm::recognise;
 use crate::llvm::source::Source;
-use crate::llvm::vtable::mapped;
 use crate::modules::{Imports, unwinder_appeared};
 use crate::process::detour::{self, Callers};
 use crate::process::forward;
@@ -241,19 +241,17 @@ impl Shim {
         }
         state.dlsym_slots.add(&library);
         if !is_source && appeared.is_in_program_namespace() {
-            if wanted != LlvmSources::NONE && (mapped::may_compile(&library) || mapped::may_load_code(&library)) {
+            if wanted != LlvmSources::NONE && (recognise::may_compile(&library) || recognise::may_load_code(&library)) {
                 state.unreported_libraries.add(&library);
             }
             state.other_libraries.add(&library, self.hooks, state.unreported_libraries.contains(library.identity));
         }
-        if library.may_have_unwinder() {
-            lookup::UNWINDERS_PENDING.store(true, Ordering::Release);
-        }
+        lookup::note_unwinder(&library);
         if appeared.is_in_program_namespace() {
             // Hook imports only after the library was compared with its file, because hooking changes its symbols.
             state.imports.add(&library);
         }
-        if library.is_llvmlite() && wanted != LlvmSources::NONE {
+        if recognise::is_llvmlite(&library) && wanted != LlvmSources::NONE {
             (self.hooks.attach_llvmlite)(&library, symbols);
             state.has_llvmlite = true;
         }

@@ -3,8 +3,8 @@
 use jitlisten::log_line;
 
 use crate::hook_table::HookFunction;
+use crate::llvm::recognise::MIN_LLVM_CODE_BYTES;
 use crate::llvm::symbol_file::{DESCRIPTOR_SYMBOL, REGISTER_FUNCTION_SYMBOL, SymbolFile};
-use crate::llvm::vtable::mapped::MIN_LLVM_CODE_BYTES;
 use crate::process::detour::{self, Callers};
 use crate::process::library::Library;
 
@@ -27,7 +27,7 @@ impl JitInterface {
         {
             return Some(JitInterface { descriptor, function });
         }
-        if !include_hidden || library.code_size() < MIN_LLVM_CODE_BYTES || !library.uses().mprotect {
+        if !include_hidden || library.segments.code_size() < MIN_LLVM_CODE_BYTES || !library.uses().mprotect {
             return None;
         }
         let values = SymbolFile::open_once(symbols, library)?.llvm_symbols();

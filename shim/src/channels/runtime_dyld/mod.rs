@@ -222,9 +222,9 @@ pub(crate) fn attach(
 ) -> Result<patch::Patched, Refusal> {
     let Some(state) = HOOK_STATES.get(slot) else { return Err(Refusal::Missing) };
     let (vtable, index) = find_load_object(vtables, releases)?;
-    let mut code = library.segments().into_iter().filter(|segment| segment.executable);
+    let mut code = library.segments.all().filter(|segment| segment.executable);
     for part in &state.code {
-        part.set(code.next().map_or(0..0, |segment| segment.address..segment.address.saturating_add(segment.size)));
+        part.set(code.next().map_or(0..0, |segment| segment.range()));
     }
     state.library.set(library.range());
     state.original.store(patch::original_function(library, vtable, index).unwrap_or_default(), Ordering::Relaxed);

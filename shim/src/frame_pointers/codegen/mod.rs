@@ -36,7 +36,8 @@ use once_cell::race::OnceBox;
 
 use crate::frame_pointers::attributes::{Exported, LlvmC, UnwindTables};
 use crate::hook_table::{CODE_GENERATORS, GenerateCode, SLOTS};
-use crate::llvm::vtable::{mapped, patch, read_words};
+use crate::llvm::recognise;
+use crate::llvm::vtable::{patch, read_words, search};
 use crate::process::detour::Callers;
 use crate::process::library::Library;
 use to_memory::ToMemory;
@@ -156,7 +157,7 @@ pub(crate) fn attach(
     if originals == [0; CODE_GENERATORS] {
         return Err(Refusal::Missing);
     }
-    let version = library.llvm_release();
+    let version = recognise::major_version(library);
     let (llvm, engines) = (OnceBox::new(), [const { AtomicUsize::new(0) }; MAX_ENGINES]);
     let to_memory = ToMemory::find(library);
     let generator = Generator { originals, exported, to_memory, version, llvm, engines };
@@ -179,7 +180,7 @@ fn change_vtables(
     callers: Callers,
 ) {
     let classes: Vec<&str> = HOOK_POINTS.iter().filter_map(|point| point.class).collect();
-    for vtable in mapped::exported_vtables(library, &classes) {
+    for vtable in search::exported_vtables(library, &classes) {
         let is_original = |&address: &u64| address != 0 && address as usize == originals[vtable.class];
         let Some(index) = vtable.slots.iter().position(is_original) else { continue };
         let hook = hooks[vtable.class] as usize;

@@ -4,12 +4,14 @@
 //! | --- | --- |
 //! | `find.rs` | finds the vtables of a class, in slices of memory (pure) |
 //! | `mapped.rs` | the slices of a mapped library |
+//! | `search.rs` | finds the vtables of a class in a mapped library: by symbol, or by RTTI |
 //! | `unwind_tables.rs` | the range of `.eh_frame`, which is not searched (pure) |
 //! | `patch.rs` | replaces a slot, before or after the library is relocated |
 
 pub(crate) mod find;
 pub(crate) mod mapped;
 pub(crate) mod patch;
+pub(crate) mod search;
 mod unwind_tables;
 
 use jitlisten::Address;

@@ -9,7 +9,8 @@ use std::io;
 
 use crate::llvm::vtable::find::Vtable;
 use crate::process::detour::Callers;
-use crate::process::library::{Addend, Library};
+use crate::process::library::Library;
+use crate::process::relocations::Addend;
 
 /// A vtable slot that points to our hook.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -1,5 +1,5 @@
-//! Relocation slots: the words through which a library calls its imports. Patching them hooks the calls of this library
-//! only.
+//! Import slots of an LLVM's library for the functions that manage code memory. Patching them hooks the calls of this
+//! library only.
 //!
 //! Other tools patch the same slots; memray patches those of every library, again after each `dlopen`. Then we patch
 //! the slot again, and our hook forwards to that tool's function instead of libc's.
@@ -55,42 +55,13 @@ impl MemorySlots {
     }
 }
 
-/// Makes the loader store our hooks when it relocates the library. The import symbols get the hooks' addresses and
-/// become hidden, so that the loader does not search other libraries for them (`elf/dl-reloc.c`, `elf/dl-runtime.c`).
-/// Weak imports keep their symbols, because a host may test whether they have an address; if they have one, their slots
-/// are patched after relocation. The library must not be relocated yet.
+/// Makes the loader store our hooks when it relocates the library. Weak imports keep their symbols, because a host may
+/// test whether they have an address; if they have one, their slots are patched after relocation. The library must not
+/// be relocated yet.
 pub(crate) fn bind_memory_hooks_before_relocation(library: &Library<'_>, hooks: &HookTable) -> io::Result<()> {
     for (name, function) in MEMORY_IMPORTS {
         // SAFETY: our hook is made to be called in place of the function of this name.
-        unsafe { bind_before_relocation(library, name, hooks.memory_hook_for(library, function), false) }?;
-    }
-    Ok(())
-}
-
-/// Binds one import to `function` before relocation; a weak import only if `also_weak`.
-///
-/// # Safety
-/// `function` must be callable in place of the import of this name while the library is mapped.
-pub(crate) unsafe fn bind_before_relocation(
-    library: &Library<'_>,
-    name: &str,
-    function: usize,
-    also_weak: bool,
-) -> io::Result<()> {
-    for (value, visibility) in library.import_symbols(name) {
-        let target = function.wrapping_sub(library.identity.bias);
-        let word = visibility.value();
-        // The upper half of `st_info` is the binding.
-        if !also_weak && word >> 36 & 0xf == usize::from(object::elf::STB_WEAK.0) {
-            continue;
-        }
-        // SAFETY: the loader reads the value of an import to bind calls of that name, and the caller vouches for the
-        // function.
-        unsafe { value.write(target) }?;
-        // `st_other` is the byte after `st_name` and `st_info`.
-        let hidden = word & !(0x3 << 40) | usize::from(object::elf::STV_HIDDEN.0) << 40;
-        // SAFETY: only the visibility changes, so the loader binds the import to the value written above.
-        unsafe { visibility.write(hidden) }?;
+        unsafe { library.bind_before_relocation(name, hooks.memory_hook_for(library, function), false) }?;
     }
     Ok(())
 }
