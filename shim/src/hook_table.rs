@@ -5,8 +5,10 @@
 
 use std::ffi::{c_int, c_void};
 
+use crate::forwarding::{Forwarding, Returned};
 use crate::llvm::symbol_file::SymbolFile;
-use crate::process::forward::Function;
+use crate::process::detour::HookFunction;
+use crate::process::forward::{self, Function};
 use crate::process::library::Library;
 use crate::process::mapped_proof::Identity;
 
@@ -27,25 +29,6 @@ macro_rules! for_each_slot {
 }
 pub(crate) use for_each_slot;
 
-/// A function of the host without arguments or result, or our hook of it.
-pub(crate) type HookFunction = unsafe extern "C" fn();
-
-/// Type of `RuntimeDyldELF::loadObject`, with extra arguments: the excess words are forwarded unread. On aarch64 the
-/// result is returned in memory, and its address is not among the arguments: see
-/// `channels/runtime_dyld/load_object.rs`.
-pub(crate) type LoadObject =
-    unsafe extern "C-unwind" fn(usize, usize, usize, usize, usize, usize, usize, usize) -> usize;
-
-/// A returned value, in both registers that the ABI uses for results.
-#[repr(C)]
-pub(crate) struct Returned([usize; 2]);
-
-/// Type of `ObjectLinkingLayer::emit`, with extra arguments like [`LoadObject`].
-pub(crate) type Emit = unsafe extern "C-unwind" fn(usize, usize, usize, usize, usize, usize, usize, usize) -> Returned;
-
-/// Type of a function that generates code for a module, with extra arguments like [`LoadObject`].
-pub(crate) type GenerateCode = LoadObject;
-
 /// Number of hooked code generators: a function of each class, and one of the C API.
 pub(crate) const CODE_GENERATORS: usize = 5;
 
@@ -59,25 +42,25 @@ pub(crate) struct HookTable {
     /// Hooks of `__jit_debug_register_code`, by slot of the LLVM.
     pub(crate) register_code: [HookFunction; SLOTS],
     /// Hooks of `RuntimeDyldELF::loadObject`, by slot of the LLVM.
-    pub(crate) load_object: [LoadObject; SLOTS],
+    pub(crate) load_object: [Forwarding; SLOTS],
     /// Hooks of `ObjectLinkingLayer::emit`, by slot of the LLVM and by vtable.
-    pub(crate) emit: [[Emit; EMIT_VTABLES]; SLOTS],
+    pub(crate) emit: [[Forwarding<Returned>; EMIT_VTABLES]; SLOTS],
     /// Hooks of the functions that generate code, by slot of the LLVM.
-    pub(crate) generate_code: [[GenerateCode; CODE_GENERATORS]; SLOTS],
+    pub(crate) generate_code: [[Forwarding; CODE_GENERATORS]; SLOTS],
     /// Entry code that runs before `dlsym` and jumps to it.
     pub(crate) before_dlsym: HookFunction,
-    pub(crate) mprotect: unsafe extern "C" fn(*mut c_void, usize, c_int) -> c_int,
+    pub(crate) mprotect: forward::Mprotect,
     /// Hook of `mprotect` in a library whose code no other hook reports.
-    pub(crate) mprotect_unnamed: unsafe extern "C" fn(*mut c_void, usize, c_int) -> c_int,
-    pub(crate) munmap: unsafe extern "C" fn(*mut c_void, usize) -> c_int,
-    pub(crate) mmap: unsafe extern "C" fn(*mut c_void, usize, c_int, c_int, c_int, i64) -> *mut c_void,
-    pub(crate) register_frame: unsafe extern "C" fn(*const c_void),
-    pub(crate) pkey_mprotect: unsafe extern "C" fn(*mut c_void, usize, c_int, c_int) -> c_int,
+    pub(crate) mprotect_unnamed: forward::Mprotect,
+    pub(crate) munmap: forward::Munmap,
+    pub(crate) mmap: forward::Mmap,
+    pub(crate) register_frame: forward::RegisterFrame,
+    pub(crate) pkey_mprotect: forward::PkeyMprotect,
     pub(crate) mremap: unsafe extern "C" fn(*mut c_void, usize, usize, c_int, *mut c_void) -> *mut c_void,
     /// Hook of `mprotect` in libraries without LLVM.
-    pub(crate) mprotect_without_llvm: unsafe extern "C" fn(*mut c_void, usize, c_int) -> c_int,
-    pub(crate) munmap_without_llvm: unsafe extern "C" fn(*mut c_void, usize) -> c_int,
-    pub(crate) mmap_without_llvm: unsafe extern "C" fn(*mut c_void, usize, c_int, c_int, c_int, i64) -> *mut c_void,
+    pub(crate) mprotect_without_llvm: forward::Mprotect,
+    pub(crate) munmap_without_llvm: forward::Munmap,
+    pub(crate) mmap_without_llvm: forward::Mmap,
     /// Instruments a library that exports llvmlite's functions.
     pub(crate) attach_llvmlite: fn(&Library<'_>, Option<SymbolFile>),
     /// Forgets a closed library if it was an llvmlite.

@@ -22,9 +22,9 @@ use jitlisten::plumbing::{Entered, Executable, HostStateGuard, Inside, MemoryCha
 use jitlisten::{Address, AddressRange, log_line};
 
 use crate::doctor::unreported;
-use crate::hook_table::{HookFunction, SLOTS, for_each_slot};
+use crate::hook_table::{SLOTS, for_each_slot};
 use crate::memory::header_padding;
-use crate::process::detour::page_size;
+use crate::process::detour::{HookFunction, page_size};
 use crate::process::mapped_proof::{Held, with_libraries_held};
 use crate::process::{forward, lookup};
 use crate::state::{Shim, shim};

@@ -92,6 +92,7 @@ mod channels;
 mod delayed_checks;
 mod doctor;
 mod fork;
+mod forwarding;
 mod frame_pointers;
 mod hook_table;
 mod hooks;

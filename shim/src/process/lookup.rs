@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use jitlisten::log_line;
 
-use crate::hook_table::HookFunction;
+use crate::process::detour::HookFunction;
 use crate::process::library::Library;
 use crate::process::mapped_proof::{Identity, Mapped};
 use crate::process::slot::{KeptSlot, Slot};

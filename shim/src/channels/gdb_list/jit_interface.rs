@@ -2,10 +2,9 @@
 
 use jitlisten::log_line;
 
-use crate::hook_table::HookFunction;
 use crate::llvm::recognise::MIN_LLVM_CODE_BYTES;
 use crate::llvm::symbol_file::{DESCRIPTOR_SYMBOL, REGISTER_FUNCTION_SYMBOL, SymbolFile};
-use crate::process::detour::{self, Callers};
+use crate::process::detour::{self, Callers, HookFunction};
 use crate::process::library::Library;
 
 /// Addresses of the two symbols of the JIT interface.

@@ -37,7 +37,8 @@ use jitlisten::plumbing::checked_read;
 use jitlisten::plumbing::elf::{FileHeader, LE, THIS_MACHINE, file_header};
 use jitlisten::{Address, AddressRange, log_line};
 
-use crate::hook_table::{EMIT_VTABLES, Emit, Returned, SLOTS};
+use crate::forwarding::{Forwarding, Returned};
+use crate::hook_table::{EMIT_VTABLES, SLOTS};
 use crate::llvm::releases::{self, Release};
 use crate::llvm::vtable::find::Vtable;
 use crate::llvm::vtable::{OBJECT_LINKING_LAYER, patch, read_words, read_words_of_ranges};
@@ -121,7 +122,7 @@ pub(crate) fn attach(
     slot: usize,
     vtables: &[Vtable],
     releases: &[Release],
-    hooks: [Emit; EMIT_VTABLES],
+    hooks: [Forwarding<Returned>; EMIT_VTABLES],
     callers: Callers,
 ) -> Result<(), Refusal> {
     let states = HOOK_STATES.get(slot).ok_or(Refusal::Missing)?;
@@ -146,18 +147,6 @@ pub(crate) fn attach(
         }
     }
     Ok(())
-}
-
-/// Calls the original function of a hook.
-///
-/// # Safety
-/// May be called only by that hook, with the words that it was called with.
-unsafe fn call_original(slot: usize, vtable: usize, words: [usize; 8]) -> Returned {
-    let [a, b, c, d, e, f, g, h] = words;
-    let original = HOOK_STATES[slot][vtable].original.load(Ordering::Acquire);
-    // SAFETY: `original` was in the slot (the vtable leads to the hook only after it was stored), and the host's own
-    // call is forwarded.
-    unsafe { std::mem::transmute::<usize, Emit>(original)(a, b, c, d, e, f, g, h) }
 }
 
 /// Smallest size of an ELF file in bytes.

@@ -45,7 +45,8 @@ use jitlisten::plumbing::mappings_of;
 use jitlisten::{Address, AddressRange, log_line};
 
 use crate::doctor::facts::{self, Count};
-use crate::hook_table::{LoadObject, SLOTS};
+use crate::forwarding::Forwarding;
+use crate::hook_table::SLOTS;
 use crate::llvm::releases::{self, Release};
 use crate::llvm::vtable::find::Vtable;
 use crate::llvm::vtable::{patch, read_mapped_words, read_words, read_words_of_ranges};
@@ -217,7 +218,7 @@ pub(crate) fn attach(
     slot: usize,
     vtables: &[Vtable],
     releases: &[Release],
-    hook: LoadObject,
+    hook: Forwarding,
     callers: Callers,
 ) -> Result<patch::Patched, Refusal> {
     let Some(state) = HOOK_STATES.get(slot) else { return Err(Refusal::Missing) };

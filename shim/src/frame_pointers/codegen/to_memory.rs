@@ -15,6 +15,7 @@ use std::ffi::{CStr, c_char};
 use jitlisten::plumbing::checked_read;
 use jitlisten::{Address, AddressRange};
 
+use crate::forwarding::Words;
 use crate::frame_pointers::attributes::{c_functions, is_this_machine};
 use crate::llvm::vtable::read_words;
 use crate::process::library::Library;
@@ -42,7 +43,7 @@ impl ToMemory {
     ///
     /// # Safety
     /// The array must hold the arguments of a call of the function.
-    pub(super) unsafe fn is_object_for_this_machine(&self, [machine, _, file_type, ..]: [usize; 8]) -> bool {
+    pub(super) unsafe fn is_object_for_this_machine(&self, [machine, _, file_type, ..]: Words) -> bool {
         if machine == 0 || file_type as u32 != OBJECT_FILE {
             return false;
         }
@@ -65,7 +66,7 @@ impl ToMemory {
     /// still unused.
     pub(super) unsafe fn copy_object(
         &self,
-        [_, _, file_type, _, output, ..]: [usize; 8],
+        [_, _, file_type, _, output, ..]: Words,
         returned: usize,
         has_memory: impl Fn(usize) -> bool,
     ) -> Option<Vec<u8>> {
