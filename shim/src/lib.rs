@@ -104,6 +104,7 @@ mod process;
 mod remarks;
 mod start;
 mod state;
+mod waiting_list;
 
 pub use doctor::discovered::DiscoveredLlvm;
 pub use process::host::{duplicate_copy, is_python};

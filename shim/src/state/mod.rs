@@ -28,7 +28,7 @@ use crate::llvm::source::Source;
 use crate::llvm::unreported_libraries::UnreportedLibraries;
 use crate::memory::allocated::Allocated;
 use crate::memory::other_libraries::OtherLibraries;
-use crate::memory::pending::Overdue;
+use crate::memory::pending::PendingObjects;
 use crate::modules::Imports;
 use crate::process::detour::Callers;
 use crate::process::forward;
@@ -67,7 +67,7 @@ pub(crate) struct State {
     imports: Imports,
     other_libraries: OtherLibraries,
     pub(crate) unreported_libraries: UnreportedLibraries,
-    pub(crate) overdue: Overdue,
+    pub(crate) pending: PendingObjects,
     pub(crate) emitted: EmittedObjects,
     pub(crate) self_loaded: SelfLoaded,
     pub(crate) unreported_code: UnreportedCode,

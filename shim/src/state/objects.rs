@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use jitlisten::plumbing::{Loaded, Outcome, checked_read, mappings_of};
+use jitlisten::plumbing::{Loaded, Outcome, checked_read, mappings_of, monotonic};
 use jitlisten::{AddressRange, ObjectId, log_line};
 
 use super::libraries::unless_closing;
@@ -10,8 +10,9 @@ use super::{Shim, State};
 use crate::channels::runtime_dyld::elf_copy;
 use crate::doctor::facts::{self, Count};
 use crate::llvm::source::Source;
-use crate::memory::pending;
+use crate::memory::pending::{self, FINALIZE_TIMEOUT_NS, PendingObject};
 use crate::process::mapped_proof::Mapped;
+use crate::process::this_thread;
 
 /// Maximum number of linked objects that are compared with new list entries. ORC lists an object once it is final.
 const MAX_RECENTLY_LINKED: usize = 256;
@@ -167,7 +168,7 @@ impl Shim {
         }
         self.record_outcome(state, &loaded.outcome);
         let Some(first) = loaded.pending else { return };
-        state.overdue.add(jitlisten::plumbing::monotonic(), loaded.id);
+        state.pending.push(monotonic(), 0, PendingObject { id: loaded.id, thread: this_thread() });
         if state.allocated.containing(first).is_none() {
             self.query_unknown(state, &[first]);
         }
@@ -180,17 +181,18 @@ impl Shim {
         emitted.log_missed(|slot| library_path(sources, slot));
         self.warn_about_unreported_code(state);
         self.free_unmapped(state);
-        if state.overdue.is_empty() {
+        if state.pending.is_empty() {
             return;
         }
-        for id in state.overdue.take(jitlisten::plumbing::monotonic()) {
+        for PendingObject { id, .. } in state.pending.take_overdue(monotonic(), FINALIZE_TIMEOUT_NS) {
             let Some(text) = self.pending_text(id) else { continue };
             text.iter().for_each(|&text| self.query_executable(state, text));
             let library = self.session.library(id);
             let outcome = self.session.overdue(id);
             self.record_outcome(state, &outcome);
             let is_displaced = outcome.freed.contains(&id);
-            if (is_displaced || self.pending_text(id).is_some()) && state.overdue.should_warn() {
+            let is_missed = is_displaced || self.pending_text(id).is_some();
+            if state.pending.should_warn(is_missed) {
                 let mappings = text.first().and_then(|&text| mappings_of(text).ok().flatten());
                 let reason = pending::reason(mappings.as_deref().filter(|_| !is_displaced));
                 let at = text.first().map(|text| text.start());

@@ -2,12 +2,12 @@
 
 #![forbid(unsafe_code)]
 
-use std::collections::VecDeque;
-
 use jitlisten::log_line;
+use jitlisten::plumbing::monotonic;
 
 use crate::placement::Pattern;
 use crate::process::this_thread;
+use crate::waiting_list::{Waiting, WaitingList};
 
 /// Maximum number of unlocated objects. An object that is linked for another process is never located.
 const MAX_OBJECTS: usize = 256;
@@ -16,7 +16,7 @@ const MAX_PATTERN_BYTES: usize = 64 << 20;
 /// Time after which an object counts as missed, in ns.
 const LOCATE_TIMEOUT_NS: u64 = 1_000_000_000;
 /// Maximum number of searches for one object at the return of other `emit` calls.
-const MAX_SEARCHES_AFTER_EMIT: u8 = 8;
+const MAX_SEARCHES_AFTER_EMIT: u32 = 8;
 /// Maximum searches for a missed object when memory becomes executable. An object that is linked for another process is
 /// never located.
 const MAX_LATE_SEARCHES: u8 = 64;
@@ -30,10 +30,6 @@ pub(super) struct Emitted {
     /// Slot of the LLVM that links the object.
     pub(super) slot: usize,
     pub(super) pattern: Pattern,
-    /// Time of the `emit` call (monotonic clock), in ns.
-    emitted_at_ns: u64,
-    /// Number of searches at the return of `emit` calls.
-    searches: u8,
     /// True once the object was searched for as overdue.
     is_missed: bool,
     /// Number of searches since the object was missed.
@@ -42,8 +38,8 @@ pub(super) struct Emitted {
 
 #[derive(Default)]
 pub(crate) struct EmittedObjects {
-    /// Unlocated objects, oldest first.
-    pub(super) unlocated: VecDeque<Emitted>,
+    /// Unlocated objects, oldest first. Each is tried at the return of `emit` calls.
+    pub(super) unlocated: WaitingList<Emitted, MAX_OBJECTS, MAX_PATTERN_BYTES>,
     /// `emit` calls that have not returned, oldest first: thread and number. Includes calls whose object is not
     /// searched for.
     active_calls: Vec<(u64, u64)>,
@@ -53,9 +49,6 @@ pub(crate) struct EmittedObjects {
     fruitless_queries: u8,
     /// Time of the last search for overdue objects (monotonic clock), in ns.
     last_search_ns: u64,
-    /// Objects dropped to make room for newer ones.
-    dropped_count: u64,
-    warned: bool,
 }
 
 impl EmittedObjects {
@@ -75,24 +68,10 @@ impl EmittedObjects {
         self.active_calls.retain(|&(_, active)| active != number);
     }
 
-    /// Adds an object to search for. Drops the oldest objects if there are too many.
+    /// Adds an object to search for.
     pub(super) fn push(&mut self, number: u64, slot: usize, pattern: Pattern) {
-        let mut bytes: usize = self.unlocated.iter().map(|emitted| emitted.pattern.size()).sum();
-        while self.unlocated.len() >= MAX_OBJECTS || bytes > MAX_PATTERN_BYTES {
-            let Some(oldest) = self.unlocated.pop_front() else { break };
-            bytes -= oldest.pattern.size();
-            self.dropped_count += 1;
-        }
-        let emitted_at_ns = jitlisten::plumbing::monotonic();
-        self.unlocated.push_back(Emitted {
-            number,
-            slot,
-            pattern,
-            emitted_at_ns,
-            searches: 0,
-            is_missed: false,
-            late_searches: 0,
-        });
+        let size = pattern.size();
+        self.unlocated.push(monotonic(), size, Emitted { number, slot, pattern, is_missed: false, late_searches: 0 });
     }
 
     /// Drops the objects of a closed library's LLVM.
@@ -136,7 +115,7 @@ impl EmittedObjects {
                 Warn,
                 "{}: could not locate a JITLink object in memory {}; its functions stay unnamed (reported once)",
                 missed.map_or_else(String::new, |emitted| path(emitted.slot)),
-                if self.dropped_count > 0 { "before too many others were pending" } else { "within a second" }
+                if self.unlocated.has_dropped { "before too many others were pending" } else { "within a second" }
             );
         }
     }
@@ -144,11 +123,8 @@ impl EmittedObjects {
     /// Returns true once: for the first object that is missed or dropped. An object whose `emit` is still running is
     /// not missed, however long it takes.
     fn should_warn(&mut self) -> bool {
-        if self.warned || (self.unlocated.is_empty() && self.dropped_count == 0) {
-            return false;
-        }
-        self.warned = self.dropped_count > 0 || self.unlocated.iter().any(|emitted| emitted.is_missed);
-        self.warned
+        let is_due = self.unlocated.has_dropped || self.unlocated.iter().any(|emitted| emitted.is_missed);
+        self.unlocated.should_warn(is_due)
     }
 
     /// Indices of the objects that may be in memory that this thread has made executable, the most likely first. The
@@ -166,7 +142,7 @@ impl EmittedObjects {
     /// Bytes to search around a table that this thread registers; `None` if the table cannot belong to an unlocated
     /// object.
     pub(super) fn search_extent(&self, thread: u64) -> Option<u64> {
-        let may_own_table = |emitted: &&Emitted| {
+        let may_own_table = |emitted: &&Waiting<Emitted>| {
             emitted.late_searches < MAX_LATE_SEARCHES
                 && (self.active_calls.contains(&(thread, emitted.number)) || !self.is_active(emitted.number))
         };
@@ -177,8 +153,8 @@ impl EmittedObjects {
     pub(super) fn candidates_at_end(&mut self, number: u64) -> Vec<(usize, bool)> {
         let mut candidates = Vec::new();
         for (index, emitted) in self.unlocated.iter_mut().enumerate() {
-            if emitted.number == number || emitted.searches < MAX_SEARCHES_AFTER_EMIT {
-                emitted.searches = emitted.searches.saturating_add(1);
+            let is_own = emitted.number == number;
+            if emitted.try_again(MAX_SEARCHES_AFTER_EMIT) || is_own {
                 candidates.push((index, false));
             }
         }
@@ -199,10 +175,8 @@ impl EmittedObjects {
     /// others that are not missed.
     pub(super) fn overdue_candidates(&mut self, now: u64) -> Vec<(usize, bool)> {
         let active: Vec<u64> = self.active_calls.iter().map(|&(_, number)| number).collect();
-        let is_due = |emitted: &Emitted| {
-            !emitted.is_missed
-                && now.saturating_sub(emitted.emitted_at_ns) >= LOCATE_TIMEOUT_NS
-                && !active.contains(&emitted.number)
+        let is_due = |emitted: &Waiting<Emitted>| {
+            !emitted.is_missed && emitted.is_overdue(now, LOCATE_TIMEOUT_NS) && !active.contains(&emitted.number)
         };
         if now.saturating_sub(self.last_search_ns) < LOCATE_TIMEOUT_NS || !self.unlocated.iter().any(is_due) {
             return Vec::new();
@@ -232,7 +206,7 @@ mod tests {
 
     /// Number of objects to search for a second from now, and whether a warning is due then.
     fn check_one_second_later(emitted: &mut EmittedObjects) -> (usize, bool) {
-        let now = jitlisten::plumbing::monotonic() + LOCATE_TIMEOUT_NS;
+        let now = monotonic() + LOCATE_TIMEOUT_NS;
         (emitted.overdue_candidates(now).len(), emitted.should_warn())
     }
 

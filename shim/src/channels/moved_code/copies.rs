@@ -19,7 +19,7 @@ use crate::state::{Shim, State};
 /// Maximum number of recent objects to search for.
 const MAX_RECENT_OBJECTS: usize = 16;
 /// Maximum searches for each object.
-const MAX_SEARCHES: u8 = 8;
+const MAX_SEARCHES: u32 = 8;
 /// Maximum size of memory to search; larger ranges are skipped.
 pub(crate) const MAX_SEARCHED_BYTES: u64 = 64 << 20;
 /// Maximum bytes searched for unwind tables on each side of code.
@@ -74,9 +74,9 @@ impl Shim {
         let thread = this_thread();
         self.session.ledger(|ledger| {
             let mut pending = Vec::new();
-            for recent in state.overdue.newest(MAX_RECENT_OBJECTS) {
-                if recent.thread == thread && recent.searches < MAX_SEARCHES && ledger.pending(recent.id).is_some() {
-                    recent.searches += 1;
+            for recent in state.pending.iter_mut().rev().take(MAX_RECENT_OBJECTS) {
+                let is_searched_for = recent.thread == thread && ledger.pending(recent.id).is_some();
+                if is_searched_for && recent.try_again(MAX_SEARCHES) {
                     pending.push(recent.id);
                 }
             }

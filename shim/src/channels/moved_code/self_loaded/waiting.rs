@@ -5,12 +5,13 @@
 use std::collections::VecDeque;
 
 use jitlisten::AddressRange;
-use jitlisten::plumbing::{Ledger, Ranges};
+use jitlisten::plumbing::{Ledger, Ranges, monotonic};
 
 use crate::channels::gdb_list::unregistered::Unregistered;
 use crate::placement::Pattern;
+use crate::waiting_list::WaitingList;
 
-/// Maximum number of objects to search for; beyond it the oldest are dropped.
+/// Maximum number of objects to search for.
 const MAX_OBJECTS: usize = 128;
 /// Maximum total size of the patterns of all objects, in bytes.
 const MAX_PATTERN_BYTES: usize = 16 << 20;
@@ -22,7 +23,6 @@ const MAX_RANGES: usize = 64;
 /// An object compiled to memory.
 pub(super) struct CompiledObject {
     pub(super) pattern: Pattern,
-    searches: u32,
     /// True if another object may be at the same location. A doubtful object stays unnamed for good, because the other
     /// one may be dropped first.
     pub(super) is_doubtful: bool,
@@ -32,7 +32,7 @@ pub(super) struct CompiledObject {
 #[derive(Default)]
 pub(crate) struct SelfLoaded {
     /// Objects not yet located, oldest first.
-    pub(super) unlocated: VecDeque<CompiledObject>,
+    pub(super) unlocated: WaitingList<CompiledObject, MAX_OBJECTS, MAX_PATTERN_BYTES>,
     /// True once the log has reported an object compiled to memory.
     pub(super) logged_any: bool,
     /// True once the log has reported objects with equal code.
@@ -48,23 +48,20 @@ pub(crate) struct SelfLoaded {
 }
 
 impl SelfLoaded {
-    /// Adds an object to search for. Drops the oldest objects if there are too many.
+    /// Adds an object to search for.
     pub(super) fn push(&mut self, pattern: Pattern) {
         // The program may have compiled the same object before.
         let is_doubtful = self.remove_object(pattern.object());
-        let mut bytes = pattern.size() + self.unlocated.iter().map(|compiled| compiled.pattern.size()).sum::<usize>();
-        while self.unlocated.len() >= MAX_OBJECTS || bytes > MAX_PATTERN_BYTES {
-            let Some(oldest) = self.unlocated.pop_front() else { return };
-            bytes -= oldest.pattern.size();
+        let size = pattern.size();
+        if size <= MAX_PATTERN_BYTES {
+            self.unlocated.push(monotonic(), size, CompiledObject { pattern, is_doubtful });
         }
-        self.unlocated.push_back(CompiledObject { pattern, searches: 0, is_doubtful });
     }
 
     /// Removes an object that one of LLVM's linkers has received, or that is compiled again. Returns true if it was
     /// doubtful.
     pub(crate) fn remove_object(&mut self, object: &[u8]) -> bool {
-        let is_same = |compiled: &CompiledObject| compiled.pattern.equals_object(object);
-        let index = self.unlocated.iter().position(is_same);
+        let index = self.unlocated.iter().position(|compiled| compiled.pattern.equals_object(object));
         index.and_then(|index| self.unlocated.remove(index)).is_some_and(|compiled| compiled.is_doubtful)
     }
 
@@ -75,7 +72,7 @@ impl SelfLoaded {
 
     /// Marks an unlocated object as doubtful: it may be at `text`, or another one may be.
     pub(super) fn mark_doubtful(&mut self, index: usize, text: &[AddressRange]) {
-        if let Some(compiled) = self.unlocated.get_mut(index) {
+        if let Some(compiled) = self.unlocated.iter_mut().nth(index) {
             compiled.is_doubtful = true;
         }
         text.iter().for_each(|&text| self.doubtful_ranges.insert(text));
@@ -109,10 +106,7 @@ impl SelfLoaded {
 
     /// Counts a search for each object, and drops objects that have reached the maximum.
     pub(super) fn begin_search(&mut self) {
-        self.unlocated.retain_mut(|compiled| {
-            compiled.searches += 1;
-            compiled.searches <= MAX_SEARCHES
-        });
+        self.unlocated.retain(|compiled| compiled.try_again(MAX_SEARCHES));
     }
 }
 
