@@ -13,8 +13,8 @@ pub(crate) type Forwarding<R = usize> =
 #[repr(C)]
 pub(crate) struct Returned([usize; 2]);
 
-/// Defines a hook of type [`Forwarding`] that calls `$body` with its const parameters and its words: `hook::<SLOT>` calls
-/// `load_object(SLOT, words)`.
+/// Defines a hook of type [`Forwarding`] that calls `$body` with its const parameters and its words: `hook::<SLOT>`
+/// calls `load_object(SLOT, words)`.
 macro_rules! forwarding_hook {
     ($name:ident<$($parameter:ident),+> -> $result:ty, $body:path) => {
         unsafe extern "C-unwind" fn $name<$(const $parameter: usize),+>(

@@ -9,7 +9,7 @@
 //!                 |- ObjectLinkingLayer::emit    vtable   loaded, when found   channels/jitlink/, placement/
 //!                 |- __jit_debug_register_code   detour   loaded, freeing      channels/gdb_list/
 //!                 |- mprotect, mmap, munmap      slots    finalized, freeing   memory/
-//!                 |- and in all other libraries  slots    finalized, freeing   memory/{other_libraries,unlocked_hooks}.rs
+//!                 |- and in all other libraries  slots    finalized, freeing   memory/{other_libraries,unlocked_hooks}
 //!                 |- LLVMPY_AddModule, ...       .dynsym  frame pointers       frame_pointers/llvmlite.rs
 //!                 `- MCJIT, ORC's compilers      vtables  frame pointers       frame_pointers/codegen/
 //! ```
@@ -19,6 +19,7 @@
 //! | `process/` | the loader, its libraries, relocation slots, detours: independent of LLVM |
 //! | `llvm/` | one LLVM: its symbols, vtables and release |
 //! | `channels/` | the hooks that report an LLVM's objects |
+//! | `trackers/` | objects that are reported, and not located or not final yet |
 //! | `placement/` | locates linked code by its bytes (pure) |
 //! | `memory/` | the hooks that report changes of memory to the session |
 //! | `frame_pointers/` | frame pointers and unwind tables for compiled modules |
@@ -67,11 +68,11 @@
 //!    from the known releases is ignored. An object reported by both linker and list counts as one object.
 //! 7. Once an LLVM is detected, the memory slots of **every other library** and of the program point to hooks. They
 //!    forward calls that do not concern code without taking a lock (`memory/unlocked_hooks.rs`). Copied code is found by
-//!    its bytes, or by the `.eh_frame` registered for its address (`channels/moved_code/`, `placement/`).
+//!    its bytes, or by the `.eh_frame` registered for its address (`trackers/`, `placement/`).
 //! 8. If LLVM exports its **C functions**, modules get the same attributes as llvmlite's when code is generated: a
 //!    virtual function of each engine, found by its symbol, points to our hook (`frame_pointers/codegen/`), as does
 //!    `LLVMTargetMachineEmitToMemoryBuffer`. Code that the program then loads itself is found by its bytes
-//!    (`channels/moved_code/self_loaded/`).
+//!    (`trackers/self_loaded/`).
 //!
 //! If gdb has started the process, its breakpoint occupies `_r_debug.r_brk`. In that case every library's relocation
 //! slot of `dlsym` points to assembly that scans for new libraries first (`process/lookup.rs`). Hooking `dlopen` would
@@ -89,7 +90,6 @@
 #![cfg_attr(not(test), deny(clippy::expect_used, clippy::panic, clippy::unreachable, clippy::unwrap_used))]
 
 mod channels;
-mod delayed_checks;
 mod doctor;
 mod fork;
 mod forwarding;
@@ -104,7 +104,7 @@ mod process;
 mod remarks;
 mod start;
 mod state;
-mod waiting_list;
+mod trackers;
 
 pub use doctor::discovered::DiscoveredLlvm;
 pub use process::host::{duplicate_copy, is_python};

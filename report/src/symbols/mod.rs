@@ -327,7 +327,7 @@ impl<'a> Resolver<'a> {
     }
 }
 
-/// Libraries whose compiled functions have addresses for names: see `shim/src/channels/unwind_tables.rs`.
+/// Libraries whose compiled functions have addresses for names: see `shim/src/trackers/unwind_tables.rs`.
 fn nameless(functions: &[Function]) -> Option<String> {
     let library = |function: &Function| {
         let (library, address) = function.name.rsplit_once("+jit@")?;

@@ -1,5 +1,6 @@
 //! A library with LLVM: its release, its vtables, its hooks.
 
+pub(crate) mod elf_copy;
 pub(crate) mod linkers;
 pub(crate) mod recognise;
 pub(crate) mod releases;

@@ -1,4 +1,4 @@
-//! Libraries of a process that may make code executable that no other source reports: see `channels/unwind_tables.rs`.
+//! Libraries of a process that may make code executable that no other source reports: see `trackers/unwind_tables.rs`.
 
 #![forbid(unsafe_code)]
 

@@ -5,7 +5,6 @@ pub(crate) mod allocated;
 pub(crate) mod header_padding;
 pub(crate) mod import_slots;
 pub(crate) mod other_libraries;
-pub(crate) mod pending;
 pub(crate) mod unlocked_hooks;
 
 /// Address range from `start` to `end`.

@@ -17,7 +17,7 @@ const MAX_TEXT_SPAN_BYTES: u64 = 64 << 20;
 
 impl Pattern {
     /// Locates the sections, if the object's `.eh_frame` is at `table` and each text section is at the address that the
-    /// table gives. `read` and `is_free` are the same as in [`Pattern::place`].
+    /// table gives. `read` and `is_free` are the same as in [`Pattern::locate`].
     pub(crate) fn locate_by_table(
         &self,
         table: Address,

@@ -9,6 +9,8 @@ use super::{Shim, State};
 use crate::llvm::source::Source;
 use crate::process::forward;
 use crate::process::mapped_proof::Mapped;
+use crate::trackers::copies;
+use crate::trackers::memory::MAX_SEARCHED_BYTES;
 
 /// Maximum number of freed code ranges whose addresses stay reserved. A perf map cannot record that code was freed, so
 /// its addresses must not be reused soon.
@@ -38,9 +40,12 @@ impl Shim {
         }
         let outcome = self.session.executable(range, kind);
         self.record_outcome(&mut state, &outcome);
-        self.search_for_copies(&mut state, range);
-        self.search_for_emitted(&mut state, range);
-        self.search_for_self_loaded(&mut state, range);
+        self.move_copied(&mut state, true, |pending, memory| copies::search_executable(pending, memory, range));
+        self.locate(&mut state, |trackers, memory| trackers.emitted.search_executable(memory, range));
+        if self.is_writable(range) {
+            state.trackers.self_loaded.record_writable(range);
+        }
+        self.search_self_loaded(&mut state, &[range], MAX_SEARCHED_BYTES);
         self.process_overdue(&mut state);
     }
 
@@ -48,11 +53,11 @@ impl Shim {
     pub(crate) fn examine_moved(&self, range: AddressRange) {
         let mut state = self.lock();
         self.query_executable(&mut state, range);
-        self.search_for_emitted(&mut state, range);
+        self.locate(&mut state, |trackers, memory| trackers.emitted.search_executable(memory, range));
     }
 
     /// Queries the kernel about text ranges that are not known to be executable.
-    pub(crate) fn query_unknown(&self, state: &mut State, texts: &[AddressRange]) {
+    pub(super) fn query_unknown(&self, state: &mut State, texts: &[AddressRange]) {
         for &text in texts {
             if !self.session.ledger(|ledger| ledger.has_executable(text)) {
                 self.query_executable(state, text);
@@ -82,12 +87,12 @@ impl Shim {
     /// Reports a registered `.eh_frame` to the session, and searches for the object that it belongs to.
     pub(crate) fn record_eh_frame(&self, address: Address) {
         let mut state = self.lock();
-        self.search_near_table(&mut state, address);
+        self.locate(&mut state, |trackers, memory| trackers.emitted.search_near_table(memory, address));
         if self.session.ledger(|ledger| ledger.has_eh_frame(address)) {
             let outcome = self.session.eh_frame_registered(address);
             self.record_outcome(&mut state, &outcome);
         } else {
-            self.search_by_table(&mut state, address);
+            self.move_copied(&mut state, false, |pending, memory| copies::search_by_table(pending, memory, address));
         }
     }
 

@@ -268,7 +268,7 @@ impl Shim {
             other_libraries,
             imports,
             unreported_libraries,
-            emitted,
+            trackers,
             next_owners,
             ..
         } = state;
@@ -287,7 +287,7 @@ impl Shim {
             }
         }
         if let Some(slot) = library.source {
-            emitted.forget(slot);
+            trackers.emitted.forget(slot);
         }
         if let Some(source) = library.source.and_then(|slot| sources[slot].take()) {
             log_line!(Info, "an LLVM was closed: {:x}", source.identity.bias);

@@ -4,22 +4,23 @@
 //! | --- | --- |
 //! | libraries are opened and closed | `state/libraries.rs` |
 //! | objects are loaded and freed, as LLVM's linkers and lists report them | `state/objects.rs` |
+//! | objects are handed to JITLink or compiled to memory; code is located | `state/located.rs` |
 //! | memory becomes executable, or stops being executable | `state/executable.rs` |
+//! | a second has passed | `state/delayed_checks.rs` |
 
+mod delayed_checks;
 mod executable;
 mod libraries;
+mod located;
 mod objects;
 
 use std::collections::VecDeque;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use jitlisten::options::SinkKind;
-use jitlisten::{AddressRange, ObjectId, Session, log_line};
+use jitlisten::{AddressRange, Session, log_line};
 use once_cell::race::OnceBox;
 
-use crate::channels::gdb_list::unregistered::Unregistered;
-use crate::channels::jitlink::emitted::EmittedObjects;
-use crate::channels::moved_code::self_loaded::waiting::SelfLoaded;
 use crate::doctor::discovered::{DiscoveredLlvm, UnheardLlvm};
 use crate::doctor::facts;
 use crate::doctor::unreported::UnreportedCode;
@@ -28,7 +29,6 @@ use crate::llvm::source::Source;
 use crate::llvm::unreported_libraries::UnreportedLibraries;
 use crate::memory::allocated::Allocated;
 use crate::memory::other_libraries::OtherLibraries;
-use crate::memory::pending::PendingObjects;
 use crate::modules::Imports;
 use crate::process::detour::Callers;
 use crate::process::forward;
@@ -36,6 +36,7 @@ use crate::process::known::{Extent, KnownLibraries};
 use crate::process::loader::LoaderDebug;
 use crate::process::lookup::DlsymSlots;
 use crate::process::mapped_proof::{Counts, Held, Identity, Mapped};
+use crate::trackers::Trackers;
 
 /// The shim of this process.
 pub(crate) struct Shim {
@@ -59,21 +60,14 @@ pub(crate) struct State {
     /// True if llvmlite is loaded.
     has_llvmlite: bool,
     pub(crate) allocated: Allocated,
-    /// Deregistered objects whose code is still mapped.
-    unregistered: Unregistered,
     /// Libraries that contain the other tools' functions to which our hooks forward, indexed by `Function`.
     next_owners: [Option<Identity>; forward::FUNCTION_COUNT],
     dlsym_slots: DlsymSlots,
     imports: Imports,
     other_libraries: OtherLibraries,
-    pub(crate) unreported_libraries: UnreportedLibraries,
-    pub(crate) pending: PendingObjects,
-    pub(crate) emitted: EmittedObjects,
-    pub(crate) self_loaded: SelfLoaded,
-    pub(crate) unreported_code: UnreportedCode,
-    /// Objects most recently reported by linkers, newest first, with their sizes in bytes. LLVM may put them into its
-    /// list, too.
-    recently_linked: VecDeque<(ObjectId, usize)>,
+    unreported_libraries: UnreportedLibraries,
+    trackers: Trackers,
+    unreported_code: UnreportedCode,
     /// Reserved address ranges of freed code, oldest first.
     reserved_ranges: VecDeque<AddressRange>,
 }

@@ -2,20 +2,16 @@
 
 use std::sync::Arc;
 
-use jitlisten::plumbing::{Loaded, Outcome, checked_read, mappings_of, monotonic};
+use jitlisten::plumbing::{Loaded, Outcome, checked_read, monotonic};
 use jitlisten::{AddressRange, ObjectId, log_line};
 
 use super::libraries::unless_closing;
 use super::{Shim, State};
-use crate::channels::runtime_dyld::elf_copy;
 use crate::doctor::facts::{self, Count};
 use crate::llvm::source::Source;
-use crate::memory::pending::{self, FINALIZE_TIMEOUT_NS, PendingObject};
 use crate::process::mapped_proof::Mapped;
 use crate::process::this_thread;
-
-/// Maximum number of linked objects that are compared with new list entries. ORC lists an object once it is final.
-const MAX_RECENTLY_LINKED: usize = 256;
+use crate::trackers::pending::PendingObject;
 
 impl Shim {
     /// Handles a call of `__jit_debug_register_code`: an object was registered or unregistered. MCJIT calls it under
@@ -57,14 +53,13 @@ impl Shim {
         let mut state = self.lock();
         self.observe_running_source(&mut state, slot);
         let size = object.len();
-        state.self_loaded.remove_object(&object);
+        state.trackers.self_loaded.remove_object(&object);
         if self.session.check_memory(size).is_err() {
             return;
         }
         let library = state.library_name(slot);
         let Ok(loaded) = self.session.linked(object, library) else { return };
-        state.recently_linked.push_front((loaded.id, size));
-        state.recently_linked.truncate(MAX_RECENTLY_LINKED);
+        state.trackers.linked.add(loaded.id, size);
         self.record_loaded(&mut state, loaded);
     }
 
@@ -88,29 +83,6 @@ impl Shim {
         self.publish(&state);
     }
 
-    /// Removes and returns the recently linked object that equals `bytes`, which LLVM has listed at `listed_at`.
-    fn take_linked(&self, state: &mut State, bytes: &[u8], listed_at: Option<AddressRange>) -> Option<ObjectId> {
-        let is_same =
-            |&(id, size): &(ObjectId, usize)| size == bytes.len() && self.session.listed(id, bytes, listed_at);
-        let index = state.recently_linked.iter().position(is_same)?;
-        state.recently_linked.remove(index).map(|(id, _)| id)
-    }
-
-    /// Frees an object that its linker reported at its first address, when LLVM lists the same object at the address
-    /// that it was moved to.
-    fn free_superseded(&self, state: &mut State, bytes: &[u8]) {
-        let is_moved = |&(id, size): &(ObjectId, usize)| {
-            let is_same_object = |original: Vec<u8>| elf_copy::differ_only_in_addresses(&original, bytes);
-            size == bytes.len()
-                && self.session.ledger(|ledger| ledger.pending(id).is_some())
-                && self.session.debug_object(id).is_some_and(is_same_object)
-        };
-        let Some(index) = state.recently_linked.iter().position(is_moved) else { return };
-        if let Some((id, _)) = state.recently_linked.remove(index) {
-            self.session.freeing(id);
-        }
-    }
-
     /// Publishes the list of the first LLVM in our own descriptor, for debuggers that read only one list.
     fn publish_list_head(&self, state: &State, slot: usize, first_entry: Option<u64>) {
         if state.sources.iter().position(Option::is_some) == Some(slot) {
@@ -126,7 +98,7 @@ impl Shim {
         for id in changes.removed {
             self.record_unregistered(state, id);
         }
-        for id in state.unregistered.take_overwritten() {
+        for id in state.trackers.unregistered.take_overwritten() {
             self.session.freeing(id);
         }
         for listed in changes.added {
@@ -135,17 +107,21 @@ impl Shim {
             let range = range.filter(|range| self.session.check_memory(range.size() as usize).is_ok());
             let bytes = range.and_then(|range| checked_read::copy(range).ok());
             bytes.iter().for_each(|bytes| {
-                state.self_loaded.remove_object(bytes);
+                state.trackers.self_loaded.remove_object(bytes);
             });
-            let duplicate = bytes.as_deref().and_then(|bytes| self.take_linked(state, bytes, listed.debug_object));
+            let take_listed = |bytes| state.trackers.linked.take_listed(self.session, bytes, listed.debug_object);
+            let duplicate = bytes.as_deref().and_then(take_listed);
             if duplicate.is_some() {
                 if let Some(source) = state.sources[slot].as_mut() {
                     source.remember(listed, duplicate);
                 }
                 continue;
             }
-            if let Some(bytes) = &bytes {
-                self.free_superseded(state, bytes);
+            // A linker has reported it at its first address.
+            if let Some(superseded) =
+                bytes.as_deref().and_then(|bytes| state.trackers.linked.take_moved(self.session, bytes))
+            {
+                self.session.freeing(superseded);
             }
             let loaded =
                 bytes.and_then(|bytes| self.session.loaded(bytes, listed.debug_object, state.library_name(slot)).ok());
@@ -168,41 +144,9 @@ impl Shim {
         }
         self.record_outcome(state, &loaded.outcome);
         let Some(first) = loaded.pending else { return };
-        state.pending.push(monotonic(), 0, PendingObject { id: loaded.id, thread: this_thread() });
+        state.trackers.pending.push(monotonic(), 0, PendingObject { id: loaded.id, thread: this_thread() });
         if state.allocated.containing(first).is_none() {
             self.query_unknown(state, &[first]);
-        }
-    }
-
-    /// Checks objects that have been pending for a second, logs the first one, and performs other delayed checks.
-    pub(super) fn process_overdue(&self, state: &mut State) {
-        self.search_for_overdue_emitted(state);
-        let State { emitted, sources, .. } = &mut *state;
-        emitted.log_missed(|slot| library_path(sources, slot));
-        self.warn_about_unreported_code(state);
-        self.free_unmapped(state);
-        if state.pending.is_empty() {
-            return;
-        }
-        for PendingObject { id, .. } in state.pending.take_overdue(monotonic(), FINALIZE_TIMEOUT_NS) {
-            let Some(text) = self.pending_text(id) else { continue };
-            text.iter().for_each(|&text| self.query_executable(state, text));
-            let library = self.session.library(id);
-            let outcome = self.session.overdue(id);
-            self.record_outcome(state, &outcome);
-            let is_displaced = outcome.freed.contains(&id);
-            let is_missed = is_displaced || self.pending_text(id).is_some();
-            if state.pending.should_warn(is_missed) {
-                let mappings = text.first().and_then(|&text| mappings_of(text).ok().flatten());
-                let reason = pending::reason(mappings.as_deref().filter(|_| !is_displaced));
-                let at = text.first().map(|text| text.start());
-                let library = library.map_or_else(String::new, |library| format!("{library}: "));
-                log_line!(
-                    Warn,
-                    "{library}an object at {at:x?} is not final after a second: {reason}; it stays unnamed (reported \
-                     once)"
-                );
-            }
         }
     }
 
@@ -210,7 +154,7 @@ impl Shim {
     /// its memory is freed; otherwise it is freed now.
     fn record_unregistered(&self, state: &mut State, id: ObjectId) {
         let text = self.session.ledger(|ledger| ledger.text(id).and_then(|text| text.first().copied()));
-        if text.is_some_and(|text| state.unregistered.add(id, text)) {
+        if text.is_some_and(|text| state.trackers.unregistered.add(id, text)) {
             self.session.unregistered(id);
         } else {
             self.session.freeing(id);
@@ -235,8 +179,8 @@ impl Shim {
     /// Updates the shim after the session has told the sinks which objects are finalized or freed.
     pub(crate) fn record_outcome(&self, state: &mut State, outcome: &Outcome) {
         for &id in &outcome.freed {
-            state.unregistered.forget(id);
-            state.self_loaded.located.forget(id);
+            state.trackers.unregistered.forget(id);
+            state.trackers.self_loaded.located.forget(id);
         }
         if !outcome.finalized.is_empty() {
             facts::set_totals(&self.session.statistics());
@@ -245,7 +189,7 @@ impl Shim {
 }
 
 /// Path of the library that contains the LLVM in `slot`, or an empty string.
-fn library_path(sources: &[Option<Source>], slot: usize) -> String {
+pub(super) fn library_path(sources: &[Option<Source>], slot: usize) -> String {
     sources.get(slot).and_then(Option::as_ref).map_or_else(String::new, |source| source.path.display().to_string())
 }
 

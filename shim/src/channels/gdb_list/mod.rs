@@ -2,4 +2,3 @@
 
 pub(crate) mod descriptor;
 pub(crate) mod jit_interface;
-pub(crate) mod unregistered;

@@ -9,8 +9,8 @@
 //!
 //! `void emit(std::unique_ptr<MaterializationResponsibility>, std::unique_ptr<MemoryBuffer>)`: by the C++ ABI both
 //! arguments are addresses of pointers. A `MemoryBuffer` consists of its vtable, begin, and end. The object is copied
-//! before it is linked, and located later: `linking.rs`, [`placement`](crate::placement). If a host with a debug plugin
-//! registers it with debuggers later, both reports count as one object.
+//! before it is linked, and located later: `trackers/emitted/`, [`placement`](crate::placement). If a host with a debug
+//! plugin registers it with debuggers later, both reports count as one object.
 //!
 //! # Why not a plugin
 //! Since LLVM 13 a `Plugin` of the layer receives the linked graph, which has exact addresses. But `addPlugin` is
@@ -26,9 +26,7 @@
 //! log reports it once; objects of another machine (BPF) are forwarded silently. The hook changes nothing and forwards
 //! more words than `emit` takes, so it is harmless even for another function of the vtable.
 
-pub(crate) mod emitted;
 pub(crate) mod hook;
-mod linking;
 
 use std::fmt;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};

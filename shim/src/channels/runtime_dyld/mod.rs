@@ -34,7 +34,6 @@
 //! The hook forwards more words than `loadObject` takes, so it is harmless even for another function of the vtable. C++
 //! exceptions and cancellation pass through it.
 
-pub(crate) mod elf_copy;
 pub(crate) mod load_object;
 
 use std::fmt;
@@ -47,12 +46,12 @@ use jitlisten::{Address, AddressRange, log_line};
 use crate::doctor::facts::{self, Count};
 use crate::forwarding::Forwarding;
 use crate::hook_table::SLOTS;
+use crate::llvm::elf_copy::Sections;
 use crate::llvm::releases::{self, Release};
 use crate::llvm::vtable::find::Vtable;
 use crate::llvm::vtable::{patch, read_mapped_words, read_words, read_words_of_ranges};
 use crate::process::detour::Callers;
 use crate::process::library::Library;
-use elf_copy::Sections;
 
 /// Checks that a library of one of `releases` may have a vtable with this number of slots.
 fn check_slots(slots: usize, releases: &[Release]) -> Result<(), Refusal> {

@@ -8,7 +8,7 @@
 //! The program decides what to do with the object: it loads the object by itself (tinygrad), hands it to one of LLVM's
 //! linkers, or writes it to a file. Functions get frame pointers as in LLVM's engines. Assembly output
 //! (`LLVMAssemblyFile`) and code for other machines stay unchanged. The object is copied: see
-//! [`crate::channels::moved_code::self_loaded`].
+//! [`crate::trackers::self_loaded`].
 
 use std::ffi::{CStr, c_char};
 

@@ -1,8 +1,9 @@
 //! Search for vtables in a mapped library.
 //!
-//! Type names are searched only in a library that could contain LLVM ([`may_have_llvm`]). The search reads the library's
-//! pointers once, and twice more if the names are found; in a program at a fixed address it reads the constants. Tables
-//! with a known address are excluded: those for unwinding and for the loader, and exported objects of megabytes (ICU's).
+//! Type names are searched only in a library that could contain LLVM ([`may_have_llvm`]). The search reads the
+//! library's pointers once, and twice more if the names are found; in a program at a fixed address it reads the
+//! constants. Tables with a known address are excluded: those for unwinding and for the loader, and exported objects of
+//! megabytes (ICU's).
 
 use crate::llvm::recognise::may_have_llvm;
 use crate::llvm::symbol_file::{SymbolFile, VTABLE_PREFIX};
@@ -10,9 +11,9 @@ use crate::llvm::vtable::find::{self, Symbol, Vtable};
 use crate::llvm::vtable::mapped::view;
 use crate::process::library::Library;
 
-/// Finds every vtable of the classes `names` (see [`find::vtables_by_type_name`]) in `library`: by dynamic symbols, or else by
-/// symbols in `file` if given, or else by RTTI. Pass all classes in one call, because each call searches the library.
-/// The library need not be relocated.
+/// Finds every vtable of the classes `names` (see [`find::vtables_by_type_name`]) in `library`: by dynamic symbols, or
+/// else by symbols in `file` if given, or else by RTTI. Pass all classes in one call, because each call searches the
+/// library. The library need not be relocated.
 pub(crate) fn vtables(library: &Library<'_>, names: &[&str], file: Option<&SymbolFile>) -> Vec<Vtable> {
     let symbols = names.iter().enumerate().filter_map(|(class, name)| exported_symbol(library, class, name));
     let mut symbols: Vec<Symbol> = symbols.collect();

@@ -2,12 +2,16 @@
 
 #![forbid(unsafe_code)]
 
+mod search;
+
+pub(crate) use search::executable_memory;
+
 use jitlisten::log_line;
 use jitlisten::plumbing::monotonic;
 
 use crate::placement::Pattern;
 use crate::process::this_thread;
-use crate::waiting_list::{Waiting, WaitingList};
+use crate::trackers::waiting_list::{Waiting, WaitingList};
 
 /// Maximum number of unlocated objects. An object that is linked for another process is never located.
 const MAX_OBJECTS: usize = 256;
@@ -24,12 +28,12 @@ const MAX_LATE_SEARCHES: u8 = 64;
 const MAX_FRUITLESS_QUERIES: u8 = 8;
 
 /// An object passed to `emit` and not yet located in memory.
-pub(super) struct Emitted {
+struct Emitted {
     /// Number of the `emit` call.
-    pub(super) number: u64,
+    number: u64,
     /// Slot of the LLVM that links the object.
-    pub(super) slot: usize,
-    pub(super) pattern: Pattern,
+    slot: usize,
+    pattern: Pattern,
     /// True once the object was searched for as overdue.
     is_missed: bool,
     /// Number of searches since the object was missed.
@@ -39,7 +43,7 @@ pub(super) struct Emitted {
 #[derive(Default)]
 pub(crate) struct EmittedObjects {
     /// Unlocated objects, oldest first. Each is tried at the return of `emit` calls.
-    pub(super) unlocated: WaitingList<Emitted, MAX_OBJECTS, MAX_PATTERN_BYTES>,
+    unlocated: WaitingList<Emitted, MAX_OBJECTS, MAX_PATTERN_BYTES>,
     /// `emit` calls that have not returned, oldest first: thread and number. Includes calls whose object is not
     /// searched for.
     active_calls: Vec<(u64, u64)>,
@@ -54,7 +58,7 @@ pub(crate) struct EmittedObjects {
 impl EmittedObjects {
     /// Records that this thread is about to call `emit`. Returns the number of the call, which also identifies its
     /// object.
-    pub(super) fn begin_call(&mut self) -> u64 {
+    pub(crate) fn begin_call(&mut self) -> u64 {
         self.last_number += 1;
         if self.active_calls.len() == MAX_OBJECTS {
             self.active_calls.remove(0);
@@ -64,12 +68,12 @@ impl EmittedObjects {
     }
 
     /// Records that an `emit` call has returned.
-    pub(super) fn end_call(&mut self, number: u64) {
+    pub(crate) fn end_call(&mut self, number: u64) {
         self.active_calls.retain(|&(_, active)| active != number);
     }
 
     /// Adds an object to search for.
-    pub(super) fn push(&mut self, number: u64, slot: usize, pattern: Pattern) {
+    pub(crate) fn push(&mut self, number: u64, slot: usize, pattern: Pattern) {
         let size = pattern.size();
         self.unlocated.push(monotonic(), size, Emitted { number, slot, pattern, is_missed: false, late_searches: 0 });
     }
@@ -80,12 +84,12 @@ impl EmittedObjects {
     }
 
     /// Returns true if the object with this number has not been located yet.
-    pub(super) fn is_unlocated(&self, number: u64) -> bool {
+    pub(crate) fn is_unlocated(&self, number: u64) -> bool {
         self.unlocated.iter().any(|emitted| emitted.number == number)
     }
 
     /// Returns true while the `emit` call with this number runs.
-    pub(super) fn is_active(&self, number: u64) -> bool {
+    fn is_active(&self, number: u64) -> bool {
         self.active_calls.iter().any(|&(_, active)| active == number)
     }
 
@@ -129,7 +133,7 @@ impl EmittedObjects {
 
     /// Indices of the objects that may be in memory that this thread has made executable, the most likely first. The
     /// flag is true if the memory certainly belongs to the object.
-    pub(super) fn candidates(&mut self, thread: u64) -> Vec<(usize, bool)> {
+    fn candidates(&mut self, thread: u64) -> Vec<(usize, bool)> {
         let own_number = self.sole_call(thread);
         let all = self.unlocated.iter_mut().enumerate().rev().filter_map(|(index, emitted)| {
             emitted.late_searches += u8::from(emitted.is_missed && emitted.late_searches < MAX_LATE_SEARCHES);
@@ -141,7 +145,7 @@ impl EmittedObjects {
 
     /// Bytes to search around a table that this thread registers; `None` if the table cannot belong to an unlocated
     /// object.
-    pub(super) fn search_extent(&self, thread: u64) -> Option<u64> {
+    fn search_extent(&self, thread: u64) -> Option<u64> {
         let may_own_table = |emitted: &&Waiting<Emitted>| {
             emitted.late_searches < MAX_LATE_SEARCHES
                 && (self.active_calls.contains(&(thread, emitted.number)) || !self.is_active(emitted.number))
@@ -150,7 +154,7 @@ impl EmittedObjects {
     }
 
     /// Objects to search for when an `emit` call returns: its own, and others with few searches so far.
-    pub(super) fn candidates_at_end(&mut self, number: u64) -> Vec<(usize, bool)> {
+    fn candidates_at_end(&mut self, number: u64) -> Vec<(usize, bool)> {
         let mut candidates = Vec::new();
         for (index, emitted) in self.unlocated.iter_mut().enumerate() {
             let is_own = emitted.number == number;
@@ -162,18 +166,18 @@ impl EmittedObjects {
     }
 
     /// Returns true if the kernel may be queried for the location of code.
-    pub(super) fn may_query_kernel(&self) -> bool {
+    pub(crate) fn may_query_kernel(&self) -> bool {
         self.fruitless_queries < MAX_FRUITLESS_QUERIES
     }
 
-    /// Records a kernel query and its success.
-    pub(super) fn record_query(&mut self, located: bool) {
-        self.fruitless_queries = if located { 0 } else { self.fruitless_queries.saturating_add(1) };
+    /// Records a kernel query for the object with this number.
+    pub(crate) fn record_query(&mut self, number: u64) {
+        self.fruitless_queries = if self.is_unlocated(number) { self.fruitless_queries.saturating_add(1) } else { 0 };
     }
 
     /// Objects to search for, once one of them has been pending for a second: that one for the last time, and all
     /// others that are not missed.
-    pub(super) fn overdue_candidates(&mut self, now: u64) -> Vec<(usize, bool)> {
+    fn overdue_candidates(&mut self, now: u64) -> Vec<(usize, bool)> {
         let active: Vec<u64> = self.active_calls.iter().map(|&(_, number)| number).collect();
         let is_due = |emitted: &Waiting<Emitted>| {
             !emitted.is_missed && emitted.is_overdue(now, LOCATE_TIMEOUT_NS) && !active.contains(&emitted.number)
@@ -262,9 +266,9 @@ mod tests {
             assert_eq!(emitted.candidates_at_end(numbers[0]), [(0, false), (1, false)]);
         }
         assert_eq!(emitted.candidates_at_end(numbers[0]), [(0, false)]);
-        (0..MAX_FRUITLESS_QUERIES).for_each(|_| emitted.record_query(false));
+        (0..MAX_FRUITLESS_QUERIES).for_each(|_| emitted.record_query(numbers[0]));
         assert!(!emitted.may_query_kernel());
-        emitted.record_query(true);
+        emitted.record_query(0);
         assert!(emitted.may_query_kernel());
     }
 }

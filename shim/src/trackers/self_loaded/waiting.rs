@@ -4,12 +4,12 @@
 
 use std::collections::VecDeque;
 
-use jitlisten::AddressRange;
 use jitlisten::plumbing::{Ledger, Ranges, monotonic};
+use jitlisten::{AddressRange, log_line};
 
-use crate::channels::gdb_list::unregistered::Unregistered;
 use crate::placement::Pattern;
-use crate::waiting_list::WaitingList;
+use crate::trackers::waiting_list::WaitingList;
+use crate::trackers::watched_code::WatchedCode;
 
 /// Maximum number of objects to search for.
 const MAX_OBJECTS: usize = 128;
@@ -34,13 +34,13 @@ pub(crate) struct SelfLoaded {
     /// Objects not yet located, oldest first.
     pub(super) unlocated: WaitingList<CompiledObject, MAX_OBJECTS, MAX_PATTERN_BYTES>,
     /// True once the log has reported an object compiled to memory.
-    pub(super) logged_any: bool,
+    has_logged: bool,
     /// True once the log has reported objects with equal code.
     pub(super) logged_doubtful: bool,
     /// Ranges where doubtful objects may be.
     pub(super) doubtful_ranges: Ranges,
     /// Objects located in writable memory.
-    pub(crate) located: Unregistered,
+    pub(crate) located: WatchedCode,
     /// Ranges that most recently became executable and writable, oldest first.
     newest_writable: VecDeque<AddressRange>,
     /// Address from which the other writable ranges are searched next.
@@ -49,7 +49,14 @@ pub(crate) struct SelfLoaded {
 
 impl SelfLoaded {
     /// Adds an object to search for.
-    pub(super) fn push(&mut self, pattern: Pattern) {
+    pub(crate) fn push(&mut self, pattern: Pattern) {
+        if !std::mem::replace(&mut self.has_logged, true) {
+            log_line!(
+                Info,
+                "objects are compiled to memory (LLVMTargetMachineEmitToMemoryBuffer): searching for the code that the \
+                 program loads itself"
+            );
+        }
         // The program may have compiled the same object before.
         let is_doubtful = self.remove_object(pattern.object());
         let size = pattern.size();
@@ -66,7 +73,7 @@ impl SelfLoaded {
     }
 
     /// Returns true if there is nothing to search for, and nothing to compare with memory.
-    pub(super) fn is_idle(&self) -> bool {
+    pub(crate) fn is_idle(&self) -> bool {
         self.unlocated.is_empty() && self.located.is_empty()
     }
 
@@ -79,12 +86,12 @@ impl SelfLoaded {
     }
 
     /// Forgets which objects may be in `range`, whose memory is about to change.
-    pub(super) fn forget_doubtful(&mut self, range: AddressRange) {
+    pub(crate) fn forget_doubtful(&mut self, range: AddressRange) {
         self.doubtful_ranges.remove(range);
     }
 
     /// Records a range that became executable and writable.
-    pub(super) fn record_writable(&mut self, range: AddressRange) {
+    pub(crate) fn record_writable(&mut self, range: AddressRange) {
         self.newest_writable.retain(|recorded| !recorded.overlaps(range));
         if self.newest_writable.len() == MAX_RANGES / 2 {
             self.newest_writable.pop_front();
@@ -93,7 +100,7 @@ impl SelfLoaded {
     }
 
     /// Executable and writable ranges to search: the newest, and some of the others in turn.
-    pub(super) fn next_writable(&mut self, ledger: &Ledger) -> Vec<AddressRange> {
+    pub(crate) fn next_writable(&mut self, ledger: &Ledger) -> Vec<AddressRange> {
         let newest = self.newest_writable.iter().rev().copied().filter(|&range| ledger.is_writable(range));
         let mut ranges: Vec<AddressRange> = newest.collect();
         let rest: Vec<AddressRange> = ledger.writable_from(self.next_search).take(MAX_RANGES / 2).collect();

@@ -6,7 +6,7 @@
 use jitlisten::ObjectId;
 use jitlisten::plumbing::Mapping;
 
-use crate::waiting_list::WaitingList;
+use crate::trackers::waiting_list::WaitingList;
 
 /// Time after which a pending object is overdue, in ns.
 pub(crate) const FINALIZE_TIMEOUT_NS: u64 = 1_000_000_000;
