@@ -3,8 +3,6 @@
 
 #![forbid(unsafe_code)]
 
-use std::ffi::{c_int, c_void};
-
 use crate::forwarding::{Forwarding, Returned};
 use crate::llvm::symbol_file::SymbolFile;
 use crate::process::detour::HookFunction;
@@ -49,18 +47,12 @@ pub(crate) struct HookTable {
     pub(crate) generate_code: [[Forwarding; CODE_GENERATORS]; SLOTS],
     /// Entry code that runs before `dlsym` and jumps to it.
     pub(crate) before_dlsym: HookFunction,
-    pub(crate) mprotect: forward::Mprotect,
+    /// Returns the hook of a memory function for libraries with an LLVM.
+    pub(crate) memory: fn(Function) -> usize,
+    /// Returns the hook of a memory function for libraries without LLVM.
+    pub(crate) memory_without_llvm: fn(Function) -> usize,
     /// Hook of `mprotect` in a library whose code no other hook reports.
     pub(crate) mprotect_unnamed: forward::Mprotect,
-    pub(crate) munmap: forward::Munmap,
-    pub(crate) mmap: forward::Mmap,
-    pub(crate) register_frame: forward::RegisterFrame,
-    pub(crate) pkey_mprotect: forward::PkeyMprotect,
-    pub(crate) mremap: unsafe extern "C" fn(*mut c_void, usize, usize, c_int, *mut c_void) -> *mut c_void,
-    /// Hook of `mprotect` in libraries without LLVM.
-    pub(crate) mprotect_without_llvm: forward::Mprotect,
-    pub(crate) munmap_without_llvm: forward::Munmap,
-    pub(crate) mmap_without_llvm: forward::Mmap,
     /// Instruments a library that exports llvmlite's functions.
     pub(crate) attach_llvmlite: fn(&Library<'_>, Option<SymbolFile>),
     /// Forgets a closed library if it was an llvmlite.
@@ -68,36 +60,13 @@ pub(crate) struct HookTable {
 }
 
 impl HookTable {
-    /// Returns the hook of a memory function.
-    pub(crate) fn memory_hook(&self, function: Function) -> usize {
-        match function {
-            Function::Mprotect => self.mprotect as usize,
-            Function::Munmap => self.munmap as usize,
-            Function::Mmap => self.mmap as usize,
-            Function::RegisterFrame => self.register_frame as usize,
-            Function::PkeyMprotect => self.pkey_mprotect as usize,
-            Function::Mremap => self.mremap as usize,
-        }
-    }
-
     /// Returns the hook for a library with an LLVM. If that library also defines `malloc` (a program with its own
     /// allocator), our allocations under our locks end there, and the allocator maps memory under its own lock. Such a
     /// library gets the hooks that take no lock for calls that do not concern code.
     pub(crate) fn memory_hook_for(&self, library: &Library<'_>, function: Function) -> usize {
         match library.exports("malloc") {
-            true => self.memory_hook_without_llvm(function),
-            false => self.memory_hook(function),
-        }
-    }
-
-    /// Returns the hook for a library without LLVM.
-    pub(crate) fn memory_hook_without_llvm(&self, function: Function) -> usize {
-        match function {
-            Function::Mprotect => self.mprotect_without_llvm as usize,
-            Function::Munmap => self.munmap_without_llvm as usize,
-            Function::Mmap => self.mmap_without_llvm as usize,
-            // These hooks also take no lock for calls that do not concern code.
-            Function::RegisterFrame | Function::PkeyMprotect | Function::Mremap => self.memory_hook(function),
+            true => (self.memory_without_llvm)(function),
+            false => (self.memory)(function),
         }
     }
 }

@@ -12,6 +12,7 @@ use crate::hook_table::HookTable;
 use crate::memory::unlocked_hooks;
 use crate::modules::Imports;
 use crate::process::dlsym_entry::before_dlsym;
+use crate::process::forward::{self, Function};
 use crate::process::mapped_proof::with_libraries_held;
 use crate::state::{self, Shim};
 use crate::{fork, hooks};
@@ -23,19 +24,33 @@ static HOOKS: HookTable = HookTable {
     emit: hook::HOOKS,
     generate_code: codegen::hook::HOOKS,
     before_dlsym,
-    mprotect: hooks::mprotect,
+    memory: memory_hook,
+    memory_without_llvm: memory_hook_without_llvm,
     mprotect_unnamed: hooks::mprotect_unnamed,
-    munmap: hooks::munmap,
-    mmap: hooks::mmap,
-    register_frame: hooks::register_frame,
-    pkey_mprotect: unlocked_hooks::pkey_mprotect,
-    mremap: unlocked_hooks::mremap,
-    mprotect_without_llvm: unlocked_hooks::mprotect,
-    munmap_without_llvm: unlocked_hooks::munmap,
-    mmap_without_llvm: unlocked_hooks::mmap,
     attach_llvmlite: llvmlite::attach,
     llvmlite_closed: llvmlite::mark_closed,
 };
+
+fn memory_hook(function: Function) -> usize {
+    match function {
+        Function::Mprotect => hooks::mprotect as forward::Mprotect as usize,
+        Function::Munmap => hooks::munmap as forward::Munmap as usize,
+        Function::Mmap => hooks::mmap as forward::Mmap as usize,
+        Function::RegisterFrame => hooks::register_frame as forward::RegisterFrame as usize,
+        Function::PkeyMprotect => unlocked_hooks::pkey_mprotect as forward::PkeyMprotect as usize,
+        Function::Mremap => unlocked_hooks::mremap as *const () as usize,
+    }
+}
+
+fn memory_hook_without_llvm(function: Function) -> usize {
+    match function {
+        Function::Mprotect => unlocked_hooks::mprotect as forward::Mprotect as usize,
+        Function::Munmap => unlocked_hooks::munmap as forward::Munmap as usize,
+        Function::Mmap => unlocked_hooks::mmap as forward::Mmap as usize,
+        // These hooks also take no lock for calls that do not concern code.
+        Function::RegisterFrame | Function::PkeyMprotect | Function::Mremap => memory_hook(function),
+    }
+}
 
 /// Starts to observe every LLVM in this process, now and later. Further calls do nothing.
 ///

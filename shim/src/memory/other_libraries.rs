@@ -60,7 +60,7 @@ impl OtherLibraries {
         let hook = |function| match function {
             Function::Mprotect if is_unnamed => hooks.mprotect_unnamed as usize,
             _ if allocates_for_llvm => hooks.memory_hook_for(library, function),
-            _ => hooks.memory_hook_without_llvm(function),
+            _ => (hooks.memory_without_llvm)(function),
         };
         // The library may compile before the loader's next event, so its imports are bound by the loader.
         if is_unnamed && !library.is_relocated() {
