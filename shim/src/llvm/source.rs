@@ -2,15 +2,14 @@
 
 #![forbid(unsafe_code)]
 
-use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::Arc;
 
 use jitlisten::options::{LlvmSource, LlvmSources};
 use jitlisten::{ObjectId, log_line};
 
-use crate::channels::gdb_list::descriptor::{DescriptorAddress, ListedObject};
 use crate::channels::gdb_list::jit_interface::JitInterface;
+use crate::channels::gdb_list::list::{JitList, ListChanges};
 use crate::channels::runtime_dyld;
 use crate::doctor::discovered::DiscoveredLlvm;
 use crate::doctor::facts::{self, Count};
@@ -34,10 +33,8 @@ pub(crate) struct Source {
     pub(crate) name: Arc<str>,
     /// Start address of the library's mapping.
     start: usize,
-    /// Address of its GDB JIT list, if known.
-    descriptor: Option<DescriptorAddress>,
-    /// True if `__jit_debug_register_code` is hooked. Otherwise the list is read whenever memory becomes executable.
-    pub(crate) detoured: bool,
+    /// Its GDB JIT list, if known.
+    pub(crate) list: Option<JitList>,
     /// Hooks of its linkers.
     linkers: Linkers,
     /// Result of hooking code generation, which gives functions frame pointers.
@@ -54,29 +51,8 @@ pub(crate) struct Source {
     slots: MemorySlots,
     /// True once the slots were patched.
     memory_is_hooked: bool,
-    /// List entries that were read, with the object of each; `None` if the object was refused.
-    known_entries: BTreeMap<u64, KnownEntry>,
-    /// True if its list ever had an entry.
-    has_had_entries: bool,
     /// True if it seems to have compiled code without reporting it.
     is_silent: bool,
-}
-
-/// A list entry that was read.
-struct KnownEntry {
-    listed: ListedObject,
-    id: Option<ObjectId>,
-}
-
-/// Changes of the list.
-#[derive(Default)]
-pub(crate) struct ListChanges {
-    /// New entries, oldest first.
-    pub(crate) added: Vec<ListedObject>,
-    /// Objects whose entries were removed.
-    pub(crate) removed: Vec<ObjectId>,
-    /// Head of the list, if changes of the list are announced.
-    pub(crate) head: Option<u64>,
 }
 
 /// Finds the import slots of its memory functions. If the loader has not relocated them yet, it will bind them to our
@@ -138,8 +114,9 @@ impl Source {
             _ => codegen::attach(library, slot, hooks.generate_code[slot], callers),
         };
         linkers.log_refusals(library);
-        let detoured = interface.as_ref().is_none_or(|interface| {
-            interface.detour(library, hooks.register_code[slot], callers, linkers.runtime_dyld.is_ok())
+        let list = interface.map(|interface| {
+            let linker_is_observed = linkers.runtime_dyld.is_ok();
+            interface.observe(library, hooks.register_code[slot], callers, linker_is_observed)
         });
         let slots = find_memory_slots(library, hooks);
         Ok(Source {
@@ -147,8 +124,7 @@ impl Source {
             path: library.path.clone(),
             name: library.path.to_string_lossy().into(),
             start: library.range().start,
-            descriptor: interface.map(|interface| DescriptorAddress(interface.descriptor)),
-            detoured,
+            list,
             version: linkers.version.clone().or_else(|| recognise::version(library)),
             linkers,
             codegen,
@@ -157,8 +133,6 @@ impl Source {
             is_llvmlite: recognise::is_llvmlite(library),
             slots,
             memory_is_hooked: false,
-            known_entries: BTreeMap::new(),
-            has_had_entries: false,
             is_silent: false,
         })
     }
@@ -193,7 +167,7 @@ impl Source {
 
     /// Reads its GDB JIT list from now on, even if it is not exported: its linker turned out to have an unknown layout.
     pub(crate) fn fall_back_to_list(&mut self, mapped: Mapped<'_>, hooks: &HookTable) {
-        if self.descriptor.is_some() || !self.wants_list {
+        if self.list.is_some() || !self.wants_list {
             return;
         }
         let Some(library) = Library::reopen(mapped, self.identity, &self.path) else { return };
@@ -201,48 +175,24 @@ impl Source {
             log_line!(Warn, "{}: no GDB JIT list either", self.path.display());
             return;
         };
-        self.detoured = interface.detour(&library, hooks.register_code[self.slot], Callers::Any, false);
-        self.descriptor = Some(DescriptorAddress(interface.descriptor));
+        self.list = Some(interface.observe(&library, hooks.register_code[self.slot], Callers::Any, false));
     }
 
-    /// Reads the changes of the GDB JIT list.
-    pub(crate) fn read(&mut self) -> ListChanges {
-        let Some(descriptor) = self.descriptor else { return ListChanges::default() };
+    /// Reads the changes of its GDB JIT list.
+    pub(crate) fn read_list(&mut self) -> ListChanges {
+        let Some(changes) = self.list.as_mut().map(JitList::read) else { return ListChanges::default() };
         let log_error = |error: &_| log_line!(Warn, "{}: GDB JIT list: {error}", self.path.display());
-        let Ok(reading) = descriptor.read().inspect_err(log_error) else {
-            return ListChanges::default();
-        };
-        let head = Some(reading.first).filter(|_| self.detoured);
-        let removed = reading.unregistered.and_then(|entry| self.known_entries.remove(&entry)?.id);
-        let mut changes = ListChanges { removed: removed.into_iter().collect(), head, ..ListChanges::default() };
-        if self.detoured {
-            changes.added = reading.entries_until(|entry| self.known_entries.contains_key(&entry)).collect();
-        } else {
-            self.read_all(reading.entries_until(|_| false).collect(), &mut changes);
-        }
-        changes.added.reverse();
-        changes
+        changes.inspect_err(log_error).unwrap_or_default()
     }
 
-    /// Compares the whole list with the known entries. Without the hook, removals are not announced, and the memory of
-    /// a removed entry may contain another entry by now.
-    fn read_all(&mut self, listed_objects: Vec<ListedObject>, changes: &mut ListChanges) {
-        let listed: BTreeMap<u64, ListedObject> = listed_objects.iter().map(|listed| (listed.entry, *listed)).collect();
-        self.known_entries.retain(|entry, known_entry| {
-            let is_unchanged = listed.get(entry) == Some(&known_entry.listed);
-            if !is_unchanged {
-                changes.removed.extend(known_entry.id);
-            }
-            is_unchanged
-        });
-        changes.added =
-            listed_objects.into_iter().filter(|listed| !self.known_entries.contains_key(&listed.entry)).collect();
+    /// Returns true if its list must be read whenever memory becomes executable.
+    pub(crate) fn polls_list(&self) -> bool {
+        self.list.as_ref().is_some_and(|list| !list.detoured)
     }
 
-    /// Remembers the object of a list entry; `None` if the object was refused.
-    pub(crate) fn remember(&mut self, listed: ListedObject, id: Option<ObjectId>) {
-        self.has_had_entries = true;
-        self.known_entries.insert(listed.entry, KnownEntry { listed, id });
+    /// Returns true if its list ever had an entry.
+    fn has_had_entries(&self) -> bool {
+        self.list.as_ref().is_some_and(|list| list.has_had_entries)
     }
 
     /// Number of objects that its linkers have reported.
@@ -253,13 +203,13 @@ impl Source {
     /// Reason why its code may lack names: a linker is unknown, and no object was ever reported.
     pub(crate) fn unobserved_reason(&self) -> Option<String> {
         // Reports by JITLink do not count: they do not cover code that RuntimeDyld links.
-        let has_reported = self.has_had_entries || facts::read_count(self.slot, Count::RuntimeDyld) > 0;
+        let has_reported = self.has_had_entries() || facts::read_count(self.slot, Count::RuntimeDyld) > 0;
         self.linkers.ignored_reason().filter(|_| !has_reported)
     }
 
     /// Returns true if its linkers cannot be found and its list has never had an object.
     pub(crate) fn may_compile_unnamed_code(&self) -> bool {
-        self.linkers.has_hidden_linker && !self.has_had_entries
+        self.linkers.has_hidden_linker && !self.has_had_entries()
     }
 
     /// Records that code became executable without a report by any LLVM.
@@ -279,10 +229,9 @@ impl Source {
             Ok(()) => heard_by.push("jitlink"),
             Err(refusal) => missing.push(format!("JITLink: {refusal}")),
         }
-        match (self.descriptor, self.detoured) {
-            (Some(_), true) => heard_by.push("list-call"),
-            (Some(_), false) => heard_by.push("list-poll"),
-            (None, _) => missing.push("GDB JIT list: not found".to_owned()),
+        match &self.list {
+            Some(list) => heard_by.push(if list.detoured { "list-call" } else { "list-poll" }),
+            None => missing.push("GDB JIT list: not found".to_owned()),
         }
         missing.extend(self.linkers.hidden_linker_note());
         if self.is_silent && self.unobserved_reason().is_some() {
@@ -294,8 +243,8 @@ impl Source {
         DiscoveredLlvm {
             path: self.path.clone(),
             start: self.start,
-            detoured: self.detoured,
-            objects: self.objects().len(),
+            detoured: !self.polls_list(),
+            objects: self.objects().count(),
             version: self.version.clone(),
             heard_by,
             linked: self.linked(),
@@ -305,11 +254,11 @@ impl Source {
 
     /// Number of entries in its list, including refused ones.
     pub(crate) fn listed_count(&self) -> usize {
-        self.known_entries.len()
+        self.list.as_ref().map_or(0, JitList::len)
     }
 
     /// All objects in its list. They are freed when the library is closed.
-    pub(crate) fn objects(&self) -> Vec<ObjectId> {
-        self.known_entries.values().filter_map(|known_entry| known_entry.id).collect()
+    pub(crate) fn objects(&self) -> impl Iterator<Item = ObjectId> {
+        self.list.iter().flat_map(JitList::objects)
     }
 }

@@ -31,7 +31,7 @@ pub(crate) static UNWINDERS_PENDING: AtomicBool = AtomicBool::new(true);
 
 /// Requests a search for unwinders if the library exports a function that registers code with one; see the crate
 /// `unwind-register`.
-pub(crate) fn note_unwinder(library: &Library<'_>) {
+pub(crate) fn request_unwinder_search(library: &Library<'_>) {
     if ["__register_frame", "_U_dyn_register"].into_iter().any(|name| library.exports(name)) {
         UNWINDERS_PENDING.store(true, Ordering::Release);
     }

@@ -34,7 +34,7 @@ impl Shim {
         let mut state = self.lock();
         for slot in 0..state.sources.len() {
             state.restore_memory_hooks(slot);
-            if state.sources[slot].as_ref().is_some_and(|source| !source.detoured) {
+            if state.sources[slot].as_ref().is_some_and(Source::polls_list) {
                 self.read_list(&mut state, slot);
             }
         }

@@ -246,7 +246,7 @@ impl Shim {
             }
             state.other_libraries.add(&library, self.hooks, state.unreported_libraries.contains(library.identity));
         }
-        lookup::note_unwinder(&library);
+        lookup::request_unwinder_search(&library);
         if appeared.is_in_program_namespace() {
             // Hook imports only after the library was compared with its file, because hooking changes its symbols.
             state.imports.add(&library);

@@ -93,7 +93,7 @@ impl Shim {
     /// Reads the GDB JIT list of the LLVM in `slot`, and handles new and removed entries.
     pub(super) fn read_list(&self, state: &mut State, slot: usize) {
         let Some(source) = state.sources.get_mut(slot).and_then(Option::as_mut) else { return };
-        let changes = source.read();
+        let changes = source.read_list();
         self.publish_list_head(state, slot, changes.head);
         for id in changes.removed {
             self.record_unregistered(state, id);
@@ -106,34 +106,26 @@ impl Shim {
             let range = listed.debug_object;
             let range = range.filter(|range| self.session.check_memory(range.size() as usize).is_ok());
             let bytes = range.and_then(|range| checked_read::copy(range).ok());
-            bytes.iter().for_each(|bytes| {
-                state.trackers.self_loaded.remove_object(bytes);
+            let State { trackers, sources, .. } = &mut *state;
+            let duplicate = bytes.as_deref().and_then(|bytes| {
+                trackers.self_loaded.remove_object(bytes);
+                trackers.linked.take_listed(self.session, bytes, listed.debug_object)
             });
-            let take_listed = |bytes| state.trackers.linked.take_listed(self.session, bytes, listed.debug_object);
-            let duplicate = bytes.as_deref().and_then(take_listed);
-            if duplicate.is_some() {
-                if let Some(source) = state.sources[slot].as_mut() {
-                    source.remember(listed, duplicate);
-                }
-                continue;
-            }
-            // A linker has reported it at its first address.
-            if let Some(superseded) =
-                bytes.as_deref().and_then(|bytes| state.trackers.linked.take_moved(self.session, bytes))
-            {
-                self.session.freeing(superseded);
-            }
-            let loaded =
-                bytes.and_then(|bytes| self.session.loaded(bytes, listed.debug_object, state.library_name(slot)).ok());
-            if let Some(source) = state.sources[slot].as_mut() {
-                source.remember(listed, loaded.as_ref().map(|loaded| loaded.id));
+            let bytes = bytes.filter(|_| duplicate.is_none());
+            // A linker has reported a moved object at its first address.
+            let superseded = bytes.as_deref().and_then(|bytes| trackers.linked.take_moved(self.session, bytes));
+            superseded.into_iter().for_each(|id| self.session.freeing(id));
+            let library = sources[slot].as_ref().map(|source| Arc::clone(&source.name));
+            let loaded = bytes.and_then(|bytes| self.session.loaded(bytes, listed.debug_object, library).ok());
+            if let Some(list) = sources[slot].as_mut().and_then(|source| source.list.as_mut()) {
+                list.remember(listed, duplicate.or(loaded.as_ref().map(|loaded| loaded.id)));
             }
             if let Some(loaded) = loaded {
                 self.record_loaded(state, loaded);
             }
         }
-        let listed = state.sources[slot].as_ref().map_or(0, Source::listed_count);
-        facts::set_count(slot, Count::Listed, listed as u64);
+        let listed_count = state.sources[slot].as_ref().map_or(0, Source::listed_count);
+        facts::set_count(slot, Count::Listed, listed_count as u64);
     }
 
     /// Records an object that the session has loaded. Queries the kernel if its memory may be executable without our

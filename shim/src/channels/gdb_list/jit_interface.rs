@@ -2,6 +2,7 @@
 
 use jitlisten::log_line;
 
+use crate::channels::gdb_list::list::JitList;
 use crate::llvm::recognise::MIN_LLVM_CODE_BYTES;
 use crate::llvm::symbol_file::{DESCRIPTOR_SYMBOL, REGISTER_FUNCTION_SYMBOL, SymbolFile};
 use crate::process::detour::{self, Callers, HookFunction};
@@ -9,7 +10,7 @@ use crate::process::library::Library;
 
 /// Addresses of the two symbols of the JIT interface.
 pub(crate) struct JitInterface {
-    pub(crate) descriptor: usize,
+    descriptor: usize,
     function: usize,
 }
 
@@ -34,15 +35,15 @@ impl JitInterface {
         Some(JitInterface { descriptor: address(DESCRIPTOR_SYMBOL)?, function: address(REGISTER_FUNCTION_SYMBOL)? })
     }
 
-    /// Hooks the function that LLVM calls after each change. Returns false on failure, and logs it: as a warning unless
+    /// Hooks the function that LLVM calls after each change, and returns the list. Logs a failure: as a warning unless
     /// the linker is observed.
-    pub(crate) fn detour(
+    pub(crate) fn observe(
         &self,
         library: &Library<'_>,
         hook: HookFunction,
         callers: Callers,
         linker_is_observed: bool,
-    ) -> bool {
+    ) -> JitList {
         // SAFETY: the address is that of a function in the library, which is mapped. The hook takes no argument, and
         // may be called from anywhere until the process exits.
         let result = unsafe { detour::detour(self.function, hook, callers) };
@@ -58,6 +59,6 @@ impl JitInterface {
                 );
             }
         }
-        result.is_ok()
+        JitList::new(self.descriptor, result.is_ok())
     }
 }
