@@ -123,21 +123,18 @@ impl EmittedObjects {
                 !emitted.pattern.equals_object(object) && emitted.pattern.may_match_placement(placement, &read_memory)
             })
         };
-        let is_wanted = matches.iter().zip(is_best_match).map(|(matched, is_best)| is_best && is_unambiguous(matched));
-        let is_wanted: Vec<bool> = is_wanted.collect();
-        if !is_wanted.contains(&true) && !matches.is_empty() {
+        let mut unambiguous: Vec<usize> = (0..matches.len())
+            .filter(|&position| is_best_match[position] && is_unambiguous(&matches[position]))
+            .collect();
+        if unambiguous.is_empty() && !matches.is_empty() {
             log_line!(Info, "{} equal objects of JITLink stay unnamed", matches.len());
         }
-        let mut unambiguous: Vec<(usize, Placement)> = matches
-            .into_iter()
-            .zip(is_wanted)
-            .filter_map(|((index, _, placement), is_wanted)| is_wanted.then_some((index, placement)))
-            .collect();
         // Remove from the back, so that the other indices stay valid.
-        unambiguous.sort_by_key(|(index, _)| std::cmp::Reverse(*index));
-        let located = unambiguous
-            .into_iter()
-            .filter_map(|(index, placement)| Some(self.unlocated.remove(index)?.into_located(&placement)));
+        unambiguous.sort_by_key(|&position| std::cmp::Reverse(matches[position].0));
+        let located = unambiguous.into_iter().filter_map(|position| {
+            let (index, _, placement) = &matches[position];
+            Some(self.unlocated.remove(*index)?.into_located(placement))
+        });
         located.collect()
     }
 
