@@ -91,12 +91,12 @@ pub fn discovered() -> Vec<DiscoveredLlvm> {
 
 impl State {
     /// Every observed LLVM.
-    pub(crate) fn sources(&self) -> impl Iterator<Item = &Source> {
+    fn sources(&self) -> impl Iterator<Item = &Source> {
         self.sources.iter().flatten()
     }
 
     /// Records that code became executable that these LLVMs did not report.
-    pub(crate) fn mark_silent(&mut self) {
+    fn mark_silent(&mut self) {
         self.sources.iter_mut().flatten().for_each(Source::mark_silent);
     }
 }
@@ -125,7 +125,7 @@ impl Shim {
     }
 
     /// Locks the state, unless another thread holds the lock.
-    pub(crate) fn try_lock(&self) -> Option<MutexGuard<'_, State>> {
+    fn try_lock(&self) -> Option<MutexGuard<'_, State>> {
         self.state.try_lock().ok()
     }
 
@@ -136,7 +136,7 @@ impl Shim {
     }
 
     /// Publishes the facts about each LLVM for other processes.
-    pub(crate) fn publish(&self, state: &State) {
+    fn publish(&self, state: &State) {
         let llvms =
             state.sources.iter().enumerate().filter_map(|(slot, source)| Some((slot, source.as_ref()?.describe())));
         let unheard: Vec<UnheardLlvm> = state.unobserved_llvms.iter().map(|(_, llvm)| llvm.clone()).collect();

@@ -26,7 +26,7 @@ impl Shim {
 
     /// Observes the memory of the LLVM in `slot`. Only its hooks may call this: its library, and those loaded with it,
     /// are relocated then.
-    pub(crate) fn observe_running_source(&self, state: &mut State, slot: usize) {
+    pub(super) fn observe_running_source(&self, state: &mut State, slot: usize) {
         self.with_running_source(state, slot, |_, _| {});
         self.process_delayed(state);
     }
@@ -130,7 +130,7 @@ impl Shim {
 
     /// Records an object that the session has loaded. Queries the kernel if its memory may be executable without our
     /// knowledge.
-    pub(crate) fn record_loaded(&self, state: &mut State, loaded: Loaded) {
+    pub(super) fn record_loaded(&self, state: &mut State, loaded: Loaded) {
         if loaded.has_lines {
             facts::add_object_with_lines();
         }
@@ -154,22 +154,22 @@ impl Shim {
     }
 
     /// Returns true if no live object overlaps `range`.
-    pub(crate) fn is_free(&self, range: AddressRange) -> bool {
+    pub(super) fn is_free(&self, range: AddressRange) -> bool {
         self.session.ledger(|ledger| ledger.is_free(range))
     }
 
     /// Returns true if `range` is executable and writable.
-    pub(crate) fn is_writable(&self, range: AddressRange) -> bool {
+    pub(super) fn is_writable(&self, range: AddressRange) -> bool {
         self.session.ledger(|ledger| ledger.is_writable(range))
     }
 
     /// Text ranges of a pending object; `None` for any other object.
-    pub(crate) fn pending_text(&self, id: ObjectId) -> Option<Vec<AddressRange>> {
+    pub(super) fn pending_text(&self, id: ObjectId) -> Option<Vec<AddressRange>> {
         self.session.ledger(|ledger| ledger.pending(id).map(<[AddressRange]>::to_vec))
     }
 
     /// Updates the shim after the session has told the sinks which objects are finalized or freed.
-    pub(crate) fn record_outcome(&self, state: &mut State, outcome: &Outcome) {
+    pub(super) fn record_outcome(&self, state: &mut State, outcome: &Outcome) {
         for &id in &outcome.freed {
             state.trackers.unregistered.forget(id);
             state.trackers.self_loaded.located.forget(id);
@@ -187,7 +187,7 @@ pub(super) fn library_path(sources: &[Option<Source>], slot: usize) -> String {
 
 impl State {
     /// Name of the library that contains the LLVM in `slot`. The session keeps a reference for each object.
-    pub(crate) fn library_name(&self, slot: usize) -> Option<Arc<str>> {
+    pub(super) fn library_name(&self, slot: usize) -> Option<Arc<str>> {
         self.sources.get(slot)?.as_ref().map(|source| Arc::clone(&source.name))
     }
 }
