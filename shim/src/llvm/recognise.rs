@@ -22,7 +22,7 @@ pub(crate) const MIN_LLVM_CODE_BYTES: u64 = 4 << 20;
 /// Returns true if `library` may contain LLVM. This cheap test excludes nearly every library.
 pub(crate) fn may_have_llvm(library: &Library<'_>) -> bool {
     library.segments.code_size() >= MIN_LLVM_CODE_BYTES
-        && (library.uses().mprotect || memchr::memmem::find(library.names(), b"N4llvm").is_some())
+        && (library.uses().mprotect || memchr::memmem::find(library.section.strings(), b"N4llvm").is_some())
 }
 
 /// Returns true if a library may compile code although no linkers are found in it: it also registers unwind tables.
@@ -93,7 +93,7 @@ pub(crate) fn releases(library: &Library<'_>) -> Vec<Release> {
 
 /// Version of an LLVM whose symbols are versioned (`LLVM_14`, `LLVM_19.1`), as in builds of distributions.
 pub(crate) fn version(library: &Library<'_>) -> Option<String> {
-    let names = library.names();
+    let names = library.section.strings();
     memchr::memmem::find_iter(names, b"\0LLVM_").find_map(|offset| {
         let version = names[offset + 6..].split(|&byte| byte == 0).next()?;
         let is_version = !version.is_empty() && version.iter().all(|byte| byte.is_ascii_digit() || *byte == b'.');

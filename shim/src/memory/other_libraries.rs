@@ -63,7 +63,7 @@ impl OtherLibraries {
             _ => (hooks.memory_without_llvm)(function),
         };
         // The library may compile before the loader's next event, so its imports are bound by the loader.
-        if is_unnamed && !library.is_relocated() {
+        if is_unnamed && !library.section.is_relocated() {
             let bind = |(name, function): (&str, Function)| {
                 // SAFETY: our hook is made to be called in place of the function of this name.
                 unsafe { library.bind_before_relocation(name, hook(function), false) }

@@ -22,7 +22,7 @@ pub(crate) struct Library<'l> {
     pub(crate) identity: Identity,
     pub(crate) path: PathBuf,
     pub(crate) segments: Segments<'l>,
-    pub(super) section: DynamicSection,
+    pub(crate) section: DynamicSection,
     pub(super) uses: OnceCell<Uses>,
 }
 
@@ -91,11 +91,6 @@ impl<'l> Library<'l> {
         self.segments.range()
     }
 
-    /// Names of all imports and exports, and of the versions of symbols, each ending with a zero byte.
-    pub(crate) fn names(&self) -> &[u8] {
-        self.section.strings()
-    }
-
     /// Address of the `.dynsym` entry that defines `name`, found through the hash tables.
     pub(super) fn symbol_entry(&self, name: &str) -> Option<usize> {
         self.section.find(name.as_bytes(), is_defined)
@@ -122,11 +117,6 @@ impl<'l> Library<'l> {
         self.identity.bias.wrapping_add(symbol.st_value as usize)
     }
 
-    /// Address ranges of the symbol names and relocation tables that the dynamic section refers to.
-    pub(crate) fn dynamic_tables(&self) -> impl Iterator<Item = Range<usize>> {
-        self.section.tables()
-    }
-
     /// Address ranges of exported objects of at least `min_size` bytes: tables of data.
     pub(crate) fn large_objects(&self, min_size: usize) -> Vec<Range<usize>> {
         // Other tables may follow the symbols. A candidate counts only if a lookup of its name leads back to it.
@@ -144,7 +134,7 @@ impl<'l> Library<'l> {
             if (symbol.st_size as usize) < min_size || symbol.st_info & 0xf != elf::STT_OBJECT.0 {
                 return None;
             }
-            let name = self.names().get(symbol.st_name as usize..)?.split(|&byte| byte == 0).next()?;
+            let name = self.section.strings().get(symbol.st_name as usize..)?.split(|&byte| byte == 0).next()?;
             let is_symbol = self.section.find(name, is_defined) == Some(entry);
             let start = self.address_of(&symbol);
             is_symbol.then(|| start..start.saturating_add(symbol.st_size as usize))

@@ -42,21 +42,6 @@ fn kind(info: u64) -> RelocationType {
 }
 
 impl<'l> Library<'l> {
-    /// `DT_RELA` relocations: offset, type and symbol, addend.
-    pub(crate) fn relocations(&self) -> &[Relocation] {
-        self.section.relocations()
-    }
-
-    /// `DT_RELR` relocations, see [`DynamicSection::packed_relocations`](jitlisten::plumbing::DynamicSection).
-    pub(crate) fn packed_relocations(&self) -> impl Iterator<Item = usize> {
-        self.section.packed_relocations()
-    }
-
-    /// Returns true once the loader has relocated the library.
-    pub(crate) fn is_relocated(&self) -> bool {
-        self.section.is_relocated()
-    }
-
     /// Determines once which functions of interest the library uses. Does not read the names of exports, which may be
     /// megabytes.
     pub(crate) fn uses(&self) -> Uses {
@@ -126,12 +111,12 @@ impl<'l> Library<'l> {
     /// or the word at `address` itself.
     pub(crate) fn relative_addend(&self, address: usize) -> Option<Addend<'l>> {
         let offset = address.wrapping_sub(self.identity.bias);
-        let mut matching = self.relocations().iter().filter(|relocation| relocation[0] == offset as u64);
+        let mut matching = self.section.relocations().iter().filter(|relocation| relocation[0] == offset as u64);
         match (matching.next(), matching.next()) {
             (Some(relocation), None) if is_relative(relocation[1]) => {
                 self.slot(&raw const relocation[2] as usize).map(Addend::InTable)
             }
-            (None, _) if self.packed_relocations().any(|packed| packed == offset) => {
+            (None, _) if self.section.packed_relocations().any(|packed| packed == offset) => {
                 self.slot(address).map(Addend::InPlace)
             }
             _ => None,
@@ -142,7 +127,7 @@ impl<'l> Library<'l> {
     /// Returns its address, and the slot with the symbol's value.
     pub(crate) fn defined_by_symbol(&self, address: usize) -> Option<(usize, Slot<'l>)> {
         let offset = address.wrapping_sub(self.identity.bias) as u64;
-        let mut matching = self.relocations().iter().filter(|relocation| relocation[0] == offset);
+        let mut matching = self.section.relocations().iter().filter(|relocation| relocation[0] == offset);
         let (Some(relocation @ &[_, info, addend]), None) = (matching.next(), matching.next()) else { return None };
         if !is_import(info, addend) {
             return None;

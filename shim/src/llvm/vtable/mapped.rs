@@ -14,7 +14,7 @@ use crate::process::segments;
 
 /// Collects the parts of a library in which to search for vtables.
 pub(super) fn view<'a>(library: &'a Library<'_>) -> View<'a> {
-    let is_relocated = library.is_relocated();
+    let is_relocated = library.section.is_relocated();
     // A program at a fixed address has its vtables among the constants.
     let is_fixed = library.identity.bias == 0;
     // Constants are searched only in a program at a fixed address.
@@ -28,18 +28,22 @@ pub(super) fn view<'a>(library: &'a Library<'_>) -> View<'a> {
     let code = code.map(|segment| segment.address as u64..segment.address as u64 + segment.size as u64).collect();
     let bias = library.identity.bias as u64;
     let relocations = (!is_relocated).then(|| pending_relocations(library, &data));
-    View { bias, constants, data, relocations, applied_relocations: library.relocations(), code }
+    View { bias, constants, data, relocations, applied_relocations: library.section.relocations(), code }
 }
 
 /// Relocations that the loader has yet to apply to `data`: those of `DT_RELA`, and the packed ones (`DT_RELR`).
 fn pending_relocations<'a>(library: &'a Library<'_>, data: &[Segment<'_>]) -> Cow<'a, [Relocation]> {
     let bias = library.identity.bias as u64;
-    let packed = library.packed_relocations().filter_map(|offset| {
+    let packed = library.section.packed_relocations().filter_map(|offset| {
         let addend = data.iter().find_map(|segment| segment.word_at(bias.wrapping_add(offset as u64)))?;
         Some([offset as u64, RELATIVE, addend])
     });
     let packed: Vec<Relocation> = packed.collect();
-    if packed.is_empty() { library.relocations().into() } else { [library.relocations(), &packed].concat().into() }
+    if packed.is_empty() {
+        library.section.relocations().into()
+    } else {
+        [library.section.relocations(), &packed].concat().into()
+    }
 }
 
 /// Minimum size of an exported object to exclude: a table of data. ICU's table has 30 MB.
@@ -54,7 +58,7 @@ pub(crate) fn constants<'l>(library: &Library<'l>) -> Vec<Segment<'l>> {
         constants if constants.is_empty() => segments(library, |_| true),
         constants => constants,
     };
-    let mut tables: Vec<Range<usize>> = library.dynamic_tables().collect();
+    let mut tables: Vec<Range<usize>> = library.section.tables().collect();
     tables.extend(library.large_objects(MIN_LARGE_OBJECT_BYTES));
     if let Some(header) = library.segments.unwind_header() {
         let segment = constants.iter().find(|segment| segment.word_at(header.start as u64).is_some());

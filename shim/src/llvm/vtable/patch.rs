@@ -58,7 +58,7 @@ pub(crate) unsafe fn replace_slot(
         return Ok(Patched { original });
     }
     let slot = library.slot(address).ok_or_else(missing)?;
-    if library.is_relocated() {
+    if library.section.is_relocated() {
         if slot.value() != original {
             return Err(io::Error::other("the slot has changed meanwhile"));
         }

@@ -117,7 +117,7 @@ mod tests {
             // that point, so only the search by symbol is tested.
             let symbols: Vec<Symbol> =
                 (0..2).filter_map(|class| exported_symbol(&library, class, CLASSES[class])).collect();
-            let unrelocated = View { relocations: Some(library.relocations().into()), ..view };
+            let unrelocated = View { relocations: Some(library.section.relocations().into()), ..view };
             let vtables_before_relocation = find::vtables_by_symbol(&unrelocated, &symbols).into_iter().map(strip);
             let mut vtables_before_relocation: Vec<Vtable> = vtables_before_relocation.collect();
             vtables_before_relocation.sort_by_key(|vtable| vtable.address_point);
