@@ -12,6 +12,8 @@
 //! Symbol versions are ignored: the names we search for have one version per library. Dump the tables with `readelf
 //! --dyn-syms --histogram FILE`.
 
+use std::ops::Range;
+
 use libc::Elf64_Sym;
 
 const DT_NULL: i64 = 0;
@@ -40,26 +42,19 @@ const MAX_INSPECTED_RELOCATIONS: usize = 8;
 pub struct DynamicSection {
     /// Load bias (`l_addr`), added to addresses in the file.
     pub bias: usize,
-    /// `DT_SYMTAB`, an array of `Elf64_Sym`.
-    pub symtab: usize,
-    /// `DT_STRTAB`
-    pub strtab: usize,
-    /// `DT_STRSZ`
-    pub strsz: usize,
-    /// `DT_RELA`, an array of three words: offset, type and symbol, addend.
-    pub rela: usize,
-    /// `DT_RELASZ`
-    pub relasz: usize,
-    /// `DT_RELACOUNT`, the number of relative relocations at the start of `DT_RELA`.
-    pub relacount: usize,
-    /// `DT_JMPREL`
-    pub jmprel: usize,
-    /// `DT_PLTRELSZ`
-    pub pltrelsz: usize,
     /// `DT_DEBUG`, the loader's record for debuggers; only present in the section of the main program.
     pub debug: usize,
+    symtab: usize,
+    strtab: usize,
+    strsz: usize,
     gnu_hash: usize,
     sysv_hash: usize,
+    rela: usize,
+    relasz: usize,
+    /// Number of relative relocations at the start of `DT_RELA`.
+    relacount: usize,
+    jmprel: usize,
+    pltrelsz: usize,
     relr: usize,
     relrsz: usize,
 }
@@ -247,25 +242,43 @@ impl DynamicSection {
 
     /// Returns the relocations of `DT_RELA`.
     pub fn relocations(&self) -> &[Relocation] {
-        if self.rela == 0 || !self.rela.is_multiple_of(align_of::<Relocation>()) {
-            return &[];
-        }
-        // SAFETY: DT_RELA and DT_RELASZ of a mapped library describe a mapped table; its alignment is checked above.
-        unsafe { std::slice::from_raw_parts(self.rela as *const Relocation, self.relasz / size_of::<Relocation>()) }
+        self.table(self.rela, self.relasz)
+    }
+
+    /// Iterates over the relocations that may refer to a symbol: those of `DT_JMPREL`, then those that follow the
+    /// relative ones in `DT_RELA`.
+    pub fn symbolic_relocations(&self) -> impl Iterator<Item = &Relocation> {
+        let after_relative = self.relocations().get(self.relacount..).unwrap_or_default();
+        self.table(self.jmprel, self.pltrelsz).iter().chain(after_relative)
     }
 
     /// Iterates over `DT_RELR`, yielding the file addresses of the words to which the loader adds the bias. Before
     /// relocation, such a word contains the file address of its target.
     pub fn packed_relocations(&self) -> impl Iterator<Item = usize> {
-        const WORD: usize = size_of::<usize>();
-        let entries: &[usize] = if self.relr == 0 || !self.relr.is_multiple_of(WORD) {
-            &[]
-        } else {
-            // SAFETY: DT_RELR and DT_RELRSZ of a mapped library describe a mapped table; its alignment is checked
-            // above.
-            unsafe { std::slice::from_raw_parts(self.relr as *const usize, self.relrsz / WORD) }
-        };
-        decode_packed_relocations(entries)
+        decode_packed_relocations(self.table(self.relr, self.relrsz))
+    }
+
+    /// Returns the address range from the symbol table to the string table. Other tables may follow the symbols there,
+    /// because the number of symbols is recorded nowhere.
+    pub fn symbol_table(&self) -> Range<usize> {
+        self.symtab..self.strtab
+    }
+
+    /// Returns the address ranges of the symbol names and of the relocations.
+    pub fn tables(&self) -> impl Iterator<Item = Range<usize>> {
+        let tables = [(self.strtab, self.strsz), (self.rela, self.relasz), (self.jmprel, self.pltrelsz)];
+        let present = tables.into_iter().filter(|(start, _)| *start != 0);
+        present.map(|(start, size)| start..start.saturating_add(size))
+    }
+
+    /// Returns a table of relocations as a slice; an empty one if it is missing or misaligned.
+    fn table<T>(&self, start: usize, size: usize) -> &[T] {
+        if start == 0 || !start.is_multiple_of(align_of::<T>()) {
+            return &[];
+        }
+        // SAFETY: the dynamic section of a mapped library describes mapped tables, of integers; the alignment is
+        // checked above.
+        unsafe { std::slice::from_raw_parts(start as *const T, size / size_of::<T>()) }
     }
 
     fn relative_relocations(&self) -> impl Iterator<Item = &Relocation> {
