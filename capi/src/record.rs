@@ -221,7 +221,7 @@ macro_rules! interpose_exec_functions {
         #[unsafe(no_mangle)]
         pub unsafe extern "C" fn $name(file: *const c_char, $($argument: Strings),*) -> c_int {
             // SAFETY: `warn` has the same contract as the interposed call.
-            unsafe { crate::left_behind::warn(file, interpose_exec_functions!(@environment $($argument),*)) };
+            unsafe { crate::missing_preload::warn(file, interpose_exec_functions!(@environment $($argument),*)) };
             // SAFETY: forwards the caller's arguments under the same contract.
             unsafe { jitlisten_sampler::$replacement(file, $($argument),*) }
         }

@@ -182,7 +182,7 @@ fn is_fixed(error: Errno) -> bool {
 }
 
 fn replace(path: &Path, content: &[u8], visibility: Visibility, old_metadata: Option<&fs::Metadata>) -> io::Result<()> {
-    let mut replacement = Replacement::at(path, visibility)?;
+    let mut replacement = Replacement::for_user_path(path, visibility)?;
     let file = replacement.file();
     if let Some(old_metadata) = old_metadata
         && (old_metadata.uid(), old_metadata.gid())

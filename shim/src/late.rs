@@ -2,7 +2,7 @@
 
 #![forbid(unsafe_code)]
 
-use jitlisten::plumbing::{Outcome, checked_read, mappings_of};
+use jitlisten::plumbing::{Outcome, checked_read, mappings_in};
 use jitlisten::{AddressRange, log_line};
 
 use crate::state::{Shim, State};
@@ -59,5 +59,5 @@ impl Shim {
 /// Returns true if the first byte of `text` is unmapped: a read fails, and the kernel lists no mapping there.
 fn is_unmapped(text: AddressRange) -> bool {
     let Some(first_byte) = AddressRange::new(text.start(), 1) else { return false };
-    checked_read::copy(first_byte).is_err() && matches!(mappings_of(first_byte), Ok(None))
+    checked_read::copy(first_byte).is_err() && matches!(mappings_in(first_byte), Ok(None))
 }

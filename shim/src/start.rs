@@ -47,7 +47,7 @@ pub fn start(session: &'static Session) {
     fork::install_handlers();
     with_libraries_held(|held, _| hooks::guarded(|shim| shim.begin(held)));
     sinks_changed();
-    hooks::guarded(Shim::look_for_unwinders);
+    hooks::guarded(Shim::find_unwinders);
 }
 
 /// Handles the end of the process: writable, executable memory is searched a last time, since code in it may have

@@ -91,7 +91,7 @@ fn open_ours() -> &'static Session {
 }
 
 extern "C" fn at_exit() {
-    let _ = catch_unwind(|| Session::process().map(Session::ending));
+    let _ = catch_unwind(|| Session::process().map(Session::flush_sinks));
 }
 
 /// Opens the session of the process, unless it is open, and returns its frame-pointer policy.

@@ -115,7 +115,7 @@ impl Session {
             record.origin = Origin::Unlisted;
             if record.finalized.is_some() {
                 // An entry of ours replaces LLVM's own.
-                let snapshot = CodeSnapshot::of(pid, &record.object);
+                let snapshot = CodeSnapshot::for_object(pid, &record.object);
                 self.notify_sink_finalized(&mut state, SinkKind::Gdb, id, &snapshot);
             }
         }
@@ -136,7 +136,7 @@ impl Session {
 
     /// Records that the owner of `range` is about to make it writable. Its images are withdrawn.
     #[doc(hidden)]
-    pub fn changing(&self, range: AddressRange) {
+    pub fn withdraw_images(&self, range: AddressRange) {
         let state = self.lock();
         self.images().withdraw(range, &state.padding);
     }

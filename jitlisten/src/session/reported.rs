@@ -26,7 +26,7 @@ impl Session {
         let mut images = self.images();
         let is_empty =
             |pages: &AddressRange| state.ledger.owners(*pages).is_empty() && !state.ledger.is_pending(*pages);
-        for pages in images.around(&text).into_iter().filter(is_empty) {
+        for pages in images.overlapping_pages(&text).into_iter().filter(is_empty) {
             images.withdraw(pages, &state.padding);
         }
         Ok(())

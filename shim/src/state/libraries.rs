@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use jitlisten::log_line;
 use jitlisten::options::LlvmSources;
-use jitlisten::plumbing::{Unwinders, notify_libraries_changed};
+use jitlisten::plumbing::{UnwinderSearch, notify_libraries_changed};
 
 use super::{Shim, State};
 use crate::doctor::discovered::UnheardLlvm;
@@ -129,15 +129,15 @@ impl Shim {
     }
 
     /// Looks for unwinders in new libraries. Takes the loader's locks, or is called with them held.
-    pub(crate) fn look_for_unwinders(&self) {
+    pub(crate) fn find_unwinders(&self) {
         if !lookup::UNWINDERS_PENDING.swap(false, Ordering::AcqRel) && !lookup::ALWAYS.load(Ordering::Acquire) {
             return;
         }
         let unwinders = self.session.libraries_changed();
-        if unwinders != Unwinders::Known {
+        if unwinders != UnwinderSearch::Known {
             lookup::UNWINDERS_PENDING.store(true, Ordering::Release);
         }
-        lookup::WANTED.store(unwinders == Unwinders::Unrelocated, Ordering::Release);
+        lookup::WANTED.store(unwinders == UnwinderSearch::Unrelocated, Ordering::Release);
     }
 
     /// Hooks `dlsym` in all libraries. Each call then checks for new libraries first, if a check is needed.
@@ -198,7 +198,7 @@ impl Shim {
         // be `Whole`.
         unsafe { self.libraries_changed(held, &mut self.lock(), extent, Callers::NoneYet) };
         notify_libraries_changed();
-        self.look_for_unwinders();
+        self.find_unwinders();
         if lookup::WANTED.load(Ordering::Acquire) {
             self.hook_dlsym(held);
         }

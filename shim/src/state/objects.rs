@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use jitlisten::plumbing::{Loaded, Outcome, checked_read, mappings_of};
+use jitlisten::plumbing::{Loaded, Outcome, checked_read, mappings_in};
 use jitlisten::{AddressRange, ObjectId, log_line};
 
 use super::libraries::unless_closing;
@@ -89,8 +89,9 @@ impl Shim {
 
     /// Removes and returns the recently linked object that equals `bytes`, which LLVM has listed at `listed_at`.
     fn take_linked(&self, state: &mut State, bytes: &[u8], listed_at: Option<AddressRange>) -> Option<ObjectId> {
-        let is_same =
-            |&(id, size): &(ObjectId, usize)| size == bytes.len() && self.session.listed(id, bytes, listed_at);
+        let is_same = |&(id, size): &(ObjectId, usize)| {
+            size == bytes.len() && self.session.adopt_list_entry(id, bytes, listed_at)
+        };
         let index = state.recently_linked.iter().position(is_same)?;
         state.recently_linked.remove(index).map(|(id, _)| id)
     }
@@ -191,7 +192,7 @@ impl Shim {
             self.note(state, &outcome);
             let is_displaced = outcome.freed.contains(&id);
             if (is_displaced || self.pending_text(id).is_some()) && state.overdue.should_warn() {
-                let mappings = text.first().and_then(|&text| mappings_of(text).ok().flatten());
+                let mappings = text.first().and_then(|&text| mappings_in(text).ok().flatten());
                 let reason = overdue::reason(mappings.as_deref().filter(|_| !is_displaced));
                 let at = text.first().map(|text| text.start());
                 let library = library.map_or_else(String::new, |library| format!("{library}: "));

@@ -9,7 +9,7 @@
 
 #![forbid(unsafe_code)]
 
-use jitlisten::plumbing::{checked_read, mappings_of};
+use jitlisten::plumbing::{checked_read, mappings_in};
 use jitlisten::{Address, AddressRange, ObjectId, log_line};
 
 use crate::placement::{Around, Pattern, Piece, Placement, certain};
@@ -85,7 +85,7 @@ impl Shim {
     }
 
     /// Moves located objects to their new addresses. Equal objects cannot be distinguished, nor can an object and an
-    /// equal pending one outside of the search. `before_it_ran`: see [`Session::moved`](jitlisten::Session::moved).
+    /// equal pending one outside of the search. `before_it_ran`: see [`Session::object_moved`](jitlisten::Session::object_moved).
     fn move_located(&self, state: &mut State, matches: Vec<(ObjectId, Pattern, Placement)>, before_it_ran: bool) {
         let certain = certain(matches.iter().map(|(.., placement)| placement));
         if !matches.is_empty() && !certain.contains(&true) {
@@ -94,7 +94,8 @@ impl Shim {
         let matched_ids: Vec<ObjectId> = matches.iter().map(|(id, ..)| *id).collect();
         for ((id, pattern, placement), _) in matches.into_iter().zip(certain).filter(|(_, is_certain)| *is_certain) {
             let same_size: Vec<ObjectId> = self.session.ledger(|ledger| {
-                let same_size = ledger.pending_of_size(placement.size()).filter(|other| !matched_ids.contains(other));
+                let same_size =
+                    ledger.pending_with_text_size(placement.size()).filter(|other| !matched_ids.contains(other));
                 same_size.take(MAX_SAME_SIZE_OBJECTS + 1).collect()
             });
             let may_be_same = |&pending: &ObjectId| {
@@ -109,7 +110,7 @@ impl Shim {
             }
             self.query_unknown(state, &placement.text);
             let debug_object = pattern.into_debug_object(&placement.sections);
-            let Ok(outcome) = self.session.moved(id, debug_object, before_it_ran) else { continue };
+            let Ok(outcome) = self.session.object_moved(id, debug_object, before_it_ran) else { continue };
             self.note(state, &outcome);
         }
     }
@@ -142,7 +143,7 @@ impl State {
         let allocated = self.allocated.containing(code).filter(|allocation| *allocation != code);
         Around::new(Box::new(move || {
             let neighbour = |address: Address| {
-                mappings_of(AddressRange::new(address, 1)?).ok()??.first().map(|mapping| mapping.range)
+                mappings_in(AddressRange::new(address, 1)?).ok()??.first().map(|mapping| mapping.range)
             };
             let (before, after, max_reach) = match allocated {
                 Some(allocation) => (Some(allocation), Some(allocation), max_reach),

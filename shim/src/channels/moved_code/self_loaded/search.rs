@@ -38,7 +38,7 @@ impl Shim {
     /// Searches writable code a last time when the process exits. Does not wait for a thread that is inside a hook, or
     /// that was inside a hook of the parent process when this child was forked without handlers.
     pub(crate) fn look_for_self_loaded_once_more(&self) {
-        if self.session.is_free_here()
+        if self.session.is_unlocked_in_this_process()
             && let Some(mut state) = self.try_lock()
         {
             self.free_overwritten(&mut state);
