@@ -96,6 +96,12 @@ pub struct Session {
     warned_of_memory: AtomicBool,
 }
 
+impl std::fmt::Debug for Session {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Session").finish_non_exhaustive()
+    }
+}
+
 #[derive(Default)]
 struct State {
     /// Process that this state belongs to; see [`Session::lock_for_this_process`].
@@ -151,7 +157,7 @@ impl Session {
         PROCESS.get()
     }
 
-    fn new(options: Options) -> Session {
+    pub(crate) fn new(options: Options) -> Session {
         // Register this fork handler first: at a fork, locks must be taken in the usual order, the session's before the
         // registry's.
         if options.active {

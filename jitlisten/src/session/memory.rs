@@ -188,7 +188,7 @@ mod tests {
         for (page, expected) in [(shared, [0, 0, 1, 0]), (owned, [1, 0, 1, 0])] {
             let id = session.loaded_from(Origin::Caller, object(page.start().0), None).unwrap().id;
             if page == owned {
-                session.owns_pages(id).unwrap();
+                session.reported_owns_pages(id).unwrap();
             }
             session.reported_finalized(id).unwrap();
             assert_eq!(image_counts(&session), expected);
@@ -197,7 +197,7 @@ mod tests {
         assert_eq!(image_counts(&session), [1, 0, 1, 1], "the pages are anonymous again");
         // More code on the same page, for which the promise was not given.
         let first = session.loaded_from(Origin::Caller, object(owned.start().0), None).unwrap().id;
-        session.owns_pages(first).unwrap();
+        session.reported_owns_pages(first).unwrap();
         let second = session.loaded_from(Origin::Caller, object(owned.start().0 + 64), None).unwrap().id;
         session.reported_finalized(first).unwrap();
         session.reported_finalized(second).unwrap();

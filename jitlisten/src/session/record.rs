@@ -30,7 +30,7 @@ pub(super) struct Record {
     pub(super) derived_rules: Vec<FunctionRules>,
     /// True if nothing writes to its pages from *finalized* to *freeing*, except after a call that the shim hooks.
     /// LLVM's memory managers allocate whole pages for the objects they finalize together. Other producers have to
-    /// promise it ([`producer::owns_pages`](crate::producer::owns_pages)).
+    /// promise it ([`LoadedCode::owns_pages`](crate::producer::LoadedCode::owns_pages)).
     pub(super) owns_pages: bool,
 }
 
