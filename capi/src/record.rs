@@ -154,8 +154,10 @@ impl RecordStatistics {
 /// Converts an error of the sampler to a failed API call.
 pub(crate) fn failure(error: &Error) -> Failure {
     let status = match error {
-        Error::AlreadyRecording | Error::NotRecording | Error::RecorderGone => Status::WrongOrder,
-        Error::Options(_) | Error::Output(..) | Error::Counter(..) => Status::InvalidArgument,
+        Error::AlreadyRecording => Status::AlreadyRecording,
+        Error::NotRecording | Error::RecorderGone => Status::WrongOrder,
+        Error::Options(_) | Error::Counter(..) => Status::InvalidArgument,
+        Error::Output(..) => Status::IoError,
         _ => Status::Internal,
     };
     Failure::new(status, error)

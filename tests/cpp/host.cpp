@@ -152,6 +152,8 @@ void countObjects() {
   fprintf(stderr, "%d loaded, %d finalized, %d freed, %d refused\n", static_cast<int>(counted.objects_loaded),
           static_cast<int>(counted.objects_finalized), static_cast<int>(counted.objects_freed),
           static_cast<int>(counted.objects_refused));
+  const bool has_failed = jitlisten::firstFailure() != JITLISTEN_OK;
+  if (counted.objects_loaded != 0 && has_failed != (counted.objects_refused != 0)) abort();
 }
 
 }  // namespace
