@@ -5,7 +5,7 @@
 //!   a JIT with ELF objects     LoadedCode::from_object  --+
 //!                                                         +-->  finalized  ->  dropped
 //!   a JIT without              LoadedCode::from_raw     --+
-//!   inkwell, llvm-sys          llvm.cpp, with one of the `llvmNN-N` features
+//!   inkwell, llvm-sys          the crate `jitlisten-llvm`
 //! ```
 //!
 //! If a producer's object is also discovered by the shim, it stays one object, and its second *finalized* or *freeing*
@@ -31,30 +31,17 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 
-#![deny(unsafe_code)]
+#![forbid(unsafe_code)]
 
-#[cfg(feature = "_llvm")]
-#[allow(unsafe_code)]
-pub mod inkwell;
-#[cfg(feature = "_llvm")]
-#[allow(unsafe_code)]
-pub mod llvm;
-#[cfg(feature = "_llvm")]
-mod llvm_version;
 mod loaded_code;
 pub mod raw;
 mod raw_lines;
 mod reported_code;
 mod section_addresses;
-#[cfg(feature = "_llvm")]
-#[allow(unsafe_code)]
-mod verbs;
 
 use crate::Session;
 use crate::options::{Listening, Options};
 
-#[cfg(feature = "_llvm")]
-pub use llvm_version::llvm_sys;
 pub use loaded_code::LoadedCode;
 pub use section_addresses::{Placed, set_section_addresses};
 

@@ -9,10 +9,10 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use once_cell::race::OnceBox;
 
-use super::{LoadedCode, Producer};
-use crate::options::{FramePointerPolicy, Options};
-use crate::process::host_state::HostStateGuard;
-use crate::{Error, ObjectId, Session};
+use jitlisten::options::{FramePointerPolicy, Options};
+use jitlisten::plumbing::HostStateGuard;
+use jitlisten::producer::{self, LoadedCode, Producer};
+use jitlisten::{Error, ObjectId, Session};
 
 /// `JITLISTEN_OK`. One other value stands for every failure, because the adapters only test for zero.
 const OK: i32 = 0;
@@ -85,7 +85,7 @@ fn backend() -> &'static Backend {
 
 fn open_ours() -> &'static Session {
     let (options, complaints) = Options::from_env();
-    let session = super::open(options, &complaints);
+    let session = producer::open(options, &complaints);
     // SAFETY: the handler is a function of this program.
     unsafe { libc::atexit(at_exit) };
     session
