@@ -1,8 +1,8 @@
 //! `jitlisten clean`: removes perf maps, images and jitdumps of this user's dead processes, and saved texts of notebook
 //! cells that are old, which belong to no process.
 //!
-//! The library follows the same rules (`perf_map/dead_maps.rs`, `process_directory.rs`), but keeps recent files and searches
-//! only the directories that it writes to.
+//! The library follows the same rules (`perf_map/dead_maps.rs`, `process_directory.rs`), but keeps recent files and
+//! searches only the directories that it writes to.
 //!
 //! | file | proof that it is ours | its process is dead if it |
 //! | --- | --- | --- |

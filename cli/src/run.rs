@@ -1,5 +1,5 @@
-//! `jitlisten run`: sets the environment and executes the command in place of itself. `capi/src/run_environment.rs` restores
-//! the variables for the children of the program.
+//! `jitlisten run`: sets the environment and executes the command in place of itself. `capi/src/run_environment.rs`
+//! restores the variables for the children of the program.
 
 #![forbid(unsafe_code)]
 

@@ -31,7 +31,8 @@ pub fn create_new_in(directory: impl AsFd, name: &str) -> io::Result<File> {
     create_in(directory, Path::new(name), OFlags::APPEND, PRIVATE)
 }
 
-/// Opens a file for reading and appending, or creates it with mode 0600. Check an existing file with [`check_appendable`].
+/// Opens a file for reading and appending, or creates it with mode 0600. Check an existing file with
+/// [`check_appendable`].
 ///
 /// # Errors
 /// If the file cannot be opened or created, or is a link.

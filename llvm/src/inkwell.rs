@@ -28,14 +28,15 @@ use jitlisten::options::FramePointerPolicy;
 pub use crate::Attached;
 use crate::verbs;
 
-/// Enables unwind tables and frame pointers for every function of the module; see [`make_unwindable`](crate::make_unwindable).
+/// Enables unwind tables and frame pointers for every function of the module; see
+/// [`make_unwindable`](crate::make_unwindable).
 pub fn make_unwindable(module: &Module<'_>) {
     // SAFETY: inkwell keeps the module alive, and it is neither Send nor Sync.
     unsafe { crate::make_unwindable(module.as_mut_ptr()) }
 }
 
-/// Reports the objects of an existing engine; see [`attach`](crate::attach). The tools see its code once [`Attached::finalized`]
-/// has been called.
+/// Reports the objects of an existing engine; see [`attach`](crate::attach). The tools see its code once
+/// [`Attached::finalized`] has been called.
 ///
 /// An interpreting engine has no code to report and is ignored.
 #[must_use = "code is shown to gate before `finalized` has been called"]

@@ -1,5 +1,5 @@
-//! Integration for programs that use LLVM through llvm-sys, or through inkwell (the module [`inkwell`]); the counterpart
-//! of `include/jitlisten_llvm.hpp` for C++.
+//! Integration for programs that use LLVM through llvm-sys, or through inkwell (the module [`inkwell`]); the
+//! counterpart of `include/jitlisten_llvm.hpp` for C++.
 //!
 //! ```text
 //!   a module                      make_unwindable     frame pointers, unwind tables

@@ -54,7 +54,8 @@ pub enum EntryKind {
 /// Readable form of a linkage name.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ReadableName {
-    /// One line of printable UTF-8, at least three characters and at most [`MAX_NAME_BYTES`] bytes; does not begin with `0x`.
+    /// One line of printable UTF-8, at least three characters and at most [`MAX_NAME_BYTES`] bytes; does not begin with
+    /// `0x`.
     pub text: String,
     /// Kind of entry that the symbol names.
     pub kind: EntryKind,

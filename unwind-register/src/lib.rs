@@ -31,9 +31,9 @@
 //!
 //! * Any thread may call any function, but not from a signal handler. Unwinders may run at any time, including in
 //!   signal handlers that interrupt this crate: they need none of its locks.
-//! * [`Registry::register_with_known_unwinders`] and dropping a registration take our own lock, and under it the locks of the
-//!   unwinders. [`Registry::register`] and [`Registry::rescan`] take the loader's locks, and ours only after releasing
-//!   those. The lock order is therefore: loader, caller, this crate.
+//! * [`Registry::register_with_known_unwinders`] and dropping a registration take our own lock, and under it the locks
+//!   of the unwinders. [`Registry::register`] and [`Registry::rescan`] take the loader's locks, and ours only after
+//!   releasing those. The lock order is therefore: loader, caller, this crate.
 //! * `fork` is safe at any time, even in a signal handler: signals are blocked while our lock is held.
 //!
 //! # Memory

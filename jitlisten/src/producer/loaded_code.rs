@@ -66,7 +66,8 @@ impl LoadedCode {
     /// protects, unmaps or replaces them from *finalized* to *freeing*.
     ///
     /// The image sink needs this promise in processes with several threads: it replaces the pages, and concurrent
-    /// writes by another thread would be lost. Without the promise the code has no image; the other sinks still name it.
+    /// writes by another thread would be lost. Without the promise the code has no image; the other sinks still name
+    /// it.
     pub fn owns_pages(&self) {
         let _host_state = HostStateGuard::enter();
         // Fails only for an object that the producer has freed, and this value frees it last.

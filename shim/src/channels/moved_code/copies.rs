@@ -85,7 +85,8 @@ impl Shim {
     }
 
     /// Moves located objects to their new addresses. Equal objects cannot be distinguished, nor can an object and an
-    /// equal pending one outside of the search. `before_it_ran`: see [`Session::object_moved`](jitlisten::Session::object_moved).
+    /// equal pending one outside of the search. `before_it_ran`: see
+    /// [`Session::object_moved`](jitlisten::Session::object_moved).
     fn move_located(&self, state: &mut State, matches: Vec<(ObjectId, Pattern, Placement)>, before_it_ran: bool) {
         let certain = certain(matches.iter().map(|(.., placement)| placement));
         if !matches.is_empty() && !certain.contains(&true) {
