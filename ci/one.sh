@@ -8,7 +8,7 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 
 name=${1:?the name of a test, or of a file with tests}
-crates=(jitlisten names unwind-register shim sampler capi report cli tests)
+crates=(jitlisten llvm names unwind-register shim sampler capi report cli tests)
 export CARGO_TARGET_DIR=$PWD/target
 PATH=$PWD/target/tools:$PATH
 

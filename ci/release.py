@@ -27,7 +27,7 @@ sys.path.insert(0, str(ROOT / "python/build"))
 import third_party  # noqa: E402
 
 WHEELS = ROOT / "target/wheels"
-PUBLISHED = ["jitlisten-files", "jitlisten-names", "jitlisten-unwinder", "unwind-register", "jitlisten"]
+PUBLISHED = ["jitlisten-files", "jitlisten-names", "jitlisten-unwinder", "unwind-register", "jitlisten", "jitlisten-llvm"]
 
 
 def workspace_version():

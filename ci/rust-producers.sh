@@ -11,7 +11,7 @@ major=${1:-22}
 if [ "$major" -ge 18 ]; then feature=llvm$major-1; else feature=llvm$major-0; fi
 features=$feature,inkwell/$feature-prefer-dynamic
 
-# `ci/check.sh` runs without an LLVM, so it does not cover these files.
-cargo clippy -p jitlisten --all-targets --quiet --features "$features" -- -D warnings
-cargo build -p jitlisten --examples --features "$features"
-cargo test -p jitlisten --test llvm_producers --features "$features"
+# `ci/check.sh` runs without an LLVM and therefore skips these files.
+cargo clippy -p jitlisten-llvm --all-targets --quiet --features "$features" -- -D warnings
+cargo build -p jitlisten-llvm --examples --features "$features"
+cargo test -p jitlisten-llvm --test lifetimes --features "$features"

@@ -190,8 +190,8 @@ in_debian_13() {
 
 miri() { if cargo +nightly miri --version >/dev/null 2>&1; then ci/miri.sh; else skip miri "no nightly toolchain with miri"; fi; }
 
-# Builds each package from its own files, like a registry.
-packages() { cargo package --quiet --allow-dirty -p jitlisten-files -p jitlisten-names -p jitlisten-unwinder -p unwind-register -p jitlisten; }
+# Builds each package from its own files, as a registry does.
+packages() { cargo package --quiet --allow-dirty -p jitlisten-files -p jitlisten-names -p jitlisten-unwinder -p unwind-register -p jitlisten -p jitlisten-llvm; }
 
 # Most useful steps first.
 long_lane() {

@@ -39,8 +39,25 @@
  *   library. A new program works with an old library, which refuses members that it does not know and that are not zero
  *   (JITLISTEN_INVALID_ARGUMENT). Set all other members to zero (struct x y = {0}, x y{}), the reserved ones too.
  *   jitlisten_section, jitlisten_function and jitlisten_line are used in arrays and never grow. No structure has
- *   padding. The symbols of an installed library (make install) have the version JITLISTEN_0.1. The library also
- *   exports jitlisten_facts, which `jitlisten doctor` reads from other processes. Its layout may change at any time.
+ *   padding.
+ *
+ * Symbols
+ *   The functions below; in an installed library (make install) they have the version JITLISTEN_0.1. Three more are for
+ *   the command jitlisten and may change at any time: jitlisten_facts, which `jitlisten doctor` reads, and
+ *   jitlisten_attached and jitlisten_record_end, which `jitlisten record -p` calls.
+ *
+ *   The library also defines the following functions of libc, so that a recording sees new threads, keeps its signal,
+ *   and is complete when the program ends, replaces itself or drops privileges. They forward to the next definition, as
+ *   do those of other tools. Nothing else is interposed. A library built without the feature "interpose" defines none
+ *   (docs/c-and-cpp.md).
+ *
+ *     pthread_create
+ *     sigaction signal sigaltstack sigpending sigsuspend sigtimedwait sigwait sigwaitinfo signalfd
+ *     _exit _Exit quick_exit
+ *     execl execle execlp execv execve execvp execvpe execveat fexecve
+ *     setuid seteuid setreuid setresuid chroot unshare setns prctl syscall
+ *
+ *   Two more configure the sanitizers' runtimes: __asan_default_options and __tsan_default_suppressions.
  *
  * Two copies
  *   The shared library counts as one copy, whether it is linked, preloaded or opened. A second copy in the process, or
@@ -89,7 +106,11 @@ enum {
     /* Calls in the wrong order, such as a second jitlisten_finalized() for one object. */
     JITLISTEN_WRONG_ORDER = 7,
     /* An object, code or unwind table is malformed or unsupported. It is ignored; objects and code are counted. */
-    JITLISTEN_NOT_UNDERSTOOD = 8
+    JITLISTEN_NOT_UNDERSTOOD = 8,
+    /* A file cannot be written. */
+    JITLISTEN_IO_ERROR = 9,
+    /* A recording is running. */
+    JITLISTEN_ALREADY_RECORDING = 10
 };
 
 /* Description of the status in English, without a full stop. Never NULL. Threads: any. */
@@ -374,8 +395,8 @@ struct jitlisten_record_options {
 
 /* Starts a recording into the file at path. At the first sample, an existing recording is renamed to path.old and its
  * images to path.old.images; any other existing file is an error. In path, %p stands for the PID, %h for the host name,
- * %% for a percent sign. options may be NULL. Returns JITLISTEN_WRONG_ORDER while another recording runs, and
- * JITLISTEN_INVALID_ARGUMENT if the file cannot be written. Threads: any. */
+ * %% for a percent sign. options may be NULL. Returns JITLISTEN_ALREADY_RECORDING while another recording runs, and
+ * JITLISTEN_IO_ERROR if the file cannot be written. Threads: any. */
 jitlisten_status jitlisten_record_start(const char *path, const struct jitlisten_record_options *options);
 
 /* Ends the recording. The file is complete when this returns; earlier, or if the process is killed, it lacks at most

@@ -94,6 +94,7 @@
 #include <llvm/Object/ObjectFile.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cstdint>
 #include <cstring>
 #include <map>
@@ -152,7 +153,7 @@ inline bool needsFrameRegister(const llvm::Function &function) {
 }
 
 /* Base class of a plugin whose resource callbacks are the same in every LLVM version. */
-class PluginOfAnyVersion : public llvm::orc::ObjectLinkingLayer::Plugin {
+class VersionIndependentPlugin : public llvm::orc::ObjectLinkingLayer::Plugin {
  public:
   virtual void removing(llvm::orc::ResourceKey key) = 0;
   virtual void transferring(llvm::orc::ResourceKey to, llvm::orc::ResourceKey from) = 0;
@@ -179,16 +180,17 @@ class PluginOfAnyVersion : public llvm::orc::ObjectLinkingLayer::Plugin {
 
 /* ------------------------------------------------------------------------------------------------------------------ */
 
-/* Reports an object as *loaded*. Returns object 0 if the session is not open or cannot parse the object; the object is
- * then ignored. */
-inline jitlisten_object loaded(llvm::StringRef elf) {
-  jitlisten_object object{};
+inline std::atomic<jitlisten_status> first_failure{JITLISTEN_OK};
+
+/* Reports an object as *loaded*. On a failure the object is ignored, and first_failure keeps the status. */
+inline jitlisten_status loaded(llvm::StringRef elf, jitlisten_object &object) {
   const jitlisten_status status = jitlisten_object_loaded(elf.data(), elf.size(), nullptr, 0, &object);
-  if (status != JITLISTEN_OK) return {};
 #ifndef JITLISTEN_LLVM_SHARES_PAGES
-  jitlisten_owns_pages(object);
+  if (status == JITLISTEN_OK) jitlisten_owns_pages(object);
 #endif
-  return object;
+  jitlisten_status none = JITLISTEN_OK;
+  first_failure.compare_exchange_strong(none, status);
+  return status;
 }
 
 /* Section table of an ELF file in memory, used to set the load addresses of sections. */
@@ -217,12 +219,12 @@ class SectionTable {
 
   Section at(size_t index) const {
     Section section;
-    std::memcpy(&section, elf_.data() + place(index), sizeof section);
+    std::memcpy(&section, elf_.data() + entryOffset(index), sizeof section);
     return section;
   }
 
   /* File offset of the entry. */
-  size_t place(size_t index) const { return start_ + index * sizeof(Section); }
+  size_t entryOffset(size_t index) const { return start_ + index * sizeof(Section); }
 
  private:
   bool fits(uint64_t count) const {
@@ -235,6 +237,10 @@ class SectionTable {
 };
 
 }  // namespace detail
+
+/* Why an object of an engine was ignored, the first time that this happened: JITLISTEN_NOT_OPEN before open(),
+ * JITLISTEN_SWITCHED_OFF with JITLISTEN=off, ...; JITLISTEN_OK if it never did. The log has the details. */
+inline jitlisten_status firstFailure() { return detail::first_failure; }
 
 /* Makes every defined function unwindable: adds an unwind table that is correct at every instruction, and a frame
  * pointer. LLVM omits both from functions that it knows not to throw; then no tool can unwind past them, gdb included.
@@ -264,7 +270,7 @@ class LlvmListener final : public llvm::JITEventListener {
 
   void notifyObjectLoaded(ObjectKey key, const llvm::object::ObjectFile &file,
                           const llvm::RuntimeDyld::LoadedObjectInfo &info) override {
-    if (when_ == Final::AtOnce) {
+    if (finalization_ == Finalization::Immediate) {
       /* Keys are addresses of live objects: the previous object with this key was not reported as freed. */
       notifyFreeingObject(key);
     } else if (knows(key)) {
@@ -272,11 +278,11 @@ class LlvmListener final : public llvm::JITEventListener {
     }
     const auto debug_object = info.getObjectForDebug(file);
     if (debug_object.getBinary() == nullptr) return;
-    const jitlisten_object object = detail::loaded(debug_object.getBinary()->getData());
-    if (object.number == 0) return;
+    jitlisten_object object;
+    if (detail::loaded(debug_object.getBinary()->getData(), object) != JITLISTEN_OK) return;
     const std::lock_guard<std::mutex> lock(mutex_);
     objects_[key] = object;
-    if (when_ == Final::AtOnce) {
+    if (finalization_ == Finalization::Immediate) {
       jitlisten_finalized(object);
     } else {
       pending_.push_back(key);
@@ -285,26 +291,26 @@ class LlvmListener final : public llvm::JITEventListener {
 
   void notifyFreeingObject(ObjectKey key) override {
     const std::lock_guard<std::mutex> lock(mutex_);
-    const auto found = objects_.find(key);
-    if (found == objects_.end()) return;
-    jitlisten_freeing(found->second);
-    objects_.erase(found);
+    const auto entry = objects_.find(key);
+    if (entry == objects_.end()) return;
+    jitlisten_freeing(entry->second);
+    objects_.erase(entry);
   }
 
   /* For MCJIT: reports that all objects loaded so far are relocated and may run. */
   void finalized() {
     const std::lock_guard<std::mutex> lock(mutex_);
     for (const ObjectKey key : pending_) {
-      const auto found = objects_.find(key);
-      if (found != objects_.end()) jitlisten_finalized(found->second);
+      const auto entry = objects_.find(key);
+      if (entry != objects_.end()) jitlisten_finalized(entry->second);
     }
     pending_.clear();
   }
 
  private:
-  enum class Final { AtOnce, WhenSaid };
+  enum class Finalization { Immediate, Explicit };
 
-  explicit LlvmListener(Final when) : when_(when) {}
+  explicit LlvmListener(Finalization finalization) : finalization_(finalization) {}
 
   bool knows(ObjectKey key) {
     const std::lock_guard<std::mutex> lock(mutex_);
@@ -313,20 +319,20 @@ class LlvmListener final : public llvm::JITEventListener {
 
   /* The listener shared by all ORC layers: their keys are addresses of live memory managers, so they do not collide.
    * Never destroyed. */
-  static LlvmListener &ofOrc() {
-    static LlvmListener &listener = *new LlvmListener(Final::AtOnce);
+  static LlvmListener &orcListener() {
+    static LlvmListener &listener = *new LlvmListener(Finalization::Immediate);
     return listener;
   }
 
   /* The listener of an MCJIT engine, by its address, because finalized() applies to one engine; null if there is none
    * and `make` is false. Never destroyed: the destruction of an engine is not reported. */
-  static LlvmListener *ofMcjit(const llvm::ExecutionEngine &engine, bool make) {
+  static LlvmListener *mcjitListener(const llvm::ExecutionEngine &engine, bool make) {
     static std::mutex &mutex = *new std::mutex;
     static auto &listeners = *new std::map<const llvm::ExecutionEngine *, LlvmListener *>;
     const std::lock_guard<std::mutex> lock(mutex);
-    const auto found = listeners.find(&engine);
-    if (found != listeners.end()) return found->second;
-    return make ? listeners[&engine] = new LlvmListener(Final::WhenSaid) : nullptr;
+    const auto entry = listeners.find(&engine);
+    if (entry != listeners.end()) return entry->second;
+    return make ? listeners[&engine] = new LlvmListener(Finalization::Explicit) : nullptr;
   }
 
   template <class Base>
@@ -335,7 +341,7 @@ class LlvmListener final : public llvm::JITEventListener {
   friend void listenTo(llvm::ExecutionEngine &engine);
   friend void finalized(llvm::ExecutionEngine &engine);
 
-  const Final when_;
+  const Finalization finalization_;
   std::mutex mutex_;
   std::map<ObjectKey, jitlisten_object> objects_;
   std::vector<ObjectKey> pending_;
@@ -364,7 +370,7 @@ class ListeningMemoryManager : public Base {
   }
 
  private:
-  LlvmListener listener_{LlvmListener::Final::WhenSaid};
+  LlvmListener listener_{LlvmListener::Finalization::Explicit};
   bool is_registered_ = false;
 };
 
@@ -377,7 +383,7 @@ class ListeningMemoryManager : public Base {
  * The plugin also corrects the alignment of the records. Each record keeps the alignment that it had in the file, so a
  * removed record may leave four zero bytes, which look like the terminator. No unwinder, libgcc included, would find
  * the records after them. */
-class LlvmLinkPlugin final : public detail::PluginOfAnyVersion {
+class LlvmLinkPlugin final : public detail::VersionIndependentPlugin {
  public:
   void notifyMaterializing(llvm::orc::MaterializationResponsibility &responsibility, llvm::jitlink::LinkGraph &,
                            llvm::jitlink::JITLinkContext &, llvm::MemoryBufferRef file) override {
@@ -388,15 +394,15 @@ class LlvmLinkPlugin final : public detail::PluginOfAnyVersion {
 
   void modifyPassConfig(llvm::orc::MaterializationResponsibility &responsibility, llvm::jitlink::LinkGraph &,
                         llvm::jitlink::PassConfiguration &passes) override {
-    const auto *of = &responsibility;
+    const auto *link_of = &responsibility;
     /* In this pass, blocks still point into the file, and dead blocks have been removed. */
-    passes.PostPrunePasses.push_back([this, of](llvm::jitlink::LinkGraph &graph) {
+    passes.PostPrunePasses.push_back([this, link_of](llvm::jitlink::LinkGraph &graph) {
       closeGaps(graph);
-      with(of, [&](Link &link) { link.origins = origins(graph, link.file); });
+      withLink(link_of, [&](Link &link) { link.origins = origins(graph, link.file); });
       return llvm::Error::success();
     });
-    passes.PostAllocationPasses.push_back([this, of](llvm::jitlink::LinkGraph &graph) {
-      with(of, [&](Link &link) { link.placed = placed(graph, link); });
+    passes.PostAllocationPasses.push_back([this, link_of](llvm::jitlink::LinkGraph &graph) {
+      withLink(link_of, [&](Link &link) { link.placed = placed(graph, link); });
       return llvm::Error::success();
     });
   }
@@ -404,8 +410,8 @@ class LlvmLinkPlugin final : public detail::PluginOfAnyVersion {
   /* The memory is final, and the file still exists: the link context owns both. */
   llvm::Error notifyEmitted(llvm::orc::MaterializationResponsibility &responsibility) override {
     const std::string file = takeLinked(&responsibility);
-    const jitlisten_object object = file.empty() ? jitlisten_object{} : detail::loaded(file);
-    if (object.number == 0) return llvm::Error::success();
+    jitlisten_object object;
+    if (file.empty() || detail::loaded(file, object) != JITLISTEN_OK) return llvm::Error::success();
     jitlisten_finalized(object);
     auto error = responsibility.withResourceKeyDo([&](llvm::orc::ResourceKey key) {
       const std::lock_guard<std::mutex> lock(mutex_);
@@ -427,20 +433,20 @@ class LlvmLinkPlugin final : public detail::PluginOfAnyVersion {
 
   void removing(llvm::orc::ResourceKey key) override {
     const std::lock_guard<std::mutex> lock(mutex_);
-    const auto found = objects_.find(key);
-    if (found == objects_.end()) return;
-    for (const jitlisten_object object : found->second) jitlisten_freeing(object);
-    objects_.erase(found);
+    const auto entry = objects_.find(key);
+    if (entry == objects_.end()) return;
+    for (const jitlisten_object object : entry->second) jitlisten_freeing(object);
+    objects_.erase(entry);
   }
 
   void transferring(llvm::orc::ResourceKey to, llvm::orc::ResourceKey from) override {
     const std::lock_guard<std::mutex> lock(mutex_);
-    const auto found = objects_.find(from);
-    if (found == objects_.end() || to == from) return;
-    const std::vector<jitlisten_object> moved = std::move(found->second);
-    objects_.erase(found);
-    std::vector<jitlisten_object> &there = objects_[to];
-    there.insert(there.end(), moved.begin(), moved.end());
+    const auto entry = objects_.find(from);
+    if (entry == objects_.end() || to == from) return;
+    const std::vector<jitlisten_object> moved = std::move(entry->second);
+    objects_.erase(entry);
+    std::vector<jitlisten_object> &target_objects = objects_[to];
+    target_objects.insert(target_objects.end(), moved.begin(), moved.end());
   }
 
  private:
@@ -466,10 +472,10 @@ class LlvmLinkPlugin final : public detail::PluginOfAnyVersion {
   static constexpr const char *eh_frame_ = ".eh_frame";
 
   template <class Work>
-  void with(const llvm::orc::MaterializationResponsibility *of, Work work) {
+  void withLink(const llvm::orc::MaterializationResponsibility *responsibility, Work work) {
     const std::lock_guard<std::mutex> lock(mutex_);
-    const auto found = links_.find(of);
-    if (found != links_.end()) work(found->second);
+    const auto entry = links_.find(responsibility);
+    if (entry != links_.end()) work(entry->second);
   }
 
   static void closeGaps(llvm::jitlink::LinkGraph &graph) {
@@ -530,19 +536,19 @@ class LlvmLinkPlugin final : public detail::PluginOfAnyVersion {
   }
 
   /* Returns a copy of the file with load addresses in its section table, and removes the link. */
-  std::string takeLinked(const llvm::orc::MaterializationResponsibility *of) {
+  std::string takeLinked(const llvm::orc::MaterializationResponsibility *responsibility) {
     const std::lock_guard<std::mutex> lock(mutex_);
-    const auto found = links_.find(of);
-    if (found == links_.end()) return {};
-    const Link link = std::move(found->second);
-    links_.erase(found);
+    const auto entry = links_.find(responsibility);
+    if (entry == links_.end()) return {};
+    const Link link = std::move(entry->second);
+    links_.erase(entry);
     std::string copy = link.file.str();
     const detail::SectionTable table(link.file);
     for (const Placed &place : link.placed) {
       auto section = table.at(place.section);
       section.sh_addr = place.address;
       if (place.size != 0) section.sh_size = std::min<uint64_t>(place.size, section.sh_size);
-      std::memcpy(&copy[table.place(place.section)], &section, sizeof section);
+      std::memcpy(&copy[table.entryOffset(place.section)], &section, sizeof section);
     }
     return copy;
   }
@@ -554,7 +560,7 @@ class LlvmLinkPlugin final : public detail::PluginOfAnyVersion {
 
 /* Reports the objects that the layer links. Call it once for each layer. */
 inline void listenTo(llvm::orc::RTDyldObjectLinkingLayer &layer) {
-  layer.registerJITEventListener(LlvmListener::ofOrc());
+  layer.registerJITEventListener(LlvmListener::orcListener());
 }
 
 /* Reports the objects that the layer links. Call it once for each layer. */
@@ -577,14 +583,14 @@ inline bool listenTo(llvm::orc::LLJIT &jit) {
 /* Reports the objects of an MCJIT engine whose memory manager is not a ListeningMemoryManager; call finalized() for it.
  * */
 inline void listenTo(llvm::ExecutionEngine &engine) {
-  LlvmListener &listener = *LlvmListener::ofMcjit(engine, true);
+  LlvmListener &listener = *LlvmListener::mcjitListener(engine, true);
   engine.UnregisterJITEventListener(&listener); /* a second call has no effect */
   engine.RegisterJITEventListener(&listener);
 }
 
 /* Reports that everything the engine has loaded is relocated and may run. Call it after finalizeObject(). */
 inline void finalized(llvm::ExecutionEngine &engine) {
-  if (LlvmListener *listener = LlvmListener::ofMcjit(engine, false)) listener->finalized();
+  if (LlvmListener *listener = LlvmListener::mcjitListener(engine, false)) listener->finalized();
 }
 
 }  // namespace jitlisten

@@ -24,8 +24,8 @@ thread_local! {
 /// the program's callback.
 pub(crate) fn guarded(work: impl FnOnce() -> Result<(), Failure>) -> i32 {
     let status = run_with_host_state(work);
-    if jitlisten::log::waits() {
-        jitlisten::plumbing::keeping_errno(|| {
+    if jitlisten::log::has_message() {
+        jitlisten::plumbing::preserving_errno(|| {
             let _ = catch_unwind(log_callback::deliver_messages);
         });
     }

@@ -5,19 +5,19 @@
 // Code in the host's process must not panic; where a panic is impossible, a comment gives the reason.
 #![cfg_attr(not(test), deny(clippy::expect_used, clippy::panic, clippy::unreachable, clippy::unwrap_used))]
 
-pub mod alive;
 pub mod attached;
 mod borrowed;
-mod give_back;
 pub mod guard;
 mod heap;
-#[cfg(feature = "interpose")]
-mod left_behind;
+pub mod live;
 pub mod log;
 mod log_callback;
+#[cfg(feature = "interpose")]
+mod missing_preload;
 pub mod object;
 mod preload;
 pub mod record;
+mod run_environment;
 #[cfg(feature = "interpose")]
 pub mod sanitizer;
 pub mod session;

@@ -33,7 +33,7 @@ static RETURN_COUNT: AtomicU64 = AtomicU64::new(0);
 
 /// Removes the callback. Returns when no other thread is inside it.
 pub(crate) fn remove() {
-    log::listen(None);
+    log::set_queue_level(None);
     CALLBACK.store(ptr::null_mut(), SeqCst);
     wait_for_running_callback();
 }
@@ -45,7 +45,7 @@ pub(crate) fn set(function: Function, user: *mut c_void, level: Level) {
     // SAFETY: no other code knows the pointer until it is stored in CALLBACK.
     unsafe { (*new).previous = ALL_CALLBACKS.swap(new, SeqCst) };
     CALLBACK.store(new, SeqCst);
-    log::listen(Some(level));
+    log::set_queue_level(Some(level));
     wait_for_running_callback();
 }
 
@@ -65,9 +65,9 @@ fn wait_for_running_callback() {
 pub(crate) fn deliver_messages() {
     let mut remaining = MAX_MESSAGES_PER_DELIVERY;
     // If another thread is delivering, leave the messages to it. That thread checks the queue again when it is done.
-    while log::waits() && remaining > 0 {
+    while log::has_message() && remaining > 0 {
         let Some(right) = DeliveryRight::try_acquire() else { return };
-        while let Some((level, text)) = (remaining > 0).then(log::take).flatten() {
+        while let Some((level, text)) = (remaining > 0).then(log::pop).flatten() {
             remaining -= 1;
             call_callback(level, text);
         }

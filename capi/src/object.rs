@@ -2,7 +2,7 @@
 
 use std::ffi::c_char;
 
-use jitlisten::producer::{self, Placed, Producer, raw};
+use jitlisten::producer::{LoadedCode, Placed, Producer, raw};
 use jitlisten::{Address, Machine, ObjectId, Session};
 
 use crate::borrowed::{self, Plain};
@@ -91,7 +91,7 @@ pub unsafe extern "C" fn jitlisten_object_loaded(
 ///
 /// # Safety
 /// The names of the sections must be null or readable.
-unsafe fn load_object(session: &Session, elf: Vec<u8>, sections: &[CSection]) -> Result<ObjectId, Failure> {
+unsafe fn load_object(session: &'static Session, elf: Vec<u8>, sections: &[CSection]) -> Result<ObjectId, Failure> {
     let mut placed_sections = Vec::new();
     for section in sections {
         // SAFETY: the caller guarantees that the name is null or readable.
@@ -100,12 +100,12 @@ unsafe fn load_object(session: &Session, elf: Vec<u8>, sections: &[CSection]) ->
             placed_sections.push(Placed::new(name, Address(section.address)));
         }
     }
-    // Without given sections, `loaded_at` is not called: it fails if the section table is unreadable.
-    let object = match placed_sections.is_empty() {
-        true => producer::loaded(session, Producer::Llvm, elf),
-        false => producer::loaded_at(session, Producer::Llvm, elf, &placed_sections),
+    // Without given sections, `from_object_at` is not called: it fails if the section table is unreadable.
+    let code = match placed_sections.is_empty() {
+        true => LoadedCode::from_object(session, Producer::Llvm, elf),
+        false => LoadedCode::from_object_at(session, Producer::Llvm, elf, &placed_sections),
     };
-    Ok(object?)
+    Ok(code?.into_id())
 }
 
 /// Reports *loaded* for code that is described by its parts.
@@ -130,7 +130,7 @@ pub unsafe extern "C" fn jitlisten_code_loaded(code: *const CCode, object: *mut 
 ///
 /// # Safety
 /// The memory that `code` points to must be readable.
-unsafe fn load_code(session: &Session, code: &CCode) -> Result<ObjectId, Failure> {
+unsafe fn load_code(session: &'static Session, code: &CCode) -> Result<ObjectId, Failure> {
     // SAFETY: the caller guarantees that `functions` is readable.
     let c_functions = unsafe { borrowed::read_array(code.functions, code.function_count, "functions") }?;
     // SAFETY: the caller guarantees that `lines` is readable.
@@ -152,7 +152,7 @@ unsafe fn load_code(session: &Session, code: &CCode) -> Result<ObjectId, Failure
     if code.eh_frame_size != 0 {
         raw_code = raw_code.eh_frame(borrowed::check_range(code.eh_frame, code.eh_frame_size, "eh_frame")?);
     }
-    Ok(producer::code_loaded(session, &raw_code)?)
+    Ok(LoadedCode::from_raw(session, &raw_code)?.into_id())
 }
 
 /// Number of an object in the C API: one more than its id, because 0 is never an object.
@@ -168,17 +168,17 @@ fn parse_id(object: u64) -> Result<ObjectId, Failure> {
 /// Records the caller's promise that the object's pages hold no other code.
 #[unsafe(no_mangle)]
 pub extern "C" fn jitlisten_owns_pages(object: u64) -> i32 {
-    with_active_session(|session| Ok(producer::owns_pages(session, parse_id(object)?)?))
+    with_active_session(|session| Ok(session.reported_owns_pages(parse_id(object)?)?))
 }
 
 /// Reports *finalized*.
 #[unsafe(no_mangle)]
 pub extern "C" fn jitlisten_finalized(object: u64) -> i32 {
-    with_active_session(|session| Ok(producer::finalized(session, parse_id(object)?)?))
+    with_active_session(|session| Ok(session.reported_finalized(parse_id(object)?)?))
 }
 
 /// Reports *freeing*.
 #[unsafe(no_mangle)]
 pub extern "C" fn jitlisten_freeing(object: u64) -> i32 {
-    with_active_session(|session| Ok(producer::freeing(session, parse_id(object)?)?))
+    with_active_session(|session| Ok(session.reported_freeing(parse_id(object)?)?))
 }

@@ -9,13 +9,13 @@ use std::mem::MaybeUninit;
 use std::os::unix::ffi::OsStrExt as _;
 use std::panic::catch_unwind;
 
-use jitlisten::plumbing::{HostStateGuard, before_program, is_privileged};
+use jitlisten::plumbing::{HostStateGuard, is_privileged, run_before_program};
 use jitlisten::{Session, log_line};
 use jitlisten_sampler::Heirs;
 
-use crate::give_back::{self, restore_environment};
 #[cfg(feature = "interpose")]
-use crate::left_behind;
+use crate::missing_preload;
+use crate::run_environment::{self, restore_environment};
 use crate::session::open_from_environment;
 
 #[used]
@@ -28,10 +28,10 @@ extern "C" fn constructor() {
         jitlisten_sampler::find_exits();
         jitlisten_sampler::find_calls();
         if !is_privileged() && is_preloaded() {
-            before_program(open_from_environment);
+            run_before_program(open_from_environment);
             // Record the launcher before the environment is restored.
             #[cfg(feature = "interpose")]
-            left_behind::record_launcher();
+            missing_preload::record_launcher();
             start_recording_from_environment();
             restore_environment();
         }
@@ -45,7 +45,7 @@ fn start_recording_from_environment() {
     if !Session::process().is_some_and(|session| session.options().active) {
         return;
     }
-    let heirs = if give_back::is_before_program() { Heirs::Descendants } else { Heirs::Nothing };
+    let heirs = if run_environment::is_before_program() { Heirs::Descendants } else { Heirs::Nothing };
     if let Err(error) = jitlisten_sampler::start_by_environment(heirs) {
         log_line!(Error, "no recording: {error}");
     }
@@ -67,7 +67,7 @@ extern "C" fn destructor() {
         // The recording ends before the sinks, while the names of sampled code are still known.
         jitlisten_sampler::ending();
         if let Some(session) = Session::process() {
-            session.ending();
+            session.flush_sinks();
         }
     });
 }

@@ -154,8 +154,10 @@ impl RecordStatistics {
 /// Converts an error of the sampler to a failed API call.
 pub(crate) fn failure(error: &Error) -> Failure {
     let status = match error {
-        Error::AlreadyRecording | Error::NotRecording | Error::RecorderGone => Status::WrongOrder,
-        Error::Options(_) | Error::Output(..) | Error::Counter(..) => Status::InvalidArgument,
+        Error::AlreadyRecording => Status::AlreadyRecording,
+        Error::NotRecording | Error::RecorderGone => Status::WrongOrder,
+        Error::Options(_) | Error::Counter(..) => Status::InvalidArgument,
+        Error::Output(..) => Status::IoError,
         _ => Status::Internal,
     };
     Failure::new(status, error)
@@ -221,7 +223,7 @@ macro_rules! interpose_exec_functions {
         #[unsafe(no_mangle)]
         pub unsafe extern "C" fn $name(file: *const c_char, $($argument: Strings),*) -> c_int {
             // SAFETY: `warn` has the same contract as the interposed call.
-            unsafe { crate::left_behind::warn(file, interpose_exec_functions!(@environment $($argument),*)) };
+            unsafe { crate::missing_preload::warn(file, interpose_exec_functions!(@environment $($argument),*)) };
             // SAFETY: forwards the caller's arguments under the same contract.
             unsafe { jitlisten_sampler::$replacement(file, $($argument),*) }
         }

@@ -67,7 +67,7 @@ impl CStatistics {
                 + images.refused_not_encoded
                 + images.refused_not_owned,
             images_withdrawn: images.withdrawn,
-            images_put_back: images.put_back,
+            images_put_back: images.restored,
             log_lines_lost: statistics.log_lines_lost,
         }
     }

@@ -18,19 +18,23 @@ pub(crate) enum Status {
     UnknownObject = 6,
     WrongOrder = 7,
     NotUnderstood = 8,
+    IoError = 9,
+    AlreadyRecording = 10,
 }
 
 impl Status {
-    const ALL: [(Status, &CStr); 9] = [
+    const ALL: [(Status, &CStr); 11] = [
         (Status::Ok, c"success"),
-        (Status::InvalidArgument, c"a pointer, a size or a word is wrong"),
+        (Status::InvalidArgument, c"invalid argument"),
         (Status::NotOpen, c"the session of this process is not open"),
         (Status::UnknownSink, c"no sink has that name"),
         (Status::SwitchedOff, c"jitlisten is switched off in this process"),
         (Status::Internal, c"internal error of jitlisten"),
         (Status::UnknownObject, c"no object or registration has that number"),
-        (Status::WrongOrder, c"this has been said before"),
-        (Status::NotUnderstood, c"the object cannot be read"),
+        (Status::WrongOrder, c"calls in the wrong order"),
+        (Status::NotUnderstood, c"malformed or unsupported object, code or unwind table"),
+        (Status::IoError, c"a file cannot be written"),
+        (Status::AlreadyRecording, c"a recording is running"),
     ];
 
     pub(crate) fn text(self) -> &'static CStr {

@@ -20,7 +20,7 @@ use std::os::unix::ffi::OsStrExt as _;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Component, Path, PathBuf};
 
-use jitlisten_files::{FileName, OwnDirectory, open_or_create, unacceptable};
+use jitlisten_files::{FileName, OwnDirectory, check_appendable, open_or_create};
 use jitlisten_report::{Options, Report, bundle, printable};
 use rustix::fs::{Mode, OFlags};
 use rustix::process::geteuid;
@@ -157,7 +157,7 @@ pub(crate) fn fill(folder: &Path) -> Result<(), Problem> {
     let write_problem =
         |error: io::Error| Problem::new(format!("cannot write {}: {error}", folder.join(MARKER).display()));
     let mut marker = open_or_create(&folder.join(MARKER)).map_err(write_problem)?;
-    if let Some(reason) = marker.metadata().map_err(write_problem).map(|marker| unacceptable(&marker))? {
+    if let Some(reason) = marker.metadata().map_err(write_problem).map(|marker| check_appendable(&marker))? {
         return Err(write_problem(io::Error::other(reason)));
     }
     let (mut files, mut bytes) = (0, 0);

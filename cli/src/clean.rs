@@ -1,7 +1,7 @@
 //! `jitlisten clean`: removes perf maps, images and jitdumps that this user's dead processes left, and old saved
 //! sources of notebook cells, which belong to no process.
 //!
-//! The library applies the same rules (`perf_map/left.rs`, `process_directory.rs`), but it keeps recent files and
+//! The library follows the same rules (`perf_map/dead_maps.rs`, `process_directory.rs`), but keeps recent files and
 //! searches only the directories that it writes to.
 //!
 //! | file | proof that it is ours | its process is dead if it |
@@ -27,7 +27,7 @@ use std::time::Duration;
 
 use clap::Args;
 use jitlisten::plumbing::{FirstLine, MarkedDirectory, pid_namespace};
-use jitlisten_files::{FileName, OwnDirectory, unacceptable};
+use jitlisten_files::{FileName, OwnDirectory, check_appendable};
 use jitlisten_report::source_hash;
 use rustix::fs::{AtFlags, FlockOperation, Mode, OFlags};
 use rustix::process::geteuid;
@@ -196,7 +196,7 @@ fn perf_map(directory: &Path, pid: u32, all: bool, namespace: u64) -> Option<Rem
     let open_directory = rustix::fs::open(directory, flags | OFlags::DIRECTORY, Mode::empty()).ok()?;
     let file = File::from(rustix::fs::openat(&open_directory, &name, flags, Mode::empty()).ok()?);
     let metadata = file.metadata().ok()?;
-    if unacceptable(&metadata).is_some() {
+    if check_appendable(&metadata).is_some() {
         return None;
     }
     let mut first_line = String::new();
@@ -259,7 +259,7 @@ fn old_cell_texts(parent: &Path) -> Option<RemovableFiles> {
 /// `max_bytes`.
 fn read_own_file(directory: &OwnDirectory, name: &OsStr, max_bytes: u64) -> Option<(fs::Metadata, Vec<u8>)> {
     let mut file = directory.open_file(name).ok()?;
-    let metadata = file.metadata().ok().filter(|file| unacceptable(file).is_none() && file.len() <= max_bytes)?;
+    let metadata = file.metadata().ok().filter(|file| check_appendable(file).is_none() && file.len() <= max_bytes)?;
     let mut text = Vec::new();
     (&mut file).take(max_bytes).read_to_end(&mut text).ok()?;
     Some((metadata, text))

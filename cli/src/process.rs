@@ -291,7 +291,7 @@ fn identity(stat: &Stat) -> (u64, u64) {
 
 fn mappings(pid: u32) -> io::Result<Vec<Mapping>> {
     let maps = fs::read(format!("/proc/{pid}/maps"))?;
-    let mut mappings: Vec<_> = MapsLine::all(&maps).map(Mapping::from_line).collect();
+    let mut mappings: Vec<_> = MapsLine::parse_all(&maps).map(Mapping::from_line).collect();
     let root = fs::read_link(format!("/proc/{pid}/root")).unwrap_or_default();
     for mapping in &mut mappings {
         mapping.path = relative_to_root(&root, &mapping.path);

@@ -183,7 +183,7 @@ fn forbids_rename(error: Errno) -> bool {
 }
 
 fn replace(path: &Path, content: &[u8], visibility: Visibility, old_metadata: Option<&fs::Metadata>) -> io::Result<()> {
-    let mut replacement = Replacement::at(path, visibility)?;
+    let mut replacement = Replacement::for_user_path(path, visibility)?;
     let file = replacement.file();
     if let Some(old_metadata) = old_metadata
         && (old_metadata.uid(), old_metadata.gid())

@@ -1,5 +1,5 @@
-//! `jitlisten run`: sets environment variables and executes the command in place of this process.
-//! `capi/src/give_back.rs` restores the variables for the program's children.
+//! `jitlisten run`: sets the environment and executes the command in place of itself. `capi/src/run_environment.rs`
+//! restores the variables for the children of the program.
 
 #![forbid(unsafe_code)]
 

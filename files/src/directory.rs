@@ -11,8 +11,8 @@ use std::path::{Component, Path, PathBuf};
 use rustix::fs::{AtFlags, CWD, Dir, FileType, Mode, OFlags};
 use rustix::io::retry_on_intr;
 
-use crate::plain::{PRIVATE, SAFE_FLAGS, create_in, set_mode, unacceptable, with_free_name};
 use crate::replacement::Replacement;
+use crate::user_paths::{PRIVATE, SAFE_FLAGS, check_appendable, create_in, create_with_free_name, set_mode};
 
 /// Open directory that belongs to this user, and that only this user may write to. Do not keep it open across calls
 /// into a host: see the crate documentation.
@@ -53,14 +53,16 @@ impl OwnDirectory {
     /// # Errors
     /// If the directory cannot be created.
     pub fn create_random(parent: &Path, prefix: &str) -> io::Result<OwnDirectory> {
-        with_free_name(|attempt| OwnDirectory::create_new(&parent.join(format!("{prefix}{}", random_letters(attempt)))))
+        create_with_free_name(|attempt| {
+            OwnDirectory::create_new(&parent.join(format!("{prefix}{}", random_letters(attempt))))
+        })
     }
 
     /// Creates or opens a directory below this one. Creates each missing component of `relative`.
     ///
     /// # Errors
     /// Same as [`OwnDirectory::open`]; a component like `..` is refused.
-    pub fn below(&self, relative: &Path) -> io::Result<OwnDirectory> {
+    pub fn create_below(&self, relative: &Path) -> io::Result<OwnDirectory> {
         let mut directory = OwnDirectory { directory: self.directory.try_clone()?, path: self.path.clone() };
         for component in relative.components() {
             let Component::Normal(name) = component else {
@@ -124,7 +126,7 @@ impl OwnDirectory {
     /// Returns true if a regular file of this user has exactly this content. Used to recognise marker files.
     pub fn has_file(&self, name: impl AsRef<OsStr>, content: &[u8]) -> bool {
         let Ok(file) = self.open_file(name) else { return false };
-        if !file.metadata().is_ok_and(|metadata| unacceptable(&metadata).is_none()) {
+        if !file.metadata().is_ok_and(|metadata| check_appendable(&metadata).is_none()) {
             return false;
         }
         let mut actual_content = Vec::new();

@@ -23,18 +23,18 @@
 
 mod directory;
 mod name;
-mod plain;
 mod regular;
 mod replacement;
+mod user_paths;
 
 pub use directory::OwnDirectory;
 pub use name::FileName;
-pub use plain::{
-    create_directories, create_new, create_new_in, open_existing, open_or_create, open_to_append, unacceptable,
-    with_free_name,
-};
 pub use regular::{open_in_place, open_regular, reopen_regular};
 pub use replacement::{Replacement, Visibility};
+pub use user_paths::{
+    check_appendable, create_directories, create_new, create_new_in, create_with_free_name, open_existing,
+    open_or_create, open_to_append,
+};
 
 #[cfg(test)]
 mod tests;

@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use rustix::fs::{AtFlags, CWD, Mode, OFlags};
 use rustix::io::retry_on_intr;
 
-use crate::plain::{PRIVATE, create_in, with_free_name};
+use crate::user_paths::{PRIVATE, create_in, create_with_free_name};
 
 /// Permissions of a [`Replacement`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -46,7 +46,7 @@ impl Replacement {
     ///
     /// # Errors
     /// If the file cannot be created; also for a dangling link, a link of another user, and a directory.
-    pub fn at(path: &Path, visibility: Visibility) -> io::Result<Replacement> {
+    pub fn for_user_path(path: &Path, visibility: Visibility) -> io::Result<Replacement> {
         let (path, existing) = resolve_link(path)?;
         let (directory, name) = open_parent(&path)?;
         if let Some(existing) = &existing {
@@ -77,7 +77,7 @@ impl Replacement {
     ///
     /// # Errors
     /// If the file cannot be created.
-    pub fn private(path: &Path) -> io::Result<Replacement> {
+    pub fn at_exact_path(path: &Path) -> io::Result<Replacement> {
         let (directory, name) = open_parent(path)?;
         Replacement::in_directory(directory, name)
     }
@@ -88,7 +88,7 @@ impl Replacement {
 
     fn with_mode(directory: OwnedFd, name: &OsStr, mode: Mode) -> io::Result<Replacement> {
         static NEXT: AtomicU32 = AtomicU32::new(0);
-        let (file, temporary) = with_free_name(|_| {
+        let (file, temporary) = create_with_free_name(|_| {
             let number = NEXT.fetch_add(1, Ordering::Relaxed);
             let temporary = OsString::from(format!(".jitlisten-{}-{number}.new", std::process::id()));
             create_in(&directory, Path::new(&temporary), OFlags::empty(), mode).map(|file| (file, temporary))

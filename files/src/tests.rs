@@ -107,7 +107,7 @@ fn links_at_predictable_names_are_not_followed() {
 fn directories_below() {
     let scratch = TestDirectory::new("below");
     let root = OwnDirectory::create_new(&scratch.join("root")).unwrap();
-    let library = root.below(Path::new("usr/lib")).unwrap();
+    let library = root.create_below(Path::new("usr/lib")).unwrap();
     assert_eq!(library.path(), scratch.join("root/usr/lib"));
     library.write("a.so", b"x").unwrap();
     assert_eq!([mode(&scratch.join("root/usr")), mode(&scratch.join("root/usr/lib/a.so"))], [0o700, 0o600]);
@@ -118,8 +118,8 @@ fn directories_below() {
         (scratch.join("root-123456").as_os_str().len(), 0o700)
     );
     symlink("/tmp", scratch.join("root/tmp")).unwrap();
-    assert!(root.below(Path::new("tmp/x")).is_err());
-    assert!(root.below(Path::new("usr/../..")).is_err() && root.below(Path::new("/usr")).is_err());
+    assert!(root.create_below(Path::new("tmp/x")).is_err());
+    assert!(root.create_below(Path::new("usr/../..")).is_err() && root.create_below(Path::new("/usr")).is_err());
 }
 
 /// Runs in a child process, because all threads share the umask.
@@ -140,12 +140,12 @@ fn modes_do_not_depend_on_the_umask() {
     directory.create_file("one").unwrap();
     directory.write("two", b"").unwrap();
     open_or_create(&scratch.join("log")).unwrap();
-    Replacement::at(&scratch.join("private"), Visibility::Private).unwrap().commit().unwrap();
+    Replacement::for_user_path(&scratch.join("private"), Visibility::Private).unwrap().commit().unwrap();
     assert_eq!(mode(&scratch.join("images")), 0o700);
     for file in ["images/one", "images/two", "log", "private"] {
         assert_eq!(mode(&scratch.join(file)), 0o600, "{file}");
     }
-    Replacement::at(&scratch.join("page"), Visibility::Umask).unwrap().commit().unwrap();
+    Replacement::for_user_path(&scratch.join("page"), Visibility::Umask).unwrap().commit().unwrap();
     let umask = scratch.to_str().and_then(|scratch| scratch.split("umask-").nth(1)?.split('-').next()).unwrap();
     assert_eq!(mode(&scratch.join("page")), 0o666 & !u32::from_str_radix(umask, 8).unwrap());
 }
@@ -156,32 +156,35 @@ fn a_replacement_changes_nothing_before_it_is_complete() {
     let page = scratch.join("page.html");
     fs::write(&page, "old").unwrap();
     fs::set_permissions(&page, Permissions::from_mode(0o640)).unwrap();
-    let mut replacement = Replacement::at(&page, Visibility::Umask).unwrap();
+    let mut replacement = Replacement::for_user_path(&page, Visibility::Umask).unwrap();
     replacement.file().write_all(b"half").unwrap();
     assert_eq!(fs::read(&page).unwrap(), b"old");
     drop(replacement);
     assert_eq!(fs::read_dir(&scratch.0).unwrap().count(), 1);
-    let mut replacement = Replacement::at(&page, Visibility::Umask).unwrap();
+    let mut replacement = Replacement::for_user_path(&page, Visibility::Umask).unwrap();
     replacement.file().write_all(b"new").unwrap();
     replacement.commit().unwrap();
     assert_eq!((fs::read(&page).unwrap(), mode(&page)), (b"new".to_vec(), 0o640));
     // A link of this user is followed.
     symlink("page.html", scratch.join("link")).unwrap();
-    let mut replacement = Replacement::at(&scratch.join("link"), Visibility::Private).unwrap();
+    let mut replacement = Replacement::for_user_path(&scratch.join("link"), Visibility::Private).unwrap();
     replacement.file().write_all(b"by link").unwrap();
     replacement.commit().unwrap();
     assert!(fs::symlink_metadata(scratch.join("link")).unwrap().is_symlink());
     assert_eq!((fs::read(&page).unwrap(), mode(&page)), (b"by link".to_vec(), 0o600));
     symlink("nothing", scratch.join("dangling")).unwrap();
-    assert!(Replacement::at(&scratch.join("dangling"), Visibility::Umask).is_err());
-    assert!(Replacement::at(&scratch.0, Visibility::Umask).is_err());
+    assert!(Replacement::for_user_path(&scratch.join("dangling"), Visibility::Umask).is_err());
+    assert!(Replacement::for_user_path(&scratch.0, Visibility::Umask).is_err());
     if std::os::unix::fs::lchown(scratch.join("link"), Some(4711), None).is_ok() {
-        assert_eq!(error_message(Replacement::at(&scratch.join("link"), Visibility::Umask)), "a link of another user");
+        assert_eq!(
+            error_message(Replacement::for_user_path(&scratch.join("link"), Visibility::Umask)),
+            "a link of another user"
+        );
     }
     // `private` replaces a link at its path instead.
-    Replacement::private(&scratch.join("dangling")).unwrap().commit().unwrap();
+    Replacement::at_exact_path(&scratch.join("dangling")).unwrap().commit().unwrap();
     assert!(fs::symlink_metadata(scratch.join("dangling")).unwrap().is_file() && !scratch.join("nothing").exists());
-    Replacement::at(Path::new("/dev/null"), Visibility::Umask).unwrap().commit().unwrap();
+    Replacement::for_user_path(Path::new("/dev/null"), Visibility::Umask).unwrap().commit().unwrap();
     assert!(!fs::symlink_metadata("/dev/null").unwrap().is_file());
 }
 
@@ -191,14 +194,14 @@ fn files_to_add_to() {
     let log = scratch.join("log");
     for text in ["one\n", "two\n"] {
         let mut file = open_or_create(&log).unwrap();
-        assert_eq!(unacceptable(&file.metadata().unwrap()), None);
+        assert_eq!(check_appendable(&file.metadata().unwrap()), None);
         file.write_all(text.as_bytes()).unwrap();
     }
     let mut text = String::new();
     open_or_create(&log).unwrap().read_to_string(&mut text).unwrap();
     assert_eq!(text, "one\ntwo\n");
     fs::hard_link(&log, scratch.join("second")).unwrap();
-    let reason = |path: &Path| unacceptable(&open_or_create(path).unwrap().metadata().unwrap());
+    let reason = |path: &Path| check_appendable(&open_or_create(path).unwrap().metadata().unwrap());
     assert_eq!(reason(&log), Some("a file with several names"));
     assert_eq!(reason(Path::new("/dev/null")), Some("not a regular file"));
 }

@@ -2,7 +2,7 @@
 
 #![no_main]
 
-use jitlisten::name::{LONGEST, printable, readable, wants_location};
+use jitlisten::name::{MAX_NAME_BYTES, printable, readable, wants_location};
 use libfuzzer_sys::fuzz_target;
 
 fuzz_target!(|data: &[u8]| {
@@ -11,7 +11,7 @@ fuzz_target!(|data: &[u8]| {
         let readable_name = readable(&name, location);
         assert_eq!(readable_name, readable(&name, location), "the same again");
         let text = readable_name.text;
-        assert!(text.chars().count() >= 3 && text.len() <= LONGEST);
+        assert!(text.chars().count() >= 3 && text.len() <= MAX_NAME_BYTES);
         assert!(!text.starts_with("0x") && !text.starts_with("0X") && !text.starts_with(' '));
         assert!(!text.chars().any(|c| c.is_control() || matches!(c, '\u{2028}' | '\u{2029}' | '\u{202e}')));
         assert_eq!(printable(&text), text);

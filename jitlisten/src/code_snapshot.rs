@@ -26,7 +26,7 @@ enum Read {
 }
 
 impl CodeSnapshot {
-    pub(crate) fn of(pid: u32, object: &LoadedObject) -> Self {
+    pub(crate) fn for_object(pid: u32, object: &LoadedObject) -> Self {
         let text = object.text().iter().map(|text| text.range);
         let mut ranges = Vec::with_capacity(object.text().len() + 1);
         ranges.extend(text.chain(object.eh_frame()));

@@ -123,7 +123,7 @@ impl Display for Owner {
 
 /// Files of a dead process.
 #[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) struct Dead<T> {
+pub(crate) struct DeadOwner<T> {
     /// Time at which the process was found dead.
     pub(crate) since: SystemTime,
     /// Time of its last write.
@@ -134,7 +134,7 @@ pub(crate) struct Dead<T> {
 }
 
 /// Files to remove: too old, or preceded by `max_bytes` or [`MAX_DEAD_PROCESSES`] of processes that died later.
-pub(crate) fn expired<T: Ord>(mut dead: Vec<Dead<T>>, max_bytes: u64) -> impl Iterator<Item = T> {
+pub(crate) fn expired<T: Ord>(mut dead: Vec<DeadOwner<T>>, max_bytes: u64) -> impl Iterator<Item = T> {
     dead.sort();
     let now = clock::time_of_day();
     let mut newer_bytes = 0_u64;
@@ -157,13 +157,13 @@ pub fn start_time(pid: u32) -> Option<u64> {
 }
 
 /// Start time of this process, by the clock of file timestamps.
-pub fn began() -> Option<SystemTime> {
+pub fn process_start_time() -> Option<SystemTime> {
     // SAFETY: sysconf has no precondition.
     let per_second = u64::try_from(unsafe { libc::sysconf(libc::_SC_CLK_TCK) }).ok().filter(|&ticks| ticks > 0)?;
     let ticks = start_time(std::process::id())?;
     let since_boot =
         Duration::from_secs(ticks / per_second) + Duration::from_secs(ticks % per_second) / per_second as u32;
-    let age = Duration::from_nanos(clock::nanoseconds_of(libc::CLOCK_BOOTTIME)).checked_sub(since_boot)?;
+    let age = Duration::from_nanos(clock::clock_ns(libc::CLOCK_BOOTTIME)).checked_sub(since_boot)?;
     clock::time_of_day().checked_sub(age)
 }
 
@@ -213,17 +213,17 @@ mod tests {
         assert_eq!(start_time(pid), start_time(pid));
         assert_eq!(start_time(u32::MAX), None);
         assert_ne!(pid_namespace(), 0);
-        assert!(began().is_some_and(|began| began <= clock::time_of_day()));
+        assert!(process_start_time().is_some_and(|began| began <= clock::time_of_day()));
     }
 
-    fn dead(hours: u64, bytes: u64) -> Dead<u64> {
+    fn dead(hours: u64, bytes: u64) -> DeadOwner<u64> {
         let since = clock::time_of_day() - Duration::from_secs(hours * 3600);
-        Dead { since, written: since, bytes, files: hours }
+        DeadOwner { since, written: since, bytes, files: hours }
     }
 
     #[test]
     fn age_size_and_number_limit_what_is_kept() {
-        let expired_files = |dead: Vec<Dead<u64>>| expired(dead, 100).collect::<Vec<_>>();
+        let expired_files = |dead: Vec<DeadOwner<u64>>| expired(dead, 100).collect::<Vec<_>>();
         assert_eq!(expired_files((0..168).map(|hours| dead(hours, 0)).collect()), [0; 0]);
         assert_eq!(expired_files(vec![dead(1, 0), dead(7 * 24 + 1, 0), dead(7 * 24 - 1, 0)]), [7 * 24 + 1]);
         assert_eq!(

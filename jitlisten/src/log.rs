@@ -8,7 +8,7 @@
 //! jitlisten[4711] warn: JITLISTEN: unknown sink "nonsense"
 //! ```
 //!
-//! A program may receive the messages with [`listen`].
+//! A program may receive the messages with [`set_queue_level`].
 //!
 //! Each line is a single `write(2)` on a descriptor opened with `O_APPEND`, so several processes may share the file.
 //! The target must be a regular file of ours with a single link, a terminal, or `/dev/null`. The file is opened, and
@@ -101,7 +101,7 @@ impl LogTarget {
 mod queue;
 
 pub(crate) use queue::{QueueGuard, lock_for_fork};
-pub use queue::{listen, take, waits};
+pub use queue::{has_message, pop, set_queue_level};
 
 static LEVEL: AtomicU8 = AtomicU8::new(0);
 static LOG: OnceBox<Log> = OnceBox::new();
@@ -144,7 +144,7 @@ pub(crate) fn open(target: &LogTarget) {
 fn open_file(path: &Path) -> io::Result<CheckedFile> {
     let file = jitlisten_files::open_or_create(path)?;
     let metadata = file.metadata()?;
-    match jitlisten_files::unacceptable(&metadata) {
+    match jitlisten_files::check_appendable(&metadata) {
         Some(reason) if !metadata.file_type().is_char_device() => Err(io::Error::other(reason)),
         _ => CheckedFile::new(file),
     }
@@ -153,7 +153,7 @@ fn open_file(path: &Path) -> io::Result<CheckedFile> {
 /// Duplicate of standard error, and the file it refers to now.
 fn stderr() -> io::Result<(File, FileIdentity)> {
     let copy = File::from(io::stderr().as_fd().try_clone_to_owned()?);
-    let identity = FileIdentity::of(&copy.metadata()?);
+    let identity = FileIdentity::from_metadata(&copy.metadata()?);
     Ok((copy, identity))
 }
 

@@ -25,7 +25,7 @@ pub struct ObservedCode<'a> {
     /// Range and bytes of the relocated `.eh_frame` in memory.
     pub eh_frame: Option<(AddressRange, &'a [u8])>,
     /// Unwind rules derived from the code, for functions that the `.eh_frame` does not cover.
-    pub made_rules: &'a [FunctionRules],
+    pub derived_rules: &'a [FunctionRules],
 }
 
 /// Receiver of code events. All methods but `libraries_changed` are called under the session's lock, on any thread.
@@ -70,8 +70,8 @@ pub fn notify_libraries_changed() {
     }
 }
 
-pub(crate) fn finalized(id: ObjectId, object: &LoadedObject, made_rules: &[FunctionRules], snapshot: &CodeSnapshot) {
+pub(crate) fn finalized(id: ObjectId, object: &LoadedObject, derived_rules: &[FunctionRules], snapshot: &CodeSnapshot) {
     let Some(observer) = observer() else { return };
     let eh_frame = object.eh_frame().and_then(|range| Some((range, snapshot.get(range)?)));
-    observer.finalized(&ObservedCode { id, object, eh_frame, made_rules });
+    observer.finalized(&ObservedCode { id, object, eh_frame, derived_rules });
 }

@@ -4,24 +4,24 @@
 #![forbid(unsafe_code)]
 
 pub use crate::ledger::{Executable, Ledger, MemoryChange, Outcome, Ranges, code_pages};
-pub use crate::liveness::{ProcessIdentity, Run, began, pid_namespace, start_time};
+pub use crate::liveness::{ProcessIdentity, Run, pid_namespace, process_start_time, start_time};
 pub use crate::observer::{CodeObserver, ObservedCode, notify_libraries_changed};
 pub use crate::process::across_fork::{ForkSlot, HeldAcrossFork, follow_forks};
-pub use crate::process::alone::{OwnThread, is_alone};
 pub use crate::process::checked_read;
-pub use crate::process::clock::{monotonic, nanoseconds_of};
+pub use crate::process::clock::{clock_ns, monotonic};
 pub use crate::process::elf;
-pub use crate::process::host_state::{HostStateGuard, exempt_signal, keeping_errno};
-pub use crate::process::mappings::{Mapping, MapsLine, mappings_of};
+pub use crate::process::host_state::{HostStateGuard, exempt_signal, preserving_errno};
+pub use crate::process::mappings::{Mapping, MapsLine, mappings_in};
+pub use crate::process::memory_writers::{OwnThread, is_alone};
 pub use crate::process::privilege::is_privileged;
 pub use crate::process::published::{Changing, Published, Ranged};
-pub use crate::process::reserve::{is_of_reserve, map_pages, take_from_reserve, unmap_pages};
+pub use crate::process::reserve::{is_from_reserve, map_pages, take_from_reserve, unmap_pages};
 pub use crate::process::write_nosignal::without_write_signals;
-pub use crate::remarks::{Remark, note as note_remark};
+pub use crate::remarks::{Remark, note as record_remark};
 pub use crate::session::{ForkGuard, Loaded};
 #[cfg(feature = "fuzzing")]
 pub use crate::sink::fuzzing;
 pub use crate::sink::perf_map::FirstLine;
 pub use crate::sink::process_directory::MarkedDirectory;
-pub use crate::sink::{Unwinders, before_program};
-pub use unwind_register::{DynamicSection, Entered, Inside, RELATIVE, Relocation, is_relative};
+pub use crate::sink::{UnwinderSearch, run_before_program};
+pub use unwind_register::{DynamicSection, RELATIVE, ReentrancyGuard, ReentrancyToken, Relocation, is_relative};

@@ -13,7 +13,7 @@
 //! | file | content |
 //! | --- | --- |
 //! | `session.rs` | the state, its lock, the three events |
-//! | `record.rs`, `alive.rs` | a live object and its neighbours; queries for live functions |
+//! | `record.rs`, `live_functions.rs` | a live object and its neighbours; queries for live functions |
 //! | `reported.rs`, `listed.rs`, `moved.rs` | objects reported by two channels, by linker and list, or copied |
 //! | `memory.rs` | memory changes: the [`Ledger`] decides which objects they finalize or free |
 //! | `notify.rs` | sinks and the observer |
@@ -21,9 +21,9 @@
 
 #![forbid(unsafe_code)]
 
-mod alive;
 mod fork;
 mod listed;
+mod live_functions;
 mod memory;
 mod moved;
 mod notify;
@@ -50,8 +50,8 @@ use crate::process::{clock, reserve};
 use crate::sink::{self, HeaderPadding, Images, Sink, SinkContext, StaleMap};
 use crate::statistics::{Counters, Statistics};
 use crate::{AddressRange, Error, LoadedObject, observer, unwindability};
-pub use alive::LiveFunction;
 pub use fork::ForkGuard;
+pub use live_functions::LiveFunction;
 
 use record::{Record, linked_code, readable_names};
 
@@ -94,6 +94,12 @@ pub struct Session {
     context: SinkContext,
     warned_of_frame_pointers: AtomicBool,
     warned_of_memory: AtomicBool,
+}
+
+impl std::fmt::Debug for Session {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Session").finish_non_exhaustive()
+    }
 }
 
 #[derive(Default)]
@@ -151,11 +157,11 @@ impl Session {
         PROCESS.get()
     }
 
-    fn new(options: Options) -> Session {
+    pub(crate) fn new(options: Options) -> Session {
         // Register this fork handler first: at a fork, locks must be taken in the usual order, the session's before the
         // registry's.
         if options.active {
-            unwind_register::Registry::process().follow_forks();
+            unwind_register::Registry::process().install_fork_handlers();
         }
         let counters = Counters::default();
         let context = SinkContext {
@@ -280,7 +286,7 @@ impl Session {
         state.next_id += 1;
         let code = linked_code(id, &object);
         log_line!(Debug, "loaded {id:?}: {} functions, text {:?}", object.functions().len(), code.text);
-        let (finalized, made_rules) = (None, Vec::new());
+        let (finalized, derived_rules) = (None, Vec::new());
         let has_lines = object.has_lines();
         let record = Record {
             origin,
@@ -290,7 +296,7 @@ impl Session {
             names,
             debug_object,
             finalized,
-            made_rules,
+            derived_rules,
             owns_pages: origin.channel() == Channel::Discovered,
         };
         state.objects.insert(id, record);
@@ -362,12 +368,12 @@ impl Session {
             return self.free_object(state, id);
         }
         record.finalized = Some(clock::monotonic());
-        let snapshot = CodeSnapshot::of(pid, &record.object);
-        record.made_rules = self.analyse_unwindability(record, &snapshot);
+        let snapshot = CodeSnapshot::for_object(pid, &record.object);
+        record.derived_rules = self.analyse_unwindability(record, &snapshot);
         self.counters.objects_finalized.add(1);
         log_line!(Debug, "finalized {id:?}");
         if let Some(record) = state.objects.get(&id) {
-            observer::finalized(id, &record.object, &record.made_rules, &snapshot);
+            observer::finalized(id, &record.object, &record.derived_rules, &snapshot);
         }
         for kind in SinkKind::ALL {
             self.notify_sink_finalized(state, kind, id, &snapshot);
@@ -408,7 +414,7 @@ impl Session {
         if let Some(observer) = observer::observer() {
             observer.freeing(id);
         }
-        let snapshot = CodeSnapshot::of(state.pid, &record.object);
+        let snapshot = CodeSnapshot::for_object(state.pid, &record.object);
         for kind in SinkKind::ALL {
             self.notify_sink_freeing(state, kind, id, &record, &snapshot);
         }
@@ -435,6 +441,6 @@ impl Session {
                 );
             }
         }
-        gaps.made_rules
+        gaps.derived_rules
     }
 }

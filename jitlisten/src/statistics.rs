@@ -76,7 +76,7 @@ pub struct ImageStatistics {
     /// Images removed because LLVM was about to change their pages.
     pub withdrawn: u64,
     /// Mappings that failed so late that the code had to be restored.
-    pub put_back: u64,
+    pub restored: u64,
 }
 
 /// Counters of one sink.
@@ -126,7 +126,7 @@ pub(crate) struct ImageCounters {
     pub(crate) refused_not_encoded: Counter,
     pub(crate) refused_not_owned: Counter,
     pub(crate) withdrawn: Counter,
-    pub(crate) put_back: Counter,
+    pub(crate) restored: Counter,
 }
 
 impl ImageCounters {
@@ -139,7 +139,7 @@ impl ImageCounters {
             refused_not_encoded: self.refused_not_encoded.get(),
             refused_not_owned: self.refused_not_owned.get(),
             withdrawn: self.withdrawn.get(),
-            put_back: self.put_back.get(),
+            restored: self.restored.get(),
         }
     }
 }

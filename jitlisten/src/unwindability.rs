@@ -18,7 +18,7 @@ pub(crate) struct Unwindability {
     /// Number of functions without an entry in the `.eh_frame` in memory.
     pub(crate) without_unwind_table: u64,
     /// Unwind rules for these functions, as far as they can be derived from the code.
-    pub(crate) made_rules: Vec<FunctionRules>,
+    pub(crate) derived_rules: Vec<FunctionRules>,
 }
 
 impl Unwindability {
@@ -53,7 +53,7 @@ impl Unwindability {
         }
         self.without_unwind_table += 1;
         if let Some(rows) = cfi::synthesise(code, function.range.start(), machine) {
-            self.made_rules.push(FunctionRules { range: function.range, rows });
+            self.derived_rules.push(FunctionRules { range: function.range, rows });
         }
     }
 }

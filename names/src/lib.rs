@@ -35,7 +35,7 @@ mod printable;
 
 use std::borrow::Cow;
 
-pub use printable::{LONGEST, printable};
+pub use printable::{MAX_NAME_BYTES, printable};
 
 /// Kind of entry that a symbol names.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -54,7 +54,8 @@ pub enum EntryKind {
 /// Readable form of a linkage name.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ReadableName {
-    /// One line of printable UTF-8, at least three characters and at most [`LONGEST`] bytes; does not begin with `0x`.
+    /// One line of printable UTF-8, at least three characters and at most [`MAX_NAME_BYTES`] bytes; does not begin with
+    /// `0x`.
     pub text: String,
     /// Kind of entry that the symbol names.
     pub kind: EntryKind,
@@ -80,7 +81,7 @@ impl<'a> Reader<'a> {
     /// Creates a converter for the functions of one object. If the object has `prange` kernels and exactly one
     /// user-written function, the kernels are named after it. Numba links a function with its kernels, and the address
     /// in a kernel's name is meaningless to users.
-    pub fn of_object(linkage_names: impl Iterator<Item = &'a str> + Clone) -> Self {
+    pub fn for_object(linkage_names: impl Iterator<Item = &'a str> + Clone) -> Self {
         let mut reader = Reader::default();
         if linkage_names.clone().any(numba::is_prange_kernel) {
             for name in linkage_names {
@@ -132,7 +133,7 @@ mod tests {
 
     fn kernel_name(other_names: &[&'static str]) -> String {
         let names: Vec<&str> = other_names.iter().copied().chain([KERNEL]).collect();
-        Reader::of_object(names.iter().copied()).readable(KERNEL, None).text
+        Reader::for_object(names.iter().copied()).readable(KERNEL, None).text
     }
 
     #[test]
@@ -148,7 +149,7 @@ mod tests {
         assert_eq!(kernel_name(&[FUNCTION, OTHER_FUNCTION, WRAPPER]), without_owner);
         // A location is more precise than the owner.
         let names = [FUNCTION, KERNEL];
-        let named = Reader::of_object(names.iter().copied()).readable(KERNEL, Some(("/home/user/prog.py", 14)));
+        let named = Reader::for_object(names.iter().copied()).readable(KERNEL, Some(("/home/user/prog.py", 14)));
         assert_eq!(named.text, "gufunc::prange kernel prog.py:14 [v24]");
     }
 

@@ -6,13 +6,13 @@
 use std::borrow::Cow;
 
 /// Maximum length of a readable name in bytes.
-pub const LONGEST: usize = 511;
+pub const MAX_NAME_BYTES: usize = 511;
 
 /// Length of ` ~` and 16 hexadecimal digits.
 const HASH_SUFFIX_BYTES: usize = 18;
 
 /// Returns a name that every reader of a perf map accepts: one printable line of three or more characters, at most
-/// [`LONGEST`] bytes.
+/// [`MAX_NAME_BYTES`] bytes.
 ///
 /// If the name had to be truncated, or characters replaced, ` ~` and a hash of the whole name are appended, so that
 /// different names stay different.
@@ -30,7 +30,7 @@ fn is_sanitized(name: &str) -> bool {
     let bytes = name.as_bytes();
     let [first, .., last] = bytes else { return false };
     let has_valid_ends = !matches!(first, b'0' | b' ') && *last != b' ';
-    matches!(bytes.len(), 3..=LONGEST) && has_valid_ends && bytes.iter().all(|byte| matches!(byte, b' '..=b'~'))
+    matches!(bytes.len(), 3..=MAX_NAME_BYTES) && has_valid_ends && bytes.iter().all(|byte| matches!(byte, b' '..=b'~'))
 }
 
 fn sanitize(name: &str) -> String {
@@ -38,13 +38,13 @@ fn sanitize(name: &str) -> String {
     if is_sanitized(trimmed) {
         return trimmed.to_owned();
     }
-    let mut text = String::with_capacity(trimmed.len().min(LONGEST));
+    let mut text = String::with_capacity(trimmed.len().min(MAX_NAME_BYTES));
     if trimmed.starts_with("0x") || trimmed.starts_with("0X") {
         text.push('_');
     }
     let mut is_unchanged = true;
     for character in trimmed.chars() {
-        if text.len() + character.len_utf8() > LONGEST {
+        if text.len() + character.len_utf8() > MAX_NAME_BYTES {
             is_unchanged = false;
             break;
         }
@@ -54,7 +54,7 @@ fn sanitize(name: &str) -> String {
     }
     if !is_unchanged {
         let max_length =
-            (0..=LONGEST - HASH_SUFFIX_BYTES).rev().find(|index| text.is_char_boundary(*index)).unwrap_or(0);
+            (0..=MAX_NAME_BYTES - HASH_SUFFIX_BYTES).rev().find(|index| text.is_char_boundary(*index)).unwrap_or(0);
         text.truncate(text.len().min(max_length));
         text.push_str(&format!(" ~{:016x}", hash(name)));
     }

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use jitlisten_names::{EntryKind, LONGEST, printable, readable, wants_location};
+use jitlisten_names::{EntryKind, MAX_NAME_BYTES, printable, readable, wants_location};
 
 /// Rows of `testdata/names.tsv`: kind, linkage name, location (`file:line` or `-`), text.
 fn read_table() -> Vec<[String; 4]> {
@@ -69,7 +69,7 @@ fn different_names_stay_different() {
 }
 
 fn assert_contract(text: &str) {
-    assert!(text.chars().count() >= 3 && text.len() <= LONGEST, "length of {text:?}");
+    assert!(text.chars().count() >= 3 && text.len() <= MAX_NAME_BYTES, "length of {text:?}");
     assert!(!text.starts_with("0x") && !text.starts_with("0X") && !text.starts_with(' '), "start of {text:?}");
     assert!(!text.chars().any(char::is_control), "control character in {text:?}");
     assert_eq!(printable(text), text, "shown twice");

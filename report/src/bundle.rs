@@ -102,7 +102,7 @@ fn open_original(report: &Report, path: &Path, max_bytes: u64) -> io::Result<Fil
 
 fn copy_into(from: File, root: &OwnDirectory, relative: &Path, max_bytes: u64) -> io::Result<u64> {
     let name = relative.file_name().unwrap_or_default();
-    let mut replacement = root.below(relative.parent().unwrap_or(Path::new("")))?.replacement(name)?;
+    let mut replacement = root.create_below(relative.parent().unwrap_or(Path::new("")))?.replacement(name)?;
     let bytes = io::copy(&mut from.take(max_bytes), replacement.file())?;
     replacement.file().flush()?;
     replacement.commit().map(|()| bytes)

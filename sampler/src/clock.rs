@@ -10,7 +10,7 @@ pub(crate) fn monotonic() -> u64 {
 
 /// CPU time of a thread of this process, in ns; 0 if it has exited.
 pub(crate) fn thread_cpu(tid: u32) -> u64 {
-    jitlisten::plumbing::nanoseconds_of(thread_cpu_clock(tid))
+    jitlisten::plumbing::clock_ns(thread_cpu_clock(tid))
 }
 
 /// Clock type bits of a thread's CPU clock: `CPUCLOCK_PERTHREAD_MASK | CPUCLOCK_SCHED`.

@@ -101,13 +101,13 @@ pub(crate) fn publish_libraries(ranges: Vec<CodeRange>) {
 pub(crate) fn publish_compiled(range: CodeRange) {
     let entry = Entry::new(range);
     let mut change = COMPILED.change();
-    change.own().entry(entry.range.owner).or_default().push(Arc::clone(&entry));
+    change.writer_data().entry(entry.range.owner).or_default().push(Arc::clone(&entry));
     change.add(entry);
 }
 
 /// Marks the code of an object that is about to be freed.
 pub(crate) fn free_compiled(owner: u64) {
-    for entry in COMPILED.change().own().remove(&owner).unwrap_or_default() {
+    for entry in COMPILED.change().writer_data().remove(&owner).unwrap_or_default() {
         entry.freed.store(true, Ordering::Release);
     }
     GENERATION.fetch_add(1, Ordering::AcqRel);
@@ -117,7 +117,7 @@ pub(crate) fn free_compiled(owner: u64) {
 pub(crate) fn clear() {
     for published in [&LIBRARIES, &COMPILED] {
         let mut change = published.change();
-        change.own().clear();
+        change.writer_data().clear();
         change.clear();
     }
     GENERATION.fetch_add(1, Ordering::AcqRel);
@@ -128,7 +128,7 @@ pub(crate) fn clear_in_child(keep_libraries: bool) {
     for (published, is_kept) in [(&LIBRARIES, keep_libraries), (&COMPILED, false)] {
         let mut change = published.change_in_child(BTreeMap::new());
         if !is_kept {
-            change.own().clear();
+            change.writer_data().clear();
             change.clear();
         }
     }
@@ -138,7 +138,7 @@ pub(crate) fn clear_in_child(keep_libraries: bool) {
 /// True if any library is published.
 pub(crate) fn has_libraries() -> bool {
     // SAFETY: called by the only thread that changes the table.
-    unsafe { LIBRARIES.all() }.next().is_some()
+    unsafe { LIBRARIES.entries() }.next().is_some()
 }
 
 /// Frees replaced tables, if no handler can be using them. `no_handler_is_running` is called after the exchange.

@@ -102,9 +102,9 @@ fn unwind_tables(code: &ObservedCode<'_>) -> Tables {
     if let Some((range, bytes)) = code.eh_frame {
         tables.push(FrameTable::by_reading(bytes.to_vec().into(), range.start().0, base));
     }
-    let address = cfi::place_behind(code.made_rules);
-    if !code.made_rules.is_empty()
-        && let Ok(bytes) = cfi::encode(code.made_rules, Machine::HERE, address)
+    let address = cfi::address_after(code.derived_rules);
+    if !code.derived_rules.is_empty()
+        && let Ok(bytes) = cfi::encode(code.derived_rules, Machine::HERE, address)
     {
         tables.push(FrameTable::by_reading(bytes.into(), address.0, base));
     }

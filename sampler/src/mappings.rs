@@ -85,7 +85,7 @@ impl Mappings {
         // Reserve space: the kernel formats the text for each read.
         let mut text = Vec::with_capacity(1 << 16);
         fs::File::open("/proc/self/maps").ok()?.read_to_end(&mut text).ok()?;
-        let lines: Vec<MappedRange> = MapsLine::all(&text).map(MappedRange::new).collect();
+        let lines: Vec<MappedRange> = MapsLine::parse_all(&text).map(MappedRange::new).collect();
         let mut current = BTreeMap::new();
         let (mut new, mut ranges) = (Vec::new(), Vec::new());
         // The mapping with the ELF header of the module that the following lines belong to.

@@ -117,7 +117,7 @@ fn may_have_sample(file: &File, length: u64) -> bool {
 
 /// Creates the file with these bytes. An existing recording is renamed to FILE.old. On an error nothing has changed.
 pub(crate) fn create(path: &Path, bytes: &[u8]) -> io::Result<File> {
-    let mut file = Replacement::private(path)?;
+    let mut file = Replacement::at_exact_path(path)?;
     file.file().write_all_at(bytes, 0)?;
     set_aside(path)?;
     file.into_file()

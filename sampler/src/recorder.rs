@@ -11,7 +11,8 @@ use std::time::Duration;
 
 use jitlisten::options::SinkKind;
 use jitlisten::plumbing::{
-    ForkSlot, HeldAcrossFork, HostStateGuard, OwnThread, began, exempt_signal, follow_forks, without_write_signals,
+    ForkSlot, HeldAcrossFork, HostStateGuard, OwnThread, exempt_signal, follow_forks, process_start_time,
+    without_write_signals,
 };
 use jitlisten::{Session, log_line};
 
@@ -513,7 +514,7 @@ pub fn start_by_environment(heirs: Heirs) -> Result<bool, Error> {
 fn is_of_this_process(path: &Path) -> bool {
     let modified = fs::metadata(path).and_then(|metadata| metadata.modified());
     output::first_process(path) == Some(std::process::id())
-        && began().is_some_and(|began| modified.is_ok_and(|modified| modified >= began))
+        && process_start_time().is_some_and(|began| modified.is_ok_and(|modified| modified >= began))
 }
 
 fn set_variable(name: &str, value: &std::ffi::OsStr) {

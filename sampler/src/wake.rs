@@ -153,7 +153,7 @@ pub(crate) fn join_writer() -> i32 {
 /// Like [`join_writer`], with a timeout in ns.
 pub(crate) fn join_writer_with_timeout(timeout_ns: u64) {
     let Some(thread) = take_writer_thread() else { return };
-    let deadline = jitlisten::plumbing::nanoseconds_of(libc::CLOCK_REALTIME) + timeout_ns;
+    let deadline = jitlisten::plumbing::clock_ns(libc::CLOCK_REALTIME) + timeout_ns;
     let deadline =
         libc::timespec { tv_sec: (deadline / 1_000_000_000) as libc::time_t, tv_nsec: (deadline % 1_000_000_000) as _ };
     let result = timed_join(thread, &raw const deadline);

@@ -4,7 +4,7 @@
 
 use std::sync::MutexGuard;
 
-use jitlisten::plumbing::{Entered, ForkGuard, ForkSlot, HeldAcrossFork, follow_forks};
+use jitlisten::plumbing::{ForkGuard, ForkSlot, HeldAcrossFork, ReentrancyToken, follow_forks};
 
 use crate::hooks;
 use crate::state::State;
@@ -14,7 +14,7 @@ use crate::state::State;
 struct Held {
     state: MutexGuard<'static, State>,
     session: ForkGuard,
-    _entered: Entered<'static>,
+    _entered: ReentrancyToken<'static>,
 }
 
 /// Installs the `fork(2)` handlers that take our locks.

@@ -18,7 +18,7 @@ use std::ffi::{c_int, c_void};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use jitlisten::plumbing::{Entered, Executable, HostStateGuard, Inside, MemoryChange};
+use jitlisten::plumbing::{Executable, HostStateGuard, MemoryChange, ReentrancyGuard, ReentrancyToken};
 use jitlisten::{Address, AddressRange, log_line};
 
 use crate::doctor::unreported;
@@ -32,10 +32,10 @@ use crate::state::{Shim, shim};
 static DISABLED: AtomicBool = AtomicBool::new(false);
 
 /// Set of the threads inside a hook. A hook that runs inside another hook only calls the original function.
-static THREADS_IN_HOOKS: Inside = Inside::new();
+static THREADS_IN_HOOKS: ReentrancyGuard = ReentrancyGuard::new();
 
 /// Marks this thread as inside a hook; `None` if it already is. Call only under a [`HostStateGuard`].
-pub(crate) fn enter() -> Option<Entered<'static>> {
+pub(crate) fn enter() -> Option<ReentrancyToken<'static>> {
     THREADS_IN_HOOKS.enter()
 }
 
@@ -70,7 +70,7 @@ pub(crate) unsafe extern "C" fn loader_event() {
     let Some(shim) = shim() else { return };
     // SAFETY: `_dl_debug_state` is called under the loader's lock.
     let held = unsafe { Held::new() };
-    jitlisten::plumbing::keeping_errno(|| shim.record_closing(held));
+    jitlisten::plumbing::preserving_errno(|| shim.record_closing(held));
     EVENT_IS_PENDING.store(true, Ordering::Relaxed);
     guarded(|shim| {
         for _ in 0..MAX_NESTED_LOADER_EVENTS {
@@ -169,7 +169,7 @@ pub(crate) fn before_protect(range: AddressRange, protection: c_int) {
     if protection & libc::PROT_EXEC == 0 {
         guarded(|shim| shim.record_not_executable(range));
     } else if protection & libc::PROT_WRITE != 0 {
-        guarded(|shim| shim.session.changing(range));
+        guarded(|shim| shim.session.withdraw_images(range));
     }
 }
 

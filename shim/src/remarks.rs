@@ -22,7 +22,7 @@ use std::mem::offset_of;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use jitlisten::options::{FramePointerPolicy, SinkKind};
-use jitlisten::plumbing::{Remark, note_remark};
+use jitlisten::plumbing::{Remark, record_remark};
 
 use crate::doctor::facts;
 use crate::frame_pointers::attributes::c_functions;
@@ -214,7 +214,7 @@ impl Remarks {
         // Format of the description: FILE:LINE:COLUMN: TEXT
         let line = fields.line;
         if let Some((file, text)) = text.split_once(&format!(":{line}:{}: ", fields.column)) {
-            note_remark(function, Remark { file, line, name, text });
+            record_remark(function, Remark { file, line, name, text });
             facts::add_remark();
         }
     }

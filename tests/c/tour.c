@@ -400,6 +400,22 @@ static void share_between_threads(int *messages) {
     EXPECT(JITLISTEN_OK, jitlisten_enable("unwind"));
 }
 
+/* One recording at a time, into a file that can be written. (ThreadSanitizer's programs cannot be recorded.) */
+static void record(void) {
+#ifndef __SANITIZE_THREAD__
+    char path[4096];
+    const char *directory = getenv("JITLISTEN_DIR");
+
+    snprintf(path, sizeof path, "%s/tour.%ld.data", directory ? directory : "/tmp", (long)getpid());
+    EXPECT(JITLISTEN_WRONG_ORDER, jitlisten_record_stop());
+    EXPECT(JITLISTEN_IO_ERROR, jitlisten_record_start("/no such directory/file", NULL));
+    EXPECT(JITLISTEN_OK, jitlisten_record_start(path, NULL));
+    EXPECT(JITLISTEN_ALREADY_RECORDING, jitlisten_record_start(path, NULL));
+    EXPECT(JITLISTEN_OK, jitlisten_record_stop());
+    require(remove(path) == 0, "the recording is a file");
+#endif
+}
+
 int main(void) {
     struct jitlisten_options options;
     struct jitlisten_statistics statistics;
@@ -451,6 +467,7 @@ int main(void) {
     fork_between_threads();
     share_between_threads(&messages);
     check_statistics_sizes();
+    record();
 
     require(messages > 0, "the log was handed over");
     EXPECT(JITLISTEN_OK, jitlisten_set_log(NULL, NULL, 0));

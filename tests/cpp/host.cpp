@@ -153,6 +153,8 @@ void printObjectCounts() {
   fprintf(stderr, "%d loaded, %d finalized, %d freed, %d refused\n", static_cast<int>(statistics.objects_loaded),
           static_cast<int>(statistics.objects_finalized), static_cast<int>(statistics.objects_freed),
           static_cast<int>(statistics.objects_refused));
+  const bool has_failed = jitlisten::firstFailure() != JITLISTEN_OK;
+  if (statistics.objects_loaded != 0 && has_failed != (statistics.objects_refused != 0)) abort();
 }
 
 }  // namespace

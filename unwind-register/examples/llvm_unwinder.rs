@@ -9,7 +9,7 @@ use unwind_register::{Registration, Registry, Section};
 #[unsafe(no_mangle)]
 pub extern "C" fn example_rescan() -> usize {
     Registry::process().rescan();
-    Registry::process().unwinders().iter().filter(|unwinder| unwinder.refused.is_none()).count()
+    Registry::process().unwinders().iter().filter(|unwinder| unwinder.ignored.is_none()).count()
 }
 
 /// Registers a section of `length` bytes at `eh_frame`; returns NULL on failure.

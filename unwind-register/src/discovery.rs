@@ -4,9 +4,9 @@
 
 use crate::error::Error;
 use crate::frame_registry::{self, FrameRegistry, Kind};
-use crate::inside::Inside;
 use crate::libunwind::{self, Layout, Libunwind};
 use crate::loader;
+use crate::reentrancy::ReentrancyGuard;
 use crate::registry::Registry;
 use crate::signals::BlockedSignals;
 use crate::state::{self, ScanProgress, State};
@@ -22,7 +22,7 @@ use std::sync::Arc;
 ///
 /// let rescan = Registry::process().rescan();
 /// println!("{} new unwinders", rescan.added);
-/// for error in &rescan.refused {
+/// for error in &rescan.ignored {
 ///     println!("ignored: {error}");
 /// }
 /// ```
@@ -34,7 +34,7 @@ pub struct Rescan {
     /// Unwinders in libraries that the loader has not relocated yet: call again after `dlopen` has returned.
     pub pending: usize,
     /// Reasons for ignoring new unwinders.
-    pub refused: Vec<Error>,
+    pub ignored: Vec<Error>,
 }
 
 /// Unwinders found by one scan of the loaded libraries.
@@ -59,9 +59,9 @@ impl Registry {
     ///
     /// Libraries that contain an unwinder are pinned: they stay loaded.
     pub fn rescan(&'static self) -> Rescan {
-        // Pinning a library enters the loader, which may announce a change and call us again. The outer call will find
-        // the new library.
-        static SCANNING: Inside = Inside::new();
+        // Pinning a library calls the loader, which may announce a change and call us again. The outer call finds that
+        // library.
+        static SCANNING: ReentrancyGuard = ReentrancyGuard::new();
         let Some(_entered) = SCANNING.enter() else { return Rescan::default() };
         // Block signals: a handler that unwinds may wait for libunwind's lock, whose holder may wait for the loader's
         // lock, which this thread holds.
@@ -89,7 +89,7 @@ impl Registry {
         for registry in registries {
             rescan.added += usize::from(self.add_frame_registry(registry));
         }
-        rescan.refused = refused.iter().map(|(_, error)| error.clone()).collect();
+        rescan.ignored = refused.iter().map(|(_, error)| error.clone()).collect();
         state::lock().refused.extend(refused);
         if rescan.pending == 0 {
             state::lock().scanned = ScanProgress { counts, libraries: library_count };
@@ -105,11 +105,11 @@ impl Registry {
                 Layout::Plain => UnwinderKind::LibunwindPlain,
                 Layout::LoadOffset => UnwinderKind::LibunwindLoadOffset,
             };
-            Unwinder { library: copy.name.clone(), kind, refused: None }
+            Unwinder { library: copy.name.clone(), kind, ignored: None }
         });
         let registries = state.frame_registries.iter().flat_map(|list| list.iter()).map(|registry| {
             let kind = if registry.kind == Kind::Llvm { UnwinderKind::Llvm } else { UnwinderKind::Libgcc };
-            Unwinder { library: registry.name.clone(), kind, refused: None }
+            Unwinder { library: registry.name.clone(), kind, ignored: None }
         });
         let refused = state.refused.iter().map(|(_, error)| {
             let library = match error {
@@ -118,7 +118,7 @@ impl Registry {
                 | Error::NotPinned { library } => library.clone(),
                 _ => String::new(),
             };
-            Unwinder { library, kind: UnwinderKind::LibunwindUnknown, refused: Some(error.clone()) }
+            Unwinder { library, kind: UnwinderKind::LibunwindUnknown, ignored: Some(error.clone()) }
         });
         copies.chain(registries).chain(refused).collect()
     }

@@ -31,9 +31,9 @@
 //!
 //! * Any thread may call any function, but not from a signal handler. Unwinders may run at any time, including in
 //!   signal handlers that interrupt this crate: they need none of its locks.
-//! * [`Registry::register_with_known`] and dropping a registration take our own lock, and under it the locks of the
-//!   unwinders. [`Registry::register`] and [`Registry::rescan`] take the loader's locks, and ours only after releasing
-//!   those. The lock order is therefore: loader, caller, this crate.
+//! * [`Registry::register_with_known_unwinders`] and dropping a registration take our own lock, and under it the locks
+//!   of the unwinders. [`Registry::register`] and [`Registry::rescan`] take the loader's locks, and ours only after
+//!   releasing those. The lock order is therefore: loader, caller, this crate.
 //! * `fork` is safe at any time, even in a signal handler: signals are blocked while our lock is held.
 //!
 //! # Memory
@@ -61,15 +61,15 @@ mod error;
 mod fork;
 mod frame_pointer;
 mod frame_registry;
-mod inside;
 mod libunwind;
 mod loader;
 mod memory;
 mod plan;
+mod reentrancy;
 mod registry;
 mod section;
 mod signals;
-mod stale;
+mod stale_ranges;
 mod state;
 mod statistics;
 mod table;
@@ -79,9 +79,9 @@ pub use error::Error;
 #[doc(hidden)]
 pub use frame_pointer::{aarch64, x86_64};
 #[doc(hidden)]
-pub use inside::{Entered, Inside};
-#[doc(hidden)]
 pub use loader::{DynamicSection, RELATIVE, Relocation, is_relative};
+#[doc(hidden)]
+pub use reentrancy::{ReentrancyGuard, ReentrancyToken};
 pub use registry::{Registration, Registry};
 pub use section::{ByHost, Coverage, FramePointers, Section};
 pub use statistics::{Statistics, Unwinder, UnwinderKind};

@@ -75,7 +75,7 @@ impl Plan {
             labelled.push((fde.clone(), run_number << 8 | mask & 0xff));
         }
         let encoded = cfi::encode(cies, &labelled);
-        coverage.refused += encoded.refused.len();
+        coverage.ignored += encoded.refused.len();
         coverage.covered -= encoded.refused.len().min(coverage.covered);
         match (encoded.bytes.is_empty(), encoded.refused.first()) {
             (false, _) => Ok(Plan { encoded, coverage }),
@@ -99,7 +99,7 @@ fn filter_fdes<'a>(mut fdes: Vec<Fde<'a>>, text: &[Range<usize>], coverage: &mut
         is_disjoint
     });
     coverage.covered = fdes.len();
-    coverage.refused = total - fdes.len();
+    coverage.ignored = total - fdes.len();
     fdes
 }
 

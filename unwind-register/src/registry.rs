@@ -58,7 +58,7 @@ impl Registry {
     pub unsafe fn register(&'static self, section: &Section<'_>) -> Result<Registration, Error> {
         self.rescan();
         // SAFETY: same contract as this function.
-        unsafe { self.register_with_known(section) }
+        unsafe { self.register_with_known_unwinders(section) }
     }
 
     /// Registers a section with the known unwinders, without a search for new ones. For callers that hold a lock which
@@ -74,7 +74,7 @@ impl Registry {
     /// # Safety
     ///
     /// Same as [`Registry::register`].
-    pub unsafe fn register_with_known(&'static self, section: &Section<'_>) -> Result<Registration, Error> {
+    pub unsafe fn register_with_known_unwinders(&'static self, section: &Section<'_>) -> Result<Registration, Error> {
         fork::install_handlers();
         loop {
             let registries = state::lock().frame_registries.clone();
@@ -104,7 +104,7 @@ impl Registry {
 
     /// Installs our `fork` handlers now instead of at the first registration. A caller that takes its own lock across
     /// `fork` calls this before it registers its own handlers. Its lock is then taken before ours there, too.
-    pub fn follow_forks(&self) {
+    pub fn install_fork_handlers(&self) {
         fork::install_handlers();
     }
 

@@ -107,5 +107,5 @@ pub struct Coverage {
     /// Functions of [`Section::functions`] without any rules: stacks end there.
     pub uncovered: usize,
     /// Ignored FDEs: outside the text ranges, overlapping another FDE, or with instructions that do not decode.
-    pub refused: usize,
+    pub ignored: usize,
 }

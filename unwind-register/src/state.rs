@@ -12,7 +12,7 @@ use crate::memory::{Region, RegionAllocator};
 use crate::plan::Plan;
 use crate::section::Coverage;
 use crate::signals::BlockedSignals;
-use crate::stale::{FlushPolicy, StaleRanges};
+use crate::stale_ranges::{FlushPolicy, StaleRanges};
 use crate::statistics::Statistics;
 use crate::table::{Forest, LeafId, Publish};
 use std::collections::BTreeMap;
@@ -217,6 +217,6 @@ impl State {
         self.totals.covered += coverage.covered;
         self.totals.synthesized += coverage.synthesized;
         self.totals.uncovered += coverage.uncovered;
-        self.totals.refused += coverage.refused;
+        self.totals.ignored += coverage.ignored;
     }
 }

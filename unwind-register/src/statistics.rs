@@ -26,8 +26,8 @@ pub struct Statistics {
     pub synthesized: usize,
     /// Total functions without any rules.
     pub uncovered: usize,
-    /// Total ignored FDEs; see [`Coverage::refused`](crate::Coverage::refused).
-    pub refused: usize,
+    /// Total ignored FDEs; see [`Coverage::ignored`](crate::Coverage::ignored).
+    pub ignored: usize,
     /// Functions replaced by a later registration at the same address: their JIT did not deregister them.
     pub replaced: usize,
     /// Infos in the list of each libunwind. The first info whose range contains an address decides which table is
@@ -50,7 +50,7 @@ impl Statistics {
         covered: 0,
         synthesized: 0,
         uncovered: 0,
-        refused: 0,
+        ignored: 0,
         replaced: 0,
         infos: 0,
         table_bytes: 0,
@@ -83,7 +83,7 @@ pub enum UnwinderKind {
 ///
 /// Registry::process().rescan();
 /// for unwinder in Registry::process().unwinders() {
-///     match &unwinder.refused {
+///     match &unwinder.ignored {
 ///         None => println!("{}: {:?}", unwinder.library, unwinder.kind),
 ///         Some(error) => println!("{}: ignored, {error}", unwinder.library),
 ///     }
@@ -97,5 +97,5 @@ pub struct Unwinder {
     /// Implementation of the unwinder.
     pub kind: UnwinderKind,
     /// Reason for ignoring the unwinder; `None` if it is used.
-    pub refused: Option<Error>,
+    pub ignored: Option<Error>,
 }

@@ -42,7 +42,7 @@ fn every_copy_passed_the_probe() {
     let kinds = [UnwinderKind::LibunwindPlain, UnwinderKind::LibunwindLoadOffset];
     let used = unwinders.iter().filter(|unwinder| kinds.contains(&unwinder.kind)).count();
     assert!(used >= copies, "{unwinders:#?}");
-    assert!(unwinders.iter().all(|unwinder| unwinder.refused.is_none()), "{unwinders:#?}");
+    assert!(unwinders.iter().all(|unwinder| unwinder.ignored.is_none()), "{unwinders:#?}");
     println!("{unwinders:#?}");
 }
 

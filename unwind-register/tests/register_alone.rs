@@ -16,7 +16,7 @@ fn unwinders_are_found_by_the_first_registration_that_may_look() {
     let (eh_frame, text) = (chain.eh_frame(), [chain.text()]);
     let section = Section::new(&eh_frame, 0x1000).text(&text);
     // SAFETY: the code outlives the registration.
-    let early_registration = unsafe { registry.register_with_known(&section) }.expect("a good section");
+    let early_registration = unsafe { registry.register_with_known_unwinders(&section) }.expect("a good section");
     assert!(registry.unwinders().is_empty() && !has_complete_stack(&chain, &walk_from(&chain)), "none was looked for");
     drop(early_registration);
     // SAFETY: the code outlives the registration.

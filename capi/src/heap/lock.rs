@@ -47,7 +47,7 @@ pub(crate) fn acquire() -> Held {
 /// Calls `futex(2)` on the lock's word, and preserves the host's `errno`.
 fn futex(operation: i32, value: u32) {
     let operation = operation | libc::FUTEX_PRIVATE_FLAG;
-    jitlisten::plumbing::keeping_errno(|| {
+    jitlisten::plumbing::preserving_errno(|| {
         // SAFETY: a static word; no time limit.
         unsafe { libc::syscall(libc::SYS_futex, STATE.as_ptr(), operation, value, ptr::null::<libc::timespec>()) };
     });

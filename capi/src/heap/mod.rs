@@ -21,7 +21,7 @@ use std::cell::UnsafeCell;
 use std::ptr;
 
 use dlmalloc::Dlmalloc;
-use jitlisten::plumbing::{is_of_reserve, map_pages, take_from_reserve, unmap_pages};
+use jitlisten::plumbing::{is_from_reserve, map_pages, take_from_reserve, unmap_pages};
 
 pub(crate) use lock::follow_forks;
 use pages::Pages;
@@ -81,7 +81,7 @@ unsafe impl GlobalAlloc for Heap {
         // SAFETY: forwards the caller's layout.
         let memory = unsafe { self.alloc(layout) };
         // New pages and the reserve are already zeroed.
-        if !memory.is_null() && !is_large(layout.size(), layout.align()) && !is_of_reserve(memory) {
+        if !memory.is_null() && !is_large(layout.size(), layout.align()) && !is_from_reserve(memory) {
             // SAFETY: the memory has this size, and no other code uses it.
             unsafe { memory.write_bytes(0, layout.size()) };
         }
@@ -89,7 +89,7 @@ unsafe impl GlobalAlloc for Heap {
     }
 
     unsafe fn dealloc(&self, memory: *mut u8, layout: Layout) {
-        if is_of_reserve(memory) {
+        if is_from_reserve(memory) {
             return;
         }
         if is_large(layout.size(), layout.align()) {
@@ -103,7 +103,7 @@ unsafe impl GlobalAlloc for Heap {
 
     unsafe fn realloc(&self, memory: *mut u8, layout: Layout, size: usize) -> *mut u8 {
         let (was_large, is_large) = (is_large(layout.size(), layout.align()), is_large(size, layout.align()));
-        if was_large == is_large && !is_of_reserve(memory) {
+        if was_large == is_large && !is_from_reserve(memory) {
             let moved = if is_large {
                 // SAFETY: the block was mapped with this size.
                 unsafe { pages::remap(memory, layout.size(), size, true) }

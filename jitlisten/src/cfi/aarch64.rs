@@ -12,7 +12,7 @@
 //! A compiler that keeps a frame pointer uses `x29` for nothing else between prologue and epilogue, so the body need
 //! not be analysed. Sources: Arm Architecture Reference Manual, C6.2 (encodings); AAPCS64, 6.4.6.
 
-use unwind_register::aarch64::{Prologue, Word, prologue, words};
+use unwind_register::aarch64::{Instruction, Prologue, instructions, prologue};
 
 use super::rows::{self, Cfa, SavedRegister, UnwindRow};
 use crate::Offset;
@@ -36,39 +36,39 @@ struct State {
 /// Derives the unwind rows; see [`synthesise`](super::synthesise).
 pub(super) fn synthesise(code: &[u8]) -> Option<Vec<UnwindRow>> {
     let Prologue { end: body_start, frame } = prologue(code)?;
-    if words(code).any(|(_, word)| word == Word::Sign) {
+    if instructions(code).any(|(_, instruction)| instruction == Instruction::Sign) {
         return None;
     }
     let body = State { cfa: Cfa { register: X29, offset: frame }, slot: Some(frame) };
     let mut state = State { cfa: Cfa { register: SP, offset: 0 }, slot: None };
     let mut rows = Vec::new();
-    for (offset, word) in words(code) {
+    for (offset, instruction) in instructions(code) {
         rows::push(&mut rows, state.row(offset));
-        state = match word {
+        state = match instruction {
             _ if offset + 4 == body_start => body,
-            Word::Leave => body,
-            Word::RestoreFrame { at, moved } => {
-                // The register pair is at sp + at, which is CFA - slot.
-                let offset = at.checked_add(state.slot?)?.checked_sub(moved)?;
+            Instruction::Leave => body,
+            Instruction::RestoreFrame { offset: frame_offset, sp_change } => {
+                // The register pair is at sp + frame_offset, which is CFA - slot.
+                let offset = frame_offset.checked_add(state.slot?)?.checked_sub(sp_change)?;
                 State { cfa: Cfa { register: SP, offset }, slot: None }
             }
-            Word::UnknownSp | Word::SpFromFrame(_) if state.cfa.register == SP => return None,
-            _ => state.advance(word),
+            Instruction::UnknownSp | Instruction::SpFromFrame(_) if state.cfa.register == SP => return None,
+            _ => state.advance(instruction),
         };
     }
     Some(rows)
 }
 
 impl State {
-    fn advance(mut self, word: Word) -> Self {
+    fn advance(mut self, instruction: Instruction) -> Self {
         if self.cfa.register != SP {
             return self;
         }
-        match word {
-            Word::MoveSp(amount) => self.cfa.offset -= amount,
-            Word::SaveFrame { at, moved } => {
-                self.cfa.offset -= moved;
-                self.slot = Some(self.cfa.offset - at);
+        match instruction {
+            Instruction::MoveSp(amount) => self.cfa.offset -= amount,
+            Instruction::SaveFrame { offset, sp_change } => {
+                self.cfa.offset -= sp_change;
+                self.slot = Some(self.cfa.offset - offset);
             }
             _ => {}
         }

@@ -32,13 +32,13 @@ pub struct FunctionRules {
 ///
 /// The section must not overlap the functions. A pc-relative pointer that happens to be 0 would be read as null by
 /// libgcc and similar readers, which then skip the function.
-pub fn place_behind(functions: &[FunctionRules]) -> Address {
+pub fn address_after(functions: &[FunctionRules]) -> Address {
     let end = functions.last().map_or(0, |function| function.range.end().0);
     Address(end.next_multiple_of(8))
 }
 
 /// Encodes an `.eh_frame` section for `functions`, to be mapped at `section`, which must not overlap any of them; see
-/// [`place_behind`].
+/// [`address_after`].
 ///
 /// # Errors
 /// If an offset does not fit the encoding; impossible for functions smaller than 4 GiB.

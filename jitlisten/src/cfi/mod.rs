@@ -34,7 +34,7 @@ mod tests;
 mod x86_64;
 
 pub use covered::covered;
-pub use encode::{FunctionRules, encode, place_behind};
+pub use encode::{FunctionRules, address_after, encode};
 pub use rows::{Cfa, SavedRegister, UnwindRow};
 
 use crate::{Address, Machine};

@@ -196,8 +196,8 @@ impl Ledger {
     }
 
     /// Pending objects with `size` bytes of text, at any address.
-    pub fn pending_of_size(&self, size: u64) -> impl Iterator<Item = ObjectId> + '_ {
-        self.pending.of_size(size)
+    pub fn pending_with_text_size(&self, size: u64) -> impl Iterator<Item = ObjectId> + '_ {
+        self.pending.with_text_size(size)
     }
 
     /// Finalizes a pending object that was found in executable memory at another address.

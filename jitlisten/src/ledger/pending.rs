@@ -166,7 +166,7 @@ impl PendingObjects {
     }
 
     /// Watched objects with `size` bytes of text, at any address.
-    pub(super) fn of_size(&self, size: u64) -> impl Iterator<Item = ObjectId> + '_ {
+    pub(super) fn with_text_size(&self, size: u64) -> impl Iterator<Item = ObjectId> + '_ {
         self.sizes.range((size, ObjectId(0))..=(size, ObjectId(u64::MAX))).map(|&(_, id)| id)
     }
 
@@ -265,10 +265,10 @@ mod tests {
         // Replaces a displaced object with the same id, at its old address.
         pending.insert(object(3, &[(0x1000, 0x1100)]));
         pending.displace(range(0x1000, 0x1100), None);
-        assert_eq!(pending.of_size(0x100).collect::<Vec<_>>(), [ObjectId(3)]);
+        assert_eq!(pending.with_text_size(0x100).collect::<Vec<_>>(), [ObjectId(3)]);
         pending.insert(object(3, &[(0x1000, 0x1100)]));
         assert!(pending.take_if_executable(ObjectId(3), &executable).is_some());
-        assert_eq!(pending.of_size(0x100).count(), 0);
+        assert_eq!(pending.with_text_size(0x100).count(), 0);
     }
 
     #[test]

@@ -22,8 +22,8 @@ static MAX_LEVEL: AtomicU8 = AtomicU8::new(0);
 /// Number of queued messages, readable without the lock.
 static QUEUED: AtomicUsize = AtomicUsize::new(0);
 
-/// Queues messages up to this level for [`take`]. `None` stops queueing and drops the queued messages.
-pub fn listen(level: Option<Level>) {
+/// Queues messages up to this level for [`pop`]. `None` stops queueing and drops the queued messages.
+pub fn set_queue_level(level: Option<Level>) {
     MAX_LEVEL.store(level.map_or(0, |level| level as u8), Ordering::Release);
     if level.is_none() {
         let mut queue = lock();
@@ -34,8 +34,8 @@ pub fn listen(level: Option<Level>) {
 }
 
 /// Removes and returns the oldest queued message.
-pub fn take() -> Option<(Level, String)> {
-    if !waits() {
+pub fn pop() -> Option<(Level, String)> {
+    if !has_message() {
         return None;
     }
     let mut queue = lock();
@@ -49,7 +49,7 @@ pub fn take() -> Option<(Level, String)> {
 }
 
 /// Returns true if a message is queued.
-pub fn waits() -> bool {
+pub fn has_message() -> bool {
     QUEUED.load(Ordering::Acquire) > 0
 }
 
@@ -89,16 +89,16 @@ mod tests {
     #[test]
     fn messages_wait_in_order_and_the_loss_is_reported() {
         assert!(!is_wanted(Level::Error));
-        listen(Some(Level::Warn));
+        set_queue_level(Some(Level::Warn));
         assert!(is_wanted(Level::Warn) && !is_wanted(Level::Info));
         (0..MAX_MESSAGES + 3).for_each(|number| enqueue(Level::Warn, &number.to_string()));
         for number in 0..MAX_MESSAGES {
-            assert_eq!(take().unwrap().1, number.to_string());
+            assert_eq!(pop().unwrap().1, number.to_string());
         }
-        assert!(take().unwrap().1.starts_with("3 messages"));
-        assert!(take().is_none());
+        assert!(pop().unwrap().1.starts_with("3 messages"));
+        assert!(pop().is_none());
         enqueue(Level::Error, "again");
-        listen(None);
-        assert!(take().is_none());
+        set_queue_level(None);
+        assert!(pop().is_none());
     }
 }

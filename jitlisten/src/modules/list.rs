@@ -61,7 +61,7 @@ impl Reading<'_> {
     /// Modules that are listed.
     pub fn modules(&self) -> impl Iterator<Item = &Module> {
         // SAFETY: this reader stays counted until it is dropped, and no table is freed while a reader is counted.
-        unsafe { self.list.published.all() }
+        unsafe { self.list.published.entries() }
     }
 
     /// Module that contains `address`.
@@ -99,7 +99,7 @@ impl ModuleList {
     pub(super) fn publish(&self, module: Module) {
         let module = Arc::new(module);
         let mut change = self.published.change();
-        change.own().listed.insert(module.start(), Arc::clone(&module));
+        change.writer_data().listed.insert(module.start(), Arc::clone(&module));
         change.add(module);
         self.reclaim(&mut change);
         self.adds.fetch_add(1, Ordering::SeqCst);
@@ -112,7 +112,7 @@ impl ModuleList {
             return;
         }
         let mut change = self.published.change();
-        let WriterData { withdrawn, listed } = change.own();
+        let WriterData { withdrawn, listed } = change.writer_data();
         let candidates = listed.range(..range.end().0).rev();
         let overlapping = candidates.take_while(|(_, module)| module.end() > range.start().0);
         let starts: Vec<u64> = overlapping.map(|(&start, _)| start).collect();
@@ -198,12 +198,12 @@ mod tests {
         list.withdraw(range(0x1000, 1));
         assert_eq!(first.path(), c"/nowhere");
         drop(reading);
-        let dropped = Arc::downgrade(list.published.change().own().withdrawn.front().unwrap());
+        let dropped = Arc::downgrade(list.published.change().writer_data().withdrawn.front().unwrap());
         for _ in 0..2 * MAX_WITHDRAWN {
             list.publish(module(0x2000));
             list.withdraw(range(0x2000, 1));
         }
-        assert_eq!(list.published.change().own().withdrawn.len(), MAX_WITHDRAWN);
+        assert_eq!(list.published.change().writer_data().withdrawn.len(), MAX_WITHDRAWN);
         assert!(dropped.upgrade().is_none(), "in a table that is out of use");
     }
 

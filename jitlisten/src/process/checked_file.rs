@@ -26,7 +26,7 @@ pub(crate) struct FileIdentity {
 }
 
 impl FileIdentity {
-    pub(crate) fn of(metadata: &Metadata) -> FileIdentity {
+    pub(crate) fn from_metadata(metadata: &Metadata) -> FileIdentity {
         FileIdentity { device: metadata.dev(), inode: metadata.ino(), born: metadata.created().ok() }
     }
 }
@@ -42,7 +42,7 @@ pub(crate) struct CheckedFile {
 impl CheckedFile {
     /// Takes ownership of a file and moves it to a high descriptor number.
     pub(crate) fn new(file: File) -> io::Result<CheckedFile> {
-        let identity = FileIdentity::of(&file.metadata()?);
+        let identity = FileIdentity::from_metadata(&file.metadata()?);
         // If no high number is free, keep the low one.
         let file = duplicate_high(file.as_fd()).unwrap_or(file);
         Ok(CheckedFile { file: Some(file), identity })
@@ -50,7 +50,9 @@ impl CheckedFile {
 
     /// Returns the file, unless the host has closed it.
     pub(crate) fn get(&self) -> Option<&File> {
-        self.file.as_ref().filter(|file| file.metadata().is_ok_and(|now| FileIdentity::of(&now) == self.identity))
+        self.file
+            .as_ref()
+            .filter(|file| file.metadata().is_ok_and(|now| FileIdentity::from_metadata(&now) == self.identity))
     }
 
     /// Returns the file without verification, for callers that have just called [`CheckedFile::get`]. Saves a system

@@ -12,16 +12,16 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 /// A process in its own time namespace (`time_namespaces(7)`) sees a shifted clock, perf does not. The offset is
 /// unknown to the process.
 pub fn monotonic() -> u64 {
-    nanoseconds_of(libc::CLOCK_MONOTONIC)
+    clock_ns(libc::CLOCK_MONOTONIC)
 }
 
 /// Time of day, by the clock of file timestamps.
 pub(crate) fn time_of_day() -> SystemTime {
-    UNIX_EPOCH + Duration::from_nanos(nanoseconds_of(libc::CLOCK_REALTIME))
+    UNIX_EPOCH + Duration::from_nanos(clock_ns(libc::CLOCK_REALTIME))
 }
 
 /// Time of any kernel clock in ns; 0 if the kernel does not have it.
-pub fn nanoseconds_of(clock: libc::clockid_t) -> u64 {
+pub fn clock_ns(clock: libc::clockid_t) -> u64 {
     let mut now = libc::timespec { tv_sec: 0, tv_nsec: 0 };
     clock_gettime(clock, &mut now);
     now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64

@@ -91,7 +91,7 @@ impl Drop for HostStateGuard {
 }
 
 /// Saves and restores only `errno`, around calls of host code.
-pub fn keeping_errno(work: impl FnOnce()) {
+pub fn preserving_errno(work: impl FnOnce()) {
     let errno = errno();
     work();
     set_errno(errno);

@@ -30,7 +30,7 @@ pub struct MapsLine<'a> {
 
 impl<'a> MapsLine<'a> {
     /// Parses all lines of `text`, skipping malformed ones.
-    pub fn all(text: &'a [u8]) -> impl Iterator<Item = MapsLine<'a>> {
+    pub fn parse_all(text: &'a [u8]) -> impl Iterator<Item = MapsLine<'a>> {
         text.split(|&byte| byte == b'\n').filter_map(MapsLine::parse)
     }
 
@@ -80,7 +80,7 @@ pub struct Mapping {
     /// True if the mapping is shared (`MAP_SHARED`), so that other processes may write to it.
     pub shared: bool,
     /// True if its pages come from a file.
-    pub of_file: bool,
+    pub is_file_backed: bool,
 }
 
 /// `struct procmap_query` of `linux/fs.h`.
@@ -116,7 +116,7 @@ const PROCMAP_QUERY_VMA_SHARED: u64 = 8;
 ///
 /// # Errors
 /// If `/proc` is not mounted, or no file can be opened.
-pub fn mappings_of(range: AddressRange) -> io::Result<Option<Vec<Mapping>>> {
+pub fn mappings_in(range: AddressRange) -> io::Result<Option<Vec<Mapping>>> {
     let maps = File::open("/proc/self/maps")?;
     let mut mappings = Vec::new();
     let mut address = range.start();
@@ -147,7 +147,7 @@ fn query(maps: &File, address: Address) -> io::Result<Option<Mapping>> {
         writable: has_flag(PROCMAP_QUERY_VMA_WRITABLE),
         executable: has_flag(PROCMAP_QUERY_VMA_EXECUTABLE),
         shared: has_flag(PROCMAP_QUERY_VMA_SHARED),
-        of_file: query.inode != 0,
+        is_file_backed: query.inode != 0,
     }))
 }
 
@@ -169,7 +169,7 @@ fn search(address: Address) -> io::Result<Option<Mapping>> {
                 writable: entry.is_writable(),
                 executable: entry.is_executable(),
                 shared: entry.is_shared(),
-                of_file: entry.inode != 0,
+                is_file_backed: entry.inode != 0,
             }));
         }
     }

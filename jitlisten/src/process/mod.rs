@@ -34,7 +34,6 @@
 //! `tests/safeguards.tsv` lists each safeguard with the test that fails without it.
 
 pub(crate) mod across_fork;
-pub(crate) mod alone;
 pub(crate) mod checked_file;
 pub mod checked_read;
 pub(crate) mod clock;
@@ -42,6 +41,7 @@ pub mod elf;
 pub(crate) mod fork_gate;
 pub(crate) mod host_state;
 pub(crate) mod mappings;
+pub(crate) mod memory_writers;
 pub(crate) mod privilege;
 pub(crate) mod published;
 pub(crate) mod reserve;

@@ -106,7 +106,7 @@ impl<T: Ranged, Own> Published<T, Own> {
     ///
     /// # Safety
     /// Same contract as [`Published::find`].
-    pub unsafe fn all(&self) -> impl Iterator<Item = &T> {
+    pub unsafe fn entries(&self) -> impl Iterator<Item = &T> {
         // SAFETY: the caller upholds the same contract.
         unsafe { self.table() }.into_iter().flat_map(Table::all).map(|entry| &**entry)
     }
@@ -150,7 +150,7 @@ impl<T: Ranged, Own> Published<T, Own> {
 
 impl<T: Ranged, Own> Changing<'_, T, Own> {
     /// Data of the owner, protected by the same lock.
-    pub fn own(&mut self) -> &mut Own {
+    pub fn writer_data(&mut self) -> &mut Own {
         &mut self.change.own
     }
 

@@ -70,7 +70,7 @@ pub fn take_from_reserve(layout: Layout) -> *mut u8 {
 }
 
 /// Returns true if `memory` was returned by [`take_from_reserve`].
-pub fn is_of_reserve(memory: *mut u8) -> bool {
+pub fn is_from_reserve(memory: *mut u8) -> bool {
     (memory as usize).wrapping_sub(RESERVE.0.get() as usize) < RESERVE_BYTES
 }
 
@@ -83,7 +83,7 @@ mod tests {
         let layout = Layout::from_size_align(100, 64).unwrap();
         let (first, second) = (take_from_reserve(layout), take_from_reserve(layout));
         assert!(first as usize & 63 == 0 && second as usize & 63 == 0 && second as usize - first as usize >= 100);
-        assert!(is_of_reserve(first) && is_of_reserve(second) && !is_of_reserve(ptr::null_mut()));
+        assert!(is_from_reserve(first) && is_from_reserve(second) && !is_from_reserve(ptr::null_mut()));
         assert!(take_from_reserve(Layout::from_size_align(RESERVE_BYTES, 1).unwrap()).is_null());
         assert!(is_memory_left(1), "there is memory elsewhere");
         assert!(!is_memory_left(usize::MAX / 4));

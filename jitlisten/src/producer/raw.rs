@@ -26,7 +26,8 @@ const MAX_FUNCTION_BYTES: u64 = u32::MAX as u64;
 /// Maximum number of text sections. More need an ELF extension that few readers support.
 const MAX_PIECES: usize = 0x8000;
 
-/// Encodes the code as a relocatable ELF object with load addresses, for [`super::loaded`].
+/// Encodes the code as a relocatable ELF object with load addresses, for
+/// [`LoadedCode::from_object`](super::LoadedCode::from_object).
 ///
 /// ```
 /// use jitlisten::producer::raw::{self, Code, Function, Line};

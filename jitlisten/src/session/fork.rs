@@ -19,7 +19,7 @@ use crate::options::SinkKind;
 use crate::process::across_fork::{self, ForkSlot, HeldAcrossFork};
 use crate::process::write_nosignal::{effective_user, user_is_final};
 use crate::process::{clock, fork_gate};
-use crate::sink::Forked;
+use crate::sink::SinkState;
 
 impl Session {
     /// Locks the session across `fork(2)`. Call this in the prepare handler of `pthread_atfork`.
@@ -45,24 +45,24 @@ impl Session {
         state.pid = std::process::id();
         state.forked_at = clock::monotonic();
         fork_gate::in_child();
-        self.context.forget_map();
-        self.images().begin_anew();
+        self.context.reset_map();
+        self.images().start_generation();
         // The threads that make these system calls exist only in the parent.
         state.changes = MemoryChanges::default();
         self.waiting_threads.store(0, Ordering::Relaxed);
         for kind in SinkKind::ALL {
             let Some(sink) = &mut state.sinks[kind as usize] else { continue };
-            state.replay_inherited[kind as usize] |= sink.forked() == Forked::KnowsNothing;
+            state.replay_inherited[kind as usize] |= sink.forked() == SinkState::Lost;
         }
     }
 
     /// Handles a change of the user (`setuid(2)`): new files are created with the new user's permissions and ownership.
     pub(super) fn become_user(&self, state: &mut State) {
         state.user = effective_user();
-        self.images().begin_anew();
+        self.images().start_generation();
         for kind in SinkKind::ALL.into_iter().filter(|_| user_is_final()) {
             let Some(sink) = &mut state.sinks[kind as usize] else { continue };
-            state.replay_inherited[kind as usize] |= sink.user_changed() == Forked::KnowsNothing;
+            state.replay_inherited[kind as usize] |= sink.user_changed() == SinkState::Lost;
         }
         log_line!(Info, "the process changed to user {}", state.user);
     }

@@ -23,7 +23,7 @@ impl Session {
     /// Returns true if `debug_object`, registered in LLVM's GDB JIT list at `kept_at`, is identical to the object `id`
     /// that the linker has reported. The session then relies on LLVM's copy.
     #[doc(hidden)]
-    pub fn listed(&self, id: ObjectId, debug_object: &[u8], kept_at: Option<AddressRange>) -> bool {
+    pub fn adopt_list_entry(&self, id: ObjectId, debug_object: &[u8], kept_at: Option<AddressRange>) -> bool {
         let mut state = self.lock_for_this_process();
         let Some(record) = state.objects.get_mut(&id) else { return false };
         if record.origin != Origin::LlvmLinker || record.debug_object.copy.as_deref() != Some(debug_object) {
@@ -76,12 +76,12 @@ mod tests {
                 session.finalized(id);
             }
             let kept_at = AddressRange::new(Address(bytes.as_ptr() as u64), bytes.len() as u64);
-            assert!(!session.listed(id, &other_object, kept_at), "another object at the same place");
-            assert!(session.listed(id, &bytes, kept_at));
-            assert!(!session.listed(id, &bytes, kept_at), "it has been listed");
+            assert!(!session.adopt_list_entry(id, &other_object, kept_at), "another object at the same place");
+            assert!(session.adopt_list_entry(id, &bytes, kept_at));
+            assert!(!session.adopt_list_entry(id, &bytes, kept_at), "it has been listed");
             session.finalized(id);
             session.freeing(id);
-            assert!(!session.listed(id, &bytes, kept_at), "it is gone");
+            assert!(!session.adopt_list_entry(id, &bytes, kept_at), "it is gone");
         }
         assert_eq!(session.statistics().objects_loaded, 2);
     }

@@ -115,7 +115,7 @@ impl Session {
             record.origin = Origin::Unlisted;
             if record.finalized.is_some() {
                 // An entry of ours replaces LLVM's own.
-                let snapshot = CodeSnapshot::of(pid, &record.object);
+                let snapshot = CodeSnapshot::for_object(pid, &record.object);
                 self.notify_sink_finalized(&mut state, SinkKind::Gdb, id, &snapshot);
             }
         }
@@ -136,7 +136,7 @@ impl Session {
 
     /// Records that the owner of `range` is about to make it writable. Its images are withdrawn.
     #[doc(hidden)]
-    pub fn changing(&self, range: AddressRange) {
+    pub fn withdraw_images(&self, range: AddressRange) {
         let state = self.lock();
         self.images().withdraw(range, &state.padding);
     }
@@ -188,7 +188,7 @@ mod tests {
         for (page, expected) in [(shared, [0, 0, 1, 0]), (owned, [1, 0, 1, 0])] {
             let id = session.loaded_from(Origin::Caller, object(page.start().0), None).unwrap().id;
             if page == owned {
-                session.owns_pages(id).unwrap();
+                session.reported_owns_pages(id).unwrap();
             }
             session.reported_finalized(id).unwrap();
             assert_eq!(image_counts(&session), expected);
@@ -197,7 +197,7 @@ mod tests {
         assert_eq!(image_counts(&session), [1, 0, 1, 1], "the pages are anonymous again");
         // More code on the same page, for which the promise was not given.
         let first = session.loaded_from(Origin::Caller, object(owned.start().0), None).unwrap().id;
-        session.owns_pages(first).unwrap();
+        session.reported_owns_pages(first).unwrap();
         let second = session.loaded_from(Origin::Caller, object(owned.start().0 + 64), None).unwrap().id;
         session.reported_finalized(first).unwrap();
         session.reported_finalized(second).unwrap();

@@ -22,7 +22,7 @@ impl Session {
     /// # Errors
     /// If the object is unknown or not pending, or the debug object cannot be parsed. In both cases nothing changes.
     #[doc(hidden)]
-    pub fn moved(&self, id: ObjectId, debug_object: Vec<u8>, owns_pages: bool) -> Result<Outcome, Error> {
+    pub fn object_moved(&self, id: ObjectId, debug_object: Vec<u8>, owns_pages: bool) -> Result<Outcome, Error> {
         self.check_memory(debug_object.len())?;
         let object = LoadedObject::parse(&debug_object)?;
         let names = readable_names(&object, &debug_object);
@@ -58,13 +58,13 @@ mod tests {
         let session = Session::new(Options { sinks: SinkSet::NONE, ..Options::default() });
         let id = session.loaded(object(0x1000), None, None).unwrap().id;
         assert_eq!(session.debug_object(id), Some(object(0x1000)));
-        assert!(session.moved(id, vec![1, 2, 3], true).is_err());
-        assert!(session.moved(id, object(0x8000), true).unwrap().is_empty(), "it may not run there yet");
+        assert!(session.object_moved(id, vec![1, 2, 3], true).is_err());
+        assert!(session.object_moved(id, object(0x8000), true).unwrap().is_empty(), "it may not run there yet");
         // The old address is free for another object, the new one is not.
         assert_eq!(session.loaded(object(0x8000), None, None).unwrap().id, id);
         assert_ne!(session.loaded(object(0x1000), None, None).unwrap().id, id);
         session.finalized(id);
-        assert!(session.moved(id, object(0x9000), true).is_err() && session.debug_object(id).is_none());
+        assert!(session.object_moved(id, object(0x9000), true).is_err() && session.debug_object(id).is_none());
         assert_eq!(session.statistics().objects_finalized, 1);
     }
 }

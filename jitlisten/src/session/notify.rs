@@ -8,7 +8,7 @@ use crate::code_snapshot::CodeSnapshot;
 use crate::log_line;
 use crate::options::SinkKind;
 use crate::process::fork_gate;
-use crate::sink::{self, Neighbours, SinkError, Unwinders};
+use crate::sink::{self, Neighbours, SinkError, UnwinderSearch};
 use crate::{Address, AddressRange, ObjectId, observer};
 
 impl Session {
@@ -45,13 +45,13 @@ impl Session {
     /// Returns true if the session belongs to this process and its lock is free right now. After a fork without
     /// handlers, the lock may be held by a thread that exists only in the parent, and would never be released.
     #[doc(hidden)]
-    pub fn is_free_here(&self) -> bool {
+    pub fn is_unlocked_in_this_process(&self) -> bool {
         self.state.try_lock().is_ok_and(|state| state.pid == std::process::id())
     }
 
     /// Flushes the sinks at process exit. They stay enabled, because other threads may still compile.
     #[doc(hidden)]
-    pub fn ending(&self) {
+    pub fn flush_sinks(&self) {
         // Do not wait for the lock: a signal handler that calls `exit` may have interrupted its holder in this very
         // thread.
         if let Ok(mut state) = self.state.try_lock()
@@ -64,7 +64,7 @@ impl Session {
 
     fn end_sink(&self, state: &mut State, kind: SinkKind) {
         let Some(sink) = &mut state.sinks[kind as usize] else { return };
-        match sink.ending() {
+        match sink.finish() {
             Ok(bytes) => self.counters.sinks[kind as usize].bytes_written.add(bytes),
             Err(error) => self.disable_failed_sink(state, kind, &error),
         }
@@ -76,7 +76,12 @@ impl Session {
         let state = self.lock_for_this_process();
         observer::activate(observer);
         for (&id, record) in state.objects.iter().filter(|(_, record)| record.finalized.is_some()) {
-            observer::finalized(id, &record.object, &record.made_rules, &CodeSnapshot::of(state.pid, &record.object));
+            observer::finalized(
+                id,
+                &record.object,
+                &record.derived_rules,
+                &CodeSnapshot::for_object(state.pid, &record.object),
+            );
         }
     }
 
@@ -91,17 +96,17 @@ impl Session {
     /// only ours.
     #[doc(hidden)]
     pub fn show_to_debuggers(&self, first_entry: u64) {
-        sink::show_list_of(first_entry);
+        sink::show_llvm_list(first_entry);
     }
 
     /// Registers live code with unwinders in libraries that were loaded since the last call. Cheap if none was. Must
     /// not be called under a lock that another thread may wait for inside the loader.
     #[doc(hidden)]
-    pub fn libraries_changed(&self) -> Unwinders {
+    pub fn libraries_changed(&self) -> UnwinderSearch {
         if self.counters.objects_loaded.get() == 0 || !self.is_enabled(SinkKind::Unwind) {
-            return Unwinders::NotWanted;
+            return UnwinderSearch::NotNeeded;
         }
-        fork_gate::enumerate_libraries(sink::look_for_unwinders).unwrap_or(Unwinders::Unrelocated)
+        fork_gate::enumerate_libraries(sink::find_unwinders).unwrap_or(UnwinderSearch::Unrelocated)
     }
 
     pub(super) fn notify_sink_finalized(
@@ -119,7 +124,7 @@ impl Session {
         let mut finalized =
             record.as_finalized(id, debug_object.as_deref(), &find_next_code, &neighbours, padding, snapshot);
         // The process did not exist before the fork.
-        finalized.since = finalized.since.max(forked_at);
+        finalized.finalized_at_ns = finalized.finalized_at_ns.max(forked_at);
         match sink.finalized(&finalized) {
             Ok(bytes) => self.counters.sinks[kind as usize].bytes_written.add(bytes),
             Err(error) => self.disable_failed_sink(state, kind, &error),
@@ -131,14 +136,14 @@ impl Session {
         let mut oldest_first: Vec<(u64, ObjectId)> = finalized.collect();
         oldest_first.sort_unstable();
         let Some(sink) = &mut state.sinks[kind as usize] else { return };
-        sink.many_begin();
+        sink.begin_batch();
         for (_, id) in oldest_first {
             let Some(record) = state.objects.get(&id) else { continue };
-            let snapshot = CodeSnapshot::of(state.pid, &record.object);
+            let snapshot = CodeSnapshot::for_object(state.pid, &record.object);
             self.notify_sink_finalized(state, kind, id, &snapshot);
         }
         let Some(sink) = &mut state.sinks[kind as usize] else { return };
-        match sink.many_end() {
+        match sink.end_batch() {
             Ok(bytes) => self.counters.sinks[kind as usize].bytes_written.add(bytes),
             Err(error) => self.disable_failed_sink(state, kind, &error),
         }
@@ -163,7 +168,7 @@ impl Session {
     /// Removes a live object from a single sink.
     pub(super) fn withdraw_from_sink(&self, state: &mut State, kind: SinkKind, id: ObjectId) {
         let Some(record) = state.objects.remove(&id) else { return };
-        let snapshot = CodeSnapshot::of(state.pid, &record.object);
+        let snapshot = CodeSnapshot::for_object(state.pid, &record.object);
         self.notify_sink_freeing(state, kind, id, &record, &snapshot);
         state.objects.insert(id, record);
     }

@@ -27,10 +27,10 @@ pub(super) struct Record {
     /// Time at which the sinks were notified of *finalized*, by [`clock::monotonic`].
     pub(super) finalized: Option<u64>,
     /// Unwind rules for functions that its `.eh_frame` does not cover; empty before *finalized*.
-    pub(super) made_rules: Vec<FunctionRules>,
+    pub(super) derived_rules: Vec<FunctionRules>,
     /// True if nothing writes to its pages from *finalized* to *freeing*, except after a call that the shim hooks.
     /// LLVM's memory managers allocate whole pages for the objects they finalize together. Other producers have to
-    /// promise it ([`producer::owns_pages`](crate::producer::owns_pages)).
+    /// promise it ([`LoadedCode::owns_pages`](crate::producer::LoadedCode::owns_pages)).
     pub(super) owns_pages: bool,
 }
 
@@ -39,23 +39,23 @@ impl Record {
         &'a self,
         id: ObjectId,
         debug_object: Option<&'a [u8]>,
-        next_code: &'a dyn Fn(Address) -> Option<Address>,
+        find_next_code: &'a dyn Fn(Address) -> Option<Address>,
         neighbours: &'a dyn Fn(AddressRange) -> Neighbours<'a>,
         padding: &'a HeaderPadding,
         snapshot: &'a CodeSnapshot,
     ) -> FinalizedObject<'a> {
-        let since = self.finalized.unwrap_or_default();
-        let (object, names, made_rules) = (&self.object, &*self.names, &*self.made_rules);
+        let finalized_at_ns = self.finalized.unwrap_or_default();
+        let (object, names, derived_rules) = (&self.object, &*self.names, &*self.derived_rules);
         let origin = self.origin;
         FinalizedObject {
             id,
             object,
             names,
-            made_rules,
+            derived_rules,
             debug_object,
             snapshot,
-            since,
-            next_code,
+            finalized_at_ns,
+            find_next_code,
             neighbours,
             origin,
             owns_pages: self.owns_pages,
@@ -82,13 +82,13 @@ pub(super) fn neighbours<'a>(
         id,
         object: &record.object,
         names: &record.names,
-        made_rules: &record.made_rules,
+        derived_rules: &record.derived_rules,
         debug_object: &record.debug_object,
         owns_pages: record.owns_pages,
     };
     Neighbours {
         finalized: ledger.owners(range).into_iter().filter_map(record).map(neighbour).collect(),
-        unfinished: ledger.is_pending(range),
+        has_pending: ledger.is_pending(range),
         is_changing: changes.overlap(range),
     }
 }
@@ -98,6 +98,6 @@ pub(super) fn readable_names(object: &LoadedObject, debug_object: &[u8]) -> Vec<
     let needs_lines =
         object.has_lines() && functions.clone().any(|function| name::wants_location(&function.linkage_name));
     let rows = needs_lines.then(|| LineRows::parse(debug_object).ok()).flatten().unwrap_or_default();
-    let mut reader = name::Reader::of_object(functions.clone().map(|function| &*function.linkage_name));
+    let mut reader = name::Reader::for_object(functions.clone().map(|function| &*function.linkage_name));
     functions.map(|function| reader.readable(&function.linkage_name, rows.find(function.range.start()))).collect()
 }

@@ -7,7 +7,13 @@ use crate::object::{Channel, Origin};
 use crate::{AddressRange, Error, LoadedObject, ObjectId};
 
 impl Session {
-    pub(crate) fn reported_finalized(&self, id: ObjectId) -> Result<(), Error> {
+    /// Handles *finalized* by the producer.
+    ///
+    /// # Errors
+    /// [`Error::UnknownObject`] and [`Error::AlreadyFinalized`].
+    #[doc(hidden)]
+    pub fn reported_finalized(&self, id: ObjectId) -> Result<(), Error> {
+        self.libraries_changed();
         match self.lock().reported.get_mut(&id) {
             None => return Err(Error::UnknownObject(id)),
             Some(true) => return Err(Error::AlreadyFinalized(id)),
@@ -17,7 +23,12 @@ impl Session {
         Ok(())
     }
 
-    pub(crate) fn reported_freeing(&self, id: ObjectId) -> Result<(), Error> {
+    /// Handles *freeing* by the producer; also of an object that was never finalized.
+    ///
+    /// # Errors
+    /// [`Error::UnknownObject`].
+    #[doc(hidden)]
+    pub fn reported_freeing(&self, id: ObjectId) -> Result<(), Error> {
         let mut state = self.lock_for_this_process();
         state.reported.remove(&id).ok_or(Error::UnknownObject(id))?;
         let text = state.ledger.text(id).unwrap_or_default().to_vec();
@@ -26,14 +37,18 @@ impl Session {
         let mut images = self.images();
         let is_empty =
             |pages: &AddressRange| state.ledger.owners(*pages).is_empty() && !state.ledger.is_pending(*pages);
-        for pages in images.around(&text).into_iter().filter(is_empty) {
+        for pages in images.overlapping_pages(&text).into_iter().filter(is_empty) {
             images.withdraw(pages, &state.padding);
         }
         Ok(())
     }
 
-    /// Records the promise of [`crate::producer::owns_pages`].
-    pub(crate) fn owns_pages(&self, id: ObjectId) -> Result<(), Error> {
+    /// Records the promise of [`LoadedCode::owns_pages`](crate::producer::LoadedCode::owns_pages).
+    ///
+    /// # Errors
+    /// [`Error::UnknownObject`].
+    #[doc(hidden)]
+    pub fn reported_owns_pages(&self, id: ObjectId) -> Result<(), Error> {
         let mut state = self.lock();
         if !state.reported.contains_key(&id) {
             return Err(Error::UnknownObject(id));

@@ -33,15 +33,15 @@ pub(crate) struct FinalizedObject<'a> {
     /// Name of each function of `object`, in the same order.
     pub(crate) names: &'a [ReadableName],
     /// Unwind rules derived from machine code, for functions that `.eh_frame` lacks.
-    pub(crate) made_rules: &'a [FunctionRules],
+    pub(crate) derived_rules: &'a [FunctionRules],
     /// Debug object, if the sink asked for it and it is still available.
     pub(crate) debug_object: Option<&'a [u8]>,
     /// Copy of the object's live bytes.
     pub(crate) snapshot: &'a CodeSnapshot,
     /// Time at which the code became final, `CLOCK_MONOTONIC` in ns.
-    pub(crate) since: u64,
+    pub(crate) finalized_at_ns: u64,
     /// Returns the start of the first loaded code at or after an address.
-    pub(crate) next_code: &'a dyn Fn(Address) -> Option<Address>,
+    pub(crate) find_next_code: &'a dyn Fn(Address) -> Option<Address>,
     /// Origin of the object, which tells where it is already registered.
     pub(crate) origin: Origin,
     /// Returns the loaded objects with text in a range.
@@ -58,7 +58,7 @@ pub(crate) struct Neighbours<'a> {
     /// Finalized objects.
     pub(crate) finalized: Vec<Neighbour<'a>>,
     /// True if the range also has text of loaded objects that are not final.
-    pub(crate) unfinished: bool,
+    pub(crate) has_pending: bool,
     /// True if another thread's system call is changing the memory right now.
     pub(crate) is_changing: bool,
 }
@@ -68,7 +68,7 @@ pub(crate) struct Neighbour<'a> {
     pub(crate) id: ObjectId,
     pub(crate) object: &'a LoadedObject,
     pub(crate) names: &'a [ReadableName],
-    pub(crate) made_rules: &'a [FunctionRules],
+    pub(crate) derived_rules: &'a [FunctionRules],
     pub(crate) debug_object: &'a DebugObject,
     pub(crate) owns_pages: bool,
 }
@@ -87,10 +87,10 @@ pub(crate) trait Sink: Send {
     fn finalized(&mut self, object: &FinalizedObject<'_>) -> Result<u64, SinkError>;
 
     /// Starts a batch: the following objects were final before, and may be written together.
-    fn many_begin(&mut self) {}
+    fn begin_batch(&mut self) {}
 
     /// Ends the batch. Returns the number of bytes written.
-    fn many_end(&mut self) -> Result<u64, SinkError> {
+    fn end_batch(&mut self) -> Result<u64, SinkError> {
         Ok(0)
     }
 
@@ -98,27 +98,27 @@ pub(crate) trait Sink: Send {
     fn freeing(&mut self, object: &FinalizedObject<'_>) -> Result<(), SinkError>;
 
     /// Called last, before the sink is switched off or the process exits. Returns the number of bytes written.
-    fn ending(&mut self) -> Result<u64, SinkError> {
+    fn finish(&mut self) -> Result<u64, SinkError> {
         Ok(0)
     }
 
     /// Called in the child of a fork. Must leave the parent's files alone, and must run in constant time.
-    fn forked(&mut self) -> Forked;
+    fn forked(&mut self) -> SinkState;
 
     /// Called after the process has permanently changed its user. A sink that cannot create a file as that user keeps
     /// the old one.
-    fn user_changed(&mut self) -> Forked {
-        Forked::KnowsEverything
+    fn user_changed(&mut self) -> SinkState {
+        SinkState::Kept
     }
 }
 
 /// State of a sink after a fork or a change of user.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Forked {
+pub(crate) enum SinkState {
     /// The sink lost its state: all live objects must be passed to it again, before any other call.
-    KnowsNothing,
+    Lost,
     /// The sink kept its state.
-    KnowsEverything,
+    Kept,
 }
 
 /// Reason why a sink stopped.
@@ -170,14 +170,14 @@ pub(crate) struct SinkContext {
 }
 
 impl SinkContext {
-    /// Returns the context for a child right after `fork(2)`; call [`SinkContext::forget_map`] first. Sinks that are
+    /// Returns the context for a child right after `fork(2)`; call [`SinkContext::reset_map`] first. Sinks that are
     /// switched on later share its state.
     fn in_child(&self) -> SinkContext {
         SinkContext { stale_map: StaleMap::find(), ..self.clone() }
     }
 
     /// Resets the state of the perf map; later lines go to another file.
-    pub(crate) fn forget_map(&self) {
+    pub(crate) fn reset_map(&self) {
         self.own_lines.forget();
         self.map_is_shared.store(false, Ordering::Relaxed);
         *self.retained_lines.lock().unwrap_or_else(PoisonError::into_inner) = RetainedLines::default();
@@ -196,13 +196,13 @@ pub(crate) fn create(kind: SinkKind, options: &Options, context: &SinkContext) -
     }
 }
 
-pub(crate) use gdb::show_list_of;
+pub(crate) use gdb::show_llvm_list;
 pub(crate) use image::Images;
 pub(crate) use own_lines::OwnLines;
-pub use perf_map::before_program;
+pub use perf_map::run_before_program;
 pub(crate) use perf_map::{RetainedLines, StaleMap};
-pub use unwind::Unwinders;
-pub(crate) use unwind::look_for_unwinders;
+pub use unwind::UnwinderSearch;
+pub(crate) use unwind::find_unwinders;
 
 /// Returns a name as text formats accept it. Linkage names stay unchanged, however short.
 fn printable(name: &str, style: NameStyle) -> String {

@@ -11,7 +11,7 @@
 use std::sync::{Arc, Mutex, PoisonError};
 
 use super::image::{Images, object_page_runs};
-use super::{FinalizedObject, Forked, Sink, SinkError};
+use super::{FinalizedObject, Sink, SinkError, SinkState};
 use crate::modules;
 use crate::options::NameStyle;
 
@@ -42,8 +42,8 @@ impl Sink for Modules {
         Ok(())
     }
 
-    fn forked(&mut self) -> Forked {
-        Forked::KnowsEverything
+    fn forked(&mut self) -> SinkState {
+        SinkState::Kept
     }
 }
 

@@ -28,13 +28,13 @@
 
 #![forbid(unsafe_code)]
 
+mod dead_maps;
 mod file;
-mod left;
 mod lines;
 mod space;
 mod stale;
 
-pub use left::FirstLine;
+pub use dead_maps::FirstLine;
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -46,14 +46,14 @@ use std::sync::atomic::Ordering;
 use self::file::MapFile;
 use self::lines::{Batch, FREED, Line, UnwrittenBlock, tombstone};
 use self::space::{Block, Hole, Space};
-use super::{FinalizedObject, Forked, Sink, SinkContext, SinkError, printable};
+use super::{FinalizedObject, Sink, SinkContext, SinkError, SinkState, printable};
 use crate::options::NameStyle;
 use crate::{AddressRange, ObjectId, log_line};
 
 pub(crate) use lines::RetainedLines;
 pub(crate) use stale::StaleMap;
-pub use stale::before_program;
 pub(super) use stale::own_map_path;
+pub use stale::run_before_program;
 
 pub(crate) struct PerfMap {
     style: NameStyle,
@@ -64,7 +64,7 @@ pub(crate) struct PerfMap {
     lines: BTreeMap<u64, Line>,
     /// Blocks and holes of the file.
     space: Space,
-    /// Lines that wait to be written together; `Some` between `many_begin` and `many_end`.
+    /// Lines that wait to be written together; `Some` between `begin_batch` and `end_batch`.
     batch: Option<Batch>,
     /// True if `lines` and `space` still describe the parent's file. Freeing them in the fork handler would take long.
     describes_parent_file: bool,
@@ -111,7 +111,7 @@ impl PerfMap {
             && !inherited
             && let Some(directory) = self.path.parent()
         {
-            left::remove_dead_maps(directory, &self.path, self.context.run);
+            dead_maps::remove_dead_maps(directory, &self.path, self.context.run);
         }
         let retained = std::mem::take(&mut *self.context.retained_lines.lock().unwrap_or_else(PoisonError::into_inner));
         if retained.file == Some(opened.file.identity()) && retained.size <= opened.size {
@@ -131,7 +131,7 @@ impl PerfMap {
         }
         self.file = Some(opened.file);
         if opened.size == 0 {
-            self.append(&left::first_line(self.context.run))?;
+            self.append(&dead_maps::first_line(self.context.run))?;
         }
         Ok(())
     }
@@ -229,11 +229,11 @@ impl PerfMap {
 }
 
 impl Sink for PerfMap {
-    fn many_begin(&mut self) {
+    fn begin_batch(&mut self) {
         self.batch = Some(Batch::default());
     }
 
-    fn many_end(&mut self) -> Result<u64, SinkError> {
+    fn end_batch(&mut self) -> Result<u64, SinkError> {
         self.write_batch()?;
         Ok(self.batch.take().map_or(0, |batch| batch.written_bytes))
     }
@@ -280,7 +280,7 @@ impl Sink for PerfMap {
         Ok(())
     }
 
-    fn ending(&mut self) -> Result<u64, SinkError> {
+    fn finish(&mut self) -> Result<u64, SinkError> {
         if let Some(file) = self.file.take() {
             let retained = RetainedLines {
                 file: Some(file.identity()),
@@ -293,14 +293,14 @@ impl Sink for PerfMap {
         Ok(0)
     }
 
-    fn forked(&mut self) -> Forked {
+    fn forked(&mut self) -> SinkState {
         self.path = own_map_path();
         self.context = self.context.in_child();
         // Closing the file also drops our share of the parent's lock.
         self.file = None;
         self.batch = None;
         self.describes_parent_file = true;
-        Forked::KnowsNothing
+        SinkState::Lost
     }
 }
 

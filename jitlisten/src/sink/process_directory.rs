@@ -22,9 +22,9 @@ use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
-use jitlisten_files::{FileName, OwnDirectory, with_free_name};
+use jitlisten_files::{FileName, OwnDirectory, create_with_free_name};
 
-use crate::liveness::{self, Dead, Lock, Owner, ProcessIdentity, Run};
+use crate::liveness::{self, DeadOwner, Lock, Owner, ProcessIdentity, Run};
 use crate::process::checked_file::{CheckedFile, FileIdentity};
 use crate::process::write_nosignal::{effective_user, write_whole};
 use crate::sink::SinkError;
@@ -55,7 +55,7 @@ impl ProcessDirectory {
         run: Option<Run>,
     ) -> Result<ProcessDirectory, SinkError> {
         let own = ProcessIdentity::own();
-        let path = with_free_name(|attempt| {
+        let path = create_with_free_name(|attempt| {
             let path = base.join(name(own, attempt).to_string());
             OwnDirectory::create_new(&path).map(|_| path)
         });
@@ -64,7 +64,7 @@ impl ProcessDirectory {
     }
 
     fn with_marker(path: &Path, run: Option<Run>) -> Result<ProcessDirectory, SinkError> {
-        let identity = FileIdentity::of(&fs::symlink_metadata(path).map_err(SinkError::io("stat", path))?);
+        let identity = FileIdentity::from_metadata(&fs::symlink_metadata(path).map_err(SinkError::io("stat", path))?);
         let lock = path.join(FileName::Alive.to_string());
         let marker = create_file(path, FileName::Alive)?;
         let text = format!("{MARKER_PREFIX}{}\n", Owner { process: ProcessIdentity::own(), run });
@@ -93,7 +93,7 @@ impl ProcessDirectory {
     /// Creates a file, unless another directory has replaced ours.
     pub(super) fn create_file(&self, name: FileName) -> Result<File, SinkError> {
         let metadata = fs::symlink_metadata(&self.path).map_err(SinkError::io("stat", &self.path))?;
-        if FileIdentity::of(&metadata) != self.identity {
+        if FileIdentity::from_metadata(&metadata) != self.identity {
             return Err(SinkError::NotOurs { path: self.path.clone(), reason: "another directory" });
         }
         create_file(&self.path, name)
@@ -171,7 +171,7 @@ impl MarkedDirectory {
     }
 
     /// Returns the entry for [`liveness::expired`], if the process is dead and its run has ended.
-    fn check_dead(&self, run: Option<Run>, namespace: u64) -> Option<Dead<OsString>> {
+    fn check_dead(&self, run: Option<Run>, namespace: u64) -> Option<DeadOwner<OsString>> {
         if self.owner.belongs_to_running(namespace, run) || !self.is_dead(namespace) {
             return None;
         }
@@ -179,7 +179,7 @@ impl MarkedDirectory {
         let written = metadata.modified().ok()?;
         // If the directory is read-only, the time of death is taken to be that of the last write.
         let (since, bytes) = self.dead_since().unwrap_or_else(|| (written, self.bytes()));
-        Some(Dead { since, written, bytes, files: self.name.to_string().into() })
+        Some(DeadOwner { since, written, bytes, files: self.name.to_string().into() })
     }
 
     /// Returns the time of the discovery that the process is dead, and the size of its files. Marks it as dead now if

@@ -25,7 +25,7 @@ use std::ops::Range;
 
 use unwind_register::{ByHost, Registration, Registry, Section};
 
-use super::{FinalizedObject, Forked, Sink, SinkError};
+use super::{FinalizedObject, Sink, SinkError, SinkState};
 use crate::log_line;
 use crate::process::checked_read;
 use crate::{AddressRange, ObjectId, cfi};
@@ -48,10 +48,10 @@ impl Sink for Unwind {
             let section = Section::new(&bytes, range.start().0 as usize).text(&text_ranges).by_host(by_host);
             registrations.extend(register(&section, object.id));
         }
-        if !object.made_rules.is_empty() {
+        if !object.derived_rules.is_empty() {
             // Registration copies the bytes, so nothing needs to be at the address that they are encoded for.
-            let address = cfi::place_behind(object.made_rules);
-            if let Ok(bytes) = cfi::encode(object.made_rules, object.object.machine(), address) {
+            let address = cfi::address_after(object.derived_rules);
+            if let Ok(bytes) = cfi::encode(object.derived_rules, object.object.machine(), address) {
                 // libgcc 13 and later keep one range per section. They would abort if we filled a gap in a section that
                 // the host has registered.
                 let has_registered_section =
@@ -74,8 +74,8 @@ impl Sink for Unwind {
     }
 
     /// Keeps the registrations: the child has a copy of the unwinders' memory.
-    fn forked(&mut self) -> Forked {
-        Forked::KnowsEverything
+    fn forked(&mut self) -> SinkState {
+        SinkState::Kept
     }
 }
 
@@ -86,7 +86,7 @@ fn by_host(registers_all: bool) -> ByHost {
 fn register(section: &Section<'_>, id: ObjectId) -> Option<Registration> {
     // SAFETY: the session reports an object from the moment its code and tables are final until *freeing*, when the
     // registration is dropped; the rules are the compiler's own, or were read from the code.
-    let registered = unsafe { Registry::process().register_with_known(section) };
+    let registered = unsafe { Registry::process().register_with_known_unwinders(section) };
     registered.inspect_err(|error| log_line!(Debug, "cannot register {id:?} with unwinders: {error}")).ok()
 }
 
@@ -96,25 +96,25 @@ fn to_usize_ranges(ranges: impl Iterator<Item = AddressRange>) -> Vec<Range<usiz
 
 /// Result of the search for unwinders in the process's libraries.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Unwinders {
+pub enum UnwinderSearch {
     /// All unwinders are known.
     Known,
     /// There was no search, because no object needs to be registered yet.
-    NotWanted,
+    NotNeeded,
     /// The loader has not relocated a library with an unwinder yet: search again afterwards.
     Unrelocated,
 }
 
 /// Searches libraries that were loaded since the last search for unwinders. Takes the loader's locks.
-pub(crate) fn look_for_unwinders() -> Unwinders {
+pub(crate) fn find_unwinders() -> UnwinderSearch {
     let scan = Registry::process().rescan();
     if scan.added > 0 {
         log_line!(Info, "{} unwinders found", scan.added);
     }
-    for error in scan.refused {
+    for error in scan.ignored {
         log_line!(Warn, "ignoring an unwinder: {error}");
     }
-    if scan.pending > 0 { Unwinders::Unrelocated } else { Unwinders::Known }
+    if scan.pending > 0 { UnwinderSearch::Unrelocated } else { UnwinderSearch::Known }
 }
 
 #[cfg(test)]
@@ -150,12 +150,12 @@ mod tests {
     #[test]
     fn every_function_with_made_rules_is_registered() {
         let functions = functions();
-        let address = cfi::place_behind(&functions);
+        let address = cfi::address_after(&functions);
         let bytes = cfi::encode(&functions, Machine::Aarch64, address).expect("encodes");
         let section = Section::new(&bytes, address.0 as usize).by_host(ByHost::Nothing);
         // SAFETY: no stack has these addresses, so nothing follows the rules; the section and the functions outlive the
         // call.
         let registration = unsafe { Registry::process().register(&section) }.expect("registers");
-        assert_eq!((registration.coverage().covered, registration.coverage().refused), (3, 0));
+        assert_eq!((registration.coverage().covered, registration.coverage().ignored), (3, 0));
     }
 }

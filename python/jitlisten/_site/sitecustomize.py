@@ -17,7 +17,7 @@ def _remove_from_path():
     sys.path_importer_cache.pop(_HERE, None)
     settings = os.environ.get("JITLISTEN_RUN", "")
     if settings.split(":")[0].split("+")[0] != "children" and not os.environ.get("JITLISTEN_COVERAGE"):
-        # capi/src/give_back.rs has restored the other variables.
+        # capi/src/run_environment.rs has restored the other variables.
         directories = os.environ.get("PYTHONPATH", "").split(os.pathsep)
         remaining = [directory for directory in directories if directory != _HERE]
         if len(remaining) != len(directories):

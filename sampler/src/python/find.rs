@@ -70,7 +70,7 @@ pub(super) struct FoundInterpreter {
 /// Searches files with new mappings; `maps_text` lists all mappings. `None` if there is no CPython.
 pub(super) fn find(maps_text: &[u8], new_mappings: &[Mapping]) -> Option<Result<FoundInterpreter, Refusal>> {
     let program = fs::metadata("/proc/self/exe").ok().map(|metadata| metadata.ino());
-    let lines: Vec<MapsLine<'_>> = MapsLine::all(maps_text).collect();
+    let lines: Vec<MapsLine<'_>> = MapsLine::parse_all(maps_text).collect();
     let is_candidate = |line: &&MapsLine<'_>| {
         let name = line.path.rsplit(|&byte| byte == b'/').next().unwrap_or_default();
         let is_named = name.starts_with(b"libpython") || name.starts_with(b"python");

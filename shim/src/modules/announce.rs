@@ -8,7 +8,7 @@ use std::ptr;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use jitlisten::modules;
-use jitlisten::plumbing::keeping_errno;
+use jitlisten::plumbing::preserving_errno;
 
 use super::imports::Imports;
 
@@ -21,7 +21,7 @@ pub(crate) fn announce_new_modules() {
     if !Imports::are_hooked() || ANNOUNCED.swap(adds, Ordering::AcqRel) == adds {
         return;
     }
-    keeping_errno(|| {
+    preserving_errno(|| {
         // SAFETY: a null name means the program, which is already loaded.
         let program = unsafe { libc::dlopen(ptr::null(), libc::RTLD_LAZY | libc::RTLD_NOLOAD) };
         if !program.is_null() {

@@ -6,7 +6,7 @@ use std::io::Write as _;
 use std::mem;
 use std::ptr;
 
-use jitlisten::plumbing::keeping_errno;
+use jitlisten::plumbing::preserving_errno;
 
 use super::originals::{BACKTRACE_SYMBOLS, BACKTRACE_SYMBOLS_FD, CStringPointer, original, with_symbol};
 
@@ -99,7 +99,7 @@ pub(super) unsafe extern "C-unwind" fn backtrace_symbols_fd(buffer: *const *mut 
             Some(mut line) => {
                 line.length = line.length.min(MAX_LINE_BYTES - 1);
                 line.bytes[line.length] = b'\n';
-                keeping_errno(|| {
+                preserving_errno(|| {
                     // SAFETY: the line is initialised up to this length.
                     unsafe { libc::write(fd, line.bytes.as_ptr().cast(), line.length + 1) };
                 });

@@ -3,7 +3,7 @@
 use std::ffi::{c_int, c_void};
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use jitlisten::plumbing::Inside;
+use jitlisten::plumbing::ReentrancyGuard;
 
 /// A hooked function.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -32,7 +32,7 @@ pub(crate) const ALL_FUNCTIONS: [Function; FUNCTION_COUNT] = [
 static NEXT: [AtomicUsize; FUNCTION_COUNT] = [const { AtomicUsize::new(0) }; FUNCTION_COUNT];
 
 /// Threads inside another tool's function. It may call the pointer that it saved from the slot, and that is our hook.
-static INSIDE_OTHER_TOOL: Inside = Inside::new();
+static INSIDE_OTHER_TOOL: ReentrancyGuard = ReentrancyGuard::new();
 
 unsafe extern "C" {
     fn __register_frame(begin: *const c_void);

@@ -2,7 +2,7 @@
 
 #![forbid(unsafe_code)]
 
-use jitlisten::plumbing::{Outcome, checked_read, mappings_of, monotonic};
+use jitlisten::plumbing::{Outcome, checked_read, mappings_in, monotonic};
 use jitlisten::{AddressRange, log_line};
 
 use super::objects::library_path;
@@ -32,7 +32,7 @@ impl Shim {
             let is_displaced = outcome.freed.contains(&id);
             let is_missed = is_displaced || self.pending_text(id).is_some();
             if state.trackers.pending.should_warn(is_missed) {
-                let mappings = text.first().and_then(|&text| mappings_of(text).ok().flatten());
+                let mappings = text.first().and_then(|&text| mappings_in(text).ok().flatten());
                 let reason = pending::reason(mappings.as_deref().filter(|_| !is_displaced));
                 let at = text.first().map(|text| text.start());
                 let library = library.map_or_else(String::new, |library| format!("{library}: "));
@@ -93,5 +93,5 @@ impl Shim {
 /// Returns true if the first byte of `text` is unmapped: a read fails, and the kernel lists no mapping there.
 fn is_unmapped(text: AddressRange) -> bool {
     let Some(first_byte) = AddressRange::new(text.start(), 1) else { return false };
-    checked_read::copy(first_byte).is_err() && matches!(mappings_of(first_byte), Ok(None))
+    checked_read::copy(first_byte).is_err() && matches!(mappings_in(first_byte), Ok(None))
 }

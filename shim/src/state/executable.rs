@@ -1,7 +1,7 @@
 //! Events: memory becomes executable, or stops being executable.
 
 use jitlisten::options::SinkKind;
-use jitlisten::plumbing::{Executable, MapsLine, mappings_of};
+use jitlisten::plumbing::{Executable, MapsLine, mappings_in};
 use jitlisten::{Address, AddressRange};
 
 use super::libraries::unless_closing;
@@ -67,7 +67,7 @@ impl Shim {
 
     /// Queries the kernel for the executable parts of `range`, and records them.
     pub(super) fn query_executable(&self, state: &mut State, range: AddressRange) {
-        let mappings = mappings_of(range).ok().flatten().unwrap_or_default();
+        let mappings = mappings_in(range).ok().flatten().unwrap_or_default();
         for mapping in mappings.into_iter().filter(|mapping| mapping.executable) {
             let is_immutable = !mapping.writable && !mapping.shared;
             let kind = if is_immutable { Executable::Only } else { Executable::Writable };
@@ -188,7 +188,7 @@ fn remap_inaccessible(range: AddressRange) -> bool {
 /// Anonymous executable memory of the process, where code may have been compiled before observation began.
 fn executable_memory() -> Vec<(AddressRange, Executable)> {
     let maps = std::fs::read("/proc/self/maps").unwrap_or_default();
-    let anonymous = MapsLine::all(&maps).filter(|line| line.is_executable() && line.path.is_empty());
+    let anonymous = MapsLine::parse_all(&maps).filter(|line| line.is_executable() && line.path.is_empty());
     let with_kind =
         |line: MapsLine<'_>| (line.range, if line.is_writable() { Executable::Writable } else { Executable::Only });
     anonymous.map(with_kind).collect()

@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use jitlisten::log_line;
 use jitlisten::options::LlvmSources;
-use jitlisten::plumbing::{Unwinders, notify_libraries_changed};
+use jitlisten::plumbing::{UnwinderSearch, notify_libraries_changed};
 
 use super::{Shim, State};
 use crate::doctor::discovered::UnheardLlvm;
@@ -136,10 +136,10 @@ impl Shim {
             return;
         }
         let unwinders = self.session.libraries_changed();
-        if unwinders != Unwinders::Known {
+        if unwinders != UnwinderSearch::Known {
             lookup::UNWINDERS_PENDING.store(true, Ordering::Release);
         }
-        lookup::CHECK_ONCE.store(unwinders == Unwinders::Unrelocated, Ordering::Release);
+        lookup::CHECK_ONCE.store(unwinders == UnwinderSearch::Unrelocated, Ordering::Release);
     }
 
     /// Hooks `dlsym` in all libraries. Each call then checks for new libraries first, if a check is needed.

@@ -111,7 +111,7 @@ impl Shim {
         let mut matches = search(&mut state.trackers.pending, memory);
         while let Some(Moved { id, object, text }) = matches.next_moved(self.session) {
             self.query_unknown(state, &text);
-            let Ok(outcome) = self.session.moved(id, object, before_it_ran) else { continue };
+            let Ok(outcome) = self.session.object_moved(id, object, before_it_ran) else { continue };
             self.record_outcome(state, &outcome);
         }
     }
@@ -145,7 +145,7 @@ impl Shim {
     /// Searches writable code a last time when the process exits. Does not wait for a thread that is inside a hook, or
     /// that was inside a hook of the parent process when this child was forked without handlers.
     pub(crate) fn search_self_loaded_at_exit(&self) {
-        if self.session.is_free_here()
+        if self.session.is_unlocked_in_this_process()
             && let Some(mut state) = self.try_lock()
         {
             self.free_overwritten(&mut state);

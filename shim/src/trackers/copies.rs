@@ -118,7 +118,7 @@ impl Matches {
 /// Returns true if a pending object that is not in `matched` may also be at `placement`.
 fn equals_pending(session: &Session, pattern: &Pattern, placement: &Placement, matched: &[ObjectId]) -> bool {
     let same_size: Vec<ObjectId> = session.ledger(|ledger| {
-        let same_size = ledger.pending_of_size(placement.size()).filter(|other| !matched.contains(other));
+        let same_size = ledger.pending_with_text_size(placement.size()).filter(|other| !matched.contains(other));
         same_size.take(MAX_SAME_SIZE_OBJECTS + 1).collect()
     });
     let may_be_same = |&pending: &ObjectId| {

@@ -29,7 +29,7 @@ impl LinkedObjects {
         bytes: &[u8],
         listed_at: Option<AddressRange>,
     ) -> Option<ObjectId> {
-        self.take(|id, size| size == bytes.len() && session.listed(id, bytes, listed_at))
+        self.take(|id, size| size == bytes.len() && session.adopt_list_entry(id, bytes, listed_at))
     }
 
     /// Removes and returns a pending object that its linker reported at its first address, if `bytes` is the same

@@ -2,7 +2,7 @@
 
 #![forbid(unsafe_code)]
 
-use jitlisten::plumbing::{checked_read, mappings_of};
+use jitlisten::plumbing::{checked_read, mappings_in};
 use jitlisten::{Address, AddressRange, Session};
 
 use crate::memory::allocated::Allocated;
@@ -44,7 +44,7 @@ impl Memory<'_> {
         let allocated = self.allocated.containing(code).filter(|allocation| *allocation != code);
         Surroundings::new(Box::new(move || {
             let neighbour = |address: Address| {
-                mappings_of(AddressRange::new(address, 1)?).ok()??.first().map(|mapping| mapping.range)
+                mappings_in(AddressRange::new(address, 1)?).ok()??.first().map(|mapping| mapping.range)
             };
             let (before, after, max_reach) = match allocated {
                 Some(allocation) => (Some(allocation), Some(allocation), max_reach),

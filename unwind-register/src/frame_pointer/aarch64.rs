@@ -34,19 +34,19 @@ pub(super) fn rules(code: &[u8]) -> Option<Vec<u8>> {
     let Prologue { end, frame } = prologue(code)?;
     let mut out = Vec::with_capacity(24);
     let (mut covered_instructions, mut depth) = (0, 0_i64);
-    for (offset, word) in words(code).take_while(|(offset, _)| *offset < end) {
+    for (offset, instruction) in instructions(code).take_while(|(offset, _)| *offset < end) {
         let mut rule = Vec::new();
-        match word {
-            Word::Sign => rule.push(NEGATE_RA_STATE),
-            Word::MoveSp(delta) | Word::SaveFrame { moved: delta, .. } if delta != 0 => {
+        match instruction {
+            Instruction::Sign => rule.push(NEGATE_RA_STATE),
+            Instruction::MoveSp(delta) | Instruction::SaveFrame { sp_change: delta, .. } if delta != 0 => {
                 depth = depth.checked_sub(delta)?;
                 rule.push(DW_CFA_DEF_CFA_OFFSET);
                 uleb128(&mut rule, u64::try_from(depth).ok()?);
             }
             _ => {}
         }
-        match word {
-            Word::SaveFrame { at: frame_offset, .. } => {
+        match instruction {
+            Instruction::SaveFrame { offset: frame_offset, .. } => {
                 // The operand of DW_CFA_offset is in units of -8 bytes.
                 let slots = u64::try_from(depth.checked_sub(frame_offset)?).ok().filter(|slot| slot % 8 == 0)? / 8;
                 rule.push(DW_CFA_OFFSET | 29);
@@ -54,7 +54,7 @@ pub(super) fn rules(code: &[u8]) -> Option<Vec<u8>> {
                 rule.push(DW_CFA_OFFSET | 30);
                 uleb128(&mut rule, slots.checked_sub(1)?);
             }
-            Word::SetFrame(_) => {
+            Instruction::SetFrame(_) => {
                 rule.extend([DW_CFA_DEF_CFA, 29]);
                 uleb128(&mut rule, u64::try_from(frame).ok()?);
             }
@@ -71,22 +71,22 @@ pub(super) fn rules(code: &[u8]) -> Option<Vec<u8>> {
 
 /// Classes of instructions that matter for prologues and epilogues.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Word {
+pub enum Instruction {
     /// `sp += n`: `add`/`sub sp, sp, #n`, and the write-back of a store or load at `sp`.
     MoveSp(i64),
-    /// `stp x29, x30, [sp, #at]`; a pre-index first adds `moved` to `sp`.
+    /// `stp x29, x30, [sp, #offset]`; a pre-index first adds `sp_change` to `sp`.
     SaveFrame {
         /// Offset from `sp` in bytes.
-        at: i64,
+        offset: i64,
         /// Change of `sp` in bytes.
-        moved: i64,
+        sp_change: i64,
     },
-    /// `ldp x29, x30, [sp, #at]`; a post-index then adds `moved` to `sp`.
+    /// `ldp x29, x30, [sp, #offset]`; a post-index then adds `sp_change` to `sp`.
     RestoreFrame {
         /// Offset from `sp` in bytes.
-        at: i64,
+        offset: i64,
         /// Change of `sp` in bytes.
-        moved: i64,
+        sp_change: i64,
     },
     /// `add x29, sp, #n`, `mov x29, sp`
     SetFrame(i64),
@@ -104,7 +104,7 @@ pub enum Word {
     Other,
 }
 
-fn decode(word: u32) -> Word {
+fn decode(word: u32) -> Instruction {
     let (rd, rn) = (word & 31, word >> 5 & 31);
     let pair = |scale: i64| (i64::from(word << 10 >> 25 << 25) << 32 >> 57) * scale;
     let frame = rd == 29 && rn == 31 && word >> 10 & 31 == 30;
@@ -114,34 +114,34 @@ fn decode(word: u32) -> Word {
             let size = i64::from(word >> 10 & 0xfff) << if code & 1 == 1 { 12 } else { 0 };
             let size = if code & 0x100 == 0 { size } else { -size };
             match (rd, rn) {
-                (31, 31) => Word::MoveSp(size),
-                (29, 31) => Word::SetFrame(size),
-                (31, 29) => Word::SpFromFrame(size),
-                _ => Word::Other,
+                (31, 31) => Instruction::MoveSp(size),
+                (29, 31) => Instruction::SetFrame(size),
+                (31, 29) => Instruction::SpFromFrame(size),
+                _ => Instruction::Other,
             }
         }
         // stp, ldp: pre-index, offset, post-index; the frame record, then any other registers
-        0x2a6 if frame => Word::SaveFrame { at: 0, moved: pair(8) },
-        0x2a4 if frame => Word::SaveFrame { at: pair(8), moved: 0 },
-        0x2a3 if frame => Word::RestoreFrame { at: 0, moved: pair(8) },
-        0x2a5 if frame => Word::RestoreFrame { at: pair(8), moved: 0 },
-        _ if rn == 31 && word & 0x3a80_0000 == 0x2880_0000 => Word::MoveSp(pair(pair_scale(word))),
+        0x2a6 if frame => Instruction::SaveFrame { offset: 0, sp_change: pair(8) },
+        0x2a4 if frame => Instruction::SaveFrame { offset: pair(8), sp_change: 0 },
+        0x2a3 if frame => Instruction::RestoreFrame { offset: 0, sp_change: pair(8) },
+        0x2a5 if frame => Instruction::RestoreFrame { offset: pair(8), sp_change: 0 },
+        _ if rn == 31 && word & 0x3a80_0000 == 0x2880_0000 => Instruction::MoveSp(pair(pair_scale(word))),
         // str, ldr of any register, pre- and post-index: imm9
         _ if rn == 31 && word & 0x3b20_0400 == 0x3800_0400 => {
-            Word::MoveSp(i64::from(word << 11 >> 23 << 23) << 32 >> 55)
+            Instruction::MoveSp(i64::from(word << 11 >> 23 << 23) << 32 >> 55)
         }
-        _ if matches!(word, 0xd503_233f | 0xd503_237f) => Word::Sign,
-        _ if word & 0xffff_fc1f == 0xd65f_0000 || word & 0xffff_fc1f == 0xd61f_0000 => Word::Leave,
-        _ if word >> 26 == 5 => Word::Leave,
+        _ if matches!(word, 0xd503_233f | 0xd503_237f) => Instruction::Sign,
+        _ if word & 0xffff_fc1f == 0xd65f_0000 || word & 0xffff_fc1f == 0xd61f_0000 => Instruction::Leave,
+        _ if word >> 26 == 5 => Instruction::Leave,
         // b.cond; cbz, cbnz; tbz, tbnz; bl; blr
-        _ if word >> 24 == 0x54 || matches!(word >> 25 & 0x3f, 0x1a | 0x1b) => Word::Branch,
-        _ if word >> 26 == 0x25 || word & 0xffff_fc1f == 0xd63f_0000 => Word::Branch,
+        _ if word >> 24 == 0x54 || matches!(word >> 25 & 0x3f, 0x1a | 0x1b) => Instruction::Branch,
+        _ if word >> 26 == 0x25 || word & 0xffff_fc1f == 0xd63f_0000 => Instruction::Branch,
         // add, sub (extended register); and, orr, eor (immediate)
-        _ if rd == 31 && matches!(word >> 21, 0x459 | 0x659) => Word::UnknownSp,
-        _ if rd == 31 && matches!(word >> 23, 0x124 | 0x164 | 0x1a4) => Word::UnknownSp,
+        _ if rd == 31 && matches!(word >> 21, 0x459 | 0x659) => Instruction::UnknownSp,
+        _ if rd == 31 && matches!(word >> 23, 0x124 | 0x164 | 0x1a4) => Instruction::UnknownSp,
         // addvl, addpl: multiples of the scalable vector length
-        _ if rd == 31 && word & 0xffa0_f800 == 0x0420_5000 => Word::UnknownSp,
-        _ => Word::Other,
+        _ if rd == 31 && word & 0xffa0_f800 == 0x0420_5000 => Instruction::UnknownSp,
+        _ => Instruction::Other,
     }
 }
 
@@ -155,10 +155,10 @@ fn pair_scale(word: u32) -> i64 {
     }
 }
 
-/// Decodes the instructions in `code`. Yields each instruction with its offset.
-pub fn words(code: &[u8]) -> impl Iterator<Item = (u64, Word)> + '_ {
-    let words = code.chunks_exact(4).map(|word| decode(u32::from_le_bytes(word.try_into().unwrap_or_default())));
-    words.enumerate().map(|(index, word)| (index as u64 * 4, word))
+/// Decodes instructions; yields each with its offset.
+pub fn instructions(code: &[u8]) -> impl Iterator<Item = (u64, Instruction)> + '_ {
+    let words = code.chunks_exact(4).map(|word| u32::from_le_bytes(word.try_into().unwrap_or_default()));
+    words.enumerate().map(|(index, word)| (index as u64 * 4, decode(word)))
 }
 
 /// A prologue that sets up the frame pointer.
@@ -173,21 +173,21 @@ pub struct Prologue {
 /// Decodes the start of a function. Returns `None` if it does not set up a frame pointer first.
 pub fn prologue(code: &[u8]) -> Option<Prologue> {
     let (mut depth, mut saved_at) = (0_i64, None);
-    for (offset, word) in words(code).take(24) {
-        match word {
-            Word::SaveFrame { at, moved } => {
-                depth -= moved;
-                saved_at = Some(depth - at);
+    for (offset, instruction) in instructions(code).take(24) {
+        match instruction {
+            Instruction::SaveFrame { offset: frame_offset, sp_change } => {
+                depth -= sp_change;
+                saved_at = Some(depth - frame_offset);
             }
-            Word::MoveSp(delta) => depth -= delta,
-            Word::SetFrame(offset_from_sp) => {
+            Instruction::MoveSp(delta) => depth -= delta,
+            Instruction::SetFrame(offset_from_sp) => {
                 let frame = depth - offset_from_sp;
                 return (saved_at == Some(frame)).then_some(Prologue { end: offset + 4, frame });
             }
-            // If a branch precedes the frame setup, one of the paths has no frame (shrink wrapping).
-            Word::Leave | Word::Branch | Word::UnknownSp => return None,
-            Word::RestoreFrame { .. } | Word::SpFromFrame(_) => return None,
-            Word::Sign | Word::Other => {}
+            // A branch before the frame setup: one path has no frame (shrink wrapping).
+            Instruction::Leave | Instruction::Branch | Instruction::UnknownSp => return None,
+            Instruction::RestoreFrame { .. } | Instruction::SpFromFrame(_) => return None,
+            Instruction::Sign | Instruction::Other => {}
         }
     }
     None

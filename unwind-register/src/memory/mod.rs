@@ -11,18 +11,18 @@
 //!
 //! There is a single region, because tables refer to FDEs by a 32-bit offset. A *blob* is our copy of one registered
 //! section. Dropping it sets the length of each of its FDEs to 0 (one aligned store), so even a table that was replaced
-//! long ago then yields "no rules". The bytes are reused after [`places::QUARANTINE_NS`].
+//! long ago then yields "no rules". The bytes are reused after [`allocator::QUARANTINE_NS`].
 //!
 //! A dropped FDE should have no readers. A walk looks up addresses on the walking thread's own stack, and a sane JIT
 //! does not free code that is on a stack. The exception is a walk that followed a stale word, reached the FDE at the
 //! very moment of the drop, and was then suspended for the whole quarantine.
 
+mod allocator;
 mod cells;
-mod places;
 mod region;
 mod word;
 
+pub(crate) use allocator::RegionAllocator;
 pub(crate) use cells::zeroed_cells;
-pub(crate) use places::RegionAllocator;
 pub(crate) use region::Region;
 pub(crate) use word::word_at;

@@ -73,7 +73,7 @@ static LIST: Mutex<ListHeads> = Mutex::new(ListHeads { own_first: ptr::null_mut(
 struct ListHeads {
     /// First entry of our list.
     own_first: *mut CodeEntry,
-    /// First entry of an LLVM's list, see [`show_list_of`].
+    /// First entry of an LLVM's list, see [`show_llvm_list`].
     llvm_first: *mut CodeEntry,
 }
 
@@ -95,7 +95,7 @@ impl ListHeads {
 /// lldb reads a single list, that of the first library with these symbols. If we are preloaded, that is ours, and an
 /// empty list would hide LLVM's. gdb reads all lists, and ignores an entry that it has already seen
 /// (`jit_find_objf_with_entry_addr`).
-pub(crate) fn show_list_of(first_entry: u64) {
+pub(crate) fn show_llvm_list(first_entry: u64) {
     let mut heads = LIST.lock().unwrap_or_else(PoisonError::into_inner);
     heads.llvm_first = first_entry as *mut CodeEntry;
     heads.show();
@@ -181,13 +181,13 @@ mod tests {
         let _test_guard = TEST_LOCK.lock().unwrap_or_else(PoisonError::into_inner);
         // SAFETY: the descriptor is only read.
         let first_entry = || unsafe { (&raw const jitlisten_gdb_descriptor.first_entry).read_volatile() } as u64;
-        show_list_of(0x1000);
+        show_llvm_list(0x1000);
         assert_eq!(first_entry(), 0x1000);
         let entry = ListEntry::link(b"ours");
         assert_ne!(first_entry(), 0x1000);
         drop(entry);
         assert_eq!(first_entry(), 0x1000);
-        show_list_of(0);
+        show_llvm_list(0);
         assert_eq!(first_entry(), 0);
     }
 

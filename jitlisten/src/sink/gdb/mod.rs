@@ -13,9 +13,9 @@ mod interface;
 use std::collections::BTreeMap;
 
 use interface::ListEntry;
-pub(crate) use interface::show_list_of;
+pub(crate) use interface::show_llvm_list;
 
-use super::{FinalizedObject, Forked, Sink, SinkError};
+use super::{FinalizedObject, Sink, SinkError, SinkState};
 use crate::ObjectId;
 
 #[derive(Default)]
@@ -41,7 +41,7 @@ impl Sink for Gdb {
     }
 
     /// Keeps the entries: the child has a copy of the list.
-    fn forked(&mut self) -> Forked {
-        Forked::KnowsEverything
+    fn forked(&mut self) -> SinkState {
+        SinkState::Kept
     }
 }

@@ -35,7 +35,7 @@ pub(crate) struct Part<'a> {
     /// Range and bytes of the live `.eh_frame`.
     pub(crate) eh_frame: Option<(AddressRange, Cow<'a, [u8]>)>,
     /// Derived rules for functions that the live `.eh_frame` does not cover.
-    pub(crate) made_rules: &'a [FunctionRules],
+    pub(crate) derived_rules: &'a [FunctionRules],
     /// Debug object, for its DWARF.
     pub(crate) debug_object: Option<&'a [u8]>,
 }

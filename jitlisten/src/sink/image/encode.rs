@@ -9,8 +9,8 @@ use object::write::elf::{FileHeader, ProgramHeader, SectionHeader, Sym, Writer};
 use object::{Endianness, elf};
 
 use super::content::Content;
+use super::core_header;
 use super::debug::{DebugLinker, DebugSection};
-use super::in_core;
 use super::layout::{Layout, LayoutSizes, NOTE_OFFSET, NOTE_SIZE, PROGRAM_HEADERS, UnwindSections};
 use super::sections::{Section, SectionBytes, sections};
 use super::symbols::{Symbol, symbols};
@@ -58,7 +58,7 @@ pub(crate) fn encode(content: &Content<'_>, page: u64) -> Result<Encoded, Error>
     let file = File { content, layout: &layout, sections: &sections, symbols: &symbols };
     let program_headers = file.program_headers();
     let bytes = file.write()?;
-    let core_header = in_core::build_header(&bytes, &layout, unwind.eh_frame.len() as u64, &symbols);
+    let core_header = core_header::build_header(&bytes, &layout, unwind.eh_frame.len() as u64, &symbols);
     Ok(Encoded { bytes, core_header, layout, program_headers, has_personality })
 }
 

@@ -42,7 +42,7 @@ pub fn images(debug_object: &[u8], padding: u8, style: NameStyle) -> Vec<Image> 
         object.functions().iter().map(|function| name::readable(&function.linkage_name, None)).collect();
     let eh_frame = object.eh_frame().and_then(|range| Some((range, live_eh_frame(debug_object, range)?)));
     let rules = object.functions().iter().map(|function| make_rules(function.range));
-    let made_rules: Vec<FunctionRules> = if eh_frame.is_none() { rules.collect() } else { Vec::new() };
+    let derived_rules: Vec<FunctionRules> = if eh_frame.is_none() { rules.collect() } else { Vec::new() };
     let is_small = |pages: &AddressRange| pages.size() <= MAX_PAGES_BYTES;
     let encode_image = |pages: AddressRange| {
         let text: Vec<_> = object.text().iter().map(|text| text.range).filter(|text| pages.covers(*text)).collect();
@@ -52,7 +52,7 @@ pub fn images(debug_object: &[u8], padding: u8, style: NameStyle) -> Vec<Image> 
                 object: &object,
                 names: &names,
                 eh_frame: eh_frame.as_ref().map(|(range, bytes)| (*range, bytes.as_slice().into())),
-                made_rules: &made_rules,
+                derived_rules: &derived_rules,
                 debug_object: Some(debug_object),
             }],
             style,

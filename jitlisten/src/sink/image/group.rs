@@ -30,7 +30,7 @@ impl<'a> Group<'a> {
         let mut pages = run;
         loop {
             let nearby = (object.neighbours)(pages);
-            if nearby.unfinished {
+            if nearby.has_pending {
                 return None;
             }
             let runs = nearby.finalized.iter().flat_map(|neighbour| page_runs(neighbour.object, page_size));
@@ -75,7 +75,7 @@ impl<'a> Group<'a> {
             object: object.object,
             names: object.names,
             eh_frame: object.object.eh_frame().and_then(|range| Some((range, object.snapshot.get(range)?.into()))),
-            made_rules: object.made_rules,
+            derived_rules: object.derived_rules,
             debug_object: None,
         };
         let other_parts = self.neighbours.iter().map(|neighbour| Part {
@@ -85,7 +85,7 @@ impl<'a> Group<'a> {
                 .object
                 .eh_frame()
                 .and_then(|range| Some((range, checked_read::copy(range).ok()?.into()))),
-            made_rules: neighbour.made_rules,
+            derived_rules: neighbour.derived_rules,
             debug_object: None,
         });
         let parts = std::iter::once(own_part).chain(other_parts).zip(debug_objects);

@@ -9,6 +9,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use super::build_ids::BuildIds;
 use super::content::Content;
 use super::directory::{Directory, ImageFile};
 use super::encode::{Encoded, encode};
@@ -16,11 +17,10 @@ use super::group::Group;
 use super::headers::ImageHeaders;
 use super::pages::{self, ExchangeError};
 use super::refusal::{Refusal, Refusals};
-use super::salt::BuildIds;
 use crate::options::Options;
-use crate::process::alone::{MemoryAsFile, is_alone};
 use crate::process::checked_read;
 use crate::process::mappings::{self, Mapping};
+use crate::process::memory_writers::{ProcSelfMem, is_alone};
 use crate::sink::{FinalizedObject, HeaderPadding, SinkError};
 use crate::statistics::ImageCounters;
 use crate::{Address, AddressRange, ObjectId, log_line, modules, observer};
@@ -44,13 +44,13 @@ pub(crate) struct Images {
     freed_files: VecDeque<StoredFile>,
     /// Freed files of parent processes, which we must not remove. Dropping them in the child of a fork would take long.
     inherited_files: Vec<VecDeque<StoredFile>>,
-    /// Number of calls of [`Images::begin_anew`]. We must not remove files of an earlier generation.
+    /// Number of calls of [`Images::start_generation`]. We must not remove files of an earlier generation.
     generation: u32,
     /// Total size of our files on disk.
     stored_bytes: u64,
     /// Images that may be made before mappings are counted.
     images_until_count: u64,
-    memory_as_file: MemoryAsFile,
+    memory_as_file: ProcSelfMem,
     /// True if each image needs [`pages::show_to_valgrind`].
     is_under_valgrind: bool,
 }
@@ -97,7 +97,7 @@ impl Images {
             generation: 0,
             stored_bytes: 0,
             images_until_count: 0,
-            memory_as_file: MemoryAsFile::default(),
+            memory_as_file: ProcSelfMem::default(),
             is_under_valgrind: is_under_valgrind(),
         }
     }
@@ -116,7 +116,7 @@ impl Images {
         if self.has_image_of(&group) {
             return Ok(0);
         }
-        let mappings = mappings::mappings_of(group.pages).map_err(|error| SinkError::Io {
+        let mappings = mappings::mappings_in(group.pages).map_err(|error| SinkError::Io {
             verb: "read",
             path: "/proc/self/maps".into(),
             error,
@@ -142,7 +142,8 @@ impl Images {
     /// Returns a copy of the pages if they can be exchanged. `mappings` are the mappings of the pages.
     fn copy_if_exchangeable(&mut self, group: &Group<'_>, mappings: Option<Vec<Mapping>>) -> Result<Vec<u8>, Refusal> {
         let mappings = mappings.ok_or(Refusal::Unreadable)?;
-        let is_ours = |mapping: &Mapping| !mapping.of_file || self.is_mapped_from_images(mapping.range, group.pages);
+        let is_ours =
+            |mapping: &Mapping| !mapping.is_file_backed || self.is_mapped_from_images(mapping.range, group.pages);
         if group.is_changing || !mappings.iter().all(|mapping| is_final(mapping) && is_ours(mapping)) {
             return Err(Refusal::NotFinal);
         }
@@ -301,8 +302,8 @@ impl Images {
             }
             let Some(pages) = AddressRange::new(Address(start_addr), end_addr - start_addr) else { continue };
             // The memory may have been unmapped without our notice, and may have a new owner by now.
-            let is_final_file = |mapping: &Mapping| mapping.of_file && is_final(mapping);
-            if !mappings::mappings_of(pages).ok().flatten().is_some_and(|mappings| mappings.iter().all(is_final_file)) {
+            let is_final_file = |mapping: &Mapping| mapping.is_file_backed && is_final(mapping);
+            if !mappings::mappings_in(pages).ok().flatten().is_some_and(|mappings| mappings.iter().all(is_final_file)) {
                 self.forget(pages);
                 continue;
             }
@@ -347,7 +348,7 @@ impl Images {
     }
 
     /// Returns the pages of all images that overlap `text`.
-    pub(crate) fn around(&self, text: &[AddressRange]) -> BTreeSet<AddressRange> {
+    pub(crate) fn overlapping_pages(&self, text: &[AddressRange]) -> BTreeSet<AddressRange> {
         let starts = text.iter().flat_map(|&text| self.overlapping(text));
         starts.filter_map(|start| AddressRange::new(Address(start), self.by_start.get(&start)?.end - start)).collect()
     }
@@ -359,7 +360,7 @@ impl Images {
 
     /// Starts a new generation, in the child of a fork or as another user: we must not remove earlier files, and later
     /// ones get their own directory. Existing images stay mapped, and need no new file.
-    pub(crate) fn begin_anew(&mut self) {
+    pub(crate) fn start_generation(&mut self) {
         self.inherited_directories.extend(self.directory.take());
         self.build_ids = None;
         self.inherited_files.push(std::mem::take(&mut self.freed_files));
@@ -392,7 +393,7 @@ fn exchange_pages(
     // private directory, and is not written to again.
     let exchanged = unsafe { pages::exchange(range, &image_file.file, layout.mapped_start, bytes, code) };
     exchanged.map_err(|ExchangeError { error, is_restored }| {
-        counters.put_back.add(u64::from(is_restored));
+        counters.restored.add(u64::from(is_restored));
         let _ = fs::remove_file(&image_file.path);
         SinkError::Io { verb: "map", path: image_file.path.clone(), error }
     })
@@ -464,7 +465,7 @@ mod tests {
     fn a_child_removes_none_of_its_parents_files() {
         let mut images = Images::default();
         add_image(&mut images, range(0x1000, 0x2000), 1, "/nowhere/1".into(), 10);
-        images.begin_anew();
+        images.start_generation();
         images.freeing(ObjectId(1), range(0x1000, 0x2000));
         assert!(images.freed_files.is_empty());
         assert!(images.free_space(10, 10).is_ok(), "the parent's bytes are not counted");

@@ -15,11 +15,11 @@
 //! | `layout.rs` | offsets of everything in the file, and the reasons for them |
 //! | `content.rs`, `encode.rs`, `sections.rs`, `symbols.rs` | encoder of the file; pure |
 //! | `unwind.rs`, `cfi_entry.rs`, `debug.rs` | encoder of unwind tables and DWARF; pure |
-//! | `directory.rs`, `salt.rs` | where files are written, how long they are kept, and their build-ids |
+//! | `directory.rs`, `build_ids.rs` | where files are written, how long they are kept, and their build-ids |
 //! | `pages.rs` | the exchange of pages under running code, and when it is safe |
 //! | `group.rs` | objects that must share an image |
 //! | `headers.rs`, `module.rs` | an image as the loader would describe it |
-//! | `in_core.rs` | the header in memory, for readers of core files |
+//! | `core_header.rs` | the header in memory, for readers of core files |
 //! | `images.rs`, `refusal.rs` | mappings and files; reasons for pages without an image |
 //! | `sink.rs` | the events |
 //!
@@ -37,7 +37,7 @@
 //! A core file has the pages of an image, as it had those of LLVM. The kernel omits pages that can be read from a file,
 //! unless they were written to; therefore we overwrite one byte of each mapping with itself. That costs a page of
 //! memory; LLVM's own pages are freed. That page, the header, also has the names, for tools that read a core file after
-//! the images were removed (`in_core.rs`).
+//! the images were removed (`core_header.rs`).
 //!
 //! `mremap` cannot install an image: it sends perf no event.
 //!
@@ -61,8 +61,10 @@
 //! an image (`noexec`, disk full, no mapping left, a security module). Mappings outlive the sink: while it is off,
 //! pages keep their images, and lose them when they change.
 
+mod build_ids;
 mod cfi_entry;
 mod content;
+mod core_header;
 mod debug;
 mod directory;
 mod encode;
@@ -73,12 +75,10 @@ pub(super) mod fuzzing;
 mod group;
 mod headers;
 mod images;
-mod in_core;
 mod layout;
 mod module;
 mod pages;
 mod refusal;
-mod salt;
 mod sections;
 mod sink;
 mod symbols;

@@ -8,7 +8,7 @@ use super::content::page_runs;
 use super::images::Images;
 use super::pages;
 use crate::options::Options;
-use crate::sink::{FinalizedObject, Forked, Sink, SinkError};
+use crate::sink::{FinalizedObject, Sink, SinkError, SinkState};
 
 pub(crate) struct Image {
     options: Options,
@@ -46,7 +46,7 @@ impl Sink for Image {
         Ok(())
     }
 
-    fn forked(&mut self) -> Forked {
-        Forked::KnowsEverything
+    fn forked(&mut self) -> SinkState {
+        SinkState::Kept
     }
 }

@@ -73,7 +73,7 @@ impl LiveObject {
             object: &self.object,
             names: &self.names,
             eh_frame: self.object.eh_frame().map(|range| (range, self.eh_frame.as_slice().into())),
-            made_rules: &[],
+            derived_rules: &[],
             debug_object: Some(&self.debug_object),
         }
     }

@@ -69,10 +69,10 @@ impl UnwindRules {
             if let Some((range, snapshot)) = &part.eh_frame {
                 result = rules.add_section(snapshot, range.start(), content.pages);
             }
-            if !part.made_rules.is_empty() {
+            if !part.derived_rules.is_empty() {
                 // Derived rules are copied the same way, with new headers.
-                let address = cfi::place_behind(part.made_rules);
-                let encoded = cfi::encode(part.made_rules, part.object.machine(), address);
+                let address = cfi::address_after(part.derived_rules);
+                let encoded = cfi::encode(part.derived_rules, part.object.machine(), address);
                 result = result.and(encoded.and_then(|encoded| rules.add_section(&encoded, address, content.pages)));
             }
             if let Err(error) = result {

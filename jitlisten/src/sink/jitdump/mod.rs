@@ -68,9 +68,9 @@
 //! * Several objects in one write: a buffered object is lost when the process is killed.
 //! * Plain loads after a probe instead of `process_vm_readv`: a concurrent unmapping would crash the host.
 
+mod dump_file;
 mod lines;
 mod other_jits;
-mod place;
 mod record;
 mod unwinding;
 mod writer;

@@ -8,15 +8,15 @@ use std::path::PathBuf;
 
 use jitlisten_files::OwnDirectory;
 
+use super::dump_file::{self, Dump};
 use super::lines;
 use super::other_jits::{MAX_FUNCTION_BYTES, NewEntries, OtherJits};
-use super::place::{self, Dump};
 use super::record::{self, CodeLoad, Records, UnwindingInfo};
 use super::unwinding::{self, EhFrame};
 use crate::options::{NameStyle, Options};
 use crate::process::write_nosignal::effective_user;
 use crate::process::{checked_read, clock};
-use crate::sink::{FinalizedObject, Forked, Sink, SinkContext, SinkError, printable};
+use crate::sink::{FinalizedObject, Sink, SinkContext, SinkError, SinkState, printable};
 use crate::{Address, AddressRange, LineRows, Machine, cfi, log_line};
 
 /// Page size. Tables that end in the text's last page cannot overlap code that is mapped later.
@@ -41,7 +41,7 @@ pub(in crate::sink) struct Jitdump {
     latest_time: u64,
     /// Time of the last poll, `CLOCK_MONOTONIC` in ns.
     last_poll: u64,
-    /// True between `many_begin` and `many_end`: objects are written together.
+    /// True between `begin_batch` and `end_batch`: objects are written together.
     is_batching: bool,
     /// Bytes of the batch that were written so far.
     batch_bytes: u64,
@@ -94,7 +94,7 @@ impl Jitdump {
     }
 
     /// Starts a new file at the next object. The current file is closed without an end marker.
-    fn start_new_file(&mut self, context: SinkContext) -> Forked {
+    fn start_new_file(&mut self, context: SinkContext) -> SinkState {
         self.dump = None;
         *self = Jitdump {
             style: self.style,
@@ -111,7 +111,7 @@ impl Jitdump {
             is_batching: false,
             batch_bytes: 0,
         };
-        Forked::KnowsNothing
+        SinkState::Lost
     }
 
     /// Returns another directory if `base` is not accessible: `$HOME` may be that of the user before `setuid(2)`.
@@ -151,9 +151,9 @@ impl Jitdump {
 
     /// Encodes one group of records per function.
     fn encode(&mut self, object: &FinalizedObject<'_>) {
-        let timestamp = self.latest_time.max(object.since);
+        let timestamp = self.latest_time.max(object.finalized_at_ns);
         self.latest_time = timestamp;
-        let (pid, tid) = (object.snapshot.pid(), place::current_tid());
+        let (pid, tid) = (object.snapshot.pid(), dump_file::current_tid());
         let debug_object = object.debug_object.filter(|_| object.object.has_lines());
         let rows = debug_object.map(LineRows::parse).transpose();
         let rows = rows.unwrap_or_else(|error| {
@@ -184,7 +184,7 @@ impl Jitdump {
 
     /// Encodes one record per new line of another JIT.
     fn encode_new_entries(&mut self, new_entries: NewEntries) {
-        let (pid, tid) = (std::process::id(), place::current_tid());
+        let (pid, tid) = (std::process::id(), dump_file::current_tid());
         for entry in new_entries.entries {
             // CPython unmaps its trampolines before the process exits. Keep their names, with zeros for code.
             let code = checked_read::copy(entry.range).unwrap_or_else(|_| vec![0; entry.range.size() as usize]);
@@ -218,9 +218,10 @@ fn unwind_tables(
     let limit = mapping_limit(object, code, next_start)?;
     let compiler_tables = eh_frame.and_then(|eh_frame| eh_frame.function_tables(code));
     let tables = compiler_tables.or_else(|| {
-        let index = object.made_rules.binary_search_by_key(&code, |rules| rules.range).ok()?;
+        let index = object.derived_rules.binary_search_by_key(&code, |rules| rules.range).ok()?;
         // The address only serves to encode the bytes; nothing is written there.
-        let bytes = cfi::encode(object.made_rules.get(index..=index)?, object.object.machine(), code.start()).ok()?;
+        let bytes =
+            cfi::encode(object.derived_rules.get(index..=index)?, object.object.machine(), code.start()).ok()?;
         EhFrame::new(&bytes, AddressRange::new(code.start(), bytes.len() as u64)?).function_tables(code)
     });
     tables.filter(|tables| tables.fits(code, limit))
@@ -236,7 +237,7 @@ fn mapping_limit(object: &FinalizedObject<'_>, code: AddressRange, next_start: O
     // Searching other objects is slow, and most functions have a neighbour in their own object: test that first.
     let if_tables_fit = |nearest: u64| Some(nearest).filter(|&nearest| unwinding::may_fit(code, nearest));
     if_tables_fit(nearest).and_then(|nearest| {
-        if_tables_fit((object.next_code)(code.end()).map_or(nearest, |next_start| next_start.0.min(nearest)))
+        if_tables_fit((object.find_next_code)(code.end()).map_or(nearest, |next_start| next_start.0.min(nearest)))
     })
 }
 
@@ -255,7 +256,7 @@ impl Sink for Jitdump {
             self.forked();
         }
         self.open(object.object.machine())?;
-        self.poll(object.since)?;
+        self.poll(object.finalized_at_ns)?;
         self.encode(object);
         if self.is_batching && self.records.bytes().len() < MAX_BATCH_BYTES {
             return Ok(0);
@@ -265,11 +266,11 @@ impl Sink for Jitdump {
         Ok(if self.is_batching { 0 } else { written })
     }
 
-    fn many_begin(&mut self) {
+    fn begin_batch(&mut self) {
         (self.is_batching, self.batch_bytes) = (true, 0);
     }
 
-    fn many_end(&mut self) -> Result<u64, SinkError> {
+    fn end_batch(&mut self) -> Result<u64, SinkError> {
         self.is_batching = false;
         Ok(self.write()? + self.batch_bytes)
     }
@@ -285,7 +286,7 @@ impl Sink for Jitdump {
         Ok(())
     }
 
-    fn ending(&mut self) -> Result<u64, SinkError> {
+    fn finish(&mut self) -> Result<u64, SinkError> {
         if self.dump.is_none() {
             return Ok(0);
         }
@@ -294,11 +295,11 @@ impl Sink for Jitdump {
         self.write()
     }
 
-    fn forked(&mut self) -> Forked {
+    fn forked(&mut self) -> SinkState {
         self.start_new_file(self.context.in_child())
     }
 
-    fn user_changed(&mut self) -> Forked {
+    fn user_changed(&mut self) -> SinkState {
         self.start_new_file(self.context.clone())
     }
 }

@@ -132,7 +132,7 @@ const FILE_EXCHANGED: &str = "the file changed while it was opened";
 /// Returns the reason if the file is not a regular file of ours with a single link.
 fn check_owner(appended: &Metadata, edited: &Metadata) -> Option<&'static str> {
     let was_exchanged = appended.nlink() == 0 || (appended.dev(), appended.ino()) != (edited.dev(), edited.ino());
-    if was_exchanged { Some(FILE_EXCHANGED) } else { jitlisten_files::unacceptable(appended) }
+    if was_exchanged { Some(FILE_EXCHANGED) } else { jitlisten_files::check_appendable(appended) }
 }
 
 impl OpenMap<'_> {

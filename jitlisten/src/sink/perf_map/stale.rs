@@ -20,7 +20,7 @@ static IS_BEFORE_PROGRAM: AtomicBool = AtomicBool::new(false);
 
 /// Runs `work` before the program starts. A perf map found during that time belongs to another process, even if it is
 /// recent.
-pub fn before_program<R>(work: impl FnOnce() -> R) -> R {
+pub fn run_before_program<R>(work: impl FnOnce() -> R) -> R {
     IS_BEFORE_PROGRAM.store(true, Ordering::Relaxed);
     let result = work();
     IS_BEFORE_PROGRAM.store(false, Ordering::Relaxed);
@@ -39,7 +39,8 @@ impl StaleMap {
     /// Finds a stale map at the path of this process.
     pub(crate) fn find() -> Option<StaleMap> {
         let metadata = std::fs::symlink_metadata(own_map_path()).ok()?;
-        let started = if IS_BEFORE_PROGRAM.load(Ordering::Relaxed) { None } else { Some(liveness::began()?) };
+        let started =
+            if IS_BEFORE_PROGRAM.load(Ordering::Relaxed) { None } else { Some(liveness::process_start_time()?) };
         StaleMap::if_older(&metadata, started)
     }
 

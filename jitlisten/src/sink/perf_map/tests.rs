@@ -42,7 +42,7 @@ impl TestObject {
         let id = ObjectId(pages);
         TestObject {
             id,
-            snapshot: CodeSnapshot::of(std::process::id(), &object),
+            snapshot: CodeSnapshot::for_object(std::process::id(), &object),
             object,
             names,
             padding: Default::default(),
@@ -54,11 +54,11 @@ impl TestObject {
             id: self.id,
             object: &self.object,
             names: &self.names,
-            made_rules: &[],
+            derived_rules: &[],
             debug_object: None,
             snapshot: &self.snapshot,
-            since: 0,
-            next_code: &|_| None,
+            finalized_at_ns: 0,
+            find_next_code: &|_| None,
             origin: crate::object::Origin::Caller,
             neighbours: &|_| Default::default(),
             owns_pages: true,
@@ -241,7 +241,7 @@ fn switched_off_and_on_again_each_function_has_one_line() {
     for _ in 0..3 {
         let mut sink = PerfMap::with_path(scratch.map(), NameStyle::Readable, context.clone());
         sink.finalized(&test_object.finalized()).unwrap();
-        sink.ending().unwrap();
+        sink.finish().unwrap();
     }
     let text = scratch.text();
     let (dead, alive): (Vec<&str>, Vec<&str>) = text.lines().partition(|line| line.starts_with("0 0 freed"));
@@ -256,7 +256,7 @@ fn a_map_that_was_removed_while_the_sink_was_off_begins_anew() {
     for _ in 0..3 {
         let mut sink = PerfMap::with_path(scratch.map(), NameStyle::Readable, context.clone());
         let bytes = sink.finalized(&test_object.finalized()).unwrap();
-        sink.ending().unwrap();
+        sink.finish().unwrap();
         let text = scratch.text();
         assert_eq!((text.len() as u64, text.lines().count()), (bytes, test_object.lines()), "{text:?}");
         let end = fs::metadata(scratch.map()).unwrap().len();

@@ -40,7 +40,7 @@ use std::fmt;
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicUsize, Ordering};
 
-use jitlisten::plumbing::mappings_of;
+use jitlisten::plumbing::mappings_in;
 use jitlisten::{Address, AddressRange, log_line};
 
 use crate::doctor::facts::{self, Count};
@@ -456,8 +456,8 @@ impl HookState {
 /// Returns true if `address` is in a file mapping whose execute permission equals `is_code`.
 fn is_in_file_mapping(address: usize, is_code: bool) -> bool {
     let byte = AddressRange::new(Address(address as u64), 1);
-    let mappings = byte.and_then(|byte| mappings_of(byte).ok().flatten()).unwrap_or_default();
-    mappings.first().is_some_and(|mapping| mapping.of_file && mapping.executable == is_code)
+    let mappings = byte.and_then(|byte| mappings_in(byte).ok().flatten()).unwrap_or_default();
+    mappings.first().is_some_and(|mapping| mapping.is_file_backed && mapping.executable == is_code)
 }
 
 /// Calls `uint64_t LoadedObjectInfo::getSectionLoadAddress(const object::SectionRef &) const`, which returns 0 for a

@@ -48,7 +48,7 @@ struct FileMapping {
 impl FileMapping {
     fn find(page: usize) -> io::Result<FileMapping> {
         let maps = fs::read("/proc/self/maps")?;
-        let mapping = MapsLine::all(&maps).find_map(|line| FileMapping::parse(&line, page));
+        let mapping = MapsLine::parse_all(&maps).find_map(|line| FileMapping::parse(&line, page));
         mapping.ok_or_else(|| io::Error::other("not code that is mapped privately from a file"))
     }
 

@@ -11,7 +11,7 @@
 
 #![forbid(unsafe_code)]
 
-use jitlisten::plumbing::{Mapping, MapsLine, mappings_of};
+use jitlisten::plumbing::{Mapping, MapsLine, mappings_in};
 use jitlisten::{Address, AddressRange, cfi, log_line};
 
 use super::{Emitted, EmittedObjects};
@@ -199,7 +199,7 @@ fn first_function(address: Address) -> Option<AddressRange> {
 }
 
 fn mapping_at(address: Address) -> Option<Mapping> {
-    mappings_of(AddressRange::new(address, 1)?).ok()??.first().copied()
+    mappings_in(AddressRange::new(address, 1)?).ok()??.first().copied()
 }
 
 /// Part of `range` from `start` to `end`.
@@ -215,6 +215,6 @@ pub(crate) fn executable_memory() -> Vec<AddressRange> {
         let names: [&[u8]; 2] = [b"[anon", b"/memfd:"];
         line.path.is_empty() || line.is_shared() || names.iter().any(|name| line.path.starts_with(name))
     };
-    let executable = MapsLine::all(&maps).filter(|line| line.is_executable() && has_no_disk_file(line));
+    let executable = MapsLine::parse_all(&maps).filter(|line| line.is_executable() && has_no_disk_file(line));
     executable.map(|line| line.range).collect()
 }

@@ -1,7 +1,7 @@
 //! Program that uses LLVM's ORC through llvm-sys, visible to perf, gdb and unwinders.
 //!
 //! ```text
-//! cargo build --release -p jitlisten --example llvm_sys_orc --features llvm22-1,inkwell/llvm22-1-prefer-dynamic
+//! cargo build --release -p jitlisten-llvm --example llvm_sys_orc --features llvm22-1,inkwell/llvm22-1-prefer-dynamic
 //! perf record -g target/release/examples/llvm_sys_orc 2     # seconds of CPU time
 //! perf report                                               # alpha, beta and gamma, with their callers
 //! ```
@@ -18,28 +18,28 @@ use std::error::Error;
 use std::ffi::{CStr, c_char, c_void};
 use std::ptr::null_mut;
 
-use jitlisten::producer::llvm as producer;
-use jitlisten::producer::llvm_sys::core::{LLVMCreateMemoryBufferWithMemoryRangeCopy, LLVMDisposeMessage};
-use jitlisten::producer::llvm_sys::error::{LLVMDisposeErrorMessage, LLVMErrorRef, LLVMGetErrorMessage};
-use jitlisten::producer::llvm_sys::execution_engine::LLVMCreateGDBRegistrationListener;
+use jitlisten_llvm as producer;
+use jitlisten_llvm::llvm_sys::core::{LLVMCreateMemoryBufferWithMemoryRangeCopy, LLVMDisposeMessage};
+use jitlisten_llvm::llvm_sys::error::{LLVMDisposeErrorMessage, LLVMErrorRef, LLVMGetErrorMessage};
+use jitlisten_llvm::llvm_sys::execution_engine::LLVMCreateGDBRegistrationListener;
 // Deprecated in LLVM 22, but earlier versions have no other.
 #[allow(deprecated)]
-use jitlisten::producer::llvm_sys::ir_reader::LLVMParseIRInContext;
-use jitlisten::producer::llvm_sys::orc2::ee::{
+use jitlisten_llvm::llvm_sys::ir_reader::LLVMParseIRInContext;
+use jitlisten_llvm::llvm_sys::orc2::ee::{
     LLVMOrcCreateRTDyldObjectLinkingLayerWithSectionMemoryManager as create_rtdyld_layer,
     LLVMOrcRTDyldObjectLinkingLayerRegisterJITEventListener as register_jit_event_listener,
 };
-use jitlisten::producer::llvm_sys::orc2::lljit::{
+use jitlisten_llvm::llvm_sys::orc2::lljit::{
     LLVMOrcCreateLLJIT, LLVMOrcCreateLLJITBuilder, LLVMOrcDisposeLLJIT, LLVMOrcLLJITAddLLVMIRModule,
     LLVMOrcLLJITBuilderSetObjectLinkingLayerCreator, LLVMOrcLLJITGetMainJITDylib, LLVMOrcLLJITGetObjLinkingLayer,
     LLVMOrcLLJITLookup, LLVMOrcLLJITRef,
 };
-use jitlisten::producer::llvm_sys::orc2::{
+use jitlisten_llvm::llvm_sys::orc2::{
     LLVMOrcCreateNewThreadSafeModule, LLVMOrcDisposeThreadSafeContext, LLVMOrcExecutionSessionRef,
     LLVMOrcObjectLayerRef, LLVMOrcThreadSafeContextRef,
 };
-use jitlisten::producer::llvm_sys::prelude::{LLVMContextRef, LLVMModuleRef};
-use jitlisten::producer::llvm_sys::target::{LLVM_InitializeNativeAsmPrinter, LLVM_InitializeNativeTarget};
+use jitlisten_llvm::llvm_sys::prelude::{LLVMContextRef, LLVMModuleRef};
+use jitlisten_llvm::llvm_sys::target::{LLVM_InitializeNativeAsmPrinter, LLVM_InitializeNativeTarget};
 
 type Chain = extern "C" fn(i64, f64) -> f64;
 const LOOP: i64 = 2_000_000;
@@ -171,8 +171,8 @@ unsafe fn parse(context: LLVMContextRef) -> Result<LLVMModuleRef, String> {
 /// Creates a context. LLVM 21 reversed which of the two contexts is created from the other.
 #[cfg(any(feature = "llvm21-1", feature = "llvm22-1"))]
 fn create_context() -> (LLVMOrcThreadSafeContextRef, LLVMContextRef) {
-    use jitlisten::producer::llvm_sys::core::LLVMContextCreate;
-    use jitlisten::producer::llvm_sys::orc2::LLVMOrcCreateNewThreadSafeContextFromLLVMContext;
+    use jitlisten_llvm::llvm_sys::core::LLVMContextCreate;
+    use jitlisten_llvm::llvm_sys::orc2::LLVMOrcCreateNewThreadSafeContextFromLLVMContext;
     // SAFETY: no precondition.
     unsafe {
         let context = LLVMContextCreate();
@@ -182,7 +182,7 @@ fn create_context() -> (LLVMOrcThreadSafeContextRef, LLVMContextRef) {
 
 #[cfg(not(any(feature = "llvm21-1", feature = "llvm22-1")))]
 fn create_context() -> (LLVMOrcThreadSafeContextRef, LLVMContextRef) {
-    use jitlisten::producer::llvm_sys::orc2::{LLVMOrcCreateNewThreadSafeContext, LLVMOrcThreadSafeContextGetContext};
+    use jitlisten_llvm::llvm_sys::orc2::{LLVMOrcCreateNewThreadSafeContext, LLVMOrcThreadSafeContextGetContext};
     // SAFETY: no precondition.
     unsafe {
         let shared = LLVMOrcCreateNewThreadSafeContext();

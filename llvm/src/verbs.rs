@@ -9,9 +9,10 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use once_cell::race::OnceBox;
 
-use super::Producer;
-use crate::options::{FramePointerPolicy, Options};
-use crate::{ObjectId, Session};
+use jitlisten::options::{FramePointerPolicy, Options};
+use jitlisten::plumbing::HostStateGuard;
+use jitlisten::producer::{self, LoadedCode, Producer};
+use jitlisten::{Error, ObjectId, Session};
 
 /// `JITLISTEN_OK`. One other value stands for every failure, because the adapters only test for zero.
 const OK: i32 = 0;
@@ -84,14 +85,14 @@ fn backend() -> &'static Backend {
 
 fn open_ours() -> &'static Session {
     let (options, complaints) = Options::from_env();
-    let session = super::open(options, &complaints);
+    let session = producer::open(options, &complaints);
     // SAFETY: the handler is a function of this program.
     unsafe { libc::atexit(at_exit) };
     session
 }
 
 extern "C" fn at_exit() {
-    let _ = catch_unwind(|| Session::process().map(Session::ending));
+    let _ = catch_unwind(|| Session::process().map(Session::flush_sinks));
 }
 
 /// Opens the session of the process, unless it is open, and returns its frame-pointer policy.
@@ -123,9 +124,9 @@ unsafe extern "C" fn jitlisten_crate_object_loaded(
         Backend::Ours(session) if session.options().active => {
             // SAFETY: points to a StringRef of the adapters, valid during the call.
             let bytes = unsafe { std::slice::from_raw_parts(elf.cast::<u8>(), size) };
-            let Ok(ObjectId(id)) = super::loaded(session, Producer::Llvm, bytes.to_vec()) else { return FAILED };
+            let Ok(code) = LoadedCode::from_object(session, Producer::Llvm, bytes.to_vec()) else { return FAILED };
             // SAFETY: points to a variable of the adapters. Zero means "no object" there, so ids are shifted by one.
-            unsafe { object.write(id + 1) };
+            unsafe { object.write(code.into_id().0 + 1) };
             OK
         }
         Backend::Ours(_) => FAILED,
@@ -133,32 +134,28 @@ unsafe extern "C" fn jitlisten_crate_object_loaded(
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C" fn jitlisten_crate_owns_pages(object: u64) -> i32 {
-    catch_panics(|| match backend() {
-        // SAFETY: any number may be passed.
-        Backend::Library(library) => unsafe { (library.owns_pages)(object) },
-        Backend::Ours(session) => status(super::owns_pages(session, ObjectId(object.wrapping_sub(1)))),
-    })
+extern "C" fn jitlisten_crate_owns_pages(object: u64) -> i32 {
+    report(object, |library| library.owns_pages, Session::reported_owns_pages)
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C" fn jitlisten_crate_finalized(object: u64) -> i32 {
-    catch_panics(|| match backend() {
-        // SAFETY: any number may be passed.
-        Backend::Library(library) => unsafe { (library.finalized)(object) },
-        Backend::Ours(session) => status(super::finalized(session, ObjectId(object.wrapping_sub(1)))),
-    })
+extern "C" fn jitlisten_crate_finalized(object: u64) -> i32 {
+    report(object, |library| library.finalized, Session::reported_finalized)
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C" fn jitlisten_crate_freeing(object: u64) -> i32 {
-    catch_panics(|| match backend() {
-        // SAFETY: any number may be passed.
-        Backend::Library(library) => unsafe { (library.freeing)(object) },
-        Backend::Ours(session) => status(super::freeing(session, ObjectId(object.wrapping_sub(1)))),
-    })
+extern "C" fn jitlisten_crate_freeing(object: u64) -> i32 {
+    report(object, |library| library.freeing, Session::reported_freeing)
 }
 
-fn status(result: Result<(), crate::Error>) -> i32 {
-    result.map_or(FAILED, |()| OK)
+/// Reports an event of an object: calls `verb` of a `libjitlisten` in the process, or `event` of our session.
+fn report(object: u64, verb: fn(&Library) -> Verb, event: fn(&Session, ObjectId) -> Result<(), Error>) -> i32 {
+    catch_panics(|| match backend() {
+        // SAFETY: any number may be passed.
+        Backend::Library(library) => unsafe { verb(library)(object) },
+        Backend::Ours(session) => {
+            let _host_state = HostStateGuard::enter();
+            event(session, ObjectId(object.wrapping_sub(1))).map_or(FAILED, |()| OK)
+        }
+    })
 }

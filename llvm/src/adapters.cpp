@@ -1,4 +1,4 @@
-/* C wrappers of the C++ adapters in jitlisten_llvm.hpp, declared in llvm.rs. They use LLVM's conversions between the
+/* C wrappers of the C++ adapters in jitlisten_llvm.hpp, declared in lib.rs. They use LLVM's conversions between the
  * references of its C API and its classes. Compiled by build.rs, which renames the C functions to those in verbs.rs. */
 #include <jitlisten_llvm.hpp>
 

@@ -1,7 +1,7 @@
 //! Lifetimes in the Rust integrations: the session's counters when engines and listeners are created and dropped in
 //! every order.
 //!
-//! Needs an LLVM: `cargo test -p jitlisten --test llvm_producers --features llvm22-1,inkwell/llvm22-1-prefer-dynamic`.
+//! Needs an LLVM: `cargo test -p jitlisten-llvm --test lifetimes --features llvm22-1,inkwell/llvm22-1-prefer-dynamic`.
 
 #![cfg(feature = "_llvm")]
 
@@ -12,7 +12,7 @@ use inkwell::context::Context;
 use inkwell::module::Module;
 use inkwell::targets::{InitializationConfig, Target};
 use jitlisten::Session;
-use jitlisten::producer::inkwell as producer;
+use jitlisten_llvm::inkwell as producer;
 
 type IdentityFunction = unsafe extern "C" fn(i64) -> i64;
 

@@ -1,7 +1,7 @@
 //! Compiler built on inkwell, visible to perf, gdb and unwinders.
 //!
 //! ```text
-//! cargo build --release -p jitlisten --example inkwell --features llvm22-1,inkwell/llvm22-1-prefer-dynamic
+//! cargo build --release -p jitlisten-llvm --example inkwell --features llvm22-1,inkwell/llvm22-1-prefer-dynamic
 //! perf record -g target/release/examples/inkwell 2     # seconds of CPU time
 //! perf report                                          # alpha, beta and gamma, with their callers
 //! ```
@@ -20,7 +20,7 @@ use inkwell::module::Module;
 use inkwell::targets::{InitializationConfig, Target};
 use inkwell::values::{FloatValue, FunctionValue};
 use inkwell::{FloatPredicate, IntPredicate};
-use jitlisten::producer::inkwell as producer;
+use jitlisten_llvm::inkwell as producer;
 
 type Chain = unsafe extern "C" fn(i64, f64) -> f64;
 const LOOP: i64 = 2_000_000;

@@ -23,24 +23,26 @@ use inkwell::module::Module;
 use inkwell::support::LLVMString;
 use inkwell::targets::CodeModel;
 
-pub use super::llvm::Attached;
-use super::{llvm, verbs};
-use crate::options::FramePointerPolicy;
+use jitlisten::options::FramePointerPolicy;
 
-/// Enables unwind tables and frame pointers for every function of the module; see [`llvm::make_unwindable`].
+pub use crate::Attached;
+use crate::verbs;
+
+/// Enables unwind tables and frame pointers for every function of the module; see
+/// [`make_unwindable`](crate::make_unwindable).
 pub fn make_unwindable(module: &Module<'_>) {
     // SAFETY: inkwell keeps the module alive, and it is neither Send nor Sync.
-    unsafe { llvm::make_unwindable(module.as_mut_ptr()) }
+    unsafe { crate::make_unwindable(module.as_mut_ptr()) }
 }
 
-/// Reports the objects of an existing engine; see [`llvm::attach`]. The tools see its code once [`Attached::finalized`]
-/// has been called.
+/// Reports the objects of an existing engine; see [`attach`](crate::attach). The tools see its code once
+/// [`Attached::finalized`] has been called.
 ///
 /// An interpreting engine has no code to report and is ignored.
 #[must_use = "code is shown to gate before `finalized` has been called"]
 pub fn attach(engine: &ExecutionEngine<'_>) -> Attached {
     // SAFETY: inkwell keeps the engine alive, and it is neither Send nor Sync.
-    unsafe { llvm::attach(engine.as_mut_ptr()) }
+    unsafe { crate::attach(engine.as_mut_ptr()) }
 }
 
 /// Creates an MCJIT engine like [`Module::create_jit_execution_engine`]. The engine reports its objects, and also when

@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 
 use jitlisten_files::FileName;
 
-use crate::liveness::{self, Dead, Lock, Owner, ProcessIdentity, Run};
+use crate::liveness::{self, DeadOwner, Lock, Owner, ProcessIdentity, Run};
 use crate::process::write_nosignal::{effective_user, overwrite};
 
 /// Directory entries to scan at most: a longer scan of `/tmp` would take the host's time.
@@ -86,7 +86,7 @@ pub(super) fn remove_dead_maps(directory: &Path, own_path: &Path, run: Option<Ru
     }
 }
 
-fn check_dead(path: PathBuf, namespace: u64, run: Option<Run>) -> Option<Dead<PathBuf>> {
+fn check_dead(path: PathBuf, namespace: u64, run: Option<Run>) -> Option<DeadOwner<PathBuf>> {
     let (file, first_line) = lock_map(&path)?;
     let metadata = file.metadata().ok()?;
     let (written, bytes) = (metadata.modified().ok()?, metadata.len());
@@ -94,7 +94,7 @@ fn check_dead(path: PathBuf, namespace: u64, run: Option<Run>) -> Option<Dead<Pa
         return None;
     }
     if first_line.is_ended {
-        return Some(Dead { since: written, written, bytes, files: path });
+        return Some(DeadOwner { since: written, written, bytes, files: path });
     }
     if !first_line.owner.is_gone(namespace, written) {
         return None;
@@ -105,7 +105,7 @@ fn check_dead(path: PathBuf, namespace: u64, run: Option<Run>) -> Option<Dead<Pa
     }
     overwrite(&file, ENDED.as_bytes(), first_line.state_offset).ok()?;
     let since = file.metadata().ok()?.modified().ok()?;
-    Some(Dead { since, written, bytes, files: path })
+    Some(DeadOwner { since, written, bytes, files: path })
 }
 
 /// Opens and locks a map of ours. Returns `None` if it is not one, or if the lock is held.

@@ -17,7 +17,7 @@ const MAX_PROBES: usize = 32;
 
 /// Reentrancy guard for one piece of code, with the threads that are inside it.
 #[derive(Debug)]
-pub struct Inside {
+pub struct ReentrancyGuard {
     threads: [AtomicUsize; TABLE_ENTRIES],
     /// PID of the process to which the recorded threads belong. In the child of a fork, only one of them exists.
     pid: AtomicU32,
@@ -26,21 +26,21 @@ pub struct Inside {
 /// Marks a thread as inside until dropped by the same thread.
 #[derive(Debug)]
 #[must_use = "dropping it leaves"]
-pub struct Entered<'a> {
+pub struct ReentrancyToken<'a> {
     entry: Option<(&'a AtomicUsize, usize)>,
     _not_send: PhantomData<*mut ()>,
 }
 
-impl Inside {
-    /// Creates a guard with no threads inside.
+impl ReentrancyGuard {
+    /// Creates a guard without any thread inside.
     #[expect(clippy::new_without_default, reason = "for statics only")]
-    pub const fn new() -> Inside {
-        Inside { threads: [const { AtomicUsize::new(0) }; TABLE_ENTRIES], pid: AtomicU32::new(0) }
+    pub const fn new() -> ReentrancyGuard {
+        ReentrancyGuard { threads: [const { AtomicUsize::new(0) }; TABLE_ENTRIES], pid: AtomicU32::new(0) }
     }
 
-    /// Enters the guarded code. Returns `None` if this thread is already inside. If a signal handler may enter the same
-    /// code, block its signal first.
-    pub fn enter(&self) -> Option<Entered<'_>> {
+    /// Enters the guarded code. Returns `None` if this thread is already inside. Block signals whose handlers may
+    /// enter, too.
+    pub fn enter(&self) -> Option<ReentrancyToken<'_>> {
         self.clear_after_fork();
         // SAFETY: pthread_self has no precondition.
         let thread = unsafe { libc::pthread_self() } as usize;
@@ -53,7 +53,7 @@ impl Inside {
         let try_claim =
             |entry: &&AtomicUsize| entry.compare_exchange(0, thread, Ordering::Relaxed, Ordering::Relaxed).is_ok();
         let entry = probed_entries().find(try_claim).map(|entry| (entry, thread));
-        Some(Entered { entry, _not_send: PhantomData })
+        Some(ReentrancyToken { entry, _not_send: PhantomData })
     }
 
     /// Returns true if this thread is inside.
@@ -70,7 +70,7 @@ impl Inside {
     }
 }
 
-impl Drop for Entered<'_> {
+impl Drop for ReentrancyToken<'_> {
     fn drop(&mut self) {
         if let Some((entry, thread)) = self.entry {
             // After a fork, the entry may belong to another thread.
@@ -85,7 +85,7 @@ mod tests {
 
     #[test]
     fn a_thread_enters_once_and_others_too() {
-        static INSIDE: Inside = Inside::new();
+        static INSIDE: ReentrancyGuard = ReentrancyGuard::new();
         let entered = INSIDE.enter();
         assert!(entered.is_some() && INSIDE.enter().is_none() && INSIDE.is_inside());
         std::thread::spawn(|| assert!(INSIDE.enter().is_some())).join().expect("it ends");

@@ -12,7 +12,7 @@ use std::sync::atomic::{AtomicBool, AtomicPtr, Ordering};
 use jitlisten::plumbing::HostStateGuard;
 use jitlisten_sampler::Strings;
 
-use crate::give_back;
+use crate::run_environment;
 
 unsafe extern "C" {
     static environ: Strings;
@@ -34,7 +34,7 @@ static WARNING_IS_PRINTED: AtomicPtr<AtomicBool> = AtomicPtr::new(ptr::null_mut(
 
 /// Records whether this process is before the program. For the constructor, before the environment changes.
 pub(crate) fn record_launcher() {
-    let Some(library) = give_back::library_for_program() else { return };
+    let Some(library) = run_environment::library_for_program() else { return };
     let (protection, flags) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_SHARED | libc::MAP_ANONYMOUS);
     // SAFETY: new memory, at an address of the kernel's choice.
     let shared = unsafe { libc::mmap(ptr::null_mut(), size_of::<AtomicBool>(), protection, flags, -1, 0) };

@@ -31,7 +31,8 @@ pub fn create_new_in(directory: impl AsFd, name: &str) -> io::Result<File> {
     create_in(directory, Path::new(name), OFlags::APPEND, PRIVATE)
 }
 
-/// Opens a file for reading and appending, or creates it with mode 0600. Check an existing file with [`unacceptable`].
+/// Opens a file for reading and appending, or creates it with mode 0600. Check an existing file with
+/// [`check_appendable`].
 ///
 /// # Errors
 /// If the file cannot be opened or created, or is a link.
@@ -61,7 +62,7 @@ pub fn open_existing(path: &Path) -> io::Result<File> {
 }
 
 /// Returns the reason why we must not append to a file; `None` for a regular file of this user with a single link.
-pub fn unacceptable(file: &Metadata) -> Option<&'static str> {
+pub fn check_appendable(file: &Metadata) -> Option<&'static str> {
     Some(if !file.is_file() {
         "not a regular file"
     } else if file.uid() != rustix::process::geteuid().as_raw() {
@@ -87,7 +88,7 @@ pub fn create_directories(path: &Path) -> io::Result<()> {
 ///
 /// # Errors
 /// The error of `create`; [`io::ErrorKind::AlreadyExists`] after a thousand names.
-pub fn with_free_name<T>(mut create: impl FnMut(u64) -> io::Result<T>) -> io::Result<T> {
+pub fn create_with_free_name<T>(mut create: impl FnMut(u64) -> io::Result<T>) -> io::Result<T> {
     const MAX_ATTEMPTS: u64 = 1000;
     let mut attempt = 0;
     loop {

@@ -53,13 +53,13 @@ fn this_thread() -> Option<u64> {
 /// Tracks whether the process has `/proc/PID/mem` open, which writes even to read-only pages. Julia uses this to write
 /// code next to existing code.
 #[derive(Debug, Default)]
-pub(crate) struct MemoryAsFile {
+pub(crate) struct ProcSelfMem {
     is_open: bool,
     /// Earliest time of the next check, by [`clock::monotonic`].
     next_check: u64,
 }
 
-impl MemoryAsFile {
+impl ProcSelfMem {
     /// Returns true if the file is open. Checks again only if at least 20 times the duration of the last check has
     /// passed.
     pub(crate) fn is_open(&mut self) -> bool {
@@ -95,7 +95,7 @@ mod tests {
             let reader = fs::File::open("/proc/self/mem");
             let is_open_to_read = has_memory_open();
             let _writer = fs::OpenOptions::new().write(true).open("/proc/self/mem");
-            reader.is_ok() && !is_open_to_read && has_memory_open() && MemoryAsFile::default().is_open()
+            reader.is_ok() && !is_open_to_read && has_memory_open() && ProcSelfMem::default().is_open()
         }));
     }
 

@@ -1,4 +1,5 @@
-//! Integration for programs that use LLVM through llvm-sys; the counterpart of `include/jitlisten_llvm.hpp` for C++.
+//! Integration for programs that use LLVM through llvm-sys, or through inkwell (the module [`inkwell`]); the
+//! counterpart of `include/jitlisten_llvm.hpp` for C++.
 //!
 //! ```text
 //!   a module                      make_unwindable     frame pointers, unwind tables
@@ -16,7 +17,7 @@
 //!
 //! # Implementation
 //!
-//! A thin layer over `include/jitlisten_llvm.hpp`. `llvm.cpp` instantiates it for the LLVM that llvm-sys has found
+//! A thin layer over `include/jitlisten_llvm.hpp`. `adapters.cpp` instantiates it for the LLVM that llvm-sys has found
 //! (`DEP_LLVM_22_CONFIG_PATH`); `build.rs` compiles it if one of the `llvmNN-N` features is enabled. The preprocessor
 //! renames the C functions that the header calls to `jitlisten_crate_*`, which the crate defines (`verbs.rs`), so no
 //! `libjitlisten` needs to be linked. If the process contains one, these functions forward to it, so that there is one
@@ -27,11 +28,19 @@
 //! memory manager owned by Rust, so `create_engine` wraps LLVM's `SectionMemoryManager` and reports after
 //! `finalizeMemory`. The memory manager of an existing engine cannot be replaced, hence `attach` and `finalized`.
 
-use super::llvm_sys::execution_engine::{LLVMExecutionEngineRef, LLVMMCJITMemoryManagerRef};
-use super::llvm_sys::orc2::LLVMOrcObjectLayerRef;
-use super::llvm_sys::prelude::LLVMModuleRef;
-use super::verbs;
-use crate::options::FramePointerPolicy;
+// Without an LLVM there is nothing to compile: a workspace is checked without features.
+#![cfg(feature = "_llvm")]
+
+pub mod inkwell;
+mod llvm_version;
+mod verbs;
+
+pub use llvm_version::llvm_sys;
+
+use jitlisten::options::FramePointerPolicy;
+use llvm_sys::execution_engine::{LLVMExecutionEngineRef, LLVMMCJITMemoryManagerRef};
+use llvm_sys::orc2::LLVMOrcObjectLayerRef;
+use llvm_sys::prelude::LLVMModuleRef;
 
 unsafe extern "C" {
     fn jitlisten_crate_make_unwindable(module: LLVMModuleRef, frame_pointers: bool);
@@ -52,7 +61,7 @@ pub unsafe fn make_unwindable(module: LLVMModuleRef) {
     let frame_pointers = match verbs::frame_pointer_policy() {
         FramePointerPolicy::FramePointers => true,
         FramePointerPolicy::UnwindTables => false,
-        FramePointerPolicy::Untouched => return,
+        _ => return,
     };
     // SAFETY: the caller guarantees that the module is live and not shared.
     unsafe { jitlisten_crate_make_unwindable(module, frame_pointers) }
