@@ -11,7 +11,7 @@ use std::panic::catch_unwind;
 
 use jitlisten::plumbing::{HostStateGuard, before_program, is_privileged};
 use jitlisten::{Session, log_line};
-use jitlisten_sampler::Heirs;
+use jitlisten_sampler::InheritedBy;
 
 use crate::give_back::{self, restore_environment};
 #[cfg(feature = "interpose")]
@@ -25,8 +25,8 @@ static CONSTRUCTOR: extern "C" fn() = constructor;
 extern "C" fn constructor() {
     let _host_state = HostStateGuard::enter();
     let _ = catch_unwind(|| {
-        jitlisten_sampler::find_exits();
-        jitlisten_sampler::find_calls();
+        jitlisten_sampler::resolve_exit_functions();
+        jitlisten_sampler::resolve_privilege_functions();
         if !is_privileged() && is_preloaded() {
             before_program(open_from_environment);
             // Record the launcher before the environment is restored.
@@ -45,8 +45,8 @@ fn start_recording_from_environment() {
     if !Session::process().is_some_and(|session| session.options().active) {
         return;
     }
-    let heirs = if give_back::is_before_program() { Heirs::Descendants } else { Heirs::Nothing };
-    if let Err(error) = jitlisten_sampler::start_by_environment(heirs) {
+    let inherited_by = if give_back::is_before_program() { InheritedBy::Descendants } else { InheritedBy::NoProcess };
+    if let Err(error) = jitlisten_sampler::start_by_environment(inherited_by) {
         log_line!(Error, "no recording: {error}");
     }
 }
@@ -65,7 +65,7 @@ extern "C" fn destructor() {
     let _ = catch_unwind(|| {
         jitlisten_shim::ending();
         // The recording ends before the sinks, while the names of sampled code are still known.
-        jitlisten_sampler::ending();
+        jitlisten_sampler::finish_at_exit();
         if let Some(session) = Session::process() {
             session.ending();
         }

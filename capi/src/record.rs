@@ -6,7 +6,7 @@ use std::ffi::{c_int, c_long, c_ulong};
 use std::os::unix::ffi::OsStringExt as _;
 
 #[cfg(feature = "interpose")]
-use jitlisten_sampler::Strings;
+use jitlisten_sampler::CStringArray;
 use jitlisten_sampler::{Clock, Counter, Error, Options, Process, Statistics};
 
 use crate::borrowed::{self, Plain};
@@ -89,7 +89,7 @@ pub extern "C" fn jitlisten_record_stop() -> i32 {
 pub unsafe extern "C" fn jitlisten_record_path(path: *mut c_char, size: usize) -> i32 {
     guarded(|| {
         borrowed::check_output(path, "path")?;
-        let current = jitlisten_sampler::current().ok_or(Status::WrongOrder)?;
+        let current = jitlisten_sampler::running_path().ok_or(Status::WrongOrder)?;
         let current = current.unwrap_or_default().into_os_string().into_vec();
         if current.len() >= size {
             return Err(Failure::argument(format_args!("the path has {} bytes", current.len())));
@@ -189,28 +189,28 @@ interpose_signal_functions! {
     sigaltstack(stack: *const libc::stack_t, old: *mut libc::stack_t) -> c_int;
 }
 
-/// Interposes `_exit(2)`: see `jitlisten_sampler::exit_now`.
+/// Interposes `_exit(2)`: see `jitlisten_sampler::_exit`.
 #[cfg(feature = "interpose")]
 #[unsafe(no_mangle)]
 pub extern "C" fn _exit(status: c_int) -> ! {
-    jitlisten_sampler::exit_now(status)
+    jitlisten_sampler::_exit(status)
 }
 
 /// Interposes `_Exit(3)`.
 #[cfg(feature = "interpose")]
 #[unsafe(no_mangle)]
 pub extern "C" fn _Exit(status: c_int) -> ! {
-    jitlisten_sampler::exit_now_c(status)
+    jitlisten_sampler::_Exit(status)
 }
 
 /// Interposes `quick_exit(3)`.
 #[cfg(feature = "interpose")]
 #[unsafe(no_mangle)]
 pub extern "C" fn quick_exit(status: c_int) -> ! {
-    jitlisten_sampler::exit_quickly(status)
+    jitlisten_sampler::quick_exit(status)
 }
 
-/// Defines libc's functions that execute another program, which forward to `jitlisten_sampler`.
+/// Defines libc's functions that execv another program, which forward to `jitlisten_sampler`.
 macro_rules! interpose_exec_functions {
     ($($name:ident($($argument:ident),*) = $replacement:ident;)*) => {$(
         /// Interposes libc's function: see `jitlisten_sampler`.
@@ -219,7 +219,7 @@ macro_rules! interpose_exec_functions {
         /// Same contract as libc's function.
         #[cfg(feature = "interpose")]
         #[unsafe(no_mangle)]
-        pub unsafe extern "C" fn $name(file: *const c_char, $($argument: Strings),*) -> c_int {
+        pub unsafe extern "C" fn $name(file: *const c_char, $($argument: CStringArray),*) -> c_int {
             // SAFETY: `warn` has the same contract as the interposed call.
             unsafe { crate::left_behind::warn(file, interpose_exec_functions!(@environment $($argument),*)) };
             // SAFETY: forwards the caller's arguments under the same contract.
@@ -231,10 +231,10 @@ macro_rules! interpose_exec_functions {
 }
 
 interpose_exec_functions! {
-    execv(arguments) = execute;
-    execve(arguments, environment) = execute_in;
-    execvp(arguments) = execute_found;
-    execvpe(arguments, environment) = execute_found_in;
+    execv(arguments) = execv;
+    execve(arguments, environment) = execve;
+    execvp(arguments) = execvp;
+    execvpe(arguments, environment) = execvpe;
 }
 
 /// Interposes `fexecve(3)`.
@@ -243,9 +243,9 @@ interpose_exec_functions! {
 /// Same contract as `fexecve(3)`.
 #[cfg(feature = "interpose")]
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn fexecve(file: c_int, arguments: Strings, environment: Strings) -> c_int {
+pub unsafe extern "C" fn fexecve(file: c_int, arguments: CStringArray, environment: CStringArray) -> c_int {
     // SAFETY: forwards the caller's arguments under the same contract.
-    unsafe { jitlisten_sampler::execute_open(file, arguments, environment) }
+    unsafe { jitlisten_sampler::fexecve(file, arguments, environment) }
 }
 
 /// Interposes `execveat(2)`.
@@ -257,12 +257,12 @@ pub unsafe extern "C" fn fexecve(file: c_int, arguments: Strings, environment: S
 pub unsafe extern "C" fn execveat(
     directory: c_int,
     file: *const c_char,
-    arguments: Strings,
-    environment: Strings,
+    arguments: CStringArray,
+    environment: CStringArray,
     flags: c_int,
 ) -> c_int {
     // SAFETY: forwards the caller's arguments under the same contract.
-    unsafe { jitlisten_sampler::execute_at(directory, file, arguments, environment, flags) }
+    unsafe { jitlisten_sampler::execveat(directory, file, arguments, environment, flags) }
 }
 
 /// Defines variadic functions whose arguments are all words. The replacement gets the first argument and an array of
@@ -318,19 +318,19 @@ interpose_variadic_exec_functions! {
 }
 
 #[cfg(feature = "interpose")]
-unsafe extern "C" fn execl_with_array(file: *const c_char, arguments: Strings) -> c_int {
+unsafe extern "C" fn execl_with_array(file: *const c_char, arguments: CStringArray) -> c_int {
     // SAFETY: forwards the caller's arguments under the same contract.
     unsafe { execv(file, arguments) }
 }
 
 #[cfg(feature = "interpose")]
-unsafe extern "C" fn execlp_with_array(file: *const c_char, arguments: Strings) -> c_int {
+unsafe extern "C" fn execlp_with_array(file: *const c_char, arguments: CStringArray) -> c_int {
     // SAFETY: forwards the caller's arguments under the same contract.
     unsafe { execvp(file, arguments) }
 }
 
 #[cfg(feature = "interpose")]
-unsafe extern "C" fn execle_with_array(file: *const c_char, arguments: Strings) -> c_int {
+unsafe extern "C" fn execle_with_array(file: *const c_char, arguments: CStringArray) -> c_int {
     // SAFETY: the arguments end with null, followed by the environment.
     unsafe {
         let mut end = arguments;
@@ -358,13 +358,13 @@ macro_rules! interpose_privilege_functions {
 }
 
 interpose_privilege_functions! {
-    setuid(user: libc::uid_t) = set_user;
-    seteuid(user: libc::uid_t) = set_effective_user;
-    setreuid(real: libc::uid_t, effective: libc::uid_t) = set_users;
-    setresuid(real: libc::uid_t, effective: libc::uid_t, saved: libc::uid_t) = set_all_users;
-    chroot(path: *const c_char) = change_root;
+    setuid(user: libc::uid_t) = setuid;
+    seteuid(user: libc::uid_t) = seteuid;
+    setreuid(real: libc::uid_t, effective: libc::uid_t) = setreuid;
+    setresuid(real: libc::uid_t, effective: libc::uid_t, saved: libc::uid_t) = setresuid;
+    chroot(path: *const c_char) = chroot;
     unshare(flags: c_int) = unshare;
-    setns(descriptor: c_int, kind: c_int) = join_namespace;
+    setns(descriptor: c_int, kind: c_int) = setns;
 }
 
 /// Interposes `prctl(2)`. Its arguments are words, whatever their number.
@@ -375,7 +375,7 @@ interpose_privilege_functions! {
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn prctl(option: c_int, a: c_ulong, b: c_ulong, c: c_ulong, d: c_ulong) -> c_int {
     // SAFETY: forwards the caller's arguments under the same contract.
-    unsafe { jitlisten_sampler::control(option, [a, b, c, d]) }
+    unsafe { jitlisten_sampler::prctl(option, [a, b, c, d]) }
 }
 
 /// Interposes `syscall(2)`. Its arguments are words, whatever their number.
@@ -394,10 +394,10 @@ pub unsafe extern "C" fn syscall(
     f: c_long,
 ) -> c_long {
     // SAFETY: forwards the caller's arguments under the same contract.
-    unsafe { jitlisten_sampler::call_system(number, a, b, c, d, e, f) }
+    unsafe { jitlisten_sampler::syscall(number, a, b, c, d, e, f) }
 }
 
-/// Interposes `pthread_create(3)`: see `jitlisten_sampler::create`.
+/// Interposes `pthread_create(3)`: see `jitlisten_sampler::pthread_create`.
 ///
 /// # Safety
 /// Same contract as `pthread_create(3)`.
@@ -406,9 +406,9 @@ pub unsafe extern "C" fn syscall(
 pub unsafe extern "C" fn pthread_create(
     thread: *mut libc::pthread_t,
     attributes: *const libc::pthread_attr_t,
-    start: jitlisten_sampler::Start,
+    start: jitlisten_sampler::ThreadFunction,
     argument: *mut std::ffi::c_void,
 ) -> c_int {
     // SAFETY: forwards the caller's arguments under the same contract.
-    unsafe { jitlisten_sampler::create(thread, attributes, start, argument) }
+    unsafe { jitlisten_sampler::pthread_create(thread, attributes, start, argument) }
 }

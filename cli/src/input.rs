@@ -120,7 +120,7 @@ impl Recordings {
 }
 
 /// Files in the directory of `path` whose names start like it: recordings of children have a numeric suffix
-/// (`sampler/src/options.rs`), and `%p` in a name becomes a number. The values change whenever a file is written.
+/// (`sampler/src/recording/options.rs`), and `%p` in a name becomes a number. The values change whenever a file is written.
 fn list_recordings(path: &Path) -> HashMap<PathBuf, (u64, i64, i64)> {
     let name = path.file_name().unwrap_or_default().as_bytes();
     let prefix = name.split(|byte| *byte == b'%').next().unwrap_or_default();

@@ -181,7 +181,7 @@ impl Target {
 /// Path of a recording to keep. An earlier recording there is renamed, because it could be mistaken for the new one.
 fn prepare_kept_file(path: &Path, pid: Option<u32>) -> Result<PathBuf, Problem> {
     let path = resolve_output(path, false, pid)?;
-    let result = jitlisten_sampler::set_aside(&path);
+    let result = jitlisten_sampler::rename_existing(&path);
     result.map_err(|error| Problem::new(format!("cannot write {}: {error}", path.display())))?;
     Ok(path)
 }

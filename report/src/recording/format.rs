@@ -216,7 +216,7 @@ fn wanted(feature: u32) -> bool {
         .contains(&feature)
 }
 
-/// What our own recorder has counted (`version` in `sampler/src/writer.rs`), if more than one stack in a hundred is not
+/// What our own recorder has counted (`version` in `sampler/src/writer/mod.rs`), if more than one stack in a hundred is not
 /// whole, a thread was not sampled, or more than one sample in a hundred was skipped. Lost samples have records of
 /// their own.
 fn doubts(version: &str) -> Vec<String> {

@@ -3,7 +3,7 @@
 //! ```text
 //!   thread state ---> frame ---> previous ---> ...             3.8 to 3.10: PyFrameObject; later _PyInterpreterFrame
 //!      ^                |  \---> instruction
-//!      |                \------> code object ---> number       `known`, or else `definitions`
+//!      |                \------> code object ---> number       `code_numbers`, or `definitions`
 //!   PyGILState_GetThisThreadState, or the interpreter's list of threads
 //! ```
 //! The coroutine of a running task is followed by the coroutines that await it (`tasks`).
@@ -17,13 +17,13 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use super::code_numbers;
 use super::definitions::{self, CodeObject, Piece};
 use super::interpreter::Interpreter;
-use super::known;
 use super::layout::{Coroutines, NONE};
 use super::memory::Reader;
 use super::tasks::{MAX_COROUTINES, MAX_WAITERS};
-use crate::slot::MAX_ANCHORS;
+use crate::thread::slot::MAX_ANCHORS;
 
 /// Limit for the Python frames of one stack.
 pub(crate) const MAX_PYTHON_FRAMES: u64 = 6144;
@@ -101,7 +101,7 @@ pub(super) fn reset() {
     NEXT_NUMBER.store(FIRST_NUMBER, Ordering::Release);
     UNREADABLE_STACKS.store(0, Ordering::Release);
     UNNAMED_FRAMES.store(0, Ordering::Release);
-    known::clear();
+    code_numbers::clear();
 }
 
 /// Walks the frames of the calling thread. Passes each of them to `frame`, and stores anchors in `anchors`, both
@@ -322,7 +322,7 @@ impl<F: FnMut(u64)> Walk<'_, F> {
 
     /// Returns the number of a code object; defines it if necessary. `None` if it is not a code object.
     fn code_number(&mut self, code: u64) -> Option<u64> {
-        if let Some(number) = known::find(code) {
+        if let Some(number) = code_numbers::find(code) {
             return Some(number);
         }
         if !self.has_type(code, self.interpreter.types.code) || !self.is_alive(code) {
@@ -334,7 +334,7 @@ impl<F: FnMut(u64)> Walk<'_, F> {
         if number == UNNAMED_CODE {
             UNNAMED_FRAMES.fetch_add(1, Ordering::Relaxed);
         } else {
-            known::insert(code, number);
+            code_numbers::insert(code, number);
         }
         Some(number)
     }

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicPtr, Ordering};
 use super::layout::{Layout, NONE};
 use super::memory::Reader;
 use super::tasks::Tasks;
-use crate::slot::Slot;
+use crate::thread::slot::Slot;
 
 /// Bit `active` of `_status` in a thread state: the thread holds the GIL, or is attached.
 const STATUS_ACTIVE: u32 = 1 << 4;

@@ -1,7 +1,7 @@
 //! Functions that CPython interprets: 3.8 to 3.15, with the GIL and free-threaded.
 //!
 //! ```text
-//!   handler    frames  -->  a word for each frame, in the sample       known, memory
+//!   handler    frames  -->  a word for each frame, in the sample       code_numbers, memory
 //!                 \-------> new code objects                           definitions
 //!   writer     functions -> image (names, lines) and addresses in it   lines, text
 //!              merge   -->  one stack: native frames, with Python frames in place of the evaluators
@@ -23,6 +23,7 @@
 //! `tp_dealloc` forgets it when it is freed. The type of every object is checked, so wrong offsets yield no names
 //! rather than wrong ones.
 
+mod code_numbers;
 mod definitions;
 mod evaluators;
 mod find;
@@ -32,7 +33,6 @@ mod functions;
 pub mod fuzzing;
 mod image;
 mod interpreter;
-mod known;
 mod layout;
 mod lines;
 mod memory;
@@ -50,13 +50,13 @@ use jitlisten::log_line;
 pub(crate) use evaluators::Evaluators;
 pub(crate) use frames::EVALUATOR_MARK;
 
-use crate::perf_data::Mapping;
 use crate::unwind::Outcome;
+use crate::writer::perf_data::Mapping;
 use functions::Functions;
 
 /// Copies a range of this process's memory. `None` if a part of it is unreadable.
 fn read(address: u64, size: u64) -> Option<Vec<u8>> {
-    crate::mappings::read_memory(address, size)
+    crate::writer::mappings::read_memory(address, size)
 }
 
 /// The writer's state for the interpreter of this process.
@@ -93,7 +93,7 @@ impl Python {
         };
         forget_numbers();
         // SAFETY: located through the type of code objects, in writable memory.
-        if !unsafe { known::install_hook(inherited.dealloc) } {
+        if !unsafe { code_numbers::install_hook(inherited.dealloc) } {
             log_line!(Warn, "Python functions are not shown: another tool has hooked their code");
             return None;
         }
@@ -164,7 +164,7 @@ impl Python {
     pub(crate) fn end(self) {
         interpreter::withdraw();
         // SAFETY: the slot that `install_hook` has changed; the interpreter stays mapped.
-        unsafe { known::remove_hook(self.inherited.dealloc) };
+        unsafe { code_numbers::remove_hook(self.inherited.dealloc) };
         let (unreadable, unnamed) = (&frames::UNREADABLE_STACKS, &frames::UNNAMED_FRAMES);
         let (unreadable, unnamed) = (unreadable.load(Ordering::Relaxed), unnamed.load(Ordering::Relaxed));
         if unreadable + unnamed != 0 {

@@ -15,11 +15,12 @@ use std::sync::atomic::Ordering;
 
 use jitlisten::plumbing::HostStateGuard;
 
-use crate::disposition::{NextFunction, errno, set_errno};
-use crate::slot::RECORDED_PID;
-use crate::threads::ACTIVE;
-use crate::writer::{RECORDING_WRITTEN, STOP_REQUESTED};
-use crate::{handler, threads, wake};
+use crate::handler;
+use crate::thread::arming;
+use crate::thread::arming::ACTIVE;
+use crate::thread::slot::RECORDED_PID;
+use crate::transparency::disposition::{NextFunction, errno, set_errno};
+use crate::writer::{RECORDING_WRITTEN, STOP_REQUESTED, wake};
 
 /// Limit for waiting for the writer, in ns. The writer usually needs one or two milliseconds, unless the caller's
 /// thread holds a lock of `malloc`.
@@ -36,10 +37,10 @@ static FEXECVE: NextFunction = NextFunction::new(c"fexecve");
 static EXECVEAT: NextFunction = NextFunction::new(c"execveat");
 
 /// Arguments or an environment, as for `execve(2)`.
-pub type Strings = *const *const c_char;
+pub type CStringArray = *const *const c_char;
 
 /// Resolves libc's functions in a constructor.
-pub fn find_exits() {
+pub fn resolve_exit_functions() {
     let exec_functions = [&EXECV, &EXECVE, &EXECVP, &EXECVPE, &FEXECVE, &EXECVEAT];
     for next in [&EXIT, &EXIT_ISO_C, &QUICK_EXIT].into_iter().chain(exec_functions) {
         next.address();
@@ -59,7 +60,7 @@ pub(crate) fn end_recording() {
     }
     let _host_state = HostStateGuard::enter();
     let _ = std::panic::catch_unwind(|| {
-        threads::retire_caller();
+        arming::retire_caller();
         STOP_REQUESTED.store(true, Ordering::Release);
         wake::notify_writer();
         wake::wait_until(|| RECORDING_WRITTEN.load(Ordering::Acquire), WRITER_TIMEOUT_NS);
@@ -73,7 +74,7 @@ pub(crate) fn end_thread() {
     }
     let _host_state = HostStateGuard::enter();
     let _ = std::panic::catch_unwind(|| {
-        threads::retire_caller();
+        arming::retire_caller();
         end_before_last_thread();
     });
 }
@@ -81,7 +82,7 @@ pub(crate) fn end_thread() {
 /// Ends the recording if the calling thread, whose slot has ended, is the program's last one. Otherwise the writer
 /// would be the last thread, which determines the exit status and runs the handlers of `exit(3)`.
 pub(crate) fn end_before_last_thread() {
-    if is_recorded() && threads::is_last_program_thread() {
+    if is_recorded() && arming::is_last_program_thread() {
         end_recording_and_writer();
     }
 }
@@ -108,9 +109,9 @@ pub(crate) fn prepare_exec(may_be_executed: impl FnOnce() -> bool) {
     let host_state = HostStateGuard::enter();
     let _ = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
         if is_recorded() {
-            threads::mute_caller();
+            arming::mute_caller();
             if may_be_executed() {
-                threads::flush_caller();
+                arming::flush_caller();
                 let ticket = wake::request_write();
                 wake::wait_until(
                     || RECORDING_WRITTEN.load(Ordering::Acquire) || wake::is_write_done(ticket),
@@ -128,12 +129,12 @@ pub(crate) fn prepare_exec(may_be_executed: impl FnOnce() -> bool) {
 pub(crate) fn resume_after_failed_exec() {
     let saved_errno = errno();
     if is_recorded() {
-        threads::unmute_caller();
+        arming::unmute_caller();
     }
     set_errno(saved_errno);
 }
 
-/// Defines the interposed functions that execute another program.
+/// Defines the interposed functions that execv another program.
 macro_rules! define_exec_functions {
     ($($ours:ident($($argument:ident: $type:ty),*), $name:literal, $next:ident, $may_be_executed:expr;)*) => {$(
         #[doc = concat!("Stands in for `", $name, "`.")]
@@ -162,14 +163,14 @@ macro_rules! define_exec_functions {
 type FilePath = *const c_char;
 
 define_exec_functions! {
-    execute(file: FilePath, arguments: Strings), "execv(3)", EXECV, may_be_executed(file, false);
-    execute_in(file: FilePath, arguments: Strings, environment: Strings), "execve(2)", EXECVE,
+    execv(file: FilePath, arguments: CStringArray), "execv(3)", EXECV, may_be_executed(file, false);
+    execve(file: FilePath, arguments: CStringArray, environment: CStringArray), "execve(2)", EXECVE,
         may_be_executed(file, false);
-    execute_found(file: FilePath, arguments: Strings), "execvp(3)", EXECVP, may_be_executed(file, true);
-    execute_found_in(file: FilePath, arguments: Strings, environment: Strings), "execvpe(3)", EXECVPE,
+    execvp(file: FilePath, arguments: CStringArray), "execvp(3)", EXECVP, may_be_executed(file, true);
+    execvpe(file: FilePath, arguments: CStringArray, environment: CStringArray), "execvpe(3)", EXECVPE,
         may_be_executed(file, true);
-    execute_open(file: c_int, arguments: Strings, environment: Strings), "fexecve(3)", FEXECVE, true;
-    execute_at(directory: c_int, file: FilePath, arguments: Strings, environment: Strings, flags: c_int), "execveat(2)",
+    fexecve(file: c_int, arguments: CStringArray, environment: CStringArray), "fexecve(3)", FEXECVE, true;
+    execveat(directory: c_int, file: FilePath, arguments: CStringArray, environment: CStringArray, flags: c_int), "execveat(2)",
         EXECVEAT, true;
 }
 
@@ -190,17 +191,18 @@ fn exit_by(next: &NextFunction, status: c_int) -> ! {
 }
 
 /// Interposed `_exit(2)`.
-pub fn exit_now(status: c_int) -> ! {
+pub fn _exit(status: c_int) -> ! {
     exit_by(&EXIT, status)
 }
 
 /// Interposed `_Exit(3)`.
-pub fn exit_now_c(status: c_int) -> ! {
+#[expect(non_snake_case, reason = "the name in libc")]
+pub fn _Exit(status: c_int) -> ! {
     exit_by(&EXIT_ISO_C, status)
 }
 
 /// Interposed `quick_exit(3)`. The functions that it calls are not recorded.
-pub fn exit_quickly(status: c_int) -> ! {
+pub fn quick_exit(status: c_int) -> ! {
     QUICK_EXIT.address();
     exit_by(&QUICK_EXIT, status)
 }

@@ -17,10 +17,10 @@ use jitlisten::plumbing::{MapsLine, checked_read};
 use jitlisten::{Address, AddressRange};
 use object::elf::{NT_GNU_BUILD_ID, PT_GNU_EH_FRAME, PT_LOAD, PT_NOTE};
 
-use crate::code_map::{CodeRange, Tables};
-use crate::perf_data::{BuildId, Mapping};
-use crate::process;
+use crate::handler::code_map::{CodeRange, Tables};
+use crate::recording::process;
 use crate::unwind::FrameTable;
+use crate::writer::perf_data::{BuildId, Mapping};
 
 /// Limit for the size of an unwind table; a larger one is malformed.
 const MAX_SECTION_BYTES: u64 = 1 << 28;
@@ -214,7 +214,7 @@ impl Module {
         }
         let section = || self.bytes(section_address, size);
         FrameTable::with_header(section()?, section_address, self.base, &header, header_address)
-            .or_else(|| Some(FrameTable::by_reading(section()?, section_address, self.base)))
+            .or_else(|| Some(FrameTable::from_section(section()?, section_address, self.base)))
     }
 
     fn bytes(&self, address: u64, size: u64) -> Option<Cow<'static, [u8]>> {
@@ -284,7 +284,7 @@ mod tests {
 
     #[test]
     fn the_c_library_has_a_table_and_a_build_id() {
-        let _lock = crate::slot::lock_for_test();
+        let _lock = crate::thread::slot::lock_for_test();
         let mut mappings = Mappings::default();
         let (_, new, ranges) = mappings.refresh().unwrap();
         let libc = new.iter().find(|mapping| mapping.path.windows(8).any(|part| part == b"/libc.so")).unwrap();
@@ -293,13 +293,13 @@ mod tests {
         let note = |size: u32| [&[4, size, 3].map(u32::to_le_bytes).concat()[..], b"GNU\0", &[7; 40]].concat();
         assert_eq!(build_id(&note(8)), BuildId::new(&[7; 8]));
         assert!(build_id(&note(8)).is_some() && build_id(&note(32)).is_none());
-        crate::code_map::publish_libraries(ranges);
+        crate::handler::code_map::publish_libraries(ranges);
         let local = 0_u8;
         let stack = mappings.main_stack;
         // Tests run in their own threads, not on the main stack.
         assert!(stack.0 < stack.1 && !(stack.0..stack.1).contains(&(&raw const local as u64)));
         let address = libc::malloc as *const () as u64;
-        let code = crate::code_map::ProcessCode.find(address);
+        let code = crate::handler::code_map::ProcessCode.find(address);
         assert!(matches!(code, Some(crate::unwind::Code::Table(table)) if table.len() > 1000));
     }
 }

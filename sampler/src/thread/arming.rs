@@ -1,7 +1,7 @@
 //! The sampled threads: arming, disarming, and finding threads that did not arm themselves.
 //!
 //! ```text
-//!   pthread_create ---> the new thread arms itself before its function runs                interpose.rs
+//!   pthread_create ---> the new thread arms itself before its function runs                creation.rs
 //!   /proc/self/task --> threads from before the recording, and those created otherwise     scan
 //! ```
 
@@ -12,13 +12,13 @@ use std::os::unix::fs::MetadataExt as _;
 use std::ptr;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
-use crate::clock;
-use crate::disposition::SAMPLING_SIGNAL;
-use crate::event_name::Counter;
-use crate::measure::{self, slot_counter};
-use crate::options::Clock;
-use crate::slot::{self, Slot};
-use crate::timer::{self, Timer};
+use crate::handler::clock;
+use crate::recording::event_config::{self, slot_counter};
+use crate::recording::event_name::Counter;
+use crate::recording::options::Clock;
+use crate::thread::slot::{self, Slot};
+use crate::thread::timer::{self, Timer};
+use crate::transparency::disposition::SAMPLING_SIGNAL;
 
 /// True if new threads are sampled.
 pub(crate) static ACTIVE: AtomicBool = AtomicBool::new(false);
@@ -64,11 +64,11 @@ fn is_owned_by(slot: &Slot, tid: u32) -> bool {
 }
 
 fn start_timer(index: usize, slot: &'static Slot, tid: u32) -> bool {
-    let (low, high) = measure::main_stack();
+    let (low, high) = event_config::main_stack();
     if tid == std::process::id() && high != 0 {
         slot.set_stack(low, high);
     }
-    let is_started = match measure::configured_counter() {
+    let is_started = match event_config::configured_counter() {
         Some(counter) => start_counter(&counter, index, slot, tid),
         None => start_clock_timer(index, slot, tid),
     };
@@ -83,14 +83,14 @@ fn start_timer(index: usize, slot: &'static Slot, tid: u32) -> bool {
 
 /// Arms a thread with a CPU or wall-clock timer.
 fn start_clock_timer(index: usize, slot: &'static Slot, tid: u32) -> bool {
-    let (period, clock) = (measure::period_ns(), measure::configured_clock());
+    let (period, clock) = (event_config::period_ns(), event_config::configured_clock());
     let value = timer::encode_signal_value(index, slot.generation.load(Ordering::Acquire));
     let first = first_expiry(period, tid);
     slot.timer.store(-1, Ordering::Release);
     slot.counter_id.store(0, Ordering::Release);
     slot.period.store(period, Ordering::Relaxed);
     slot.first_period.store(first, Ordering::Relaxed);
-    measure::take_unaccounted_amount(slot);
+    event_config::take_unaccounted_amount(slot);
     // Set the state before the timer runs: its first signal may come immediately.
     slot.state.store(slot::ARMED, Ordering::SeqCst);
     let Ok(timer) = Timer::new(clock, tid, SAMPLING_SIGNAL.load(Ordering::Acquire), value) else { return false };
@@ -110,7 +110,7 @@ fn start_clock_timer(index: usize, slot: &'static Slot, tid: u32) -> bool {
 /// Arms a thread with a perf counter.
 fn start_counter(counter: &Counter, index: usize, slot: &'static Slot, tid: u32) -> bool {
     let signal = SAMPLING_SIGNAL.load(Ordering::Acquire);
-    let Ok(running) = counter.prepare(tid, signal, index, measure::rate_hz()) else { return false };
+    let Ok(running) = counter.prepare(tid, signal, index, event_config::rate_hz()) else { return false };
     slot.timer.store(running.descriptor, Ordering::Release);
     slot.counter_id.store(running.id, Ordering::Release);
     slot.accounted_total.store(0, Ordering::Relaxed);
@@ -142,7 +142,7 @@ pub(crate) fn retire_slot(slot: &Slot) {
     }
     // From here on the handler ignores a pending signal.
     if slot.state.compare_exchange(slot::ARMED, slot::CLAIMED, Ordering::AcqRel, Ordering::Relaxed).is_ok() {
-        let period = slot.pending_period.swap(0, Ordering::Relaxed) + measure::take_unaccounted_amount(slot);
+        let period = slot.pending_period.swap(0, Ordering::Relaxed) + event_config::take_unaccounted_amount(slot);
         // SAFETY: called in the slot's thread, and the handler checks the state first.
         unsafe { slot.close_ring(clock::monotonic(), period) };
         slot.state.store(slot::ENDED, Ordering::Release);
@@ -168,9 +168,9 @@ pub(crate) fn flush_caller() {
     let (pending_period, period) =
         (slot.pending_period.swap(0, Ordering::Relaxed), slot.period.load(Ordering::Relaxed));
     // SAFETY: called in the slot's thread, and the handler checks the state first.
-    unsafe { slot.close_ring(clock::monotonic(), pending_period + measure::take_unaccounted_amount(slot)) };
+    unsafe { slot.close_ring(clock::monotonic(), pending_period + event_config::take_unaccounted_amount(slot)) };
     let timer = slot.timer.load(Ordering::SeqCst);
-    if measure::configured_counter().is_none() && !measure::uses_wall_clock() && timer >= 0 {
+    if event_config::configured_counter().is_none() && !event_config::uses_wall_clock() && timer >= 0 {
         slot.first_period.store(period, Ordering::Relaxed);
         let _ = Timer(timer).set(period, period);
     }

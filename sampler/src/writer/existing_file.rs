@@ -20,7 +20,7 @@ use jitlisten_files::{OwnDirectory, Replacement};
 use perf_format::recording::{images, is_beside, old};
 use perf_format::{PERF_RECORD_AUXTRACE, PERF_RECORD_COMPRESSED, PERF_RECORD_COMPRESSED2, PERF_RECORD_SAMPLE};
 
-use crate::perf_data::{DATA_SIZE_OFFSET, MAGIC};
+use crate::writer::perf_data::{DATA_SIZE_OFFSET, MAGIC};
 
 /// Header offset of the field that holds the file offset of the data.
 const DATA_START_OFFSET: u64 = DATA_SIZE_OFFSET - 8;
@@ -41,7 +41,7 @@ pub(crate) enum ExistingFile {
 ///
 /// # Errors
 /// The reason why a recording is refused.
-pub fn check_place(path: &Path) -> io::Result<()> {
+pub fn check_output(path: &Path) -> io::Result<()> {
     inspect(path).map(drop)
 }
 
@@ -119,7 +119,7 @@ fn may_have_sample(file: &File, length: u64) -> bool {
 pub(crate) fn create(path: &Path, bytes: &[u8]) -> io::Result<File> {
     let mut file = Replacement::private(path)?;
     file.file().write_all_at(bytes, 0)?;
-    set_aside(path)?;
+    rename_existing(path)?;
     file.into_file()
 }
 
@@ -127,7 +127,7 @@ pub(crate) fn create(path: &Path, bytes: &[u8]) -> io::Result<File> {
 ///
 /// # Errors
 /// If an existing file or directory must not be replaced. Nothing has changed then.
-pub fn set_aside(path: &Path) -> io::Result<()> {
+pub fn rename_existing(path: &Path) -> io::Result<()> {
     if inspect(path)? == ExistingFile::Replaceable {
         return Ok(());
     }
@@ -234,9 +234,9 @@ mod tests {
     use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _, symlink};
 
     use super::*;
-    use crate::options::Options;
-    use crate::output::Output;
-    use crate::perf_data::{self, Attribute, Batch, DATA_OFFSET, Features, SampleId};
+    use crate::recording::options::Options;
+    use crate::writer::output::Output;
+    use crate::writer::perf_data::{self, Attribute, Batch, DATA_OFFSET, Features, SampleId};
 
     /// A temporary directory, removed on drop, and the path of a recording in it.
     struct Fixture {
@@ -275,7 +275,7 @@ mod tests {
         /// Returns the process of a recording, and its images.
         fn describe(&self, file: &Path) -> (Option<u32>, Vec<OsString>) {
             let images = OwnDirectory::open(&images(file)).and_then(|directory| directory.names());
-            (crate::output::first_process(file), images.unwrap_or_default())
+            (crate::writer::output::first_process(file), images.unwrap_or_default())
         }
 
         fn refusal(&self) -> String {
@@ -344,7 +344,7 @@ mod tests {
         fs::create_dir(&directory).unwrap();
         fs::set_permissions(&directory, fs::Permissions::from_mode(0o777)).unwrap();
         assert_eq!(fixture.refusal(), "prof.data.images: other users may write to it");
-        assert!(check_place(&fixture.file).is_err());
+        assert!(check_output(&fixture.file).is_err());
         fs::remove_dir(&directory).unwrap();
         symlink("/tmp", &directory).unwrap();
         assert_eq!(fixture.refusal(), "prof.data.images: not a directory");

@@ -13,10 +13,10 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use jitlisten::plumbing::{Published, Ranged};
 
-use crate::unwind::{Code, CodeMap, FrameTable};
 #[cfg(target_arch = "aarch64")]
-use crate::vdso;
-use crate::wake;
+use crate::handler::vdso;
+use crate::unwind::{Code, CodeMap, FrameTable};
+use crate::writer::wake;
 
 /// Set when a sample hits unknown code; the writer then reads the mappings again.
 pub(crate) static UNKNOWN_CODE: AtomicBool = AtomicBool::new(false);
@@ -159,7 +159,7 @@ pub(crate) struct ProcessCode;
 impl CodeMap for ProcessCode {
     fn find(&self, address: u64) -> Option<Code<'_>> {
         // SAFETY: running handlers are counted, and the writer does not walk stacks while it reclaims: see
-        // `threads::no_handler_is_running`.
+        // `arming::no_handler_is_running`.
         let find = |published: &'static Entries| unsafe { published.find(address) };
         find(&COMPILED).or_else(|| find(&LIBRARIES)).map(|entry| entry.code(address))
     }

@@ -5,8 +5,8 @@ use std::ptr;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::time::Duration;
 
-use crate::clock;
-use crate::disposition::{NextFunction, next};
+use crate::handler::clock;
+use crate::transparency::disposition::{NextFunction, next};
 
 /// Number of times the writer was woken; the futex it sleeps on.
 static WAKE_COUNT: AtomicU32 = AtomicU32::new(0);

@@ -3,7 +3,13 @@
 //! It blocks all signals, so no handler of the program runs in it. While it holds [`WRITER_STATE`], no other thread
 //! forks: otherwise a child might inherit a lock that is never released.
 
-#![forbid(unsafe_code)]
+pub(crate) mod code_events;
+pub(crate) mod existing_file;
+pub(crate) mod mappings;
+pub(crate) mod output;
+pub(crate) mod perf_data;
+pub(crate) mod wake;
+pub(crate) mod wall_clock;
 
 use std::collections::BTreeMap;
 use std::os::unix::ffi::OsStrExt as _;
@@ -15,19 +21,20 @@ use std::{fs, io};
 
 use jitlisten::log_line;
 
-use crate::code_map::{self, UNKNOWN_CODE};
-use crate::events::{self, LIBRARIES_CHANGED};
-use crate::mappings::{KnownMappings, Mappings};
-use crate::output::Output;
-use crate::perf_data::{Batch, Features, InitialFeatures, MAX_ADDRESSES, Mapping, SampleId};
-use crate::place::PinnedImages;
-use crate::process::{self, Process};
+use crate::handler::clock;
+use crate::handler::code_map::{self, UNKNOWN_CODE};
 use crate::python::{self, Python};
-use crate::slot::{self, Slot};
-use crate::threads::{self, ACTIVE, Scan};
+use crate::recording::event_config;
+use crate::recording::process::{self, Process};
+use crate::thread::arming::{self, ACTIVE, Scan};
+use crate::thread::slot::{self, Slot};
 use crate::unwind::Outcome;
-use crate::waiting::Watch;
-use crate::{clock, measure, wake};
+use code_events::LIBRARIES_CHANGED;
+use existing_file::PinnedImages;
+use mappings::{KnownMappings, Mappings};
+use output::Output;
+use perf_data::{Batch, Features, InitialFeatures, MAX_ADDRESSES, Mapping, SampleId};
+use wall_clock::Watch;
 
 /// Time between two drains. Samples since the last drain are lost if the process is killed.
 const DRAIN_PERIOD_NS: u64 = 50_000_000;
@@ -194,8 +201,8 @@ impl Writer {
             last_sample: 0,
             stack: Vec::with_capacity(slot::MAX_NATIVE_FRAMES as usize),
             merged: Vec::new(),
-            watch: measure::uses_wall_clock().then(Watch::default),
-            next_watch: if measure::uses_wall_clock() { 0 } else { u64::MAX },
+            watch: event_config::uses_wall_clock().then(Watch::default),
+            next_watch: if event_config::uses_wall_clock() { 0 } else { u64::MAX },
             last_stacks: BTreeMap::new(),
             wants_python,
         }
@@ -209,12 +216,12 @@ impl Writer {
     pub(crate) fn write_preamble(&mut self, after_exec: bool) {
         wake::notify_on_samples_until(self.began + EAGER_WRITE_NS);
         self.batch.comm(self.now(), &thread_name(self.pid).unwrap_or_default(), after_exec);
-        if self.mappings.are_inherited() && code_map::has_libraries() && !measure::uses_wall_clock() {
+        if self.mappings.are_inherited() && code_map::has_libraries() && !event_config::uses_wall_clock() {
             return;
         }
         self.write_code_events();
         self.read_mappings(self.began);
-        measure::set_main_stack(self.mappings.main_stack, process::main_stack_limit());
+        event_config::set_main_stack(self.mappings.main_stack, process::main_stack_limit());
         self.flush();
     }
 
@@ -228,7 +235,7 @@ impl Writer {
 
     /// Runs the writer until the recording ends. `Err` returns the writer, for another thread to continue with it.
     pub(crate) fn run(mut self: Box<Self>) -> Result<End, Box<Writer>> {
-        threads::WRITER_TID.store(clock::own_tid(), Ordering::Release);
+        arming::WRITER_TID.store(clock::own_tid(), Ordering::Release);
         self.scan = Scan::ignoring(clock::own_tid());
         let end = loop {
             let wake_count = wake::wake_count();
@@ -346,7 +353,7 @@ impl Writer {
         }
         self.batch.finished_round();
         self.flush();
-        code_map::reclaim(threads::no_handler_is_running);
+        code_map::reclaim(arming::no_handler_is_running);
     }
 
     /// Reads the mappings again if libraries have changed or a sample hit unknown code.
@@ -369,7 +376,7 @@ impl Writer {
 
     /// Writes records for code events, and pins the images they name.
     fn write_code_events(&mut self) {
-        for event in events::take_events() {
+        for event in code_events::take_events() {
             let id = SampleId { time: event.time, ..self.now() };
             let (start, end) = (event.range.start().0, event.range.end().0);
             let mut mapping =
@@ -421,16 +428,16 @@ impl Writer {
             let state = slot.state.load(Ordering::Acquire);
             if matches!(state, slot::ARMED | slot::ENDED) {
                 self.drain_slot(index, slot, may_wait);
-                let max_idle_ns = MAX_IDLE_NS * (1 + self.last_stacks.len() as u64 / threads::SMALL_THREAD_COUNT);
+                let max_idle_ns = MAX_IDLE_NS * (1 + self.last_stacks.len() as u64 / arming::SMALL_THREAD_COUNT);
                 if slot.is_drained() && (state == slot::ENDED || slot.idle_ns.load(Ordering::Relaxed) >= max_idle_ns) {
                     self.write_idle_sample(index, slot);
                 }
             }
             let tid = slot.tid.load(Ordering::Acquire);
             if state == slot::ENDED {
-                threads::close_counter(slot);
+                arming::close_counter(slot);
             }
-            if state == slot::ENDED && !threads::thread_exists(self.pid, tid) {
+            if state == slot::ENDED && !arming::thread_exists(self.pid, tid) {
                 // The thread has exited: drain again, for samples added after the drain above.
                 self.drain_slot(index, slot, false);
                 self.write_idle_sample(index, slot);
@@ -491,7 +498,7 @@ impl Writer {
                 self.write_thread_name(slot, id);
             }
             self.write_sample(id, sample.period, sample.outcome, &stack);
-            if measure::uses_wall_clock() {
+            if event_config::uses_wall_clock() {
                 self.last_stacks.insert(index, (sample.outcome, stack.clone()));
             }
         }
@@ -546,7 +553,7 @@ impl Writer {
             return;
         }
         if self.output.as_ref().is_some_and(Output::is_deferred) {
-            let has_no_events = [&COUNTERS.samples, &COUNTERS.lost, &threads::THREADS_WITHOUT_TIMER]
+            let has_no_events = [&COUNTERS.samples, &COUNTERS.lost, &arming::THREADS_WITHOUT_TIMER]
                 .iter()
                 .all(|counter| counter.load(Ordering::Relaxed) == 0);
             let is_requested = FILE_REQUESTED.load(Ordering::Acquire);
@@ -596,16 +603,16 @@ impl Writer {
     fn end_sampling(&self) {
         ACTIVE.store(false, Ordering::SeqCst);
         for (_, slot) in slot::iter() {
-            threads::disarm(slot);
+            arming::disarm(slot);
         }
         // A handler's work is bounded, but its thread may be preempted in it: wait a limited time.
         for _ in 0..1000 {
-            if threads::no_handler_is_running() {
+            if arming::no_handler_is_running() {
                 break;
             }
             std::thread::yield_now();
         }
-        slot::iter().for_each(|(_, slot)| threads::close_counter(slot));
+        slot::iter().for_each(|(_, slot)| arming::close_counter(slot));
     }
 
     /// Ends the recording: drains everything, and finishes or discards the file.
@@ -632,7 +639,7 @@ impl Writer {
                 log_line!(Warn, "the recording has no header: write {}: {error}", path.display());
             }
         }
-        events::forget_code();
+        code_events::forget_code();
     }
 
     fn features(&self) -> Features {
@@ -661,8 +668,8 @@ fn totals() -> String {
         get(&COUNTERS.truncated),
         get(&COUNTERS.lost),
         get(&COUNTERS.skipped),
-        get(&threads::SAMPLED_THREADS),
-        get(&threads::THREADS_WITHOUT_TIMER),
+        get(&arming::SAMPLED_THREADS),
+        get(&arming::THREADS_WITHOUT_TIMER),
     )
 }
 

@@ -14,8 +14,8 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use perf_format::{ATTR_DISABLED, ATTR_EXCLUDE_HV, ATTR_EXCLUDE_KERNEL, ATTR_FREQ};
 
-use crate::event_name::Counter;
-use crate::output;
+use crate::recording::event_name::Counter;
+use crate::writer::output;
 
 /// Request numbers `PERF_EVENT_IOC_*` of `linux/perf_event.h`.
 const IOC_DISABLE: libc::c_ulong = 0x2401;

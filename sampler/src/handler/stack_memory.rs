@@ -15,7 +15,7 @@
 use std::ffi::c_void;
 use std::sync::atomic::Ordering;
 
-use crate::slot::{EXACT_STACK_BOUNDS, RECORDED_PID, STACK_COPY_BYTES, Slot};
+use crate::thread::slot::{EXACT_STACK_BOUNDS, RECORDED_PID, STACK_COPY_BYTES, Slot};
 use crate::unwind::Memory;
 
 const PAGE: u64 = 4096;
@@ -179,7 +179,7 @@ fn fetch(buffer: *mut c_void, size: u64, ranges: *const libc::iovec, count: u64)
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::slot;
+    use crate::thread::slot;
 
     fn map(pages: u64) -> u64 {
         let (protection, flags) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);

@@ -13,7 +13,7 @@ use std::ffi::c_void;
 use std::ptr;
 use std::sync::atomic::{AtomicI32, AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 
-use crate::pace::Pace;
+use crate::thread::pace::Pace;
 use crate::unwind::{Outcome, RuleCache};
 
 /// Value of `stack_probes` for a stack whose bounds are known exactly; it is never probed.
@@ -72,7 +72,7 @@ pub(crate) struct Slot {
     pub(crate) skipped: AtomicU64,
     /// Time or events of skipped signals; the next sample's period includes them.
     pub(crate) pending_period: AtomicU64,
-    /// Wall-clock mode: time the thread has waited at the stack of its last sample, in ns (`waiting`).
+    /// Wall-clock mode: time the thread has waited at the stack of its last sample, in ns (`wall_clock`).
     pub(crate) idle_ns: AtomicU64,
     /// Wall-clock mode: the system call in which the signal found the thread, as return address << 16 | number; 0 if
     /// none.

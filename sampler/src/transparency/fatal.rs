@@ -9,9 +9,10 @@ use std::mem::MaybeUninit;
 use std::ptr;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use crate::disposition::{end_process, next_sigaction, restore_default};
-use crate::process::{self, object_base};
-use crate::{clock, leaving};
+use crate::handler::clock;
+use crate::recording::process::{self, object_base};
+use crate::transparency::disposition::{end_process, next_sigaction, restore_default};
+use crate::transparency::exit;
 
 /// Signals that commonly kill programs. `SIGKILL` cannot be handled.
 const FATAL_SIGNALS: [c_int; 11] = [
@@ -52,7 +53,7 @@ pub(crate) fn may_have_handler(signal: c_int) -> bool {
 
 /// Installs the handler for a fatal signal, if its disposition is the default.
 pub(crate) fn install_handler(signal: c_int) {
-    if !may_have_handler(signal) || !leaving::is_recorded() {
+    if !may_have_handler(signal) || !exit::is_recorded() {
         return;
     }
     // SAFETY: all zeros is a valid `sigaction`: the default disposition.
@@ -89,7 +90,7 @@ pub(crate) fn visible_handler(disposition: libc::sighandler_t) -> libc::sighandl
 }
 
 extern "C-unwind" fn handler(signal: c_int, info: *mut libc::siginfo_t, _: *mut c_void) {
-    leaving::end_recording();
+    exit::end_recording();
     restore_default(signal);
     // SAFETY: numbers, and the kernel's `siginfo_t`: a thread may queue a signal with any information to itself.
     let result = unsafe { libc::syscall(libc::SYS_rt_tgsigqueueinfo, libc::getpid(), clock::own_tid(), signal, info) };

@@ -19,8 +19,8 @@
 
 use perf_format::*;
 
-use crate::event_name::Counter;
-use crate::options::{Clock, Options};
+use crate::recording::event_name::Counter;
+use crate::recording::options::{Clock, Options};
 
 /// File offset of the first record.
 pub(crate) const DATA_OFFSET: u64 = 248;

@@ -1,6 +1,6 @@
 //! The clock of the samples' time stamps (`-k mono` of perf): the vDSO's if available, else jitlisten's system call.
 
-use crate::vdso;
+use crate::handler::vdso;
 
 /// Reads `CLOCK_MONOTONIC` in nanoseconds. Bypasses libc, whose clock functions libfaketime and similar tools replace.
 /// Safe in a signal handler.

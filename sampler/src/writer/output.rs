@@ -11,8 +11,8 @@ use std::path::{Path, PathBuf};
 
 use perf_format::PERF_RECORD_COMM;
 
-use crate::perf_data::{self, Attribute, Batch, DATA_OFFSET, DATA_SIZE_OFFSET, Features};
-use crate::place::{self, ExistingFile};
+use crate::writer::existing_file::{self, ExistingFile};
+use crate::writer::perf_data::{self, Attribute, Batch, DATA_OFFSET, DATA_SIZE_OFFSET, Features};
 
 /// The open file of a recording, or one that is still to be created.
 #[derive(Debug)]
@@ -30,9 +30,9 @@ pub(crate) struct Output {
 
 impl Output {
     /// Creates the file, or continues it if `append`. If another recording is there, creation is deferred until the
-    /// first sample: see `place.rs`.
+    /// first sample: see `existing_file.rs`.
     pub(crate) fn open(path: &Path, append: bool, attribute: Attribute) -> io::Result<Output> {
-        let existing = place::inspect(path)?;
+        let existing = existing_file::inspect(path)?;
         if append
             && existing == ExistingFile::Recording
             && let Some(output) = Output::continue_existing(path, &attribute)?
@@ -66,7 +66,7 @@ impl Output {
         let mut bytes = perf_data::header(&attribute, records.len() as u64, &[]);
         bytes.resize(DATA_OFFSET as usize, 0);
         bytes.extend_from_slice(records);
-        Output::from_file(path, place::create(path, &bytes)?, attribute, records.len() as u64)
+        Output::from_file(path, existing_file::create(path, &bytes)?, attribute, records.len() as u64)
     }
 
     fn from_file(path: &Path, file: File, attribute: Attribute, data: u64) -> io::Result<Output> {
@@ -212,8 +212,8 @@ mod tests {
     use std::fs;
 
     use super::*;
-    use crate::options::Options;
-    use crate::perf_data::SampleId;
+    use crate::recording::options::Options;
+    use crate::writer::perf_data::SampleId;
 
     /// Fork children, and the programs that they execute, create their file late.
     #[test]

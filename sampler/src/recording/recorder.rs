@@ -15,23 +15,26 @@ use jitlisten::plumbing::{
 };
 use jitlisten::{Session, log_line};
 
-use crate::code_map::UNKNOWN_CODE;
-use crate::disposition::{self, SAMPLING_SIGNAL, end_process};
-use crate::event_name::Counter;
-use crate::events::{self, Observer};
-use crate::handler;
-use crate::interpose;
-use crate::options::Options;
-use crate::output::{self, Output};
-use crate::perf_data::Attribute;
-use crate::process::Process;
-use crate::slot::RECORDED_PID;
-use crate::threads::{self, ACTIVE, SAMPLED_THREADS, THREADS_WITHOUT_TIMER};
+use crate::handler::code_map::UNKNOWN_CODE;
+use crate::handler::{clock, code_map, vdso};
+use crate::recording::event_name::Counter;
+use crate::recording::options::Options;
+use crate::recording::process::Process;
+use crate::recording::{event_config, process};
+use crate::thread::arming::{self, ACTIVE, SAMPLED_THREADS, THREADS_WITHOUT_TIMER};
+use crate::thread::slot::RECORDED_PID;
+use crate::thread::{creation, slot, timer};
+use crate::transparency::disposition::{self, SAMPLING_SIGNAL, end_process};
+use crate::transparency::{exit, fatal, sanitizer};
+use crate::writer::code_events::{self, Observer};
+use crate::writer::output::{self, Output};
+use crate::writer::perf_data::Attribute;
+use crate::writer::wake;
 use crate::writer::{
     self, ABANDON_REQUESTED, COUNTERS, End, FILE_CREATED, FILE_PENDING, FILE_REQUESTED, Inherited, RECORDING_WRITTEN,
     STOP_REQUESTED, WRITER_MODE, WRITER_STATE, Writer,
 };
-use crate::{clock, code_map, fatal, leaving, measure, process, python, sanitizer, slot, timer, vdso, wake};
+use crate::{handler, python};
 
 /// Environment variable with the PID of the process that created the file. That process recognizes itself after
 /// `exec(2)`.
@@ -148,7 +151,7 @@ pub fn stop() -> Result<Statistics, Error> {
 
 /// Asks the writer to end the recording. May be called anywhere: takes no lock and allocates nothing. Returns 0 if no
 /// recording is running, 1 while the file is being written, 2 when it is complete.
-pub fn end_soon() -> u32 {
+pub fn request_end() -> u32 {
     let Ok(state) = STATE.try_lock() else { return 1 };
     if state.is_none() || RECORDED_PID.load(Ordering::Acquire) != std::process::id() {
         return 0;
@@ -175,8 +178,8 @@ fn stop_in(state: &mut Option<Running>) -> Result<Statistics, Error> {
     Ok(statistics())
 }
 
-/// Returns the path of the running recording; `Some(None)` until its file has been created (`place.rs`). Never blocks.
-pub fn current() -> Option<Option<PathBuf>> {
+/// Returns the path of the running recording; `Some(None)` until its file has been created (`existing_file.rs`). Never blocks.
+pub fn running_path() -> Option<Option<PathBuf>> {
     let state = STATE.try_lock().ok()?;
     let is_running =
         RECORDED_PID.load(Ordering::Acquire) == std::process::id() && !RECORDING_WRITTEN.load(Ordering::Acquire);
@@ -223,7 +226,7 @@ fn start_in(
     if state.is_some() {
         return Err(Error::AlreadyRecording);
     }
-    crate::options::checked_hz(options.hz).map_err(Error::Options)?;
+    crate::recording::options::checked_hz(options.hz).map_err(Error::Options)?;
     let options = options.absolute();
     let path = options.path(std::process::id(), &process::host_and_release().0);
     let counter = permitted_counter(&options)?;
@@ -250,7 +253,7 @@ fn start_in(
     slot::discard_unread_samples();
     UNKNOWN_CODE.store(false, Ordering::Relaxed);
     RECORDED_PID.store(std::process::id(), Ordering::Release);
-    measure::configure(options.clock, options.hz, counter.as_ref());
+    event_config::configure(options.clock, options.hz, counter.as_ref());
     let enabled_images = observe_code(&options);
     let deadline = options.seconds.map(|seconds| clock::monotonic() + u64::from(seconds) * 1_000_000_000);
     let is_forked = inherited.is_some();
@@ -258,9 +261,9 @@ fn start_in(
     let mut writer = Box::new(writer);
     without_write_signals(|| writer.write_preamble(append));
     ACTIVE.store(true, Ordering::Release);
-    interpose::adopt_this_thread(0, 0);
+    creation::adopt_this_thread(0, 0);
     if !is_forked {
-        threads::arm_all();
+        arming::arm_all();
     }
     match start_writer(WriterTask { writer, enabled_images }) {
         Ok(()) => {
@@ -271,7 +274,7 @@ fn start_in(
         }
         Err((errno, _)) => {
             ACTIVE.store(false, Ordering::SeqCst);
-            slot::iter().for_each(|(_, slot)| threads::disarm(slot));
+            slot::iter().for_each(|(_, slot)| arming::disarm(slot));
             stop_observing_code(enabled_images);
             Err(Error::NoThread(errno))
         }
@@ -281,7 +284,7 @@ fn start_in(
 /// Makes a call that the kernel refuses to a multithreaded process. If the writer is the only other thread, it exits
 /// before the call, and a new writer resumes its work afterwards. If resuming fails, the recording ends.
 pub(crate) fn without_writer<R>(call: impl FnOnce() -> R) -> R {
-    if !leaving::is_recorded() || !threads::may_be_single_threaded() {
+    if !exit::is_recorded() || !arming::may_be_single_threaded() {
         return call();
     }
     // A signal handler of the program that forks would otherwise wait for the state.
@@ -305,8 +308,8 @@ pub(crate) fn without_writer<R>(call: impl FnOnce() -> R) -> R {
 fn pause_writer() {
     WRITER_MODE.store(writer::PAUSE, Ordering::Release);
     wake::notify_writer();
-    let deadline = clock::monotonic() + leaving::WRITER_TIMEOUT_NS;
-    let is_writer_alive = || WRITER_MODE.load(Ordering::Acquire) != writer::PAUSED || threads::writer_exists();
+    let deadline = clock::monotonic() + exit::WRITER_TIMEOUT_NS;
+    let is_writer_alive = || WRITER_MODE.load(Ordering::Acquire) != writer::PAUSED || arming::writer_exists();
     while is_writer_alive() && clock::monotonic() < deadline {
         std::thread::sleep(Duration::from_micros(100));
     }
@@ -365,7 +368,7 @@ fn observe_code(options: &Options) -> bool {
 
 /// Undoes [`observe_code`].
 fn stop_observing_code(enabled_images: bool) {
-    events::forget_code();
+    code_events::forget_code();
     if enabled_images && let Some(session) = Session::process() {
         session.disable(SinkKind::Image);
     }
@@ -435,7 +438,7 @@ fn start_writer(work: WriterTask) -> Result<(), (i32, WriterTask)> {
     let work = Box::into_raw(Box::new(work));
     let mut thread = MaybeUninit::uninit();
     // SAFETY: the thread function takes ownership of its argument.
-    let error = unsafe { interpose::create_unsampled(thread.as_mut_ptr(), run, work.cast()) };
+    let error = unsafe { creation::create_unsampled(thread.as_mut_ptr(), run, work.cast()) };
     // SAFETY: `old_mask` was written above.
     unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, old_mask.as_ptr(), ptr::null_mut()) };
     if error != 0 {
@@ -449,9 +452,9 @@ fn start_writer(work: WriterTask) -> Result<(), (i32, WriterTask)> {
 
 /// The processes besides the named one that inherit the request in the environment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Heirs {
+pub enum InheritedBy {
     /// No other process: children are recorded only with the option `children`.
-    Nothing,
+    NoProcess,
     /// Every child process, if this process is a launcher such as a shell.
     Descendants,
 }
@@ -465,7 +468,7 @@ const LAUNCHERS: [&str; 22] = [
 
 /// Returns true if the program of a process is a known launcher, with or without a version in its name (`perf_6.1`).
 /// `pid` may be `self`.
-pub fn stands_before(pid: &str) -> bool {
+pub fn is_launcher(pid: &str) -> bool {
     let Ok(program) = fs::read_link(format!("/proc/{pid}/exe")) else { return false };
     let name = program.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
     let base_name = name.trim_end_matches(|letter: char| letter.is_ascii_digit() || "._-".contains(letter));
@@ -477,7 +480,7 @@ pub fn stands_before(pid: &str) -> bool {
 ///
 /// # Errors
 /// One of [`Error`], if a recording is requested and cannot start.
-pub fn start_by_environment(heirs: Heirs) -> Result<bool, Error> {
+pub fn start_by_environment(inherited_by: InheritedBy) -> Result<bool, Error> {
     let Some(value) = std::env::var_os(RECORD_VARIABLE) else { return Ok(false) };
     let mut options = Options::parse(&value).map_err(Error::Options)?.absolute();
     let pid = std::process::id();
@@ -488,13 +491,13 @@ pub fn start_by_environment(heirs: Heirs) -> Result<bool, Error> {
         Some(_) if is_child => options = options.for_child(),
         Some(_) => {}
         // A child of a program that is already recorded. A Python that a launcher starts is still recorded.
-        None if heirs == Heirs::Descendants
-            && file_owner.as_deref().is_some_and(|owner| owner != own_pid && !stands_before(owner)) =>
+        None if inherited_by == InheritedBy::Descendants
+            && file_owner.as_deref().is_some_and(|owner| owner != own_pid && !is_launcher(owner)) =>
         {
             return Ok(false);
         }
         // Name this process: a program that it executes is recorded as well, its children are not.
-        None if heirs == Heirs::Nothing => {
+        None if inherited_by == InheritedBy::NoProcess => {
             set_variable(RECORD_VARIABLE, &Options { pid: Some(pid), ..options.clone() }.to_value());
         }
         None => {}
@@ -523,11 +526,11 @@ fn set_variable(name: &str, value: &std::ffi::OsStr) {
 
 /// Ends the recording because the process exits, and writes all pending samples. Returns immediately if another thread
 /// holds the recorder.
-pub fn ending() {
+pub fn finish_at_exit() {
     if let Ok(mut state) = STATE.try_lock()
         && RECORDED_PID.load(Ordering::Acquire) == std::process::id()
     {
-        threads::retire_caller();
+        arming::retire_caller();
         let _ = stop_in(&mut state);
     }
 }
@@ -567,16 +570,16 @@ fn become_child(is_recorded: bool) {
     RECORDED_PID.store(0, Ordering::Release);
     ABANDONED.store(false, Ordering::Release);
     wake::forget_writer_thread();
-    slot::reset_all_in_child(clock::own_tid(), interpose::signal_stack());
+    slot::reset_all_in_child(clock::own_tid(), creation::signal_stack());
     if !is_recorded {
         python::withdraw();
     }
     // The descriptors of counters are inherited; close the child's copies.
-    slot::iter().for_each(|(_, slot)| threads::close_counter(slot));
+    slot::iter().for_each(|(_, slot)| arming::close_counter(slot));
     if let Some(session) = Session::process() {
         session.stop_observing();
     }
-    drop(events::take_events());
+    drop(code_events::take_events());
     code_map::clear_in_child(is_recorded);
     code_map::reclaim(|| true);
 }

@@ -3,7 +3,7 @@
 use std::ffi::c_void;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use crate::process::{self, object_base};
+use crate::recording::process::{self, object_base};
 
 /// True if another `pthread_create`, of a library or of the program, is called before ours.
 static HAS_OUTER_INTERPOSER: AtomicBool = AtomicBool::new(false);

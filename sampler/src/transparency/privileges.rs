@@ -13,9 +13,10 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use jitlisten::plumbing::{HostStateGuard, checked_read};
 use jitlisten::{Address, log_line};
 
-use crate::disposition::{NextFunction, next};
-use crate::writer::{FILE_PENDING, FILE_REQUESTED, RECORDING_WRITTEN};
-use crate::{fatal, leaving, recorder, wake};
+use crate::recording::recorder;
+use crate::transparency::disposition::{NextFunction, next};
+use crate::transparency::{exit, fatal};
+use crate::writer::{FILE_PENDING, FILE_REQUESTED, RECORDING_WRITTEN, wake};
 
 /// True if the program has a filter that may kill it for a system call of ours.
 static IS_CONFINED: AtomicBool = AtomicBool::new(false);
@@ -69,9 +70,9 @@ fn may_end_process(filter: u64) -> bool {
 pub(crate) fn prepare_seccomp(mode: c_long, filter: u64) {
     let _host_state = HostStateGuard::enter();
     let _ = std::panic::catch_unwind(|| {
-        if leaving::is_recorded() {
+        if exit::is_recorded() {
             log_line!(Error, "the recording of this process ends: it installs a seccomp filter");
-            leaving::end_recording_and_writer();
+            exit::end_recording_and_writer();
             fatal::restore_defaults();
         }
         if mode == libc::SECCOMP_MODE_STRICT.into() || may_end_process(filter) {
@@ -91,7 +92,7 @@ pub(crate) fn prepare_seccomp_call(operation: c_long, filter: u64) {
 
 /// Creates the file before the process changes its user or root, because it may not be able to afterwards.
 pub(crate) fn create_pending_file() {
-    if !FILE_PENDING.load(Ordering::Acquire) || !leaving::is_recorded() {
+    if !FILE_PENDING.load(Ordering::Acquire) || !exit::is_recorded() {
         return;
     }
     let _host_state = HostStateGuard::enter();
@@ -100,7 +101,7 @@ pub(crate) fn create_pending_file() {
         let ticket = wake::request_write();
         wake::wait_until(
             || RECORDING_WRITTEN.load(Ordering::Acquire) || wake::is_write_done(ticket),
-            leaving::WRITER_TIMEOUT_NS,
+            exit::WRITER_TIMEOUT_NS,
         );
     });
 }
@@ -109,7 +110,7 @@ static PRCTL: NextFunction = NextFunction::new(c"prctl");
 static SYSCALL: NextFunction = NextFunction::new(c"syscall");
 
 /// Resolves libc's functions in a constructor.
-pub fn find_calls() {
+pub fn resolve_privilege_functions() {
     PRCTL.address();
     SYSCALL.address();
 }
@@ -118,7 +119,7 @@ pub fn find_calls() {
 ///
 /// # Safety
 /// Same contract as `syscall(2)`.
-pub unsafe fn call_system(
+pub unsafe fn syscall(
     number: c_long,
     first: c_long,
     second: c_long,
@@ -128,12 +129,12 @@ pub unsafe fn call_system(
     sixth: c_long,
 ) -> c_long {
     match number {
-        libc::SYS_exit => leaving::end_thread(),
-        libc::SYS_exit_group => leaving::end_recording(),
+        libc::SYS_exit => exit::end_thread(),
+        libc::SYS_exit_group => exit::end_recording(),
         libc::SYS_prctl if first == libc::PR_SET_SECCOMP.into() => prepare_seccomp(second, third as u64),
         libc::SYS_seccomp => prepare_seccomp_call(first, third as u64),
         libc::SYS_setuid | libc::SYS_setreuid | libc::SYS_setresuid | libc::SYS_chroot => create_pending_file(),
-        libc::SYS_execve | libc::SYS_execveat => leaving::prepare_exec(|| true),
+        libc::SYS_execve | libc::SYS_execveat => exit::prepare_exec(|| true),
         _ => {}
     }
     type Word = c_long;
@@ -157,7 +158,7 @@ pub unsafe fn call_system(
         _ => call(),
     };
     if matches!(number, libc::SYS_execve | libc::SYS_execveat) {
-        leaving::resume_after_failed_exec();
+        exit::resume_after_failed_exec();
     }
     result
 }
@@ -166,7 +167,7 @@ pub unsafe fn call_system(
 ///
 /// # Safety
 /// Same contract as `prctl(2)`.
-pub unsafe fn control(option: c_int, arguments: [c_ulong; 4]) -> c_int {
+pub unsafe fn prctl(option: c_int, arguments: [c_ulong; 4]) -> c_int {
     if option == libc::PR_SET_SECCOMP {
         prepare_seccomp(arguments[0] as c_long, arguments[1]);
     }
@@ -192,7 +193,7 @@ pub unsafe fn unshare(flags: c_int) -> c_int {
 ///
 /// # Safety
 /// Same contract as `setns(2)`.
-pub unsafe fn join_namespace(descriptor: c_int, kind: c_int) -> c_int {
+pub unsafe fn setns(descriptor: c_int, kind: c_int) -> c_int {
     recorder::without_writer(|| next!(c"setns", fn(c_int, c_int) -> c_int, -1, descriptor, kind))
 }
 
@@ -217,11 +218,11 @@ macro_rules! define_privilege_calls {
 }
 
 define_privilege_calls! {
-    set_user(user: libc::uid_t) = "setuid";
-    set_effective_user(user: libc::uid_t) = "seteuid";
-    set_users(real: libc::uid_t, effective: libc::uid_t) = "setreuid";
-    set_all_users(real: libc::uid_t, effective: libc::uid_t, saved: libc::uid_t) = "setresuid";
-    change_root(path: *const c_char) = "chroot";
+    setuid(user: libc::uid_t) = "setuid";
+    seteuid(user: libc::uid_t) = "seteuid";
+    setreuid(real: libc::uid_t, effective: libc::uid_t) = "setreuid";
+    setresuid(real: libc::uid_t, effective: libc::uid_t, saved: libc::uid_t) = "setresuid";
+    chroot(path: *const c_char) = "chroot";
 }
 
 #[cfg(test)]

@@ -14,8 +14,8 @@ use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::{OsStrExt as _, OsStringExt as _};
 use std::path::PathBuf;
 
-use crate::event_name::Counter;
-use crate::process::Process;
+use crate::recording::event_name::Counter;
+use crate::recording::process::Process;
 
 /// Default sampling rate per second. It does not divide the usual tick rates, so samples are not in step with ticks.
 const DEFAULT_HZ: u32 = 199;
@@ -27,7 +27,7 @@ pub enum Clock {
     /// CPU time of the thread. Waiting threads are not disturbed.
     #[default]
     Cpu,
-    /// Elapsed time, including the time that threads wait (`waiting`).
+    /// Elapsed time, including the time that threads wait (`wall_clock`).
     Wall,
 }
 

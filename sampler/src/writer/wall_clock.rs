@@ -15,11 +15,14 @@
 use std::fs;
 use std::sync::atomic::Ordering;
 
-use crate::code_map::{self, ProcessCode};
-use crate::slot::{self, MAX_NATIVE_FRAMES, Slot};
-use crate::timer::Timer;
+use crate::handler::clock;
+use crate::handler::code_map::{self, ProcessCode};
+use crate::python;
+use crate::recording::event_config;
+use crate::thread::slot::{self, MAX_NATIVE_FRAMES, Slot};
+use crate::thread::timer::Timer;
 use crate::unwind::{Memory, Outcome, Registers, RuleCache, walk};
-use crate::{clock, mappings, measure, python};
+use crate::writer::mappings;
 
 /// Longest time between two checks of a waiting thread.
 const MAX_CHECK_INTERVAL_NS: u64 = 50_000_000;
@@ -178,7 +181,7 @@ impl WatchedThread {
 
     /// Checks a thread that is due. Returns a system call whose stack the writer is to read.
     fn check(&mut self, slot: &Slot, now: u64) -> Option<SystemCall> {
-        let elapsed_ns = measure::take_unaccounted_amount(slot);
+        let elapsed_ns = event_config::take_unaccounted_amount(slot);
         let cpu_ns = clock::thread_cpu(slot.tid.load(Ordering::Acquire));
         if self.has_not_run_since_sample(slot, cpu_ns) {
             slot.idle_ns.fetch_add(elapsed_ns, Ordering::AcqRel);
@@ -243,7 +246,7 @@ pub(crate) struct Watch {
 impl Watch {
     /// Checks the threads that are due. Passes stacks that were read to `sample`. Returns the time of the next check.
     pub(crate) fn check(&mut self, now: u64, mut sample: impl FnMut(usize, &Slot, RemoteSample)) -> u64 {
-        let (period, mut next_check) = (measure::period_ns(), now + MAX_CHECK_INTERVAL_NS);
+        let (period, mut next_check) = (event_config::period_ns(), now + MAX_CHECK_INTERVAL_NS);
         for (index, slot) in slot::iter() {
             if slot.state.load(Ordering::Acquire) != slot::ARMED {
                 continue;
@@ -284,7 +287,7 @@ impl Watch {
                 && is_same_owner
                 && thread.has_not_run_since_sample(slot, clock::thread_cpu(slot.tid.load(Ordering::Acquire)))
             {
-                slot.idle_ns.fetch_add(measure::take_unaccounted_amount(slot), Ordering::AcqRel);
+                slot.idle_ns.fetch_add(event_config::take_unaccounted_amount(slot), Ordering::AcqRel);
             }
         }
     }
@@ -343,7 +346,7 @@ pub(crate) fn restart_system_call(slot: &Slot, context: &mut libc::ucontext_t) {
         && register_equals(libc::REG_RAX, i64::from(-libc::EINTR) as u64)
         && register_equals(libc::REG_RIP, call >> 16)
         && register_equals(libc::REG_RSP, stack);
-    if is_interrupted && !crate::disposition::is_signal_pending(&raw const context.uc_sigmask) {
+    if is_interrupted && !crate::transparency::disposition::is_signal_pending(&raw const context.uc_sigmask) {
         let registers = &mut context.uc_mcontext.gregs;
         // Go back to the two-byte `syscall` instruction, and put the call's number into the result register. The
         // arguments are still in place.

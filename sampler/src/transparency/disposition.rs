@@ -50,13 +50,13 @@ impl NextFunction {
 /// Calls the next function with this name and type. Returns the given value with `ENOSYS` if there is none.
 macro_rules! next {
     ($name:literal, fn($($type:ty),*) -> $result:ty, $missing:expr, $($argument:expr),*) => {{
-        static NEXT: $crate::disposition::NextFunction = $crate::disposition::NextFunction::new($name);
-        $crate::disposition::next!(NEXT, fn($($type),*) -> $result, $missing, $($argument),*)
+        static NEXT: $crate::transparency::disposition::NextFunction = $crate::transparency::disposition::NextFunction::new($name);
+        $crate::transparency::disposition::next!(NEXT, fn($($type),*) -> $result, $missing, $($argument),*)
     }};
     ($next:ident, fn($($type:ty),*) -> $result:ty, $missing:expr, $($argument:expr),*) => {{
         let address = $next.address();
         if address.is_null() {
-            $crate::disposition::set_errno(libc::ENOSYS);
+            $crate::transparency::disposition::set_errno(libc::ENOSYS);
             return $missing;
         }
         // SAFETY: libc's function of that name has this type.
@@ -156,7 +156,7 @@ pub(crate) fn restore_default(signal: c_int) {
 pub(crate) fn end_process(signal: c_int) {
     restore_default(signal);
     // SAFETY: `tgkill` takes only integers.
-    unsafe { libc::syscall(libc::SYS_tgkill, libc::getpid(), crate::clock::own_tid(), signal) };
+    unsafe { libc::syscall(libc::SYS_tgkill, libc::getpid(), crate::handler::clock::own_tid(), signal) };
 }
 
 /// True if the program has a pending signal that `mask` does not block.

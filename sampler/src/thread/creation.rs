@@ -11,13 +11,15 @@ use std::sync::atomic::{AtomicPtr, AtomicU32, Ordering};
 
 use jitlisten::plumbing::HostStateGuard;
 
-use crate::slot::{SIGNAL_STACK_BYTES, Slot};
-use crate::threads::{self, ACTIVE};
-use crate::{clock, leaving, sanitizer};
+use crate::handler::clock;
+use crate::thread::arming::{self, ACTIVE};
+use crate::thread::slot::{SIGNAL_STACK_BYTES, Slot};
+use crate::transparency::{exit, sanitizer};
 
 /// Start function of a thread.
-pub type Start = extern "C-unwind" fn(*mut c_void) -> *mut c_void;
-type Create = unsafe extern "C" fn(*mut libc::pthread_t, *const libc::pthread_attr_t, Start, *mut c_void) -> c_int;
+pub type ThreadFunction = extern "C-unwind" fn(*mut c_void) -> *mut c_void;
+type Create =
+    unsafe extern "C" fn(*mut libc::pthread_t, *const libc::pthread_attr_t, ThreadFunction, *mut c_void) -> c_int;
 
 /// The next `pthread_create`, once it is resolved.
 static NEXT_CREATE: AtomicPtr<c_void> = AtomicPtr::new(ptr::null_mut());
@@ -27,7 +29,7 @@ static EXIT_KEY: AtomicU32 = AtomicU32::new(0);
 
 /// Start information of a new thread, in memory from `malloc`: it is freed in another thread, or never.
 struct ThreadStart {
-    start: Start,
+    start: ThreadFunction,
     argument: *mut c_void,
     stack_size: usize,
 }
@@ -51,10 +53,10 @@ fn next_create() -> Option<Create> {
 ///
 /// # Safety
 /// Same contract as `pthread_create(3)`.
-pub unsafe fn create(
+pub unsafe fn pthread_create(
     thread: *mut libc::pthread_t,
     attributes: *const libc::pthread_attr_t,
-    start: Start,
+    start: ThreadFunction,
     argument: *mut c_void,
 ) -> c_int {
     let Some(real) = next_create() else { return libc::ENOSYS };
@@ -77,7 +79,11 @@ pub unsafe fn create(
 }
 
 /// Creates a thread of our own, which is not sampled.
-pub(crate) unsafe fn create_unsampled(thread: *mut libc::pthread_t, start: Start, argument: *mut c_void) -> c_int {
+pub(crate) unsafe fn create_unsampled(
+    thread: *mut libc::pthread_t,
+    start: ThreadFunction,
+    argument: *mut c_void,
+) -> c_int {
     // SAFETY: passes the caller's arguments on.
     next_create().map_or(libc::ENOSYS, |real| unsafe { real(thread, ptr::null(), start, argument) })
 }
@@ -112,7 +118,7 @@ fn allocate_start(start_info: ThreadStart) -> Option<*mut ThreadStart> {
 /// Entry point of a sampled thread. Nothing in this frame has a destructor, because `pthread_exit` and cancellation
 /// unwind through it.
 extern "C-unwind" fn run_sampled(start_info: *mut c_void) -> *mut c_void {
-    // SAFETY: created by `create` for this thread alone.
+    // SAFETY: created by `pthread_create` for this thread alone.
     let ThreadStart { start, argument, stack_size } = unsafe { start_info.cast::<ThreadStart>().read() };
     // SAFETY: the memory is from `malloc`, and has been read.
     unsafe { libc::free(start_info) };
@@ -128,10 +134,10 @@ pub(crate) fn adopt_this_thread(start: u64, stack_size: usize) {
     let _host_state = HostStateGuard::enter();
     let tid = clock::own_tid();
     // On a busy machine the scan may have found the thread before it ran.
-    if let Some(slot) = threads::arm(tid).or_else(|| threads::find_armed(tid)) {
+    if let Some(slot) = arming::arm(tid).or_else(|| arming::find_armed(tid)) {
         // The recording may have ended in the meantime, when no timer existed to be deleted.
         if !ACTIVE.load(Ordering::SeqCst) {
-            threads::disarm(slot);
+            arming::disarm(slot);
         }
         slot.thread_function.store(start, Ordering::Relaxed);
         record_stack_bounds(slot, stack_size as u64);
@@ -185,8 +191,8 @@ unsafe extern "C" fn handle_thread_exit(slot: *mut c_void) {
     // SAFETY: set by `adopt_this_thread`; slots live forever.
     let slot = unsafe { &*slot.cast::<Slot>() };
     if slot.tid.load(Ordering::Acquire) == clock::own_tid() {
-        threads::retire_slot(slot);
-        let _ = std::panic::catch_unwind(leaving::end_before_last_thread);
+        arming::retire_slot(slot);
+        let _ = std::panic::catch_unwind(exit::end_before_last_thread);
     }
 }
 
@@ -211,7 +217,7 @@ fn exit_key() -> Option<libc::pthread_key_t> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::slot;
+    use crate::thread::slot;
 
     /// In a fork child, a slot may have a new owner.
     #[test]

@@ -8,10 +8,11 @@ use std::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
 use jitlisten::plumbing::{CodeObserver, ObservedCode};
 use jitlisten::{AddressRange, Machine, ObjectId, Session, cfi};
 
-use crate::clock;
-use crate::code_map::{self, CodeRange, Tables};
+use crate::handler::clock;
+use crate::handler::code_map::{self, CodeRange, Tables};
+use crate::thread::arming;
 use crate::unwind::FrameTable;
-use crate::{threads, wake};
+use crate::writer::wake;
 
 /// A change of compiled code.
 #[derive(Debug)]
@@ -65,7 +66,7 @@ pub(crate) fn forget_code() {
     }
     drop(take_events());
     code_map::clear();
-    code_map::reclaim(threads::no_handler_is_running);
+    code_map::reclaim(arming::no_handler_is_running);
 }
 
 /// Receives the session's notifications.
@@ -100,13 +101,13 @@ fn unwind_tables(code: &ObservedCode<'_>) -> Tables {
     let Some(base) = code.object.text().first().map(|text| text.range.start().0) else { return Tables::Bare };
     let mut tables = Vec::new();
     if let Some((range, bytes)) = code.eh_frame {
-        tables.push(FrameTable::by_reading(bytes.to_vec().into(), range.start().0, base));
+        tables.push(FrameTable::from_section(bytes.to_vec().into(), range.start().0, base));
     }
     let address = cfi::place_behind(code.made_rules);
     if !code.made_rules.is_empty()
         && let Ok(bytes) = cfi::encode(code.made_rules, Machine::HERE, address)
     {
-        tables.push(FrameTable::by_reading(bytes.into(), address.0, base));
+        tables.push(FrameTable::from_section(bytes.into(), address.0, base));
     }
     if tables.is_empty() { Tables::Bare } else { Tables::Frames(tables) }
 }

@@ -5,11 +5,11 @@
 
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
-use crate::clock;
-use crate::counter::OpenCounter;
-use crate::event_name::Counter;
-use crate::options::Clock;
-use crate::slot::Slot;
+use crate::handler::clock;
+use crate::recording::event_name::Counter;
+use crate::recording::options::Clock;
+use crate::thread::counter::OpenCounter;
+use crate::thread::slot::Slot;
 
 static CLOCK: AtomicU32 = AtomicU32::new(0);
 static RATE_HZ: AtomicU32 = AtomicU32::new(0);

@@ -18,13 +18,14 @@ use std::sync::atomic::Ordering;
 
 use jitlisten::plumbing::HostStateGuard;
 
-use crate::disposition::{
+use crate::handler;
+use crate::thread::arming;
+use crate::thread::arming::ACTIVE;
+use crate::transparency::disposition::{
     PROGRAM_FLAGS, PROGRAM_HANDLER, PROGRAM_MASK, SAMPLING_SIGNAL, SignalInfo, SignalSet, errno, kernel_mask_word,
     next, next_sigaction, set_errno,
 };
-use crate::handler;
-use crate::threads::ACTIVE;
-use crate::{fatal, threads};
+use crate::transparency::fatal;
 
 /// True if the sampler uses this signal.
 fn is_sampling_signal(signal: c_int) -> bool {
@@ -143,7 +144,7 @@ pub unsafe extern "C-unwind" fn sigtimedwait(
         // SAFETY: the caller guarantees a valid pointer.
         let time = unsafe { time.read() };
         let time = (time.tv_sec as u64).saturating_mul(1_000_000_000).saturating_add(time.tv_nsec as u64);
-        Some(crate::clock::monotonic().saturating_add(time))
+        Some(crate::handler::clock::monotonic().saturating_add(time))
     };
     let mut remaining_time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
     let mut time = time;
@@ -161,7 +162,7 @@ pub unsafe extern "C-unwind" fn sigtimedwait(
         let received = unsafe { received.assume_init() };
         if is_sampling_signal(signal) && handler::discard_tick(&received) {
             if let Some(deadline) = deadline {
-                let remaining_ns = deadline.saturating_sub(crate::clock::monotonic());
+                let remaining_ns = deadline.saturating_sub(crate::handler::clock::monotonic());
                 remaining_time.tv_sec = (remaining_ns / 1_000_000_000) as libc::time_t;
                 remaining_time.tv_nsec = (remaining_ns % 1_000_000_000) as _;
                 time = &raw const remaining_time;
@@ -258,11 +259,11 @@ pub unsafe extern "C-unwind" fn sigaltstack(stack: *const libc::stack_t, old: *m
         && ACTIVE.load(Ordering::Relaxed)
         && stack.ss_flags & libc::SS_DISABLE == 0
         && is_too_small(stack.ss_size)
-        && let Some(slot) = threads::find_armed(crate::clock::own_tid())
+        && let Some(slot) = arming::find_armed(crate::handler::clock::own_tid())
     {
         let _host_state = HostStateGuard::enter();
-        threads::retire_slot(slot);
-        threads::THREADS_WITHOUT_TIMER.fetch_add(1, Ordering::Relaxed);
+        arming::retire_slot(slot);
+        arming::THREADS_WITHOUT_TIMER.fetch_add(1, Ordering::Relaxed);
     }
     next!(c"sigaltstack", fn(*const libc::stack_t, *mut libc::stack_t) -> c_int, -1, stack, old)
 }

@@ -6,18 +6,26 @@
 //! writer when the ring fills up, and during the first 0.1 s. `stack_memory` makes at most two, if the bounds are
 //! unknown.
 
+pub(crate) mod clock;
+pub(crate) mod code_map;
+pub(crate) mod stack_memory;
+pub(crate) mod vdso;
+
 use std::ffi::{c_int, c_void};
 use std::mem::MaybeUninit;
 use std::sync::atomic::Ordering;
 
-use crate::code_map::{self, ProcessCode};
-use crate::measure::{slot_counter, take_signal_period};
 use crate::python::{EVALUATOR_MARK, Evaluators};
-use crate::slot::{self, MAX_NATIVE_FRAMES, RECORDED_PID, Sample, Slot};
-use crate::stack_memory::StackMemory;
-use crate::timer::{self, SI_TIMER};
+use crate::recording::event_config;
+use crate::recording::event_config::{slot_counter, take_signal_period};
+use crate::thread::counter;
+use crate::thread::slot::{self, MAX_NATIVE_FRAMES, RECORDED_PID, Sample, Slot};
+use crate::thread::timer::{self, SI_TIMER};
+use crate::transparency::disposition;
 use crate::unwind::{self, Outcome, REGISTERS, Registers};
-use crate::{clock, counter, disposition, measure, waiting, wake};
+use crate::writer::{wake, wall_clock};
+use code_map::ProcessCode;
+use stack_memory::StackMemory;
 
 /// `siginfo_t` of a file descriptor signal (`_sigpoll`).
 #[repr(C)]
@@ -174,7 +182,7 @@ fn record_if_armed(
         }
     }
     if is_owner {
-        waiting::restart_system_call(slot, context);
+        wall_clock::restart_system_call(slot, context);
     }
     slot.running_handlers.fetch_sub(1, Ordering::SeqCst);
 }
@@ -203,7 +211,7 @@ fn record(slot: &Slot, overrun: c_int, context: &libc::ucontext_t) {
         unsafe { slot.flush_idle(start) };
         if let Some(free_words) = slot.free_words() {
             sample(slot, free_words, Sample { time: start, period, outcome: Outcome::Complete, count: 0 }, context);
-            slot.pace.record_cost(clock::monotonic().saturating_sub(start), measure::period_ns());
+            slot.pace.record_cost(clock::monotonic().saturating_sub(start), event_config::period_ns());
             wake::notify_after_sample(start);
         } else {
             slot.lost.fetch_add(1, Ordering::Relaxed);
