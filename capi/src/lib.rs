@@ -12,6 +12,8 @@ mod give_back;
 pub mod guard;
 mod heap;
 #[cfg(feature = "interpose")]
+pub mod interpose;
+#[cfg(feature = "interpose")]
 mod left_behind;
 pub mod log;
 mod log_callback;

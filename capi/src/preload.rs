@@ -25,8 +25,7 @@ static CONSTRUCTOR: extern "C" fn() = constructor;
 extern "C" fn constructor() {
     let _host_state = HostStateGuard::enter();
     let _ = catch_unwind(|| {
-        jitlisten_sampler::resolve_exit_functions();
-        jitlisten_sampler::resolve_privilege_functions();
+        jitlisten_sampler::resolve_libc_functions();
         if !is_privileged() && is_preloaded() {
             before_program(open_from_environment);
             // Record the launcher before the environment is restored.

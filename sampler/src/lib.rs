@@ -44,13 +44,11 @@ pub use recording::recorder::{
     Error, InheritedBy, Statistics, finish_at_exit, is_launcher, request_end, running_path, start,
     start_by_environment, statistics, stop,
 };
-pub use thread::creation::{ThreadFunction, pthread_create};
-pub use transparency::exit::{
-    _Exit, _exit, CStringArray, execv, execve, execveat, execvp, execvpe, fexecve, quick_exit, resolve_exit_functions,
-};
+pub use thread::creation::pthread_create;
+pub use transparency::exit::{_Exit, _exit, execv, execve, execveat, execvp, execvpe, fexecve, quick_exit};
+pub use transparency::next::{CStringArray, ThreadFunction, resolve_libc_functions};
 pub use transparency::privileges::{
-    chroot, is_confined, prctl, resolve_privilege_functions, seteuid, setns, setresuid, setreuid, setuid, syscall,
-    unshare,
+    chroot, is_confined, prctl, seteuid, setns, setresuid, setreuid, setuid, syscall, unshare,
 };
 pub use transparency::signals::{
     sigaction, sigaltstack, signal, signalfd, sigpending, sigsuspend, sigtimedwait, sigwait, sigwaitinfo,

@@ -25,7 +25,7 @@ use crate::thread::arming::{self, ACTIVE, SAMPLED_THREADS, THREADS_WITHOUT_TIMER
 use crate::thread::slot::RECORDED_PID;
 use crate::thread::{creation, slot, timer};
 use crate::transparency::disposition::{self, SAMPLING_SIGNAL, end_process};
-use crate::transparency::{exit, fatal, sanitizer};
+use crate::transparency::{exit, fatal, next, sanitizer};
 use crate::writer::code_events::{self, Observer};
 use crate::writer::output::{self, Output};
 use crate::writer::perf_data::Attribute;
@@ -294,13 +294,13 @@ pub(crate) fn without_writer<R>(call: impl FnOnce() -> R) -> R {
         let _ = std::panic::catch_unwind(pause_writer);
     }
     let result = call();
-    let saved_errno = disposition::errno();
+    let saved_errno = next::errno();
     if state.is_ok() {
         let _ = std::panic::catch_unwind(resume_writer);
     }
     drop(state);
     drop(host_state);
-    disposition::set_errno(saved_errno);
+    next::set_errno(saved_errno);
     result
 }
 

@@ -5,24 +5,18 @@
 //! every 50 ms saw 40 %.
 
 use std::ffi::{c_int, c_void};
-use std::mem::{self, MaybeUninit};
+use std::mem::MaybeUninit;
 use std::ptr;
-use std::sync::atomic::{AtomicPtr, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicU32, Ordering};
 
 use jitlisten::plumbing::HostStateGuard;
 
 use crate::handler::clock;
 use crate::thread::arming::{self, ACTIVE};
 use crate::thread::slot::{SIGNAL_STACK_BYTES, Slot};
+use crate::transparency::next::{self, ThreadFunction};
 use crate::transparency::{exit, sanitizer};
 
-/// Start function of a thread.
-pub type ThreadFunction = extern "C-unwind" fn(*mut c_void) -> *mut c_void;
-type Create =
-    unsafe extern "C" fn(*mut libc::pthread_t, *const libc::pthread_attr_t, ThreadFunction, *mut c_void) -> c_int;
-
-/// The next `pthread_create`, once it is resolved.
-static NEXT_CREATE: AtomicPtr<c_void> = AtomicPtr::new(ptr::null_mut());
 /// Thread-specific key whose destructor reports a thread's end: 0 if not created, 1 while being created, else the key
 /// plus 2.
 static EXIT_KEY: AtomicU32 = AtomicU32::new(0);
@@ -32,21 +26,6 @@ struct ThreadStart {
     start: ThreadFunction,
     argument: *mut c_void,
     stack_size: usize,
-}
-
-/// Returns the `pthread_create` that follows this library's.
-fn next_create() -> Option<Create> {
-    let mut address = NEXT_CREATE.load(Ordering::Acquire);
-    if address.is_null() {
-        // SAFETY: the name is NUL-terminated.
-        address = unsafe { libc::dlsym(libc::RTLD_NEXT, c"pthread_create".as_ptr()) };
-        NEXT_CREATE.store(address, Ordering::Release);
-    }
-    if address.is_null() {
-        return None;
-    }
-    // SAFETY: libc's function of that name has this type.
-    Some(unsafe { mem::transmute::<*mut c_void, Create>(address) })
 }
 
 /// Interposed `pthread_create(3)`.
@@ -59,18 +38,17 @@ pub unsafe fn pthread_create(
     start: ThreadFunction,
     argument: *mut c_void,
 ) -> c_int {
-    let Some(real) = next_create() else { return libc::ENOSYS };
     if !ACTIVE.load(Ordering::Relaxed) {
         // SAFETY: passes the caller's arguments on.
-        return unsafe { real(thread, attributes, start, argument) };
+        return unsafe { next::pthread_create(thread, attributes, start, argument) };
     }
     let Some(start_info) = allocate_start(ThreadStart { start, argument, stack_size: stack_size(attributes) }) else {
         // SAFETY: passes the caller's arguments on.
-        return unsafe { real(thread, attributes, start, argument) };
+        return unsafe { next::pthread_create(thread, attributes, start, argument) };
     };
     // SAFETY: the caller's arguments except for the function: `run_sampled` takes the `ThreadStart` and calls the
     // caller's function.
-    let error = unsafe { real(thread, attributes, run_sampled, start_info.cast()) };
+    let error = unsafe { next::pthread_create(thread, attributes, run_sampled, start_info.cast()) };
     if error != 0 {
         // SAFETY: no thread was created.
         unsafe { libc::free(start_info.cast()) };
@@ -85,7 +63,7 @@ pub(crate) unsafe fn create_unsampled(
     argument: *mut c_void,
 ) -> c_int {
     // SAFETY: passes the caller's arguments on.
-    next_create().map_or(libc::ENOSYS, |real| unsafe { real(thread, ptr::null(), start, argument) })
+    unsafe { next::pthread_create(thread, ptr::null(), start, argument) }
 }
 
 /// Returns the stack size of a thread with these attributes; 0 if unknown.

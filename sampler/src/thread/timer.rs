@@ -12,7 +12,7 @@ use std::ptr;
 
 use crate::handler::clock;
 use crate::recording::options::Clock;
-use crate::transparency::disposition;
+use crate::transparency::next;
 
 /// `SIGEV_THREAD_ID` of `<signal.h>`
 const SIGEV_THREAD_ID: c_int = 4;
@@ -154,7 +154,7 @@ pub(crate) fn install_if_default(signal: c_int, handler: Handler) -> bool {
     // SAFETY: the set begins with the word that the kernel reads, and is aligned for it.
     unsafe { *(&raw mut action.sa_mask).cast::<u64>() |= GLIBC_SIGNALS };
     // SAFETY: the handler is a function of this library, which is never unloaded, and is safe in every thread.
-    unsafe { disposition::next_sigaction(signal, &raw const action, ptr::null_mut()) == 0 }
+    unsafe { next::sigaction(signal, &raw const action, ptr::null_mut()) == 0 }
 }
 
 /// Returns true if our handler is still installed for `signal`.
@@ -166,7 +166,7 @@ pub(crate) fn is_installed(signal: c_int, handler: Handler) -> bool {
 fn current_handler(signal: c_int) -> Option<libc::sighandler_t> {
     let mut action = MaybeUninit::<libc::sigaction>::uninit();
     // SAFETY: writable memory for the disposition; nothing is changed.
-    if unsafe { disposition::next_sigaction(signal, ptr::null(), action.as_mut_ptr()) } != 0 {
+    if unsafe { next::sigaction(signal, ptr::null(), action.as_mut_ptr()) } != 0 {
         return None;
     }
     // SAFETY: the call above has initialized it.

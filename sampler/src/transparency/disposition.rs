@@ -1,13 +1,11 @@
-//! The program's disposition of the signal that the sampler uses, and calls of the interposed libc functions. Shared by
-//! the handler and `signals.rs`.
+//! The program's disposition of the signal that the sampler uses. Shared by the handler and `signals.rs`.
 
 use std::ffi::{c_int, c_void};
 use std::mem;
 use std::ptr;
-use std::sync::atomic::{AtomicI32, AtomicPtr, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicI32, AtomicU64, AtomicUsize, Ordering};
 
-pub(crate) type SignalSet = libc::sigset_t;
-pub(crate) type SignalInfo = libc::siginfo_t;
+use crate::transparency::next::{self, SignalInfo, SignalSet};
 
 /// The signal that timers or counters send; 0 before the first recording.
 pub(crate) static SAMPLING_SIGNAL: AtomicI32 = AtomicI32::new(0);
@@ -19,68 +17,6 @@ pub(crate) static PROGRAM_FLAGS: AtomicI32 = AtomicI32::new(0);
 /// The kernel's part of the program's `sa_mask`: signals 1 to 64.
 pub(crate) static PROGRAM_MASK: AtomicU64 = AtomicU64::new(0);
 
-/// The libc function that an interposed function of this library calls.
-pub(crate) struct NextFunction {
-    name: &'static std::ffi::CStr,
-    cached: AtomicPtr<c_void>,
-}
-
-impl NextFunction {
-    pub(crate) const fn new(name: &'static std::ffi::CStr) -> NextFunction {
-        NextFunction { name, cached: AtomicPtr::new(ptr::null_mut()) }
-    }
-
-    /// Returns the address if it has been resolved; else null. Safe in a signal handler.
-    pub(crate) fn cached_address(&self) -> *mut c_void {
-        self.cached.load(Ordering::Acquire)
-    }
-
-    /// Resolves the address. Null if the function does not exist, which does not happen with glibc.
-    pub(crate) fn address(&self) -> *mut c_void {
-        let mut address = self.cached_address();
-        if address.is_null() {
-            // SAFETY: the name is NUL-terminated.
-            address = unsafe { libc::dlsym(libc::RTLD_NEXT, self.name.as_ptr()) };
-            self.cached.store(address, Ordering::Release);
-        }
-        address
-    }
-}
-
-/// Calls the next function with this name and type. Returns the given value with `ENOSYS` if there is none.
-macro_rules! next {
-    ($name:literal, fn($($type:ty),*) -> $result:ty, $missing:expr, $($argument:expr),*) => {{
-        static NEXT: $crate::transparency::disposition::NextFunction = $crate::transparency::disposition::NextFunction::new($name);
-        $crate::transparency::disposition::next!(NEXT, fn($($type),*) -> $result, $missing, $($argument),*)
-    }};
-    ($next:ident, fn($($type:ty),*) -> $result:ty, $missing:expr, $($argument:expr),*) => {{
-        let address = $next.address();
-        if address.is_null() {
-            $crate::transparency::disposition::set_errno(libc::ENOSYS);
-            return $missing;
-        }
-        // SAFETY: libc's function of that name has this type.
-        let function = unsafe {
-            type Function = unsafe extern "C-unwind" fn($($type),*) -> $result;
-            std::mem::transmute::<*mut std::ffi::c_void, Function>(address)
-        };
-        // SAFETY: the caller's arguments, or equally valid ones.
-        unsafe { function($($argument),*) }
-    }};
-}
-
-pub(crate) fn set_errno(value: c_int) {
-    // SAFETY: errno is a thread-local of libc.
-    unsafe { *libc::__errno_location() = value };
-}
-
-pub(crate) fn errno() -> c_int {
-    // SAFETY: errno is a thread-local of libc.
-    unsafe { *libc::__errno_location() }
-}
-
-pub(crate) use next;
-
 fn signal_bit(signal: c_int) -> u64 {
     1 << (signal - 1)
 }
@@ -90,14 +26,6 @@ pub(crate) fn kernel_mask_word(set: *const SignalSet) -> *mut u64 {
     set.cast_mut().cast()
 }
 
-/// Calls libc's `sigaction(2)`, bypassing the interposed function.
-///
-/// # Safety
-/// Same contract as `sigaction(2)`.
-pub(crate) unsafe fn next_sigaction(signal: c_int, action: *const libc::sigaction, old: *mut libc::sigaction) -> c_int {
-    next!(c"sigaction", fn(c_int, *const libc::sigaction, *mut libc::sigaction) -> c_int, -1, signal, action, old)
-}
-
 /// Restores the program's disposition of a signal. By now no timer or counter sends it. A signal
 /// that is still pending in a thread is dropped: the kernel drops pending signals when they become ignored.
 pub(crate) fn return_to_program(signal: c_int) {
@@ -105,13 +33,13 @@ pub(crate) fn return_to_program(signal: c_int) {
     let mut action: libc::sigaction = unsafe { mem::zeroed() };
     action.sa_sigaction = libc::SIG_IGN;
     // SAFETY: no handler is installed.
-    unsafe { next_sigaction(signal, &raw const action, ptr::null_mut()) };
+    unsafe { next::sigaction(signal, &raw const action, ptr::null_mut()) };
     action.sa_sigaction = PROGRAM_HANDLER.swap(libc::SIG_DFL, Ordering::AcqRel);
     action.sa_flags = PROGRAM_FLAGS.swap(0, Ordering::Relaxed);
     // SAFETY: the set begins with the word that the kernel reads.
     unsafe { kernel_mask_word(&raw const action.sa_mask).write(PROGRAM_MASK.swap(0, Ordering::Relaxed)) };
     // SAFETY: the program's own disposition.
-    unsafe { next_sigaction(signal, &raw const action, ptr::null_mut()) };
+    unsafe { next::sigaction(signal, &raw const action, ptr::null_mut()) };
 }
 
 /// Applies the program's disposition to a signal that is not a sampler tick. Only call from the handler, in the

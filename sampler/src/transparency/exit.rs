@@ -9,8 +9,7 @@
 //! These functions may be called while any lock is held: in a signal handler, or in a fork child. So they resolve no
 //! symbol, take no lock, and wait for the writer with a timeout.
 
-use std::ffi::{CStr, c_char, c_int, c_void};
-use std::mem;
+use std::ffi::{CStr, c_char, c_int};
 use std::sync::atomic::Ordering;
 
 use jitlisten::plumbing::HostStateGuard;
@@ -19,34 +18,12 @@ use crate::handler;
 use crate::thread::arming;
 use crate::thread::arming::ACTIVE;
 use crate::thread::slot::RECORDED_PID;
-use crate::transparency::disposition::{NextFunction, errno, set_errno};
+use crate::transparency::next::{CStringArray, errno, interpose, set_errno};
 use crate::writer::{RECORDING_WRITTEN, STOP_REQUESTED, wake};
 
 /// Limit for waiting for the writer, in ns. The writer usually needs one or two milliseconds, unless the caller's
 /// thread holds a lock of `malloc`.
 pub(crate) const WRITER_TIMEOUT_NS: u64 = 250_000_000;
-
-static EXIT: NextFunction = NextFunction::new(c"_exit");
-static EXIT_ISO_C: NextFunction = NextFunction::new(c"_Exit");
-static QUICK_EXIT: NextFunction = NextFunction::new(c"quick_exit");
-static EXECV: NextFunction = NextFunction::new(c"execv");
-static EXECVE: NextFunction = NextFunction::new(c"execve");
-static EXECVP: NextFunction = NextFunction::new(c"execvp");
-static EXECVPE: NextFunction = NextFunction::new(c"execvpe");
-static FEXECVE: NextFunction = NextFunction::new(c"fexecve");
-static EXECVEAT: NextFunction = NextFunction::new(c"execveat");
-
-/// Arguments or an environment, as for `execve(2)`.
-pub type CStringArray = *const *const c_char;
-
-/// Resolves libc's functions in a constructor.
-pub fn resolve_exit_functions() {
-    let exec_functions = [&EXECV, &EXECVE, &EXECVP, &EXECVPE, &FEXECVE, &EXECVEAT];
-    for next in [&EXIT, &EXIT_ISO_C, &QUICK_EXIT].into_iter().chain(exec_functions) {
-        next.address();
-    }
-    wake::resolve_join_functions();
-}
 
 /// True if this process is being recorded. A vfork child shares its parent's memory, but has another PID.
 pub(crate) fn is_recorded() -> bool {
@@ -134,75 +111,37 @@ pub(crate) fn resume_after_failed_exec() {
     set_errno(saved_errno);
 }
 
-/// Defines the interposed functions that execv another program.
-macro_rules! define_exec_functions {
-    ($($ours:ident($($argument:ident: $type:ty),*), $name:literal, $next:ident, $may_be_executed:expr;)*) => {$(
-        #[doc = concat!("Stands in for `", $name, "`.")]
-        ///
-        /// # Safety
-        /// Same contract as the libc function.
-        pub unsafe fn $ours($($argument: $type),*) -> c_int {
-            prepare_exec(|| $may_be_executed);
-            let address = $next.cached_address();
-            if address.is_null() {
-                set_errno(libc::ENOSYS);
-                return -1;
-            }
-            // SAFETY: libc's function of that name has this type.
-            let function = unsafe {
-                mem::transmute::<*mut c_void, unsafe extern "C" fn($($type),*) -> c_int>(address)
-            };
-            // SAFETY: passes the caller's arguments on.
-            let result = unsafe { function($($argument),*) };
-            resume_after_failed_exec();
-            result
-        }
-    )*};
+/// Executes another program by `call`, with all samples written.
+fn execute(may_be_executed: impl FnOnce() -> bool, call: impl FnOnce() -> c_int) -> c_int {
+    prepare_exec(may_be_executed);
+    let result = call();
+    resume_after_failed_exec();
+    result
 }
 
 type FilePath = *const c_char;
 
-define_exec_functions! {
-    execv(file: FilePath, arguments: CStringArray), "execv(3)", EXECV, may_be_executed(file, false);
-    execve(file: FilePath, arguments: CStringArray, environment: CStringArray), "execve(2)", EXECVE,
-        may_be_executed(file, false);
-    execvp(file: FilePath, arguments: CStringArray), "execvp(3)", EXECVP, may_be_executed(file, true);
-    execvpe(file: FilePath, arguments: CStringArray, environment: CStringArray), "execvpe(3)", EXECVPE,
-        may_be_executed(file, true);
-    fexecve(file: c_int, arguments: CStringArray, environment: CStringArray), "fexecve(3)", FEXECVE, true;
-    execveat(directory: c_int, file: FilePath, arguments: CStringArray, environment: CStringArray, flags: c_int), "execveat(2)",
-        EXECVEAT, true;
-}
-
-/// Ends the recording, and then the process with the next function.
-fn exit_by(next: &NextFunction, status: c_int) -> ! {
-    end_recording();
-    let address = next.cached_address();
-    if !address.is_null() {
-        // SAFETY: libc's functions of these names have this type.
-        let function = unsafe { mem::transmute::<*mut c_void, unsafe extern "C" fn(c_int) -> !>(address) };
-        // SAFETY: passes the caller's argument on.
-        unsafe { function(status) }
-    }
-    loop {
-        // SAFETY: `exit_group` ends the process.
-        unsafe { libc::syscall(libc::SYS_exit_group, status) };
-    }
-}
-
-/// Interposed `_exit(2)`.
-pub fn _exit(status: c_int) -> ! {
-    exit_by(&EXIT, status)
-}
-
-/// Interposed `_Exit(3)`.
-#[expect(non_snake_case, reason = "the name in libc")]
-pub fn _Exit(status: c_int) -> ! {
-    exit_by(&EXIT_ISO_C, status)
-}
-
-/// Interposed `quick_exit(3)`. The functions that it calls are not recorded.
-pub fn quick_exit(status: c_int) -> ! {
-    QUICK_EXIT.address();
-    exit_by(&QUICK_EXIT, status)
+interpose! {
+    execv(file: FilePath, arguments: CStringArray) -> c_int, |call| execute(|| may_be_executed(file, false), call);
+    execve(file: FilePath, arguments: CStringArray, environment: CStringArray) -> c_int,
+        |call| execute(|| may_be_executed(file, false), call);
+    execvp(file: FilePath, arguments: CStringArray) -> c_int, |call| execute(|| may_be_executed(file, true), call);
+    execvpe(file: FilePath, arguments: CStringArray, environment: CStringArray) -> c_int,
+        |call| execute(|| may_be_executed(file, true), call);
+    fexecve(file: c_int, arguments: CStringArray, environment: CStringArray) -> c_int, |call| execute(|| true, call);
+    execveat(directory: c_int, file: FilePath, arguments: CStringArray, environment: CStringArray, flags: c_int)
+        -> c_int, |call| execute(|| true, call);
+    _exit(status: c_int) -> !, |call| {
+        end_recording();
+        call()
+    };
+    _Exit(status: c_int) -> !, |call| {
+        end_recording();
+        call()
+    };
+    // The functions that it calls are not recorded.
+    quick_exit(status: c_int) -> !, |call| {
+        end_recording();
+        call()
+    };
 }

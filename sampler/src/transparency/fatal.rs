@@ -11,8 +11,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use crate::handler::clock;
 use crate::recording::process::{self, object_base};
-use crate::transparency::disposition::{end_process, next_sigaction, restore_default};
-use crate::transparency::exit;
+use crate::transparency::disposition::{end_process, restore_default};
+use crate::transparency::{exit, next};
 
 /// Signals that commonly kill programs. `SIGKILL` cannot be handled.
 const FATAL_SIGNALS: [c_int; 11] = [
@@ -59,7 +59,7 @@ pub(crate) fn install_handler(signal: c_int) {
     // SAFETY: all zeros is a valid `sigaction`: the default disposition.
     let mut action: libc::sigaction = unsafe { MaybeUninit::zeroed().assume_init() };
     // SAFETY: only reads the current disposition into `action`.
-    let result = unsafe { next_sigaction(signal, ptr::null(), &raw mut action) };
+    let result = unsafe { next::sigaction(signal, ptr::null(), &raw mut action) };
     if result != 0 || action.sa_sigaction != libc::SIG_DFL {
         return;
     }
@@ -68,7 +68,7 @@ pub(crate) fn install_handler(signal: c_int) {
     // SAFETY: `sigfillset` initializes the set.
     unsafe { libc::sigfillset(&raw mut action.sa_mask) };
     // SAFETY: a handler of this library, which is never unloaded, and is safe in every thread.
-    unsafe { next_sigaction(signal, &raw const action, ptr::null_mut()) };
+    unsafe { next::sigaction(signal, &raw const action, ptr::null_mut()) };
 }
 
 /// Undoes [`install_handlers`].
@@ -77,7 +77,7 @@ pub(crate) fn restore_defaults() {
         // SAFETY: all zeros is a valid `sigaction`: the default disposition.
         let mut action: libc::sigaction = unsafe { MaybeUninit::zeroed().assume_init() };
         // SAFETY: only reads the current disposition into `action`.
-        let result = unsafe { next_sigaction(signal, ptr::null(), &raw mut action) };
+        let result = unsafe { next::sigaction(signal, ptr::null(), &raw mut action) };
         if result == 0 && visible_handler(action.sa_sigaction) != action.sa_sigaction {
             restore_default(signal);
         }

@@ -4,6 +4,7 @@
 pub(crate) mod disposition;
 pub(crate) mod exit;
 pub(crate) mod fatal;
+pub(crate) mod next;
 pub(crate) mod privileges;
 pub(crate) mod sanitizer;
 pub(crate) mod signals;

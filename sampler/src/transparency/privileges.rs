@@ -14,7 +14,7 @@ use jitlisten::plumbing::{HostStateGuard, checked_read};
 use jitlisten::{Address, log_line};
 
 use crate::recording::recorder;
-use crate::transparency::disposition::{NextFunction, next};
+use crate::transparency::next::interpose;
 use crate::transparency::{exit, fatal};
 use crate::writer::{FILE_PENDING, FILE_REQUESTED, RECORDING_WRITTEN, wake};
 
@@ -106,27 +106,18 @@ pub(crate) fn create_pending_file() {
     });
 }
 
-static PRCTL: NextFunction = NextFunction::new(c"prctl");
-static SYSCALL: NextFunction = NextFunction::new(c"syscall");
-
-/// Resolves libc's functions in a constructor.
-pub fn resolve_privilege_functions() {
-    PRCTL.address();
-    SYSCALL.address();
+/// Returns true if the kernel refuses `unshare(flags)` to a multithreaded process.
+fn needs_one_thread(flags: c_long) -> bool {
+    flags & c_long::from(libc::CLONE_NEWUSER | libc::CLONE_THREAD | libc::CLONE_SIGHAND | libc::CLONE_VM) != 0
 }
 
-/// Interposed `syscall(2)`.
-///
-/// # Safety
-/// Same contract as `syscall(2)`.
-pub unsafe fn syscall(
+/// Acts before a system call that a program makes itself, and makes it by `call`.
+fn make_system_call(
     number: c_long,
     first: c_long,
     second: c_long,
     third: c_long,
-    fourth: c_long,
-    fifth: c_long,
-    sixth: c_long,
+    call: impl FnOnce() -> c_long,
 ) -> c_long {
     match number {
         libc::SYS_exit => exit::end_thread(),
@@ -137,21 +128,6 @@ pub unsafe fn syscall(
         libc::SYS_execve | libc::SYS_execveat => exit::prepare_exec(|| true),
         _ => {}
     }
-    type Word = c_long;
-    let call = || {
-        next!(
-            SYSCALL,
-            fn(Word, Word, Word, Word, Word, Word, Word) -> Word,
-            -1,
-            number,
-            first,
-            second,
-            third,
-            fourth,
-            fifth,
-            sixth
-        )
-    };
     let result = match number {
         libc::SYS_unshare if needs_one_thread(first) => recorder::without_writer(call),
         libc::SYS_setns => recorder::without_writer(call),
@@ -163,66 +139,29 @@ pub unsafe fn syscall(
     result
 }
 
-/// Interposed `prctl(2)`.
-///
-/// # Safety
-/// Same contract as `prctl(2)`.
-pub unsafe fn prctl(option: c_int, arguments: [c_ulong; 4]) -> c_int {
-    if option == libc::PR_SET_SECCOMP {
-        prepare_seccomp(arguments[0] as c_long, arguments[1]);
-    }
-    let [first, second, third, fourth] = arguments;
-    next!(PRCTL, fn(c_int, c_ulong, c_ulong, c_ulong, c_ulong) -> c_int, -1, option, first, second, third, fourth)
+/// Changes the user or the root directory by `call`.
+fn drop_privileges(call: impl FnOnce() -> c_int) -> c_int {
+    create_pending_file();
+    call()
 }
 
-/// Returns true if the kernel refuses `unshare(flags)` to a multithreaded process.
-fn needs_one_thread(flags: c_long) -> bool {
-    flags & c_long::from(libc::CLONE_NEWUSER | libc::CLONE_THREAD | libc::CLONE_SIGHAND | libc::CLONE_VM) != 0
-}
-
-/// Interposed `unshare(2)`.
-///
-/// # Safety
-/// Same contract as `unshare(2)`.
-pub unsafe fn unshare(flags: c_int) -> c_int {
-    let call = || next!(c"unshare", fn(c_int) -> c_int, -1, flags);
-    if needs_one_thread(flags.into()) { recorder::without_writer(call) } else { call() }
-}
-
-/// Interposed `setns(2)`.
-///
-/// # Safety
-/// Same contract as `setns(2)`.
-pub unsafe fn setns(descriptor: c_int, kind: c_int) -> c_int {
-    recorder::without_writer(|| next!(c"setns", fn(c_int, c_int) -> c_int, -1, descriptor, kind))
-}
-
-/// Defines the interposed functions that change the user or the root directory.
-macro_rules! define_privilege_calls {
-    ($($ours:ident($($argument:ident: $type:ty),*) = $name:literal;)*) => {$(
-        #[doc = concat!("Stands in for `", $name, "(2)`.")]
-        ///
-        /// # Safety
-        /// Same contract as the libc function.
-        pub unsafe fn $ours($($argument: $type),*) -> c_int {
-            const NAME: &std::ffi::CStr =
-                match std::ffi::CStr::from_bytes_with_nul(concat!($name, "\0").as_bytes()) {
-                    Ok(name) => name,
-                    Err(_) => c"",
-                };
-            static NEXT: NextFunction = NextFunction::new(NAME);
-            create_pending_file();
-            next!(NEXT, fn($($type),*) -> c_int, -1, $($argument),*)
+interpose! {
+    syscall(number: c_long, a: c_long, b: c_long, c: c_long, d: c_long, e: c_long, f: c_long) -> c_long,
+        |call| make_system_call(number, a, b, c, call);
+    prctl(option: c_int, a: c_ulong, b: c_ulong, c: c_ulong, d: c_ulong) -> c_int, |call| {
+        if option == libc::PR_SET_SECCOMP {
+            prepare_seccomp(a as c_long, b);
         }
-    )*};
-}
-
-define_privilege_calls! {
-    setuid(user: libc::uid_t) = "setuid";
-    seteuid(user: libc::uid_t) = "seteuid";
-    setreuid(real: libc::uid_t, effective: libc::uid_t) = "setreuid";
-    setresuid(real: libc::uid_t, effective: libc::uid_t, saved: libc::uid_t) = "setresuid";
-    chroot(path: *const c_char) = "chroot";
+        call()
+    };
+    unshare(flags: c_int) -> c_int,
+        |call| if needs_one_thread(flags.into()) { recorder::without_writer(call) } else { call() };
+    setns(descriptor: c_int, kind: c_int) -> c_int, |call| recorder::without_writer(call);
+    setuid(user: libc::uid_t) -> c_int, |call| drop_privileges(call);
+    seteuid(user: libc::uid_t) -> c_int, |call| drop_privileges(call);
+    setreuid(real: libc::uid_t, effective: libc::uid_t) -> c_int, |call| drop_privileges(call);
+    setresuid(real: libc::uid_t, effective: libc::uid_t, saved: libc::uid_t) -> c_int, |call| drop_privileges(call);
+    chroot(path: *const c_char) -> c_int, |call| drop_privileges(call);
 }
 
 #[cfg(test)]

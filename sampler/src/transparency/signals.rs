@@ -22,10 +22,10 @@ use crate::handler;
 use crate::thread::arming;
 use crate::thread::arming::ACTIVE;
 use crate::transparency::disposition::{
-    PROGRAM_FLAGS, PROGRAM_HANDLER, PROGRAM_MASK, SAMPLING_SIGNAL, SignalInfo, SignalSet, errno, kernel_mask_word,
-    next, next_sigaction, set_errno,
+    PROGRAM_FLAGS, PROGRAM_HANDLER, PROGRAM_MASK, SAMPLING_SIGNAL, kernel_mask_word,
 };
 use crate::transparency::fatal;
+use crate::transparency::next::{self, SignalInfo, SignalSet, errno, set_errno};
 
 /// True if the sampler uses this signal.
 fn is_sampling_signal(signal: c_int) -> bool {
@@ -63,12 +63,12 @@ pub unsafe extern "C-unwind" fn sigaction(
     if !is_sampling_signal(signal) {
         if !fatal::may_have_handler(signal) {
             // SAFETY: passes the caller's arguments on.
-            return unsafe { next_sigaction(signal, action, old) };
+            return unsafe { next::sigaction(signal, action, old) };
         }
         // SAFETY: the caller guarantees a valid pointer. Read it before writing `old`, which may be the same memory.
         let sets_default = unsafe { action.as_ref() }.is_some_and(|action| action.sa_sigaction == libc::SIG_DFL);
         // SAFETY: passes the caller's arguments on.
-        let result = unsafe { next_sigaction(signal, action, old) };
+        let result = unsafe { next::sigaction(signal, action, old) };
         if result == 0 {
             if let Some(old) =
                 // SAFETY: the caller guarantees a valid pointer, and the call has written to it.
@@ -112,9 +112,11 @@ pub unsafe extern "C-unwind" fn sigaction(
 pub unsafe extern "C-unwind" fn signal(signal: c_int, handler: libc::sighandler_t) -> libc::sighandler_t {
     if !is_sampling_signal(signal) {
         if !fatal::may_have_handler(signal) {
-            return next_signal(signal, handler);
+            // SAFETY: passes the caller's arguments on.
+            return unsafe { next::signal(signal, handler) };
         }
-        let old = next_signal(signal, handler);
+        // SAFETY: passes the caller's arguments on.
+        let old = unsafe { next::signal(signal, handler) };
         if handler == libc::SIG_DFL && old != libc::SIG_ERR {
             fatal::install_handler(signal);
         }
@@ -123,10 +125,6 @@ pub unsafe extern "C-unwind" fn signal(signal: c_int, handler: libc::sighandler_
     PROGRAM_FLAGS.store(libc::SA_RESTART, Ordering::Relaxed);
     PROGRAM_MASK.store(0, Ordering::Relaxed);
     PROGRAM_HANDLER.swap(handler, Ordering::AcqRel)
-}
-
-fn next_signal(signal: c_int, handler: libc::sighandler_t) -> libc::sighandler_t {
-    next!(c"signal", fn(c_int, libc::sighandler_t) -> libc::sighandler_t, libc::SIG_ERR, signal, handler)
 }
 
 /// Interposed `sigtimedwait(2)`.
@@ -150,14 +148,8 @@ pub unsafe extern "C-unwind" fn sigtimedwait(
     let mut time = time;
     loop {
         let mut received = MaybeUninit::<SignalInfo>::zeroed();
-        let signal = next!(
-            c"sigtimedwait",
-            fn(*const SignalSet, *mut SignalInfo, *const libc::timespec) -> c_int,
-            -1,
-            set,
-            received.as_mut_ptr(),
-            time
-        );
+        // SAFETY: the caller's arguments, or equally valid ones.
+        let signal = unsafe { next::sigtimedwait(set, received.as_mut_ptr(), time) };
         // SAFETY: the value is zeroed, or written by the call.
         let received = unsafe { received.assume_init() };
         if is_sampling_signal(signal) && handler::discard_tick(&received) {
@@ -218,7 +210,8 @@ pub unsafe extern "C-unwind" fn signalfd(descriptor: c_int, set: *const SignalSe
     let filtered_set =
         (sampling_signal != 0 && contains(set, sampling_signal)).then(|| copy_set(set, sampling_signal, false));
     let set = filtered_set.as_ref().map_or(set, ptr::from_ref);
-    next!(c"signalfd", fn(c_int, *const SignalSet, c_int) -> c_int, -1, descriptor, set, flags)
+    // SAFETY: the caller's arguments, or equally valid ones.
+    unsafe { next::signalfd(descriptor, set, flags) }
 }
 
 /// Interposed `sigpending(2)`.
@@ -226,7 +219,8 @@ pub unsafe extern "C-unwind" fn signalfd(descriptor: c_int, set: *const SignalSe
 /// # Safety
 /// Same contract as `sigpending(2)`.
 pub unsafe extern "C-unwind" fn sigpending(set: *mut SignalSet) -> c_int {
-    let result = next!(c"sigpending", fn(*mut SignalSet) -> c_int, -1, set);
+    // SAFETY: the caller's arguments, or equally valid ones.
+    let result = unsafe { next::sigpending(set) };
     let sampling_signal = SAMPLING_SIGNAL.load(Ordering::Acquire);
     if result == 0 && sampling_signal != 0 && contains(set, sampling_signal) {
         // SAFETY: the caller guarantees a valid pointer, and the call has written to it.
@@ -245,7 +239,8 @@ pub unsafe extern "C-unwind" fn sigsuspend(set: *const SignalSet) -> c_int {
     let extended_set =
         (sampling_signal != 0 && is_unused && !set.is_null()).then(|| copy_set(set, sampling_signal, true));
     let set = extended_set.as_ref().map_or(set, ptr::from_ref);
-    next!(c"sigsuspend", fn(*const SignalSet) -> c_int, -1, set)
+    // SAFETY: the caller's arguments, or equally valid ones.
+    unsafe { next::sigsuspend(set) }
 }
 
 /// Interposed `sigaltstack(2)`. If the kernel's signal frame does not fit on the new stack, any signal kills the
@@ -265,7 +260,8 @@ pub unsafe extern "C-unwind" fn sigaltstack(stack: *const libc::stack_t, old: *m
         arming::retire_slot(slot);
         arming::THREADS_WITHOUT_TIMER.fetch_add(1, Ordering::Relaxed);
     }
-    next!(c"sigaltstack", fn(*const libc::stack_t, *mut libc::stack_t) -> c_int, -1, stack, old)
+    // SAFETY: the caller's arguments, or equally valid ones.
+    unsafe { next::sigaltstack(stack, old) }
 }
 
 /// True if a signal stack is too small for the kernel's signal frame. Since Linux 5.14, `AT_MINSIGSTKSZ` is the size of

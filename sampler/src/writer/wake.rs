@@ -1,12 +1,11 @@
 //! Wakes the writer and waits for it. Uses a futex, because hooks wake the writer too, even under locks of the loader.
 
-use std::ffi::c_void;
 use std::ptr;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::time::Duration;
 
 use crate::handler::clock;
-use crate::transparency::disposition::{NextFunction, next};
+use crate::transparency::next;
 
 /// Number of times the writer was woken; the futex it sleeps on.
 static WAKE_COUNT: AtomicU32 = AtomicU32::new(0);
@@ -120,15 +119,6 @@ pub(crate) fn wait_until(is_done: impl Fn() -> bool, timeout_ns: u64) {
 
 /// `pthread_t` of the writer thread until it is joined; 0 if none.
 static WRITER_THREAD: AtomicU64 = AtomicU64::new(0);
-static JOIN: NextFunction = NextFunction::new(c"pthread_join");
-static TIMED_JOIN: NextFunction = NextFunction::new(c"pthread_timedjoin_np");
-
-/// Resolves libc's functions in a constructor.
-pub(crate) fn resolve_join_functions() {
-    JOIN.address();
-    TIMED_JOIN.address();
-}
-
 pub(crate) fn set_writer_thread(thread: libc::pthread_t) {
     const { assert!(size_of::<libc::pthread_t>() == 8) };
     WRITER_THREAD.store(thread, Ordering::Release);
@@ -147,7 +137,8 @@ fn take_writer_thread() -> Option<libc::pthread_t> {
 /// Waits until the writer thread has exited.
 pub(crate) fn join_writer() -> i32 {
     let Some(thread) = take_writer_thread() else { return 0 };
-    next!(JOIN, fn(libc::pthread_t, *mut *mut c_void) -> i32, libc::ENOSYS, thread, ptr::null_mut())
+    // SAFETY: a thread that nobody else joins; its result is not requested.
+    unsafe { next::pthread_join(thread, ptr::null_mut()) }
 }
 
 /// Like [`join_writer`], with a timeout in ns.
@@ -156,19 +147,9 @@ pub(crate) fn join_writer_with_timeout(timeout_ns: u64) {
     let deadline = jitlisten::plumbing::nanoseconds_of(libc::CLOCK_REALTIME) + timeout_ns;
     let deadline =
         libc::timespec { tv_sec: (deadline / 1_000_000_000) as libc::time_t, tv_nsec: (deadline % 1_000_000_000) as _ };
-    let result = timed_join(thread, &raw const deadline);
+    // SAFETY: a thread that nobody else joins; its result is not requested.
+    let result = unsafe { next::pthread_timedjoin_np(thread, ptr::null_mut(), &raw const deadline) };
     if result != 0 {
         WRITER_THREAD.store(thread, Ordering::Release);
     }
-}
-
-fn timed_join(thread: libc::pthread_t, deadline: *const libc::timespec) -> i32 {
-    next!(
-        TIMED_JOIN,
-        fn(libc::pthread_t, *mut *mut c_void, *const libc::timespec) -> i32,
-        libc::ENOSYS,
-        thread,
-        ptr::null_mut(),
-        deadline
-    )
 }
