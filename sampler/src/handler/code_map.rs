@@ -159,7 +159,7 @@ pub(crate) struct ProcessCode;
 impl CodeMap for ProcessCode {
     fn find(&self, address: u64) -> Option<Code<'_>> {
         // SAFETY: running handlers are counted, and the writer does not walk stacks while it reclaims: see
-        // `arming::no_handler_is_running`.
+        // `slots::no_handler_is_running`.
         let find = |published: &'static Entries| unsafe { published.find(address) };
         find(&COMPILED).or_else(|| find(&LIBRARIES)).map(|entry| entry.code(address))
     }

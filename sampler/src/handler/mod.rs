@@ -17,10 +17,11 @@ use std::sync::atomic::Ordering;
 
 use crate::python::{EVALUATOR_MARK, Evaluators};
 use crate::recording::event_config;
-use crate::recording::event_config::{slot_counter, take_signal_period};
-use crate::thread::counter;
-use crate::thread::slot::{self, MAX_NATIVE_FRAMES, RECORDED_PID, Sample, Slot};
+use crate::thread::ring::{MAX_NATIVE_FRAMES, Sample};
+use crate::thread::slot::Slot;
+use crate::thread::slots::RECORDED_PID;
 use crate::thread::timer::{self, SI_TIMER};
+use crate::thread::{counter, slots};
 use crate::transparency::disposition;
 use crate::unwind::{self, Outcome, REGISTERS, Registers};
 use crate::writer::{wake, wall_clock};
@@ -93,14 +94,14 @@ pub(crate) extern "C-unwind" fn handler(signal: c_int, info: *mut libc::siginfo_
         SignalSource::Elsewhere => disposition::forward_signal(signal, info, context),
         // Ignore a late signal meant for the slot's previous owner.
         SignalSource::Timer { index, generation, overrun } => {
-            let is_owner = |slot: &Slot| slot.generation.load(Ordering::SeqCst) == generation;
+            let is_owner = |slot: &Slot| slot.state.generation() == generation;
             // SAFETY: provided by the kernel, and valid as long as the handler runs.
-            record_if_armed(slot::get(index), is_owner, overrun, unsafe { &mut *context });
+            record_if_armed(slots::get(index), is_owner, overrun, unsafe { &mut *context });
         }
         SignalSource::Counter(index) => {
-            let is_owner = |slot: &Slot| slot.tid.load(Ordering::SeqCst) == clock::own_tid();
+            let is_owner = |slot: &Slot| slot.state.tid() == clock::own_tid();
             // SAFETY: provided by the kernel, and valid as long as the handler runs.
-            record_if_armed(index.and_then(slot::get), is_owner, 0, unsafe { &mut *context });
+            record_if_armed(index.and_then(slots::get), is_owner, 0, unsafe { &mut *context });
         }
     }
     // SAFETY: `errno` points to a thread-local of this thread.
@@ -114,9 +115,7 @@ pub(crate) fn discard_tick(info: &libc::siginfo_t) -> bool {
         SignalSource::Elsewhere => false,
         SignalSource::Timer { .. } => true,
         SignalSource::Counter(index) => {
-            if let Some(counter) = index.and_then(slot::get).and_then(slot_counter) {
-                counter.resume();
-            }
+            index.and_then(slots::get).inspect(|slot| slot.resume_counter());
             true
         }
     }
@@ -158,9 +157,7 @@ pub(crate) fn drain_pending_ticks() {
     }
 }
 
-/// Takes a sample if the slot belongs to the calling thread. A slot with a new owner must not be written to, so
-/// ownership is checked after raising the handler count. Whoever claims the slot for another thread reads that count
-/// afterwards.
+/// Takes a sample if the slot belongs to the calling thread. A slot with a new owner must not be written to.
 fn record_if_armed(
     slot: Option<&Slot>,
     is_owner: impl Fn(&Slot) -> bool,
@@ -168,23 +165,20 @@ fn record_if_armed(
     context: &mut libc::ucontext_t,
 ) {
     let Some(slot) = slot else { return };
-    slot.running_handlers.fetch_add(1, Ordering::SeqCst);
-    let is_armed = || slot.state.load(Ordering::SeqCst) == slot::ARMED && RECORDED_PID.load(Ordering::Relaxed) != 0;
+    let _handler = slot.state.enter_handler();
+    let is_armed = || slot.state.is_armed() && RECORDED_PID.load(Ordering::Relaxed) != 0;
     let is_owner = is_owner(slot);
     if is_owner && is_armed() {
         if has_stack_space(&context.uc_stack) {
             record(slot, overrun, context);
         } else {
-            slot.lost.fetch_add(1, Ordering::Relaxed);
-            if let Some(counter) = slot_counter(slot) {
-                counter.resume();
-            }
+            slot.ring.count_lost();
+            slot.resume_counter();
         }
     }
     if is_owner {
         wall_clock::restart_system_call(slot, context);
     }
-    slot.running_handlers.fetch_sub(1, Ordering::SeqCst);
 }
 
 /// Returns false if too little is left of the signal stack: it may be the program's, and small or in use.
@@ -197,32 +191,30 @@ fn has_stack_space(stack: &libc::stack_t) -> bool {
 // Not inlined: its stack frame and those of its callees must come after the check for space.
 #[inline(never)]
 fn record(slot: &Slot, overrun: c_int, context: &libc::ucontext_t) {
-    let period = slot.pending_period.swap(0, Ordering::Relaxed) + take_signal_period(slot, overrun);
+    let clock = event_config::configured_clock();
+    let period = slot.source.take_pending() + slot.source.take_signal_period(clock, slot.state.tid(), overrun);
     // In wall-clock mode: a duplicate signal.
-    if period == 0 && slot_counter(slot).is_none() {
+    if period == 0 && slot.source.counter().is_none() {
         return;
     }
     if slot.pace.take_skip(1 + u64::try_from(overrun).unwrap_or(0)) {
-        slot.skipped.fetch_add(1, Ordering::Relaxed);
-        slot.pending_period.fetch_add(period, Ordering::Relaxed);
+        slot.source.add_pending(period);
     } else {
         let start = clock::monotonic();
         // SAFETY: this is the handler of the slot's thread.
         unsafe { slot.flush_idle(start) };
-        if let Some(free_words) = slot.free_words() {
+        if let Some(free_words) = slot.ring.free_words() {
             sample(slot, free_words, Sample { time: start, period, outcome: Outcome::Complete, count: 0 }, context);
             slot.pace.record_cost(clock::monotonic().saturating_sub(start), event_config::period_ns());
             wake::notify_after_sample(start);
         } else {
-            slot.lost.fetch_add(1, Ordering::Relaxed);
+            slot.ring.count_lost();
         }
     }
-    if slot.is_half_full() {
+    if slot.ring.is_half_full() {
         wake::request_drain();
     }
-    if let Some(counter) = slot_counter(slot) {
-        counter.resume();
-    }
+    slot.resume_counter();
 }
 
 /// Walks the stack and writes one sample.
@@ -233,7 +225,7 @@ fn sample(slot: &Slot, free_words: u64, sample: Sample, context: &libc::ucontext
     let mut put = |word| {
         if count < free_words {
             // SAFETY: this is the handler of the slot's thread, and `count` is less than `space`.
-            unsafe { slot.put_word(count, word) };
+            unsafe { slot.ring.put_word(count, word) };
             count += 1;
         }
         count < free_words
@@ -261,7 +253,7 @@ fn sample(slot: &Slot, free_words: u64, sample: Sample, context: &libc::ucontext
         outcome => outcome,
     };
     // SAFETY: this is the handler of the slot's thread, and `count` words were written.
-    unsafe { slot.finish_sample(Sample { outcome, count, ..sample }) };
+    unsafe { slot.ring.finish_sample(Sample { outcome, count, ..sample }) };
 }
 
 /// Returns the registers at the moment of the signal, in DWARF's order.

@@ -15,7 +15,8 @@
 use std::ffi::c_void;
 use std::sync::atomic::Ordering;
 
-use crate::thread::slot::{EXACT_STACK_BOUNDS, RECORDED_PID, STACK_COPY_BYTES, Slot};
+use crate::thread::slot::{STACK_COPY_BYTES, Slot};
+use crate::thread::slots::RECORDED_PID;
 use crate::unwind::Memory;
 
 const PAGE: u64 = 4096;
@@ -27,10 +28,6 @@ const FIRST_COPY_BYTES: u64 = 16 << 10;
 const COPY_MARGIN_BYTES: u64 = 256;
 /// Limit for the pages of one probe: `UIO_MAXIOV`.
 const MAX_PROBED_PAGES: u64 = 1024;
-/// Limit for probes at consecutive samples; after that only each [`SAMPLES_PER_RETRY`]th sample probes.
-const MAX_CONSECUTIVE_PROBES: u32 = 8;
-const SAMPLES_PER_RETRY: u32 = 64;
-
 /// Readable stack memory of a sampled thread. Only for the handler of the slot's thread.
 pub(crate) struct StackMemory<'a> {
     slot: &'a Slot,
@@ -62,7 +59,7 @@ impl<'a> StackMemory<'a> {
 
     /// Returns the end of the thread's own stack, if the stack pointer is on it.
     fn own_stack_end(&mut self, stack_pointer: u64) -> Option<u64> {
-        let (low, high) = (self.slot.stack_low.load(Ordering::Relaxed), self.slot.stack_high.load(Ordering::Relaxed));
+        let (low, high) = self.slot.stack.get();
         if (low..high).contains(&stack_pointer) {
             return Some(high);
         }
@@ -70,22 +67,12 @@ impl<'a> StackMemory<'a> {
         let high = if high == 0 { next_page(unsafe { libc::pthread_self() } as u64) } else { high };
         let (probe_start, known_start) = (next_page(stack_pointer), if low == 0 { high } else { low });
         let pages = known_start.checked_sub(probe_start)? / PAGE;
-        if pages > MAX_PROBED_PAGES || !self.may_probe() || !self.is_readable(probe_start, pages) {
+        let may_probe = self.remaining_calls != 0 && pages <= MAX_PROBED_PAGES && self.slot.stack.may_probe();
+        if !may_probe || !self.is_readable(probe_start, pages) {
             return None;
         }
-        self.slot.stack_low.store(probe_start - PAGE, Ordering::Relaxed);
-        self.slot.stack_high.store(high, Ordering::Relaxed);
+        self.slot.stack.set_probed(probe_start - PAGE, high);
         Some(high)
-    }
-
-    /// Returns true if this sample may probe the stack, and counts the attempt.
-    fn may_probe(&self) -> bool {
-        let attempts = self.slot.stack_probes.load(Ordering::Relaxed);
-        if attempts == EXACT_STACK_BOUNDS || self.remaining_calls == 0 {
-            return false;
-        }
-        self.slot.stack_probes.store((attempts + 1) % EXACT_STACK_BOUNDS, Ordering::Relaxed);
-        attempts < MAX_CONSECUTIVE_PROBES || attempts.is_multiple_of(SAMPLES_PER_RETRY)
     }
 
     /// Returns true if all these pages are mapped: the kernel copies one byte of each.
@@ -179,7 +166,8 @@ fn fetch(buffer: *mut c_void, size: u64, ranges: *const libc::iovec, count: u64)
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::thread::slot;
+    use crate::thread::slot_state::State;
+    use crate::thread::slots;
 
     fn map(pages: u64) -> u64 {
         let (protection, flags) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
@@ -196,9 +184,9 @@ mod tests {
     /// Another thread may unmap the stack between two reads of one walk.
     #[test]
     fn a_stack_that_is_unmapped_under_a_walk() {
-        let _lock = slot::lock_for_test();
+        let _lock = slots::lock_for_test();
         RECORDED_PID.store(std::process::id(), Ordering::Relaxed);
-        let slot = slot::claim(21).unwrap().1;
+        let slot = slots::claim(21).unwrap().1;
         let stack = map(64);
         let mut memory = StackMemory::new(slot, stack + 256);
         memory.remaining_calls = MAX_CALLS_PER_WALK;
@@ -208,14 +196,14 @@ mod tests {
         unsafe { libc::munmap((stack + PAGE) as *mut c_void, 63 * PAGE as usize) };
         assert_eq!((memory.read(stack + 264), memory.read(stack + 40 * PAGE)), (Some(33), None));
         assert_eq!(memory.remaining_calls, 0);
-        slot.state.store(slot::FREE, Ordering::Release);
+        slot.state.set(State::Free);
     }
 
     #[test]
     fn no_walk_asks_the_kernel_more_than_twice() {
-        let _lock = slot::lock_for_test();
+        let _lock = slots::lock_for_test();
         RECORDED_PID.store(std::process::id(), Ordering::Relaxed);
-        let slot = slot::claim(22).unwrap().1;
+        let slot = slots::claim(22).unwrap().1;
         let stack = map(100);
         for _ in 0..3 {
             let mut memory = StackMemory::new(slot, stack + 256);
@@ -228,15 +216,15 @@ mod tests {
                 "{words_read} words"
             );
         }
-        slot.state.store(slot::FREE, Ordering::Release);
+        slot.state.set(State::Free);
     }
 
     /// A frame of 300,000 bytes in a thread with unknown stack bounds.
     #[test]
     fn a_threads_own_stack_is_known_after_one_question() {
-        let _lock = slot::lock_for_test();
+        let _lock = slots::lock_for_test();
         RECORDED_PID.store(std::process::id(), Ordering::Relaxed);
-        let slot = slot::claim(23).unwrap().1;
+        let slot = slots::claim(23).unwrap().1;
         #[inline(never)]
         fn call_with_large_frame(slot: &Slot, base_address: u64) -> [u32; 2] {
             let frame = std::hint::black_box([7_u64; 40_000]);
@@ -253,6 +241,6 @@ mod tests {
             call_with_large_frame(slot, base.as_ptr() as u64)
         });
         assert_eq!(calls.join().unwrap(), [1, 0]);
-        slot.state.store(slot::FREE, Ordering::Release);
+        slot.state.set(State::Free);
     }
 }

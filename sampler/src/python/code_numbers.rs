@@ -140,7 +140,7 @@ mod tests {
 
     #[test]
     fn a_code_object_that_is_freed_has_no_number() {
-        let _lock = crate::thread::slot::lock_for_test();
+        let _lock = crate::thread::slots::lock_for_test();
         clear();
         for code in 1..=1000_u64 {
             insert(code * 16, code);

@@ -8,7 +8,7 @@
 use std::ffi::{c_int, c_void};
 use std::sync::atomic::Ordering;
 
-use crate::thread::slot::RECORDED_PID;
+use crate::thread::slots::RECORDED_PID;
 
 const PAGE: u64 = 4096;
 /// Invalid first argument of `SYS_rt_sigprocmask`: the kernel reads the set, then returns an error.
@@ -152,8 +152,8 @@ mod tests {
 
     #[test]
     fn what_is_not_there_is_not_read() {
-        let _lock = crate::thread::slot::lock_for_test();
-        crate::thread::slot::RECORDED_PID.store(std::process::id(), std::sync::atomic::Ordering::Relaxed);
+        let _lock = crate::thread::slots::lock_for_test();
+        crate::thread::slots::RECORDED_PID.store(std::process::id(), std::sync::atomic::Ordering::Relaxed);
         let words = [1_u64 << 32 | 7, 0x0807_0605_0403_0201];
         let address = words.as_ptr() as u64;
         for is_held in [true, false] {

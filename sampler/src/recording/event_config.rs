@@ -1,15 +1,13 @@
-//! The event, the rate, and the measured amount of each thread. Set at the start of a recording, and read by new
+//! The event and the rate. Set at the start of a recording, and read by new
 //! threads and in the handler. Everything is atomic, because readers take no lock.
 
 #![forbid(unsafe_code)]
 
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
-use crate::handler::clock;
 use crate::recording::event_name::Counter;
 use crate::recording::options::Clock;
-use crate::thread::counter::OpenCounter;
-use crate::thread::slot::Slot;
+use crate::thread::stack_bounds::StackBounds;
 
 static CLOCK: AtomicU32 = AtomicU32::new(0);
 static RATE_HZ: AtomicU32 = AtomicU32::new(0);
@@ -21,22 +19,17 @@ static COUNTER_KIND: AtomicU32 = AtomicU32::new(0);
 static COUNTER_CONFIG: AtomicU64 = AtomicU64::new(0);
 static COUNTER_USER_ONLY: AtomicBool = AtomicBool::new(false);
 
-/// Lower bound of the main thread's stack.
-static MAIN_STACK_LOW: AtomicU64 = AtomicU64::new(0);
-/// Upper bound of the main thread's stack.
-static MAIN_STACK_HIGH: AtomicU64 = AtomicU64::new(0);
+static MAIN_STACK: StackBounds = StackBounds::unknown();
 
 /// Returns the bounds of the main thread's stack; zeros if unknown.
 pub(crate) fn main_stack() -> (u64, u64) {
-    (MAIN_STACK_LOW.load(Ordering::Relaxed), MAIN_STACK_HIGH.load(Ordering::Relaxed))
+    MAIN_STACK.get()
 }
 
 /// Sets the main thread's stack from its mapping. The kernel grows it down to `limit` bytes; no other mapping is placed
 /// there.
 pub(crate) fn set_main_stack((low, high): (u64, u64), limit: u64) {
-    let low = low.min(high.saturating_sub(limit));
-    MAIN_STACK_LOW.store(low, Ordering::Relaxed);
-    MAIN_STACK_HIGH.store(high, Ordering::Relaxed);
+    MAIN_STACK.set_exact(low.min(high.saturating_sub(limit)), high);
 }
 
 /// Sets the clock, the rate and the counter of the recording.
@@ -77,44 +70,4 @@ pub(crate) fn configured_counter() -> Option<Counter> {
         let (kind, config) = (COUNTER_KIND.load(Ordering::Relaxed), COUNTER_CONFIG.load(Ordering::Relaxed));
         Counter::from_config(kind, config, COUNTER_USER_ONLY.load(Ordering::Relaxed))
     })
-}
-
-/// Returns the open counter of a slot.
-pub(crate) fn slot_counter(slot: &Slot) -> Option<OpenCounter> {
-    let (descriptor, id) = (slot.timer.load(Ordering::Acquire), slot.counter_id.load(Ordering::Acquire));
-    (id != 0 && descriptor >= 0).then_some(OpenCounter { descriptor, id })
-}
-
-/// Returns the period of a timer signal, and accounts for it. The kernel checks a timer only at its tick, which may be
-/// much later than the expiry. `overrun` is the number of further periods that have elapsed; so the periods add up to
-/// the thread's time, except for the last period.
-pub(crate) fn take_signal_period(slot: &Slot, overrun: i32) -> u64 {
-    if slot_counter(slot).is_some() {
-        return take_unaccounted_amount(slot);
-    }
-    if configured_clock() == Clock::Wall {
-        // The writer has added it to `pending_period`.
-        return 0;
-    }
-    let period = slot.period.load(Ordering::Relaxed);
-    let first = match slot.first_period.swap(0, Ordering::Relaxed) {
-        0 => period,
-        first => first,
-    };
-    let elapsed_ns = first + period * u64::try_from(overrun).unwrap_or(0);
-    slot.accounted_total.fetch_add(elapsed_ns, Ordering::Relaxed);
-    elapsed_ns
-}
-
-/// Returns the thread's time, or its counted events, since the previous call.
-pub(crate) fn take_unaccounted_amount(slot: &Slot) -> u64 {
-    let total = match (slot_counter(slot), configured_clock()) {
-        (Some(counter), _) => match counter.read_count() {
-            Some(count) => count,
-            None => return 0,
-        },
-        (None, Clock::Cpu) => clock::thread_cpu(slot.tid.load(Ordering::Relaxed)),
-        (None, Clock::Wall) => clock::monotonic(),
-    };
-    total.saturating_sub(slot.accounted_total.swap(total, Ordering::Relaxed))
 }

@@ -22,8 +22,8 @@ use crate::recording::options::Options;
 use crate::recording::process::Process;
 use crate::recording::{event_config, process};
 use crate::thread::arming::{self, ACTIVE, SAMPLED_THREADS, THREADS_WITHOUT_TIMER};
-use crate::thread::slot::RECORDED_PID;
-use crate::thread::{creation, slot, timer};
+use crate::thread::slots::RECORDED_PID;
+use crate::thread::{creation, slots, timer};
 use crate::transparency::disposition::{self, SAMPLING_SIGNAL, end_process};
 use crate::transparency::{exit, fatal, next, sanitizer};
 use crate::writer::code_events::{self, Observer};
@@ -250,7 +250,7 @@ fn start_in(
     FILE_PENDING.store(output.is_deferred(), Ordering::Release);
     RECORDING_WRITTEN.store(false, Ordering::Release);
     FILE_CREATED.store(!output.is_deferred(), Ordering::Release);
-    slot::discard_unread_samples();
+    slots::discard_unread_samples();
     UNKNOWN_CODE.store(false, Ordering::Relaxed);
     RECORDED_PID.store(std::process::id(), Ordering::Release);
     event_config::configure(options.clock, options.hz, counter.as_ref());
@@ -274,7 +274,7 @@ fn start_in(
         }
         Err((errno, _)) => {
             ACTIVE.store(false, Ordering::SeqCst);
-            slot::iter().for_each(|(_, slot)| arming::disarm(slot));
+            slots::iter().for_each(|(_, slot)| arming::disarm(slot));
             stop_observing_code(enabled_images);
             Err(Error::NoThread(errno))
         }
@@ -570,12 +570,12 @@ fn become_child(is_recorded: bool) {
     RECORDED_PID.store(0, Ordering::Release);
     ABANDONED.store(false, Ordering::Release);
     wake::forget_writer_thread();
-    slot::reset_all_in_child(clock::own_tid(), creation::signal_stack());
+    slots::reset_all_in_child(clock::own_tid(), creation::signal_stack());
     if !is_recorded {
         python::withdraw();
     }
     // The descriptors of counters are inherited; close the child's copies.
-    slot::iter().for_each(|(_, slot)| arming::close_counter(slot));
+    slots::iter().for_each(|(_, slot)| arming::close_counter(slot));
     if let Some(session) = Session::process() {
         session.stop_observing();
     }
@@ -593,7 +593,7 @@ mod tests {
     /// The recorder was killed and did not stop the recording: the next one may start.
     #[test]
     fn a_recording_ends_with_its_recorder() {
-        let _lock = slot::lock_for_test();
+        let _lock = slots::lock_for_test();
         let directory = std::env::temp_dir().join(format!("jitlisten-recorder-gone-{}", std::process::id()));
         fs::create_dir_all(&directory).unwrap();
         let mut recorder = std::process::Command::new("sleep").arg("1000").spawn().unwrap();
@@ -619,7 +619,7 @@ mod tests {
     /// A thread that starts a recording must not clear a stop request meant for the previous one.
     #[test]
     fn threads_that_start_and_stop_at_the_same_time() {
-        let _lock = slot::lock_for_test();
+        let _lock = slots::lock_for_test();
         let directory = std::env::temp_dir().join(format!("jitlisten-recorder-{}", std::process::id()));
         fs::create_dir_all(&directory).unwrap();
         let (sender, receiver) = mpsc::channel();

@@ -13,10 +13,12 @@ use std::ptr;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
 use crate::handler::clock;
-use crate::recording::event_config::{self, slot_counter};
+use crate::recording::event_config;
 use crate::recording::event_name::Counter;
 use crate::recording::options::Clock;
-use crate::thread::slot::{self, Slot};
+use crate::thread::slot::Slot;
+use crate::thread::slot_state::State;
+use crate::thread::slots;
 use crate::thread::timer::{self, Timer};
 use crate::transparency::disposition::SAMPLING_SIGNAL;
 
@@ -35,13 +37,13 @@ pub(crate) fn arm(tid: u32) -> Option<&'static Slot> {
     if is_armed(tid, usize::MAX) {
         return None;
     }
-    let Some((index, slot)) = slot::claim(tid) else {
+    let Some((index, slot)) = slots::claim(tid) else {
         THREADS_WITHOUT_TIMER.fetch_add(1, Ordering::Relaxed);
         return None;
     };
     // The thread itself and the scan may both arm it at the same time: the lower slot wins.
     if is_armed(tid, index) {
-        slot.release(index);
+        slots::release(index, slot);
         return None;
     }
     start_timer(index, slot, tid).then_some(slot)
@@ -49,24 +51,18 @@ pub(crate) fn arm(tid: u32) -> Option<&'static Slot> {
 
 /// True if the thread is armed in a slot below `limit`.
 fn is_armed(tid: u32, limit: usize) -> bool {
-    slot::find_by_tid(tid).take_while(|(index, _)| *index < limit).any(|(_, slot)| is_owned_by(slot, tid))
+    slots::find_by_tid(tid).take_while(|(index, _)| *index < limit).any(|(_, slot)| slot.state.is_owned_by(tid))
 }
 
 /// Returns the slot of an armed thread.
 pub(crate) fn find_armed(tid: u32) -> Option<&'static Slot> {
-    slot::find_by_tid(tid).map(|(_, slot)| slot).find(|slot| is_owned_by(slot, tid))
-}
-
-/// True if the slot is in use by this thread.
-fn is_owned_by(slot: &Slot, tid: u32) -> bool {
-    let is_in_use = |state| matches!(state, slot::CLAIMED | slot::ARMED);
-    slot.tid.load(Ordering::Acquire) == tid && is_in_use(slot.state.load(Ordering::Acquire))
+    slots::find_by_tid(tid).map(|(_, slot)| slot).find(|slot| slot.state.is_owned_by(tid))
 }
 
 fn start_timer(index: usize, slot: &'static Slot, tid: u32) -> bool {
     let (low, high) = event_config::main_stack();
     if tid == std::process::id() && high != 0 {
-        slot.set_stack(low, high);
+        slot.stack.set_exact(low, high);
     }
     let is_started = match event_config::configured_counter() {
         Some(counter) => start_counter(&counter, index, slot, tid),
@@ -75,7 +71,7 @@ fn start_timer(index: usize, slot: &'static Slot, tid: u32) -> bool {
     if is_started {
         SAMPLED_THREADS.fetch_add(1, Ordering::Relaxed);
     } else {
-        slot.state.store(slot::ENDED, Ordering::Release);
+        slot.state.set(State::Ended);
         THREADS_WITHOUT_TIMER.fetch_add(1, Ordering::Relaxed);
     }
     is_started
@@ -84,25 +80,22 @@ fn start_timer(index: usize, slot: &'static Slot, tid: u32) -> bool {
 /// Arms a thread with a CPU or wall-clock timer.
 fn start_clock_timer(index: usize, slot: &'static Slot, tid: u32) -> bool {
     let (period, clock) = (event_config::period_ns(), event_config::configured_clock());
-    let value = timer::encode_signal_value(index, slot.generation.load(Ordering::Acquire));
+    let value = timer::encode_signal_value(index, slot.state.generation());
     let first = first_expiry(period, tid);
-    slot.timer.store(-1, Ordering::Release);
-    slot.counter_id.store(0, Ordering::Release);
-    slot.period.store(period, Ordering::Relaxed);
-    slot.first_period.store(first, Ordering::Relaxed);
-    event_config::take_unaccounted_amount(slot);
+    slot.source.prepare_timer(period, first);
+    slot.take_unaccounted();
     // Set the state before the timer runs: its first signal may come immediately.
-    slot.state.store(slot::ARMED, Ordering::SeqCst);
+    slot.state.set(State::Armed);
     let Ok(timer) = Timer::new(clock, tid, SAMPLING_SIGNAL.load(Ordering::Acquire), value) else { return false };
     // In wall-clock mode, the writer sets the timer.
     if clock == Clock::Cpu && timer.set(first, period).is_err() {
         timer.delete();
         return false;
     }
-    slot.timer.store(timer.0, Ordering::SeqCst);
+    slot.source.set_timer(timer);
     // If sampling ended in the meantime, no timer was found to delete: delete it here.
-    if slot.state.load(Ordering::SeqCst) != slot::ARMED {
-        delete_timer(slot);
+    if !slot.state.is_armed() {
+        slot.source.delete_timer();
     }
     true
 }
@@ -111,16 +104,14 @@ fn start_clock_timer(index: usize, slot: &'static Slot, tid: u32) -> bool {
 fn start_counter(counter: &Counter, index: usize, slot: &'static Slot, tid: u32) -> bool {
     let signal = SAMPLING_SIGNAL.load(Ordering::Acquire);
     let Ok(running) = counter.prepare(tid, signal, index, event_config::rate_hz()) else { return false };
-    slot.timer.store(running.descriptor, Ordering::Release);
-    slot.counter_id.store(running.id, Ordering::Release);
-    slot.accounted_total.store(0, Ordering::Relaxed);
+    slot.source.set_counter(running);
     // Set the state before the counter runs: its first signal may come immediately.
-    slot.state.store(slot::ARMED, Ordering::SeqCst);
-    running.resume() || {
-        slot.timer.store(-1, Ordering::Release);
-        running.close();
-        false
+    slot.state.set(State::Armed);
+    let is_running = running.resume();
+    if !is_running {
+        slot.source.close_counter();
     }
+    is_running
 }
 
 /// Returns a random time within the first period, so that threads are not sampled in step.
@@ -135,17 +126,12 @@ fn first_expiry(period: u64, tid: u32) -> u64 {
 /// Ends the sampling of the calling thread, which is about to exit and owns this slot.
 pub(crate) fn retire_slot(slot: &Slot) {
     // Stop the timer first: its handler and this function must never use the slot together.
-    let counter = slot_counter(slot);
-    match counter {
-        Some(counter) => counter.stop(),
-        None => delete_timer(slot),
-    }
+    slot.source.stop();
     // From here on the handler ignores a pending signal.
-    if slot.state.compare_exchange(slot::ARMED, slot::CLAIMED, Ordering::AcqRel, Ordering::Relaxed).is_ok() {
-        let period = slot.pending_period.swap(0, Ordering::Relaxed) + event_config::take_unaccounted_amount(slot);
+    if slot.state.change(State::Armed, State::Claimed) {
         // SAFETY: called in the slot's thread, and the handler checks the state first.
-        unsafe { slot.close_ring(clock::monotonic(), period) };
-        slot.state.store(slot::ENDED, Ordering::Release);
+        unsafe { slot.close_ring(clock::monotonic()) };
+        slot.state.set(State::Ended);
     }
     close_counter(slot);
 }
@@ -162,24 +148,20 @@ pub(crate) fn retire_caller() {
 pub(crate) fn flush_caller() {
     let Some(slot) = find_armed(clock::own_tid()) else { return };
     // A signal that arrives in the meantime is ignored.
-    if slot.state.compare_exchange(slot::ARMED, slot::CLAIMED, Ordering::SeqCst, Ordering::SeqCst).is_err() {
+    if !slot.state.change(State::Armed, State::Claimed) {
         return;
     }
-    let (pending_period, period) =
-        (slot.pending_period.swap(0, Ordering::Relaxed), slot.period.load(Ordering::Relaxed));
     // SAFETY: called in the slot's thread, and the handler checks the state first.
-    unsafe { slot.close_ring(clock::monotonic(), pending_period + event_config::take_unaccounted_amount(slot)) };
-    let timer = slot.timer.load(Ordering::SeqCst);
-    if event_config::configured_counter().is_none() && !event_config::uses_wall_clock() && timer >= 0 {
-        slot.first_period.store(period, Ordering::Relaxed);
-        let _ = Timer(timer).set(period, period);
+    unsafe { slot.close_ring(clock::monotonic()) };
+    if !event_config::uses_wall_clock() {
+        slot.source.restart_timer();
     }
-    slot.state.store(slot::ARMED, Ordering::SeqCst);
+    slot.state.set(State::Armed);
 }
 
 /// Stops the signals of the calling thread's counter until [`unmute_caller`].
 pub(crate) fn mute_caller() {
-    if let Some(counter) = find_armed(clock::own_tid()).and_then(slot_counter) {
+    if let Some(counter) = find_armed(clock::own_tid()).and_then(|slot| slot.source.counter()) {
         counter.mute();
     }
 }
@@ -187,42 +169,24 @@ pub(crate) fn mute_caller() {
 /// Undoes [`mute_caller`].
 pub(crate) fn unmute_caller() {
     let tid = clock::own_tid();
-    if let Some(counter) = find_armed(tid).and_then(slot_counter) {
+    if let Some(counter) = find_armed(tid).and_then(|slot| slot.source.counter()) {
         counter.unmute(tid);
     }
 }
 
 /// Ends the sampling of a thread. The samples in its ring will still be written.
 pub(crate) fn disarm(slot: &Slot) {
-    if slot.state.compare_exchange(slot::ARMED, slot::ENDED, Ordering::SeqCst, Ordering::SeqCst).is_ok() {
-        match slot_counter(slot) {
-            Some(counter) => counter.stop(),
-            None => delete_timer(slot),
-        }
+    if slot.state.change(State::Armed, State::Ended) {
+        slot.source.stop();
         close_counter(slot);
-    }
-}
-
-fn delete_timer(slot: &Slot) {
-    let timer = slot.timer.swap(-1, Ordering::SeqCst);
-    if timer >= 0 {
-        Timer(timer).delete();
     }
 }
 
 /// Closes the counter of a slot that is no longer sampled. Does nothing while a handler may be using it.
 pub(crate) fn close_counter(slot: &Slot) {
-    let is_idle = slot.running_handlers.load(Ordering::SeqCst) == 0;
-    if let Some(counter) = slot_counter(slot).filter(|_| is_idle)
-        && slot.timer.compare_exchange(counter.descriptor, -1, Ordering::AcqRel, Ordering::Relaxed).is_ok()
-    {
-        counter.close();
+    if slot.state.has_no_handler() {
+        slot.source.close_counter();
     }
-}
-
-/// True if no sampled thread is running the handler at this moment.
-pub(crate) fn no_handler_is_running() -> bool {
-    slot::iter().all(|(_, slot)| slot.running_handlers.load(Ordering::SeqCst) == 0)
 }
 
 /// Thread id of the writer.
@@ -242,8 +206,7 @@ fn main_thread_has_ended(pid: u32) -> bool {
 pub(crate) fn is_last_program_thread() -> bool {
     let (own_tid, pid) = (clock::own_tid(), std::process::id());
     let is_ending = |tid: &u32| {
-        slot::find_by_tid(*tid).any(|(_, slot)| slot.state.load(Ordering::SeqCst) == slot::ENDED)
-            || !thread_exists(pid, *tid)
+        slots::find_by_tid(*tid).any(|(_, slot)| slot.state.get() == State::Ended) || !thread_exists(pid, *tid)
     };
     (own_tid == pid || main_thread_has_ended(pid))
         && list_threads(own_tid)
@@ -272,8 +235,8 @@ fn list_threads(own_tid: u32) -> Vec<u32> {
     if tasks.contains(&own_tid) {
         return tasks;
     }
-    let slots = slot::iter().filter(|(_, slot)| slot.state.load(Ordering::Acquire) != slot::FREE);
-    slots.map(|(_, slot)| slot.tid.load(Ordering::Acquire)).collect()
+    let slots = slots::iter().filter(|(_, slot)| slot.state.get() != State::Free);
+    slots.map(|(_, slot)| slot.state.tid()).collect()
 }
 
 /// Finds threads that were not created through `pthread_create`, and threads that have exited.
@@ -328,9 +291,9 @@ impl Scan {
             return;
         }
         // Include ended slots: no timer was available for the thread, or it is about to exit.
-        let armed_tids: BTreeSet<u32> = slot::iter()
-            .filter(|(_, slot)| slot.state.load(Ordering::Acquire) != slot::FREE)
-            .map(|(_, slot)| slot.tid.load(Ordering::Acquire))
+        let armed_tids: BTreeSet<u32> = slots::iter()
+            .filter(|(_, slot)| slot.state.get() != State::Free)
+            .map(|(_, slot)| slot.state.tid())
             .collect();
         let existing_tids: BTreeSet<u32> = tasks.into_iter().filter(|&tid| tid != self.writer_tid).collect();
         let unarmed_tids: BTreeSet<u32> = existing_tids.difference(&armed_tids).copied().collect();
@@ -338,8 +301,8 @@ impl Scan {
             arm(tid);
         }
         self.previously_unarmed = unarmed_tids.difference(&self.previously_unarmed).copied().collect();
-        for (_, slot) in slot::iter() {
-            if !existing_tids.contains(&slot.tid.load(Ordering::Acquire)) {
+        for (_, slot) in slots::iter() {
+            if !existing_tids.contains(&slot.state.tid()) {
                 disarm(slot);
             }
         }
@@ -385,11 +348,10 @@ mod tests {
     /// After chroot, a list without the scanning thread is not of this process.
     #[test]
     fn a_proc_that_is_not_ours_ends_nothing() {
-        let _lock = slot::lock_for_test();
-        let slot = slot::claim(u32::MAX).unwrap().1;
-        slot.timer.store(-1, Ordering::Relaxed);
-        slot.state.store(slot::ARMED, Ordering::Release);
+        let _lock = slots::lock_for_test();
+        let slot = slots::claim(u32::MAX).unwrap().1;
+        slot.state.set(State::Armed);
         Scan::ignoring(u32::MAX - 1).update();
-        assert_eq!(slot.state.swap(slot::FREE, Ordering::AcqRel), slot::ARMED);
+        assert!(slot.state.change(State::Armed, State::Free));
     }
 }

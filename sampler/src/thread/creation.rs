@@ -137,7 +137,7 @@ fn record_stack_bounds(slot: &Slot, size: u64) {
     let low = high.saturating_sub(size);
     let local_address = &raw const high as u64;
     if (low..high).contains(&local_address) {
-        slot.set_stack(low, high);
+        slot.stack.set_exact(low, high);
     }
 }
 
@@ -168,7 +168,7 @@ unsafe extern "C" fn handle_thread_exit(slot: *mut c_void) {
     let _host_state = HostStateGuard::enter();
     // SAFETY: set by `adopt_this_thread`; slots live forever.
     let slot = unsafe { &*slot.cast::<Slot>() };
-    if slot.tid.load(Ordering::Acquire) == clock::own_tid() {
+    if slot.state.tid() == clock::own_tid() {
         arming::retire_slot(slot);
         let _ = std::panic::catch_unwind(exit::end_before_last_thread);
     }
@@ -195,19 +195,19 @@ fn exit_key() -> Option<libc::pthread_key_t> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::thread::slot;
+    use crate::thread::slot_state::State;
+    use crate::thread::slots;
 
     /// In a fork child, a slot may have a new owner.
     #[test]
     fn a_thread_that_ends_leaves_the_slots_of_others_alone() {
-        let _lock = slot::lock_for_test();
-        for (tid, state) in [(clock::own_tid() + 1, slot::ARMED), (clock::own_tid(), slot::ENDED)] {
-            let slot = slot::claim(tid).unwrap().1;
-            slot.timer.store(-1, Ordering::Relaxed);
-            slot.state.store(slot::ARMED, Ordering::Release);
+        let _lock = slots::lock_for_test();
+        for (tid, state) in [(clock::own_tid() + 1, State::Armed), (clock::own_tid(), State::Ended)] {
+            let slot = slots::claim(tid).unwrap().1;
+            slot.state.set(State::Armed);
             // SAFETY: passes the address of a slot, as the key does.
             unsafe { handle_thread_exit(ptr::from_ref(slot).cast_mut().cast()) };
-            assert_eq!(slot.state.swap(slot::FREE, Ordering::AcqRel), state);
+            assert!(slot.state.change(state, State::Free));
         }
     }
 }

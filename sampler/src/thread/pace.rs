@@ -17,6 +17,8 @@ pub(crate) struct Pace {
     last_cost_ns: AtomicU64,
     /// Number of intervals that are still to be skipped.
     intervals_to_skip: AtomicU64,
+    /// Signals skipped since the writer last looked.
+    skipped: AtomicU64,
 }
 
 impl Pace {
@@ -29,7 +31,14 @@ impl Pace {
     pub(crate) fn take_skip(&self, intervals: u64) -> bool {
         let to_skip = self.intervals_to_skip.load(Ordering::Relaxed);
         self.intervals_to_skip.store(to_skip.saturating_sub(intervals), Ordering::Relaxed);
-        to_skip > 0
+        let is_skipped = to_skip > 0;
+        self.skipped.fetch_add(u64::from(is_skipped), Ordering::Relaxed);
+        is_skipped
+    }
+
+    /// Returns the number of skipped signals since the last call. Only for the writer.
+    pub(crate) fn take_skipped(&self) -> u64 {
+        self.skipped.swap(0, Ordering::Relaxed)
     }
 
     /// Duration of the last sample in ns.
@@ -54,7 +63,8 @@ mod tests {
     /// Simulates `intervals` signals. Returns the samples, the skipped signals, and the total time of the handlers in
     /// ns.
     fn run(intervals: u64, interval: u64, cost: impl Fn(u64) -> u64) -> (u64, u64, u64) {
-        let pace = Pace { last_cost_ns: AtomicU64::new(0), intervals_to_skip: AtomicU64::new(0) };
+        let pace =
+            Pace { last_cost_ns: AtomicU64::new(0), intervals_to_skip: AtomicU64::new(0), skipped: AtomicU64::new(0) };
         let (mut samples, mut skipped, mut time) = (0, 0, 0);
         for number in 0..intervals {
             if pace.take_skip(1) {
@@ -65,6 +75,7 @@ mod tests {
                 pace.record_cost(cost(number), interval);
             }
         }
+        assert_eq!(pace.take_skipped(), skipped);
         (samples, skipped, time)
     }
 

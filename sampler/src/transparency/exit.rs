@@ -17,7 +17,7 @@ use jitlisten::plumbing::HostStateGuard;
 use crate::handler;
 use crate::thread::arming;
 use crate::thread::arming::ACTIVE;
-use crate::thread::slot::RECORDED_PID;
+use crate::thread::slots::RECORDED_PID;
 use crate::transparency::next::{CStringArray, errno, interpose, set_errno};
 use crate::writer::{RECORDING_WRITTEN, STOP_REQUESTED, wake};
 

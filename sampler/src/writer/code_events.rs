@@ -10,7 +10,7 @@ use jitlisten::{AddressRange, Machine, ObjectId, Session, cfi};
 
 use crate::handler::clock;
 use crate::handler::code_map::{self, CodeRange, Tables};
-use crate::thread::arming;
+use crate::thread::slots;
 use crate::unwind::FrameTable;
 use crate::writer::wake;
 
@@ -66,7 +66,7 @@ pub(crate) fn forget_code() {
     }
     drop(take_events());
     code_map::clear();
-    code_map::reclaim(arming::no_handler_is_running);
+    code_map::reclaim(slots::no_handler_is_running);
 }
 
 /// Receives the session's notifications.

@@ -284,7 +284,7 @@ mod tests {
 
     #[test]
     fn the_c_library_has_a_table_and_a_build_id() {
-        let _lock = crate::thread::slot::lock_for_test();
+        let _lock = crate::thread::slots::lock_for_test();
         let mut mappings = Mappings::default();
         let (_, new, ranges) = mappings.refresh().unwrap();
         let libc = new.iter().find(|mapping| mapping.path.windows(8).any(|part| part == b"/libc.so")).unwrap();

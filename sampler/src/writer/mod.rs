@@ -27,7 +27,10 @@ use crate::python::{self, Python};
 use crate::recording::event_config;
 use crate::recording::process::{self, Process};
 use crate::thread::arming::{self, ACTIVE, Scan};
-use crate::thread::slot::{self, Slot};
+use crate::thread::ring::MAX_NATIVE_FRAMES;
+use crate::thread::slot::Slot;
+use crate::thread::slot_state::State;
+use crate::thread::slots;
 use crate::unwind::Outcome;
 use code_events::LIBRARIES_CHANGED;
 use existing_file::PinnedImages;
@@ -199,7 +202,7 @@ impl Writer {
             mapping_backoff_ns: 0,
             first_sample: 0,
             last_sample: 0,
-            stack: Vec::with_capacity(slot::MAX_NATIVE_FRAMES as usize),
+            stack: Vec::with_capacity(MAX_NATIVE_FRAMES as usize),
             merged: Vec::new(),
             watch: event_config::uses_wall_clock().then(Watch::default),
             next_watch: if event_config::uses_wall_clock() { 0 } else { u64::MAX },
@@ -227,7 +230,7 @@ impl Writer {
 
     /// Reads the mappings at the first sample. Returns true once there has been a sample.
     fn ensure_begun(&mut self) -> bool {
-        if self.last_mapping_read == 0 && slot::iter().any(|(_, slot)| !slot.is_drained()) {
+        if self.last_mapping_read == 0 && slots::iter().any(|(_, slot)| !slot.ring.is_drained()) {
             self.read_mappings(self.began);
         }
         self.last_mapping_read != 0
@@ -302,7 +305,7 @@ impl Writer {
             self.next_watch = watch.check(now, |index, slot, remote_sample| {
                 self.drain_slot(index, slot, false);
                 self.write_idle_sample(index, slot);
-                let id = SampleId { pid: self.pid, tid: slot.tid.load(Ordering::Acquire), time: now };
+                let id = SampleId { pid: self.pid, tid: slot.state.tid(), time: now };
                 self.last_stacks.insert(index, (remote_sample.outcome, remote_sample.stack));
                 self.repeat_last_sample(index, slot, id, remote_sample.period);
             });
@@ -312,9 +315,9 @@ impl Writer {
 
     /// Writes the stack of the slot's last sample again, for the time its thread has waited there.
     fn write_idle_sample(&mut self, index: usize, slot: &Slot) {
-        let period = slot.idle_ns.swap(0, Ordering::AcqRel);
+        let period = slot.wait.take_idle();
         if period != 0 {
-            let id = SampleId { tid: slot.tid.load(Ordering::Acquire), ..self.now() };
+            let id = SampleId { tid: slot.state.tid(), ..self.now() };
             self.repeat_last_sample(index, slot, id, period);
         }
     }
@@ -353,7 +356,7 @@ impl Writer {
         }
         self.batch.finished_round();
         self.flush();
-        code_map::reclaim(arming::no_handler_is_running);
+        code_map::reclaim(slots::no_handler_is_running);
     }
 
     /// Reads the mappings again if libraries have changed or a sample hit unknown code.
@@ -424,20 +427,20 @@ impl Writer {
 
     /// Writes the samples of all rings, and frees the slots of threads that have exited.
     fn drain(&mut self, may_wait: bool) {
-        for (index, slot) in slot::iter() {
-            let state = slot.state.load(Ordering::Acquire);
-            if matches!(state, slot::ARMED | slot::ENDED) {
+        for (index, slot) in slots::iter() {
+            let state = slot.state.get();
+            if matches!(state, State::Armed | State::Ended) {
                 self.drain_slot(index, slot, may_wait);
                 let max_idle_ns = MAX_IDLE_NS * (1 + self.last_stacks.len() as u64 / arming::SMALL_THREAD_COUNT);
-                if slot.is_drained() && (state == slot::ENDED || slot.idle_ns.load(Ordering::Relaxed) >= max_idle_ns) {
+                if slot.ring.is_drained() && (state == State::Ended || slot.wait.idle_ns() >= max_idle_ns) {
                     self.write_idle_sample(index, slot);
                 }
             }
-            let tid = slot.tid.load(Ordering::Acquire);
-            if state == slot::ENDED {
+            let tid = slot.state.tid();
+            if state == State::Ended {
                 arming::close_counter(slot);
             }
-            if state == slot::ENDED && !arming::thread_exists(self.pid, tid) {
+            if state == State::Ended && !arming::thread_exists(self.pid, tid) {
                 // The thread has exited: drain again, for samples added after the drain above.
                 self.drain_slot(index, slot, false);
                 self.write_idle_sample(index, slot);
@@ -445,7 +448,7 @@ impl Writer {
                 if slot.comm_records.load(Ordering::Relaxed) != 0 && tid != self.pid {
                     self.batch.thread_ended(SampleId { tid, ..self.now() });
                 }
-                slot.free_ended(index);
+                slots::free_ended(index, slot);
             }
         }
     }
@@ -478,14 +481,14 @@ impl Writer {
 
     /// Writes the samples of one ring. With `may_wait`, stops at a sample whose Python frames are not all defined yet.
     fn drain_slot(&mut self, index: usize, slot: &Slot, may_wait: bool) {
-        let tid = slot.tid.load(Ordering::Acquire);
+        let tid = slot.state.tid();
         let mut stack = std::mem::take(&mut self.stack);
         let mut is_first = true;
-        while let Some(mut sample) = slot.peek(&mut stack) {
+        while let Some(mut sample) = slot.ring.peek(&mut stack) {
             self.create_file();
             let id = SampleId { pid: self.pid, tid, time: sample.time };
             if sample.count == 0 {
-                slot.pop(&sample);
+                slot.ring.pop(&sample);
                 self.repeat_last_sample(index, slot, id, sample.period);
                 continue;
             }
@@ -493,7 +496,7 @@ impl Writer {
             if !is_named {
                 break;
             }
-            slot.pop(&sample);
+            slot.ring.pop(&sample);
             if std::mem::take(&mut is_first) {
                 self.write_thread_name(slot, id);
             }
@@ -503,8 +506,8 @@ impl Writer {
             }
         }
         self.stack = stack;
-        COUNTERS.skipped.fetch_add(slot.skipped.swap(0, Ordering::Relaxed), Ordering::Relaxed);
-        let lost = slot.lost.swap(0, Ordering::Relaxed);
+        COUNTERS.skipped.fetch_add(slot.pace.take_skipped(), Ordering::Relaxed);
+        let lost = slot.ring.take_lost();
         if lost > 0 {
             COUNTERS.lost.fetch_add(lost, Ordering::Relaxed);
             self.batch.lost_samples(SampleId { tid, ..self.now() }, lost);
@@ -602,17 +605,17 @@ impl Writer {
     /// Disarms all threads, and waits for running handlers.
     fn end_sampling(&self) {
         ACTIVE.store(false, Ordering::SeqCst);
-        for (_, slot) in slot::iter() {
+        for (_, slot) in slots::iter() {
             arming::disarm(slot);
         }
         // A handler's work is bounded, but its thread may be preempted in it: wait a limited time.
         for _ in 0..1000 {
-            if arming::no_handler_is_running() {
+            if slots::no_handler_is_running() {
                 break;
             }
             std::thread::yield_now();
         }
-        slot::iter().for_each(|(_, slot)| arming::close_counter(slot));
+        slots::iter().for_each(|(_, slot)| arming::close_counter(slot));
     }
 
     /// Ends the recording: drains everything, and finishes or discards the file.

@@ -13,14 +13,15 @@
 #![forbid(unsafe_code)]
 
 use std::fs;
-use std::sync::atomic::Ordering;
 
 use crate::handler::clock;
 use crate::handler::code_map::{self, ProcessCode};
 use crate::python;
 use crate::recording::event_config;
-use crate::thread::slot::{self, MAX_NATIVE_FRAMES, Slot};
-use crate::thread::timer::Timer;
+use crate::thread::ring::MAX_NATIVE_FRAMES;
+use crate::thread::slot::Slot;
+use crate::thread::slots;
+use crate::thread::wait::InterruptedCall;
 use crate::unwind::{Memory, Outcome, Registers, RuleCache, walk};
 use crate::writer::mappings;
 
@@ -171,7 +172,7 @@ pub(crate) struct RemoteSample {
 impl WatchedThread {
     /// True if the last requested sample has been taken.
     fn is_sampled(&self, slot: &Slot) -> bool {
-        self.sampled_cpu_ns != 0 && slot.pending_period.load(Ordering::Acquire) == 0
+        self.sampled_cpu_ns != 0 && !slot.source.has_pending()
     }
 
     /// True if the thread has not run since its last sample, according to its CPU time.
@@ -181,13 +182,13 @@ impl WatchedThread {
 
     /// Checks a thread that is due. Returns a system call whose stack the writer is to read.
     fn check(&mut self, slot: &Slot, now: u64) -> Option<SystemCall> {
-        let elapsed_ns = event_config::take_unaccounted_amount(slot);
-        let cpu_ns = clock::thread_cpu(slot.tid.load(Ordering::Acquire));
+        let elapsed_ns = slot.take_unaccounted();
+        let cpu_ns = clock::thread_cpu(slot.state.tid());
         if self.has_not_run_since_sample(slot, cpu_ns) {
-            slot.idle_ns.fetch_add(elapsed_ns, Ordering::AcqRel);
+            slot.wait.add_idle(elapsed_ns);
             return None;
         }
-        let call = SystemCall::read(slot.tid.load(Ordering::Acquire));
+        let call = SystemCall::read(slot.state.tid());
         // The thread was awake for a moment, in the middle of a transfer.
         let was_brief = cpu_ns.saturating_sub(self.last_cpu_ns) < MAX_BRIEF_RUN_NS;
         let call = call.or(self.call.filter(|call| was_brief && call.is_interruption_visible()));
@@ -198,10 +199,10 @@ impl WatchedThread {
         }
         let has_run = std::mem::replace(&mut self.last_cpu_ns, cpu_ns) != cpu_ns;
         if self.is_sampled(slot) && is_same_call && cpu_ns.saturating_sub(self.sampled_cpu_ns) <= return_cost_ns {
-            slot.idle_ns.fetch_add(elapsed_ns, Ordering::AcqRel);
+            slot.wait.add_idle(elapsed_ns);
             return None;
         }
-        slot.pending_period.fetch_add(elapsed_ns, Ordering::AcqRel);
+        slot.source.add_pending(elapsed_ns);
         if call.is_none() && !self.is_on_processor(slot, has_run) {
             return None;
         }
@@ -215,7 +216,7 @@ impl WatchedThread {
     /// True if the thread is running now, according to its CPU time, or has been missed too often. A runnable thread,
     /// which may be leaving a system call, does not count. On a single processor no other thread ever runs.
     fn is_on_processor(&mut self, slot: &Slot, has_run: bool) -> bool {
-        let is_running = clock::thread_cpu(slot.tid.load(Ordering::Acquire)) > self.last_cpu_ns;
+        let is_running = clock::thread_cpu(slot.state.tid()) > self.last_cpu_ns;
         self.missed_checks += u32::from(has_run);
         let is_due = is_running || self.missed_checks > MAX_MISSED_CHECKS;
         if is_due {
@@ -227,11 +228,13 @@ impl WatchedThread {
     /// Makes the thread's timer send its signal now.
     fn signal(&self, slot: &Slot) {
         let call = self.call.filter(SystemCall::is_restartable);
-        slot.interrupted_stack.store(call.map_or(0, |call| call.stack), Ordering::Relaxed);
-        slot.interrupted_call.store(call.map_or(0, |call| call.address << 16 | call.number as u64), Ordering::Release);
-        let timer = slot.timer.load(Ordering::Acquire);
-        if timer >= 0 {
-            let _ = Timer(timer).set(1, 0);
+        slot.wait.set_call(call.map(|call| InterruptedCall {
+            address: call.address,
+            number: call.number as u64,
+            stack: call.stack,
+        }));
+        if let Some(timer) = slot.source.timer() {
+            let _ = timer.set(1, 0);
         }
     }
 }
@@ -247,15 +250,15 @@ impl Watch {
     /// Checks the threads that are due. Passes stacks that were read to `sample`. Returns the time of the next check.
     pub(crate) fn check(&mut self, now: u64, mut sample: impl FnMut(usize, &Slot, RemoteSample)) -> u64 {
         let (period, mut next_check) = (event_config::period_ns(), now + MAX_CHECK_INTERVAL_NS);
-        for (index, slot) in slot::iter() {
-            if slot.state.load(Ordering::Acquire) != slot::ARMED {
+        for (index, slot) in slots::iter() {
+            if !slot.state.is_armed() {
                 continue;
             }
             if index >= self.threads.len() {
                 self.threads.resize(index + 1, WatchedThread::default());
             }
             let Some(thread) = self.threads.get_mut(index) else { break };
-            let generation = slot.generation.load(Ordering::Acquire);
+            let generation = slot.state.generation();
             if thread.generation != generation {
                 *thread = WatchedThread { generation, ..WatchedThread::default() };
             }
@@ -280,14 +283,11 @@ impl Watch {
 impl Watch {
     /// Charges the time since the last check to waiting threads. Called before the last records are written.
     pub(crate) fn end(&self) {
-        for ((_, slot), thread) in slot::iter().zip(&self.threads) {
-            let is_armed = slot.state.load(Ordering::Acquire) == slot::ARMED;
-            let is_same_owner = slot.generation.load(Ordering::Acquire) == thread.generation;
-            if is_armed
-                && is_same_owner
-                && thread.has_not_run_since_sample(slot, clock::thread_cpu(slot.tid.load(Ordering::Acquire)))
-            {
-                slot.idle_ns.fetch_add(event_config::take_unaccounted_amount(slot), Ordering::AcqRel);
+        for ((_, slot), thread) in slots::iter().zip(&self.threads) {
+            let is_armed = slot.state.is_armed();
+            let is_same_owner = slot.state.generation() == thread.generation;
+            if is_armed && is_same_owner && thread.has_not_run_since_sample(slot, clock::thread_cpu(slot.state.tid())) {
+                slot.wait.add_idle(slot.take_unaccounted());
             }
         }
     }
@@ -301,7 +301,7 @@ fn sample_remotely(call: &SystemCall, cpu_ns: u64, slot: &Slot, cache: &mut Rule
     if !is_interruption_visible && python::is_published() {
         return None;
     }
-    let high = slot.stack_high.load(Ordering::Relaxed);
+    let high = slot.stack.get().1;
     let to_end_of_page = 4096 - call.stack % 4096;
     let sizes = [high.wrapping_sub(call.stack).min(MAX_STACK_COPY_BYTES), MAX_STACK_COPY_BYTES / 4, to_end_of_page];
     let bytes = sizes.into_iter().find_map(|size| mappings::read_memory(call.stack, size))?;
@@ -311,13 +311,9 @@ fn sample_remotely(call: &SystemCall, cpu_ns: u64, slot: &Slot, cache: &mut Rule
         stack.push(address);
         (stack.len() as u64) < MAX_NATIVE_FRAMES
     });
-    let is_still_waiting = clock::thread_cpu(slot.tid.load(Ordering::Acquire)) == cpu_ns;
+    let is_still_waiting = clock::thread_cpu(slot.state.tid()) == cpu_ns;
     let is_usable = is_interruption_visible || outcome == Outcome::Complete;
-    (is_still_waiting && is_usable).then(|| RemoteSample {
-        period: slot.pending_period.swap(0, Ordering::AcqRel),
-        outcome,
-        stack,
-    })
+    (is_still_waiting && is_usable).then(|| RemoteSample { period: slot.source.take_pending(), outcome, stack })
 }
 
 /// A copy of the upper part of a stack.
@@ -337,21 +333,19 @@ impl Memory for CopiedStack {
 /// well. Called in the handler.
 #[cfg(target_arch = "x86_64")]
 pub(crate) fn restart_system_call(slot: &Slot, context: &mut libc::ucontext_t) {
-    let call = slot.interrupted_call.swap(0, Ordering::AcqRel);
-    let stack = slot.interrupted_stack.load(Ordering::Relaxed);
+    let Some(call) = slot.wait.take_call() else { return };
     let register_equals = |register: libc::c_int, value: u64| {
         context.uc_mcontext.gregs.get(register as usize).is_some_and(|register_equals| *register_equals as u64 == value)
     };
-    let is_interrupted = call != 0
-        && register_equals(libc::REG_RAX, i64::from(-libc::EINTR) as u64)
-        && register_equals(libc::REG_RIP, call >> 16)
-        && register_equals(libc::REG_RSP, stack);
+    let is_interrupted = register_equals(libc::REG_RAX, i64::from(-libc::EINTR) as u64)
+        && register_equals(libc::REG_RIP, call.address)
+        && register_equals(libc::REG_RSP, call.stack);
     if is_interrupted && !crate::transparency::disposition::is_signal_pending(&raw const context.uc_sigmask) {
         let registers = &mut context.uc_mcontext.gregs;
         // Go back to the two-byte `syscall` instruction, and put the call's number into the result register. The
         // arguments are still in place.
         registers[libc::REG_RIP as usize] -= 2;
-        registers[libc::REG_RAX as usize] = (call & 0xffff) as i64;
+        registers[libc::REG_RAX as usize] = call.number as i64;
     }
 }
 
