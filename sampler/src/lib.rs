@@ -37,13 +37,12 @@ mod transparency;
 pub mod unwind;
 mod writer;
 
+pub use recording::counters::Statistics;
+pub use recording::environment::{InheritedBy, is_launcher, start_by_environment};
 pub use recording::event_name::Counter;
 pub use recording::options::{Clock, Options};
 pub use recording::process::Process;
-pub use recording::recorder::{
-    Error, InheritedBy, Statistics, finish_at_exit, is_launcher, request_end, running_path, start,
-    start_by_environment, statistics, stop,
-};
+pub use recording::recorder::{Error, finish_at_exit, request_end, running_path, start, statistics, stop};
 pub use thread::creation::pthread_create;
 pub use transparency::exit::{_Exit, _exit, execv, execve, execveat, execvp, execvpe, fexecve, quick_exit};
 pub use transparency::next::{CStringArray, ThreadFunction, resolve_libc_functions};

@@ -1,8 +1,8 @@
 //! Maps addresses to code for the handler: sorted tables behind atomic pointers.
 //!
 //! ```text
-//!   LIBRARIES   replaced as a whole when libraries are loaded or unloaded
-//!   COMPILED    one more entry for each code range
+//!   libraries   replaced as a whole when libraries are loaded or unloaded
+//!   compiled    one more entry for each code range
 //! ```
 //!
 //! Freed code is only marked, and the rule caches start a new generation.
@@ -15,11 +15,8 @@ use jitlisten::plumbing::{Published, Ranged};
 
 #[cfg(target_arch = "aarch64")]
 use crate::handler::vdso;
+use crate::recording::current;
 use crate::unwind::{Code, CodeMap, FrameTable};
-use crate::writer::wake;
-
-/// Set when a sample hits unknown code; the writer then reads the mappings again.
-pub(crate) static UNKNOWN_CODE: AtomicBool = AtomicBool::new(false);
 
 /// The unwind information of a code range.
 #[derive(Debug)]
@@ -86,71 +83,92 @@ impl Entry {
 /// A published table, and the live entries of each object.
 type Entries = Published<Entry, BTreeMap<u64, Vec<Arc<Entry>>>>;
 
-static LIBRARIES: Entries = Published::new(BTreeMap::new());
-static COMPILED: Entries = Published::new(BTreeMap::new());
-/// Generation of the code: the number of changes that make cached rules stale.
-static GENERATION: AtomicU64 = AtomicU64::new(1);
+/// All code that is known.
+struct KnownCode {
+    libraries: Entries,
+    compiled: Entries,
+    /// Number of changes that make cached rules stale.
+    generation: AtomicU64,
+    /// Set when a sample hits unknown code; the writer then reads the mappings again.
+    has_unknown: AtomicBool,
+}
+
+static CODE: KnownCode = KnownCode {
+    libraries: Published::new(BTreeMap::new()),
+    compiled: Published::new(BTreeMap::new()),
+    generation: AtomicU64::new(1),
+    has_unknown: AtomicBool::new(false),
+};
 
 /// Replaces the known libraries and other mappings.
 pub(crate) fn publish_libraries(ranges: Vec<CodeRange>) {
-    LIBRARIES.change().replace(ranges.into_iter().map(Entry::new).collect());
-    GENERATION.fetch_add(1, Ordering::AcqRel);
+    CODE.libraries.change().replace(ranges.into_iter().map(Entry::new).collect());
+    CODE.generation.fetch_add(1, Ordering::AcqRel);
 }
 
 /// Adds a range of compiled code.
 pub(crate) fn publish_compiled(range: CodeRange) {
     let entry = Entry::new(range);
-    let mut change = COMPILED.change();
+    let mut change = CODE.compiled.change();
     change.own().entry(entry.range.owner).or_default().push(Arc::clone(&entry));
     change.add(entry);
 }
 
 /// Marks the code of an object that is about to be freed.
 pub(crate) fn free_compiled(owner: u64) {
-    for entry in COMPILED.change().own().remove(&owner).unwrap_or_default() {
+    for entry in CODE.compiled.change().own().remove(&owner).unwrap_or_default() {
         entry.freed.store(true, Ordering::Release);
     }
-    GENERATION.fetch_add(1, Ordering::AcqRel);
+    CODE.generation.fetch_add(1, Ordering::AcqRel);
 }
 
 /// Forgets all code. The next [`reclaim`] frees the tables.
 pub(crate) fn clear() {
-    for published in [&LIBRARIES, &COMPILED] {
+    for published in [&CODE.libraries, &CODE.compiled] {
         let mut change = published.change();
         change.own().clear();
         change.clear();
     }
-    GENERATION.fetch_add(1, Ordering::AcqRel);
+    CODE.generation.fetch_add(1, Ordering::AcqRel);
 }
 
 /// Like [`clear`], in a fork child. Keeps the parent's libraries on request: they are the child's as well.
 pub(crate) fn clear_in_child(keep_libraries: bool) {
-    for (published, is_kept) in [(&LIBRARIES, keep_libraries), (&COMPILED, false)] {
+    for (published, is_kept) in [(&CODE.libraries, keep_libraries), (&CODE.compiled, false)] {
         let mut change = published.change_in_child(BTreeMap::new());
         if !is_kept {
             change.own().clear();
             change.clear();
         }
     }
-    GENERATION.fetch_add(1, Ordering::AcqRel);
+    CODE.generation.fetch_add(1, Ordering::AcqRel);
 }
 
 /// True if any library is published.
 pub(crate) fn has_libraries() -> bool {
     // SAFETY: called by the only thread that changes the table.
-    unsafe { LIBRARIES.all() }.next().is_some()
+    unsafe { CODE.libraries.all() }.next().is_some()
 }
 
 /// Frees replaced tables, if no handler can be using them. `no_handler_is_running` is called after the exchange.
 pub(crate) fn reclaim(no_handler_is_running: impl Fn() -> bool) {
-    for published in [&LIBRARIES, &COMPILED] {
+    for published in [&CODE.libraries, &CODE.compiled] {
         published.change().reclaim(&no_handler_is_running);
     }
 }
 
 /// Current generation of the code. Rule caches are valid for one generation.
 pub(crate) fn generation() -> u64 {
-    GENERATION.load(Ordering::Acquire)
+    CODE.generation.load(Ordering::Acquire)
+}
+
+/// True if a sample has hit unknown code since [`forget_unknown_code`].
+pub(crate) fn has_unknown_code() -> bool {
+    CODE.has_unknown.load(Ordering::Relaxed)
+}
+
+pub(crate) fn forget_unknown_code() {
+    CODE.has_unknown.store(false, Ordering::Relaxed);
 }
 
 /// The published code of this process.
@@ -161,12 +179,14 @@ impl CodeMap for ProcessCode {
         // SAFETY: running handlers are counted, and the writer does not walk stacks while it reclaims: see
         // `slots::no_handler_is_running`.
         let find = |published: &'static Entries| unsafe { published.find(address) };
-        find(&COMPILED).or_else(|| find(&LIBRARIES)).map(|entry| entry.code(address))
+        find(&CODE.compiled).or_else(|| find(&CODE.libraries)).map(|entry| entry.code(address))
     }
 
     fn report_unknown_code(&self) {
-        if !UNKNOWN_CODE.swap(true, Ordering::Relaxed) {
-            wake::notify_writer();
+        if !CODE.has_unknown.swap(true, Ordering::Relaxed)
+            && let Some(recording) = current::last()
+        {
+            recording.wake.notify();
         }
     }
 

@@ -13,18 +13,16 @@ pub(crate) mod vdso;
 
 use std::ffi::{c_int, c_void};
 use std::mem::MaybeUninit;
-use std::sync::atomic::Ordering;
 
 use crate::python::{EVALUATOR_MARK, Evaluators};
-use crate::recording::event_config;
+use crate::recording::current::{self, Recording};
 use crate::thread::ring::{MAX_NATIVE_FRAMES, Sample};
 use crate::thread::slot::Slot;
-use crate::thread::slots::RECORDED_PID;
 use crate::thread::timer::{self, SI_TIMER};
 use crate::thread::{counter, slots};
 use crate::transparency::disposition;
 use crate::unwind::{self, Outcome, REGISTERS, Registers};
-use crate::writer::{wake, wall_clock};
+use crate::writer::wall_clock;
 use code_map::ProcessCode;
 use stack_memory::StackMemory;
 
@@ -125,7 +123,7 @@ pub(crate) fn discard_tick(info: &libc::siginfo_t) -> bool {
 /// the same number are sent again in their order.
 pub(crate) fn drain_pending_ticks() {
     const MAX_SIGNALS: usize = 32;
-    let signal = disposition::SAMPLING_SIGNAL.load(Ordering::Acquire);
+    let signal = disposition::sampling_signal();
     if signal == 0 {
         return;
     }
@@ -166,11 +164,13 @@ fn record_if_armed(
 ) {
     let Some(slot) = slot else { return };
     let _handler = slot.state.enter_handler();
-    let is_armed = || slot.state.is_armed() && RECORDED_PID.load(Ordering::Relaxed) != 0;
     let is_owner = is_owner(slot);
-    if is_owner && is_armed() {
+    if is_owner
+        && slot.state.is_armed()
+        && let Some(recording) = current::last()
+    {
         if has_stack_space(&context.uc_stack) {
-            record(slot, overrun, context);
+            record(recording, slot, overrun, context);
         } else {
             slot.ring.count_lost();
             slot.resume_counter();
@@ -190,9 +190,8 @@ fn has_stack_space(stack: &libc::stack_t) -> bool {
 
 // Not inlined: its stack frame and those of its callees must come after the check for space.
 #[inline(never)]
-fn record(slot: &Slot, overrun: c_int, context: &libc::ucontext_t) {
-    let clock = event_config::configured_clock();
-    let period = slot.source.take_pending() + slot.source.take_signal_period(clock, slot.state.tid(), overrun);
+fn record(recording: &Recording, slot: &Slot, overrun: c_int, context: &libc::ucontext_t) {
+    let period = slot.source.take_pending() + slot.source.take_signal_period(slot.state.tid(), overrun);
     // In wall-clock mode: a duplicate signal.
     if period == 0 && slot.source.counter().is_none() {
         return;
@@ -204,23 +203,29 @@ fn record(slot: &Slot, overrun: c_int, context: &libc::ucontext_t) {
         // SAFETY: this is the handler of the slot's thread.
         unsafe { slot.flush_idle(start) };
         if let Some(free_words) = slot.ring.free_words() {
-            sample(slot, free_words, Sample { time: start, period, outcome: Outcome::Complete, count: 0 }, context);
-            slot.pace.record_cost(clock::monotonic().saturating_sub(start), event_config::period_ns());
-            wake::notify_after_sample(start);
+            sample(
+                recording,
+                slot,
+                free_words,
+                Sample { time: start, period, outcome: Outcome::Complete, count: 0 },
+                context,
+            );
+            slot.pace.record_cost(clock::monotonic().saturating_sub(start), recording.period_ns());
+            recording.wake.notify_after_sample(start);
         } else {
             slot.ring.count_lost();
         }
     }
     if slot.ring.is_half_full() {
-        wake::request_drain();
+        recording.wake.request_drain();
     }
     slot.resume_counter();
 }
 
 /// Walks the stack and writes one sample.
-fn sample(slot: &Slot, free_words: u64, sample: Sample, context: &libc::ucontext_t) {
+fn sample(recording: &Recording, slot: &Slot, free_words: u64, sample: Sample, context: &libc::ucontext_t) {
     let registers = registers(context);
-    let mut memory = StackMemory::new(slot, registers.stack_pointer());
+    let mut memory = StackMemory::new(recording.pid, slot, registers.stack_pointer());
     let mut count = 0;
     let mut put = |word| {
         if count < free_words {

@@ -13,10 +13,8 @@
 //! thread may unmap it at any time: it is always copied.
 
 use std::ffi::c_void;
-use std::sync::atomic::Ordering;
 
 use crate::thread::slot::{STACK_COPY_BYTES, Slot};
-use crate::thread::slots::RECORDED_PID;
 use crate::unwind::Memory;
 
 const PAGE: u64 = 4096;
@@ -30,6 +28,8 @@ const COPY_MARGIN_BYTES: u64 = 256;
 const MAX_PROBED_PAGES: u64 = 1024;
 /// Readable stack memory of a sampled thread. Only for the handler of the slot's thread.
 pub(crate) struct StackMemory<'a> {
+    /// PID of this process.
+    pid: u32,
     slot: &'a Slot,
     /// Start of the memory that is read in place.
     mapped_start: u64,
@@ -44,8 +44,9 @@ pub(crate) struct StackMemory<'a> {
 }
 
 impl<'a> StackMemory<'a> {
-    pub(crate) fn new(slot: &'a Slot, stack_pointer: u64) -> Self {
+    pub(crate) fn new(pid: u32, slot: &'a Slot, stack_pointer: u64) -> Self {
         let mut memory = StackMemory {
+            pid,
             slot,
             mapped_start: 0,
             mapped_end: 0,
@@ -88,7 +89,7 @@ impl<'a> StackMemory<'a> {
         self.copy_end = 0;
         // SAFETY: the buffer has space for the list and the bytes.
         let bytes = unsafe { list.add(MAX_PROBED_PAGES as usize) }.cast();
-        pages == 0 || fetch(bytes, pages, list, pages) == Some(pages)
+        pages == 0 || fetch(self.pid, bytes, pages, list, pages) == Some(pages)
     }
 
     /// Copies the stack around `address`, which may be unmapped at any time, up to the first unmapped page.
@@ -108,7 +109,7 @@ impl<'a> StackMemory<'a> {
             count += u64::from(page_end > page_start);
             page_start = page_end;
         }
-        let copied = fetch(self.slot.stack_copy().cast(), size, pages.as_ptr(), count)?;
+        let copied = fetch(self.pid, self.slot.stack_copy().cast(), size, pages.as_ptr(), count)?;
         (self.copy_start, self.copy_end) = (start, start + copied);
         Some(())
     }
@@ -153,9 +154,8 @@ fn next_page(address: u64) -> u64 {
 }
 
 /// Copies up to `size` bytes from `count` ranges, up to the first unreadable byte. Returns the number of bytes.
-fn fetch(buffer: *mut c_void, size: u64, ranges: *const libc::iovec, count: u64) -> Option<u64> {
+fn fetch(pid: u32, buffer: *mut c_void, size: u64, ranges: *const libc::iovec, count: u64) -> Option<u64> {
     let local = libc::iovec { iov_base: buffer, iov_len: size as usize };
-    let pid = RECORDED_PID.load(Ordering::Relaxed);
     // SAFETY: writes at most `size` bytes to the buffer; a bad source address is an error, not a fault.
     let copied = unsafe {
         libc::syscall(libc::SYS_process_vm_readv, pid, &raw const local, 1_usize, ranges, count as usize, 0_usize)
@@ -185,10 +185,9 @@ mod tests {
     #[test]
     fn a_stack_that_is_unmapped_under_a_walk() {
         let _lock = slots::lock_for_test();
-        RECORDED_PID.store(std::process::id(), Ordering::Relaxed);
         let slot = slots::claim(21).unwrap().1;
         let stack = map(64);
-        let mut memory = StackMemory::new(slot, stack + 256);
+        let mut memory = StackMemory::new(std::process::id(), slot, stack + 256);
         memory.remaining_calls = MAX_CALLS_PER_WALK;
         assert_eq!(memory.read(stack + 256), Some(32));
         assert_eq!(memory.read(stack + 2 * PAGE + 8), Some(1025));
@@ -202,11 +201,10 @@ mod tests {
     #[test]
     fn no_walk_asks_the_kernel_more_than_twice() {
         let _lock = slots::lock_for_test();
-        RECORDED_PID.store(std::process::id(), Ordering::Relaxed);
         let slot = slots::claim(22).unwrap().1;
         let stack = map(100);
         for _ in 0..3 {
-            let mut memory = StackMemory::new(slot, stack + 256);
+            let mut memory = StackMemory::new(std::process::id(), slot, stack + 256);
             let words = || (0..100 * PAGE / 8).map(|number| stack + number * 8).skip(32);
             let words_read = words().filter(|&address| memory.read(address) == Some((address - stack) / 8)).count();
             assert_eq!(memory.remaining_calls, 0);
@@ -223,7 +221,6 @@ mod tests {
     #[test]
     fn a_threads_own_stack_is_known_after_one_question() {
         let _lock = slots::lock_for_test();
-        RECORDED_PID.store(std::process::id(), Ordering::Relaxed);
         let slot = slots::claim(23).unwrap().1;
         #[inline(never)]
         fn call_with_large_frame(slot: &Slot, base_address: u64) -> [u32; 2] {
@@ -231,7 +228,7 @@ mod tests {
             let frame_address = frame.as_ptr() as u64;
             assert!(base_address > frame_address + 300_000);
             [(); 2].map(|()| {
-                let mut memory = StackMemory::new(slot, frame_address);
+                let mut memory = StackMemory::new(std::process::id(), slot, frame_address);
                 assert_eq!(memory.read(base_address), Some(0x1234));
                 MAX_CALLS_PER_WALK - memory.remaining_calls
             })

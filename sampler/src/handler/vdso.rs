@@ -30,39 +30,49 @@ type ClockGettime = unsafe extern "C" fn(libc::clockid_t, *mut libc::timespec) -
 #[cfg(target_arch = "aarch64")]
 const SIGNAL_RETURN_NAME: &[u8] = b"__kernel_rt_sigreturn\0";
 
-/// Address of the vDSO's clock function; null if unknown.
-static CLOCK_GETTIME: AtomicPtr<c_void> = AtomicPtr::new(ptr::null_mut());
-#[cfg(target_arch = "aarch64")]
-/// Address that signal handlers return to; `u64::MAX` if unknown.
-static SIGNAL_RETURN_ADDRESS: AtomicU64 = AtomicU64::new(u64::MAX);
-static SEARCHED: AtomicBool = AtomicBool::new(false);
+/// Functions of the vDSO.
+struct Functions {
+    is_searched: AtomicBool,
+    /// Address of the clock function; null if unknown.
+    clock_gettime: AtomicPtr<c_void>,
+    /// Address that signal handlers return to; `u64::MAX` if unknown.
+    #[cfg(target_arch = "aarch64")]
+    signal_return: AtomicU64,
+}
+
+static FUNCTIONS: Functions = Functions {
+    is_searched: AtomicBool::new(false),
+    clock_gettime: AtomicPtr::new(ptr::null_mut()),
+    #[cfg(target_arch = "aarch64")]
+    signal_return: AtomicU64::new(u64::MAX),
+};
 
 /// Finds the functions, once. Not for a signal handler.
 pub(crate) fn find_functions() {
-    if SEARCHED.swap(true, Ordering::AcqRel) {
+    if FUNCTIONS.is_searched.swap(true, Ordering::AcqRel) {
         return;
     }
     // SAFETY: `getauxval` has no precondition.
     let base = unsafe { libc::getauxval(libc::AT_SYSINFO_EHDR) };
     let Some(image) = copy_image(base) else { return };
     if let Some(offset) = find_symbol(&image, CLOCK_GETTIME_NAME) {
-        CLOCK_GETTIME.store((base + offset) as *mut c_void, Ordering::Release);
+        FUNCTIONS.clock_gettime.store((base + offset) as *mut c_void, Ordering::Release);
     }
     #[cfg(target_arch = "aarch64")]
     if let Some(offset) = find_symbol(&image, SIGNAL_RETURN_NAME) {
-        SIGNAL_RETURN_ADDRESS.store(base + offset, Ordering::Release);
+        FUNCTIONS.signal_return.store(base + offset, Ordering::Release);
     }
 }
 
 /// Returns the address that signal handlers return to; `u64::MAX` if unknown.
 #[cfg(target_arch = "aarch64")]
 pub(crate) fn signal_return() -> u64 {
-    SIGNAL_RETURN_ADDRESS.load(Ordering::Acquire)
+    FUNCTIONS.signal_return.load(Ordering::Acquire)
 }
 
 /// Reads a clock in nanoseconds. `None` if the vDSO has no such function. Safe in a signal handler.
 pub(crate) fn read_clock(clock: libc::clockid_t) -> Option<u64> {
-    let address = CLOCK_GETTIME.load(Ordering::Acquire);
+    let address = FUNCTIONS.clock_gettime.load(Ordering::Acquire);
     if address.is_null() {
         return None;
     }

@@ -17,6 +17,11 @@ const SETS: usize = 4096;
 const WAYS: usize = 4;
 /// Address of an entry that is being changed.
 const BUSY: u64 = 1;
+/// Number of a code object without a name: there was no space to define it.
+pub(super) const UNNAMED_CODE: u64 = 1;
+/// Number of a code object internal to the interpreter, which is not shown.
+pub(super) const HIDDEN_CODE: u64 = 2;
+const FIRST_NUMBER: u64 = 3;
 
 /// A code object's address and number.
 #[derive(Debug)]
@@ -30,14 +35,25 @@ struct Entry {
 #[repr(align(64))]
 struct Set([Entry; WAYS]);
 
-static TABLE: [Set; SETS] =
-    [const { Set([const { Entry { code: AtomicU64::new(0), number: AtomicU64::new(0) } }; WAYS]) }; SETS];
+/// The numbers of all code objects.
+struct CodeNumbers {
+    table: [Set; SETS],
+    next: AtomicU64,
+    /// CPython's `code_dealloc`, while the hook is installed or a call of it runs.
+    original_dealloc: AtomicPtr<c_void>,
+}
+
+static NUMBERS: CodeNumbers = CodeNumbers {
+    table: [const { Set([const { Entry { code: AtomicU64::new(0), number: AtomicU64::new(0) } }; WAYS]) }; SETS],
+    next: AtomicU64::new(FIRST_NUMBER),
+    original_dealloc: AtomicPtr::new(std::ptr::null_mut()),
+};
 
 /// Returns the set that may contain a code object.
 fn set_of(code: u64) -> &'static [Entry; WAYS] {
     // Code objects are aligned to 16 bytes and have similar sizes.
     let hash = (code >> 4).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 48;
-    TABLE.get(hash as usize % SETS).map_or(&TABLE[0].0, |set| &set.0)
+    NUMBERS.table.get(hash as usize % SETS).map_or(&NUMBERS.table[0].0, |set| &set.0)
 }
 
 /// Returns the number of a code object that is on the caller's stack.
@@ -72,30 +88,33 @@ fn remove(code: u64) {
     }
 }
 
-/// Clears the table before a recording. Only call while no handler runs.
+/// Returns a number that no code object has had in this recording.
+pub(super) fn next() -> u64 {
+    NUMBERS.next.fetch_add(1, Ordering::Relaxed)
+}
+
+/// Forgets all numbers before a recording. Only call while no handler runs.
 pub(super) fn clear() {
+    NUMBERS.next.store(FIRST_NUMBER, Ordering::Release);
     // Write only to used entries: in a fork child, each written page is copied.
-    for entry in TABLE.iter().flat_map(|set| &set.0).filter(|entry| entry.code.load(Ordering::Relaxed) != 0) {
+    for entry in NUMBERS.table.iter().flat_map(|set| &set.0).filter(|entry| entry.code.load(Ordering::Relaxed) != 0) {
         entry.code.store(0, Ordering::Release);
     }
 }
 
 /// Returns the numbers that handlers may still use.
 pub(super) fn used_numbers() -> BTreeSet<u64> {
-    let entries = TABLE.iter().flat_map(|set| &set.0);
+    let entries = NUMBERS.table.iter().flat_map(|set| &set.0);
     let entries_in_use = entries.filter(|entry| entry.code.load(Ordering::Acquire) != 0);
     entries_in_use.map(|entry| entry.number.load(Ordering::Acquire)).collect()
 }
 
 type Dealloc = unsafe extern "C" fn(*mut c_void);
 
-/// CPython's `code_dealloc`, while the hook is installed or a call of it runs.
-static ORIGINAL_DEALLOC: AtomicPtr<c_void> = AtomicPtr::new(std::ptr::null_mut());
-
 /// Substitute for `tp_dealloc` of code objects: forgets the number, then calls the original.
 unsafe extern "C" fn dealloc_hook(code: *mut c_void) {
     remove(code as u64);
-    let original = ORIGINAL_DEALLOC.load(Ordering::Acquire);
+    let original = NUMBERS.original_dealloc.load(Ordering::Acquire);
     // SAFETY: set before the hook, and never reset: the replaced function.
     let original = unsafe { std::mem::transmute::<*mut c_void, Dealloc>(original) };
     // SAFETY: passes the caller's argument on.
@@ -114,12 +133,12 @@ pub(super) unsafe fn install_hook(slot: u64) -> bool {
     if installed == hook {
         return true;
     }
-    let original = ORIGINAL_DEALLOC.load(Ordering::Acquire);
+    let original = NUMBERS.original_dealloc.load(Ordering::Acquire);
     // The hook of another interpreter may still be running.
     if installed.is_null() || (!original.is_null() && original != installed) {
         return false;
     }
-    ORIGINAL_DEALLOC.store(installed, Ordering::Release);
+    NUMBERS.original_dealloc.store(installed, Ordering::Release);
     slot.compare_exchange(installed, hook, Ordering::AcqRel, Ordering::Relaxed).is_ok()
 }
 
@@ -130,7 +149,7 @@ pub(super) unsafe fn install_hook(slot: u64) -> bool {
 pub(super) unsafe fn remove_hook(slot: u64) {
     // SAFETY: the caller guarantees a valid slot; the interpreter reads it as one word.
     let slot = unsafe { AtomicPtr::<c_void>::from_ptr(slot as *mut *mut c_void) };
-    let original = ORIGINAL_DEALLOC.load(Ordering::Acquire);
+    let original = NUMBERS.original_dealloc.load(Ordering::Acquire);
     let _ = slot.compare_exchange(dealloc_hook as *mut c_void, original, Ordering::AcqRel, Ordering::Relaxed);
 }
 

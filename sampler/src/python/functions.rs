@@ -15,10 +15,11 @@ use std::sync::Arc;
 
 use jitlisten_files::OwnDirectory;
 
+use super::code_numbers::{self, UNNAMED_CODE};
 use super::definitions::{self, Definition};
-use super::frames::{FrameWord, UNNAMED_CODE};
+use super::frames::FrameWord;
 use super::image::{self, Function, LINE_BYTES, TEXT_OFFSET};
-use super::{code_numbers, lines, text};
+use super::{lines, text};
 use crate::writer::perf_data::Mapping;
 
 /// Address of the first image.

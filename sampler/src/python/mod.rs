@@ -43,13 +43,13 @@ mod text;
 use std::ops::Range;
 use std::path::Path;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 
 use jitlisten::log_line;
 
 pub(crate) use evaluators::Evaluators;
 pub(crate) use frames::EVALUATOR_MARK;
 
+use crate::recording::current;
 use crate::unwind::Outcome;
 use crate::writer::perf_data::Mapping;
 use functions::Functions;
@@ -165,8 +165,8 @@ impl Python {
         interpreter::withdraw();
         // SAFETY: the slot that `install_hook` has changed; the interpreter stays mapped.
         unsafe { code_numbers::remove_hook(self.inherited.dealloc) };
-        let (unreadable, unnamed) = (&frames::UNREADABLE_STACKS, &frames::UNNAMED_FRAMES);
-        let (unreadable, unnamed) = (unreadable.load(Ordering::Relaxed), unnamed.load(Ordering::Relaxed));
+        let Some(counters) = current::last().map(|recording| &recording.counters) else { return };
+        let (unreadable, unnamed) = (counters.unreadable_stacks.get(), counters.unnamed_frames.get());
         if unreadable + unnamed != 0 {
             log_line!(
                 Info,
@@ -190,7 +190,7 @@ impl merge::FrameAddresses for Python {
 
 /// Restarts the numbers of code objects, for the files of a new recording. Only call while no handler runs.
 fn forget_numbers() {
-    frames::reset();
+    code_numbers::clear();
     definitions::clear();
 }
 

@@ -75,11 +75,6 @@ impl Counter {
         Ok(Counter { name: event.to_owned(), kind, config, user_only })
     }
 
-    /// Reconstructs a counter without its name.
-    pub(crate) fn from_config(kind: u32, config: u64, user_only: bool) -> Self {
-        Counter { name: String::new(), kind, config, user_only }
-    }
-
     /// Returns a copy that does not count events in the kernel.
     pub(crate) fn excluding_kernel(self) -> Self {
         Counter { user_only: true, ..self }

@@ -7,19 +7,16 @@
 use std::ffi::{c_int, c_void};
 use std::mem::MaybeUninit;
 use std::ptr;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::Ordering;
 
 use jitlisten::plumbing::HostStateGuard;
 
 use crate::handler::clock;
-use crate::thread::arming::{self, ACTIVE};
+use crate::recording::current::{self, Recording};
+use crate::thread::arming;
 use crate::thread::slot::{SIGNAL_STACK_BYTES, Slot};
+use crate::transparency::exit;
 use crate::transparency::next::{self, ThreadFunction};
-use crate::transparency::{exit, sanitizer};
-
-/// Thread-specific key whose destructor reports a thread's end: 0 if not created, 1 while being created, else the key
-/// plus 2.
-static EXIT_KEY: AtomicU32 = AtomicU32::new(0);
 
 /// Start information of a new thread, in memory from `malloc`: it is freed in another thread, or never.
 struct ThreadStart {
@@ -38,7 +35,7 @@ pub unsafe fn pthread_create(
     start: ThreadFunction,
     argument: *mut c_void,
 ) -> c_int {
-    if !ACTIVE.load(Ordering::Relaxed) {
+    if current::sampling().is_none() {
         // SAFETY: passes the caller's arguments on.
         return unsafe { next::pthread_create(thread, attributes, start, argument) };
     }
@@ -106,21 +103,19 @@ extern "C-unwind" fn run_sampled(start_info: *mut c_void) -> *mut c_void {
 
 /// Samples the calling thread until it exits. It runs `start` on a stack of `stack_size` bytes (0: unknown).
 pub(crate) fn adopt_this_thread(start: u64, stack_size: usize) {
-    if !ACTIVE.load(Ordering::Acquire) {
-        return;
-    }
+    let Some(recording) = current::sampling() else { return };
     let _host_state = HostStateGuard::enter();
     let tid = clock::own_tid();
     // On a busy machine the scan may have found the thread before it ran.
-    if let Some(slot) = arming::arm(tid).or_else(|| arming::find_armed(tid)) {
+    if let Some(slot) = arming::arm(recording, tid).or_else(|| arming::find_armed(tid)) {
         // The recording may have ended in the meantime, when no timer existed to be deleted.
-        if !ACTIVE.load(Ordering::SeqCst) {
+        if !recording.is_sampling() {
             arming::disarm(slot);
         }
         slot.thread_function.store(start, Ordering::Relaxed);
         record_stack_bounds(slot, stack_size as u64);
-        install_signal_stack(slot);
-        if let Some(key) = exit_key() {
+        install_signal_stack(recording, slot);
+        if let Some(key) = recording.exit_key {
             // SAFETY: a key that is never deleted; the slot lives forever.
             unsafe { libc::pthread_setspecific(key, ptr::from_ref(slot).cast()) };
         }
@@ -142,8 +137,8 @@ fn record_stack_bounds(slot: &Slot, size: u64) {
 }
 
 /// Installs a signal stack if the thread has none: the thread may be close to overflowing its own stack.
-fn install_signal_stack(slot: &Slot) {
-    if sanitizer::may_give_signal_stack() && signal_stack().is_null() {
+fn install_signal_stack(recording: &Recording, slot: &Slot) {
+    if recording.gives_signal_stacks && signal_stack().is_null() {
         let stack = libc::stack_t { ss_sp: slot.signal_stack().cast(), ss_flags: 0, ss_size: SIGNAL_STACK_BYTES };
         // SAFETY: memory that is never unmapped, and that no other thread uses while this one exists.
         unsafe { libc::sigaltstack(&raw const stack, ptr::null_mut()) };
@@ -174,22 +169,12 @@ unsafe extern "C" fn handle_thread_exit(slot: *mut c_void) {
     }
 }
 
-/// Returns the key whose destructor reports the end of a thread, however it exits.
-fn exit_key() -> Option<libc::pthread_key_t> {
-    match EXIT_KEY.load(Ordering::Acquire) {
-        0 if EXIT_KEY.compare_exchange(0, 1, Ordering::AcqRel, Ordering::Relaxed).is_ok() => {
-            let mut key = 0;
-            // SAFETY: the destructor is a function of this library, which is never unloaded.
-            if unsafe { libc::pthread_key_create(&raw mut key, Some(handle_thread_exit)) } != 0 {
-                return None;
-            }
-            EXIT_KEY.store(key + 2, Ordering::Release);
-            Some(key)
-        }
-        // No keys left, or another thread is creating it: the scan will notice the end of this thread.
-        0 | 1 => None,
-        key_plus_two => Some(key_plus_two - 2),
-    }
+/// Creates the key whose destructor reports the end of a thread, however it exits. `None` if none is left: then the scan
+/// notices the end of threads.
+pub(crate) fn create_exit_key() -> Option<libc::pthread_key_t> {
+    let mut key = 0;
+    // SAFETY: the destructor is a function of this library, which is never unloaded.
+    (unsafe { libc::pthread_key_create(&raw mut key, Some(handle_thread_exit)) } == 0).then_some(key)
 }
 
 #[cfg(test)]

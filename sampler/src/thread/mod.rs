@@ -5,6 +5,7 @@ pub(crate) mod counter;
 pub(crate) mod creation;
 pub(crate) mod pace;
 pub(crate) mod ring;
+pub(crate) mod scan;
 pub(crate) mod slot;
 pub(crate) mod slot_state;
 pub(crate) mod slots;

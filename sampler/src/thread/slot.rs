@@ -3,7 +3,6 @@
 use std::cell::UnsafeCell;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
-use crate::recording::event_config;
 use crate::thread::pace::Pace;
 use crate::thread::ring::{MAX_NATIVE_FRAMES, Ring};
 use crate::thread::slot_state::SlotState;
@@ -97,7 +96,7 @@ impl Slot {
 
     /// Returns the thread's time, or its counted events, since the previous call.
     pub(crate) fn take_unaccounted(&self) -> u64 {
-        self.source.take_unaccounted(event_config::configured_clock(), self.state.tid())
+        self.source.take_unaccounted(self.state.tid())
     }
 
     /// Enables the counter again after a signal, if there is one.

@@ -8,9 +8,6 @@ use std::sync::atomic::{AtomicPtr, AtomicU32, AtomicUsize, Ordering};
 use crate::thread::slot::Slot;
 use crate::thread::slot_state::State;
 
-/// PID of the recorded process; 0 if none. A vfork child, which shares this memory, must not sample.
-pub(crate) static RECORDED_PID: AtomicU32 = AtomicU32::new(0);
-
 const SLOTS_PER_BLOCK: usize = 32;
 const MAX_BLOCKS: usize = 512;
 const MAX_SLOTS: usize = SLOTS_PER_BLOCK * MAX_BLOCKS;
@@ -171,6 +168,7 @@ pub(crate) fn lock_for_test() -> std::sync::MutexGuard<'static, ()> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::recording::options::Clock;
     use crate::thread::timer::Timer;
 
     /// A handler that has checked the slot's owner must not share the ring with the next owner.
@@ -196,7 +194,7 @@ mod tests {
         let _lock = lock_for_test();
         let ((kept_index, kept), (other_index, other_slot)) = (claim(11).unwrap(), claim(12).unwrap());
         for (index, slot) in [(kept_index, kept), (other_index, other_slot)] {
-            slot.source.prepare_timer(1, 1);
+            slot.source.prepare_timer(Clock::Cpu, 1, 1);
             slot.source.set_timer(Timer(0));
             slot.state.set(State::Armed);
             reset_in_child(index, slot, 13, kept.signal_stack().cast());

@@ -5,7 +5,7 @@
 
 #![forbid(unsafe_code)]
 
-use std::sync::atomic::{AtomicI32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU64, Ordering};
 
 use crate::handler::clock;
 use crate::recording::options::Clock;
@@ -21,6 +21,8 @@ pub(crate) struct Source {
     counter_id: AtomicU64,
     /// Thread time, or counter value, that the periods of all samples so far add up to.
     accounted_total: AtomicU64,
+    /// True for a timer of elapsed time.
+    is_wall_clock: AtomicBool,
     /// Timer period in ns.
     period: AtomicU64,
     /// Delay before the timer's first signal in ns; 0 after that signal.
@@ -43,9 +45,10 @@ impl Source {
     }
 
     /// Prepares for a timer whose first signal comes after `first` ns.
-    pub(super) fn prepare_timer(&self, period: u64, first: u64) {
+    pub(super) fn prepare_timer(&self, clock: Clock, period: u64, first: u64) {
         self.handle.store(0, Ordering::Release);
         self.counter_id.store(0, Ordering::Release);
+        self.is_wall_clock.store(clock == Clock::Wall, Ordering::Relaxed);
         self.period.store(period, Ordering::Relaxed);
         self.first_period.store(first, Ordering::Relaxed);
     }
@@ -87,11 +90,15 @@ impl Source {
 
     /// Starts a new interval of the CPU timer, after a sample that no signal has caused.
     pub(super) fn restart_timer(&self) {
-        if let Some(timer) = self.timer() {
+        if let Some(timer) = self.timer().filter(|_| !self.is_wall_clock()) {
             let period = self.period.load(Ordering::Relaxed);
             self.first_period.store(period, Ordering::Relaxed);
             let _ = timer.set(period, period);
         }
+    }
+
+    fn is_wall_clock(&self) -> bool {
+        self.is_wall_clock.load(Ordering::Relaxed)
     }
 
     /// Adds time or events to the next sample's period.
@@ -110,11 +117,11 @@ impl Source {
     /// Returns the period of a signal, and accounts for it. The kernel checks a timer only at its tick, which may be
     /// much later than the expiry. `overrun` is the number of further periods that have elapsed; so the periods add up
     /// to the thread's time, except for the last period.
-    pub(crate) fn take_signal_period(&self, clock: Clock, tid: u32, overrun: i32) -> u64 {
+    pub(crate) fn take_signal_period(&self, tid: u32, overrun: i32) -> u64 {
         if self.counter().is_some() {
-            return self.take_unaccounted(clock, tid);
+            return self.take_unaccounted(tid);
         }
-        if clock == Clock::Wall {
+        if self.is_wall_clock() {
             // The writer has added it to `pending`.
             return 0;
         }
@@ -129,14 +136,14 @@ impl Source {
     }
 
     /// Returns the thread's time, or its counted events, since the previous call.
-    pub(crate) fn take_unaccounted(&self, clock: Clock, tid: u32) -> u64 {
-        let total = match (self.counter(), clock) {
-            (Some(counter), _) => match counter.read_count() {
+    pub(crate) fn take_unaccounted(&self, tid: u32) -> u64 {
+        let total = match self.counter() {
+            Some(counter) => match counter.read_count() {
                 Some(count) => count,
                 None => return 0,
             },
-            (None, Clock::Cpu) => clock::thread_cpu(tid),
-            (None, Clock::Wall) => clock::monotonic(),
+            None if self.is_wall_clock() => clock::monotonic(),
+            None => clock::thread_cpu(tid),
         };
         total.saturating_sub(self.accounted_total.swap(total, Ordering::Relaxed))
     }

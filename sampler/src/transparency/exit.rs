@@ -10,43 +10,37 @@
 //! symbol, take no lock, and wait for the writer with a timeout.
 
 use std::ffi::{CStr, c_char, c_int};
-use std::sync::atomic::Ordering;
 
 use jitlisten::plumbing::HostStateGuard;
 
 use crate::handler;
-use crate::thread::arming;
-use crate::thread::arming::ACTIVE;
-use crate::thread::slots::RECORDED_PID;
+use crate::recording::current::{self, Recording};
+use crate::thread::{arming, scan};
 use crate::transparency::next::{CStringArray, errno, interpose, set_errno};
-use crate::writer::{RECORDING_WRITTEN, STOP_REQUESTED, wake};
 
 /// Limit for waiting for the writer, in ns. The writer usually needs one or two milliseconds, unless the caller's
 /// thread holds a lock of `malloc`.
 pub(crate) const WRITER_TIMEOUT_NS: u64 = 250_000_000;
 
-/// True if this process is being recorded. A vfork child shares its parent's memory, but has another PID.
-pub(crate) fn is_recorded() -> bool {
-    ACTIVE.load(Ordering::Acquire) && RECORDED_PID.load(Ordering::Acquire) == std::process::id()
-}
-
 /// Ends the recording of this process, if there is one.
 pub(crate) fn end_recording() {
-    if !is_recorded() {
-        return;
+    if let Some(recording) = current::own() {
+        end(recording);
     }
+}
+
+fn end(recording: &Recording) {
     let _host_state = HostStateGuard::enter();
     let _ = std::panic::catch_unwind(|| {
         arming::retire_caller();
-        STOP_REQUESTED.store(true, Ordering::Release);
-        wake::notify_writer();
-        wake::wait_until(|| RECORDING_WRITTEN.load(Ordering::Acquire), WRITER_TIMEOUT_NS);
+        recording.request(&recording.requests.stop);
+        recording.wake.wait_until(|| recording.is_written(), WRITER_TIMEOUT_NS);
     });
 }
 
 /// Prepares for the exit of the calling thread by the system call `exit`, without libc.
 pub(crate) fn end_thread() {
-    if !is_recorded() {
+    if current::own().is_none() {
         return;
     }
     let _host_state = HostStateGuard::enter();
@@ -59,16 +53,16 @@ pub(crate) fn end_thread() {
 /// Ends the recording if the calling thread, whose slot has ended, is the program's last one. Otherwise the writer
 /// would be the last thread, which determines the exit status and runs the handlers of `exit(3)`.
 pub(crate) fn end_before_last_thread() {
-    if is_recorded() && arming::is_last_program_thread() {
-        end_recording_and_writer();
+    if let Some(recording) = current::own().filter(|recording| scan::is_last_program_thread(recording)) {
+        end_recording_and_writer(recording);
     }
 }
 
-/// Ends the recording of this process, and waits until the writer thread has exited.
-pub(crate) fn end_recording_and_writer() {
-    end_recording();
-    if RECORDING_WRITTEN.load(Ordering::Acquire) {
-        wake::join_writer_with_timeout(WRITER_TIMEOUT_NS);
+/// Ends a recording of this process, and waits until the writer thread has exited.
+pub(crate) fn end_recording_and_writer(recording: &Recording) {
+    end(recording);
+    if recording.is_written() {
+        recording.writer.join_with_timeout(WRITER_TIMEOUT_NS);
     }
 }
 
@@ -85,15 +79,11 @@ pub(crate) fn prepare_exec(may_be_executed: impl FnOnce() -> bool) {
     let saved_errno = errno();
     let host_state = HostStateGuard::enter();
     let _ = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
-        if is_recorded() {
+        if let Some(recording) = current::own() {
             arming::mute_caller();
             if may_be_executed() {
                 arming::flush_caller();
-                let ticket = wake::request_write();
-                wake::wait_until(
-                    || RECORDING_WRITTEN.load(Ordering::Acquire) || wake::is_write_done(ticket),
-                    WRITER_TIMEOUT_NS,
-                );
+                recording.write_samples(WRITER_TIMEOUT_NS);
             }
         }
         handler::drain_pending_ticks();
@@ -105,7 +95,7 @@ pub(crate) fn prepare_exec(may_be_executed: impl FnOnce() -> bool) {
 /// Resumes sampling after an exec has failed.
 pub(crate) fn resume_after_failed_exec() {
     let saved_errno = errno();
-    if is_recorded() {
+    if current::own().is_some() {
         arming::unmute_caller();
     }
     set_errno(saved_errno);

@@ -7,11 +7,11 @@
 use std::ffi::{c_int, c_void};
 use std::mem::MaybeUninit;
 use std::ptr;
-use std::sync::atomic::{AtomicBool, Ordering};
 
 use crate::handler::clock;
+use crate::recording::current;
 use crate::recording::process::{self, object_base};
-use crate::transparency::disposition::{end_process, restore_default};
+use crate::transparency::disposition::{self, end_process, restore_default};
 use crate::transparency::{exit, next};
 
 /// Signals that commonly kill programs. `SIGKILL` cannot be handled.
@@ -29,16 +29,13 @@ const FATAL_SIGNALS: [c_int; 11] = [
     libc::SIGTERM,
 ];
 
-/// True if the program's calls of `sigaction` reach `signals.rs`.
-static IS_INTERPOSED: AtomicBool = AtomicBool::new(false);
-
 /// Detects whether this library's `sigaction` is the one that the program calls. Calls the loader: not under locks, nor
 /// in a fork child.
 pub(crate) fn detect_interposition() {
     let calls_ours = process::symbol_object_base(c"sigaction")
         .is_some_and(|owner| object_base(detect_interposition as *const c_void) == Some(owner));
     // The default action does not end the first process of a PID namespace.
-    IS_INTERPOSED.store(calls_ours && std::process::id() != 1, Ordering::Relaxed);
+    disposition::set_interposed(calls_ours && std::process::id() != 1);
 }
 
 /// Installs the handler for all fatal signals with the default disposition.
@@ -48,12 +45,12 @@ pub(crate) fn install_handlers() {
 
 /// True if the signal may have our handler, now or from an earlier recording.
 pub(crate) fn may_have_handler(signal: c_int) -> bool {
-    IS_INTERPOSED.load(Ordering::Relaxed) && FATAL_SIGNALS.contains(&signal)
+    disposition::are_interposed() && FATAL_SIGNALS.contains(&signal)
 }
 
 /// Installs the handler for a fatal signal, if its disposition is the default.
 pub(crate) fn install_handler(signal: c_int) {
-    if !may_have_handler(signal) || !exit::is_recorded() {
+    if !may_have_handler(signal) || current::own().is_none() {
         return;
     }
     // SAFETY: all zeros is a valid `sigaction`: the default disposition.

@@ -13,10 +13,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use jitlisten::plumbing::{HostStateGuard, checked_read};
 use jitlisten::{Address, log_line};
 
-use crate::recording::recorder;
+use crate::recording::{current, pause};
 use crate::transparency::next::interpose;
 use crate::transparency::{exit, fatal};
-use crate::writer::{FILE_PENDING, FILE_REQUESTED, RECORDING_WRITTEN, wake};
 
 /// True if the program has a filter that may kill it for a system call of ours.
 static IS_CONFINED: AtomicBool = AtomicBool::new(false);
@@ -70,9 +69,9 @@ fn may_end_process(filter: u64) -> bool {
 pub(crate) fn prepare_seccomp(mode: c_long, filter: u64) {
     let _host_state = HostStateGuard::enter();
     let _ = std::panic::catch_unwind(|| {
-        if exit::is_recorded() {
+        if let Some(recording) = current::own() {
             log_line!(Error, "the recording of this process ends: it installs a seccomp filter");
-            exit::end_recording_and_writer();
+            exit::end_recording_and_writer(recording);
             fatal::restore_defaults();
         }
         if mode == libc::SECCOMP_MODE_STRICT.into() || may_end_process(filter) {
@@ -92,17 +91,11 @@ pub(crate) fn prepare_seccomp_call(operation: c_long, filter: u64) {
 
 /// Creates the file before the process changes its user or root, because it may not be able to afterwards.
 pub(crate) fn create_pending_file() {
-    if !FILE_PENDING.load(Ordering::Acquire) || !exit::is_recorded() {
-        return;
-    }
+    let Some(recording) = current::own().filter(|recording| !recording.has_file()) else { return };
     let _host_state = HostStateGuard::enter();
     let _ = std::panic::catch_unwind(|| {
-        FILE_REQUESTED.store(true, Ordering::Release);
-        let ticket = wake::request_write();
-        wake::wait_until(
-            || RECORDING_WRITTEN.load(Ordering::Acquire) || wake::is_write_done(ticket),
-            exit::WRITER_TIMEOUT_NS,
-        );
+        recording.requests.file.store(true, Ordering::Release);
+        recording.write_samples(exit::WRITER_TIMEOUT_NS);
     });
 }
 
@@ -129,8 +122,8 @@ fn make_system_call(
         _ => {}
     }
     let result = match number {
-        libc::SYS_unshare if needs_one_thread(first) => recorder::without_writer(call),
-        libc::SYS_setns => recorder::without_writer(call),
+        libc::SYS_unshare if needs_one_thread(first) => pause::without_writer(call),
+        libc::SYS_setns => pause::without_writer(call),
         _ => call(),
     };
     if matches!(number, libc::SYS_execve | libc::SYS_execveat) {
@@ -155,8 +148,8 @@ interpose! {
         call()
     };
     unshare(flags: c_int) -> c_int,
-        |call| if needs_one_thread(flags.into()) { recorder::without_writer(call) } else { call() };
-    setns(descriptor: c_int, kind: c_int) -> c_int, |call| recorder::without_writer(call);
+        |call| if needs_one_thread(flags.into()) { pause::without_writer(call) } else { call() };
+    setns(descriptor: c_int, kind: c_int) -> c_int, |call| pause::without_writer(call);
     setuid(user: libc::uid_t) -> c_int, |call| drop_privileges(call);
     seteuid(user: libc::uid_t) -> c_int, |call| drop_privileges(call);
     setreuid(real: libc::uid_t, effective: libc::uid_t) -> c_int, |call| drop_privileges(call);

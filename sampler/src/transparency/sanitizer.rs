@@ -1,28 +1,35 @@
 //! Sanitizers in the program, whose runtimes interpose libc functions before ours.
 
 use std::ffi::c_void;
-use std::sync::atomic::{AtomicBool, Ordering};
 
 use crate::recording::process::{self, object_base};
 
-/// True if another `pthread_create`, of a library or of the program, is called before ours.
-static HAS_OUTER_INTERPOSER: AtomicBool = AtomicBool::new(false);
-
-/// Returns true if ThreadSanitizer's runtime is in this process. It cannot see our synchronization, delays signals, and
-/// crashes in threads that start with our function. Calls the loader: not under locks, nor in a fork child.
-pub(crate) fn detect() -> bool {
-    let first_object = process::symbol_object_base(c"pthread_create");
-    let has_outer_interposer = first_object.is_some() && first_object != object_base(detect as *const c_void);
-    HAS_OUTER_INTERPOSER.store(has_outer_interposer, Ordering::Relaxed);
-    // SAFETY: the name is NUL-terminated.
-    let is_shared = !unsafe { libc::dlsym(libc::RTLD_DEFAULT, c"__tsan_init".as_ptr()) }.is_null();
-    is_shared || has_outer_interposer && first_object.is_some_and(|object| contains_text(object, b"TSAN_OPTIONS"))
+/// What the process has of sanitizers.
+pub(crate) struct Sanitizers {
+    /// ThreadSanitizer's runtime is in this process. It cannot see our synchronization, delays signals, and crashes in
+    /// threads that start with our function.
+    pub(crate) is_thread_sanitizer: bool,
+    /// Another `pthread_create`, of a library or of the program, is called before ours.
+    has_outer_interposer: bool,
 }
 
-/// Returns true if a new thread may get a signal stack. A sanitizer's thread that starts with our function believes
-/// that the stack is its own, and unmaps it at the end.
-pub(crate) fn may_give_signal_stack() -> bool {
-    !HAS_OUTER_INTERPOSER.load(Ordering::Relaxed)
+/// Looks for sanitizers. Calls the loader: not under locks, nor in a fork child.
+pub(crate) fn detect() -> Sanitizers {
+    let first_object = process::symbol_object_base(c"pthread_create");
+    let has_outer_interposer = first_object.is_some() && first_object != object_base(detect as *const c_void);
+    // SAFETY: the name is NUL-terminated.
+    let is_shared = !unsafe { libc::dlsym(libc::RTLD_DEFAULT, c"__tsan_init".as_ptr()) }.is_null();
+    let is_static =
+        || has_outer_interposer && first_object.is_some_and(|object| contains_text(object, b"TSAN_OPTIONS"));
+    Sanitizers { is_thread_sanitizer: is_shared || is_static(), has_outer_interposer }
+}
+
+impl Sanitizers {
+    /// Returns true if a new thread may get a signal stack. A sanitizer's thread that starts with our function believes
+    /// that the stack is its own, and unmaps it at the end.
+    pub(crate) fn allow_signal_stacks(&self) -> bool {
+        !self.has_outer_interposer
+    }
 }
 
 /// Returns true if the constants of a program or library contain this text. gcc exports no symbol of a statically

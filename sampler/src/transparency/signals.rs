@@ -14,22 +14,19 @@
 use std::ffi::c_int;
 use std::mem::MaybeUninit;
 use std::ptr;
-use std::sync::atomic::Ordering;
 
 use jitlisten::plumbing::HostStateGuard;
 
 use crate::handler;
+use crate::recording::current;
 use crate::thread::arming;
-use crate::thread::arming::ACTIVE;
-use crate::transparency::disposition::{
-    PROGRAM_FLAGS, PROGRAM_HANDLER, PROGRAM_MASK, SAMPLING_SIGNAL, kernel_mask_word,
-};
+use crate::transparency::disposition::{self, sampling_signal};
 use crate::transparency::fatal;
 use crate::transparency::next::{self, SignalInfo, SignalSet, errno, set_errno};
 
 /// True if the sampler uses this signal.
 fn is_sampling_signal(signal: c_int) -> bool {
-    signal != 0 && signal == SAMPLING_SIGNAL.load(Ordering::Acquire)
+    signal != 0 && signal == sampling_signal()
 }
 
 /// Returns a copy of `set` with the signal added or removed.
@@ -87,20 +84,11 @@ pub unsafe extern "C-unwind" fn sigaction(
     // SAFETY: the caller guarantees a valid pointer. Copy it first, because `old` may be the same memory.
     let new_action = if action.is_null() { None } else { Some(unsafe { action.read() }) };
     if !old.is_null() {
-        // SAFETY: all zeros is a valid `sigaction`.
-        let mut old_action: libc::sigaction = unsafe { MaybeUninit::zeroed().assume_init() };
-        old_action.sa_sigaction = PROGRAM_HANDLER.load(Ordering::Acquire);
-        old_action.sa_flags = PROGRAM_FLAGS.load(Ordering::Relaxed);
-        // SAFETY: the set begins with the word that the kernel reads.
-        unsafe { kernel_mask_word(&raw const old_action.sa_mask).write(PROGRAM_MASK.load(Ordering::Relaxed)) };
         // SAFETY: the caller guarantees a valid pointer.
-        unsafe { old.write(old_action) };
+        unsafe { old.write(disposition::program_action()) };
     }
     if let Some(new_action) = new_action {
-        PROGRAM_FLAGS.store(new_action.sa_flags, Ordering::Relaxed);
-        // SAFETY: the set begins with the word that the kernel reads.
-        PROGRAM_MASK.store(unsafe { kernel_mask_word(&raw const new_action.sa_mask).read() }, Ordering::Relaxed);
-        PROGRAM_HANDLER.store(new_action.sa_sigaction, Ordering::Release);
+        disposition::set_program_action(&new_action);
     }
     0
 }
@@ -122,9 +110,10 @@ pub unsafe extern "C-unwind" fn signal(signal: c_int, handler: libc::sighandler_
         }
         return fatal::visible_handler(old);
     }
-    PROGRAM_FLAGS.store(libc::SA_RESTART, Ordering::Relaxed);
-    PROGRAM_MASK.store(0, Ordering::Relaxed);
-    PROGRAM_HANDLER.swap(handler, Ordering::AcqRel)
+    // SAFETY: all zeros is a valid `sigaction`.
+    let mut action: libc::sigaction = unsafe { MaybeUninit::zeroed().assume_init() };
+    (action.sa_sigaction, action.sa_flags) = (handler, libc::SA_RESTART);
+    disposition::set_program_action(&action)
 }
 
 /// Interposed `sigtimedwait(2)`.
@@ -206,7 +195,7 @@ pub unsafe extern "C-unwind" fn sigwait(set: *const SignalSet, number: *mut c_in
 /// # Safety
 /// Same contract as `signalfd(2)`.
 pub unsafe extern "C-unwind" fn signalfd(descriptor: c_int, set: *const SignalSet, flags: c_int) -> c_int {
-    let sampling_signal = SAMPLING_SIGNAL.load(Ordering::Acquire);
+    let sampling_signal = sampling_signal();
     let filtered_set =
         (sampling_signal != 0 && contains(set, sampling_signal)).then(|| copy_set(set, sampling_signal, false));
     let set = filtered_set.as_ref().map_or(set, ptr::from_ref);
@@ -221,7 +210,7 @@ pub unsafe extern "C-unwind" fn signalfd(descriptor: c_int, set: *const SignalSe
 pub unsafe extern "C-unwind" fn sigpending(set: *mut SignalSet) -> c_int {
     // SAFETY: the caller's arguments, or equally valid ones.
     let result = unsafe { next::sigpending(set) };
-    let sampling_signal = SAMPLING_SIGNAL.load(Ordering::Acquire);
+    let sampling_signal = sampling_signal();
     if result == 0 && sampling_signal != 0 && contains(set, sampling_signal) {
         // SAFETY: the caller guarantees a valid pointer, and the call has written to it.
         unsafe { libc::sigdelset(set, sampling_signal) };
@@ -234,8 +223,8 @@ pub unsafe extern "C-unwind" fn sigpending(set: *mut SignalSet) -> c_int {
 /// # Safety
 /// Same contract as `sigsuspend(2)`.
 pub unsafe extern "C-unwind" fn sigsuspend(set: *const SignalSet) -> c_int {
-    let sampling_signal = SAMPLING_SIGNAL.load(Ordering::Acquire);
-    let is_unused = matches!(PROGRAM_HANDLER.load(Ordering::Relaxed), libc::SIG_DFL | libc::SIG_IGN);
+    let sampling_signal = sampling_signal();
+    let is_unused = matches!(disposition::program_action().sa_sigaction, libc::SIG_DFL | libc::SIG_IGN);
     let extended_set =
         (sampling_signal != 0 && is_unused && !set.is_null()).then(|| copy_set(set, sampling_signal, true));
     let set = extended_set.as_ref().map_or(set, ptr::from_ref);
@@ -251,14 +240,14 @@ pub unsafe extern "C-unwind" fn sigsuspend(set: *const SignalSet) -> c_int {
 pub unsafe extern "C-unwind" fn sigaltstack(stack: *const libc::stack_t, old: *mut libc::stack_t) -> c_int {
     // SAFETY: the caller guarantees a valid pointer.
     if let Some(stack) = unsafe { stack.as_ref() }
-        && ACTIVE.load(Ordering::Relaxed)
+        && let Some(recording) = current::sampling()
         && stack.ss_flags & libc::SS_DISABLE == 0
         && is_too_small(stack.ss_size)
         && let Some(slot) = arming::find_armed(crate::handler::clock::own_tid())
     {
         let _host_state = HostStateGuard::enter();
         arming::retire_slot(slot);
-        arming::THREADS_WITHOUT_TIMER.fetch_add(1, Ordering::Relaxed);
+        recording.counters.threads_without_timer.add(1);
     }
     // SAFETY: the caller's arguments, or equally valid ones.
     unsafe { next::sigaltstack(stack, old) }

@@ -1,61 +1,49 @@
 //! Notifications about compiled code: published for the handler immediately, and queued for the writer.
 
-use std::path::{Path, PathBuf};
-use std::ptr;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
+#![forbid(unsafe_code)]
 
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use jitlisten::options::SinkKind;
 use jitlisten::plumbing::{CodeObserver, ObservedCode};
 use jitlisten::{AddressRange, Machine, ObjectId, Session, cfi};
 
-use crate::handler::clock;
 use crate::handler::code_map::{self, CodeRange, Tables};
+use crate::recording::current;
 use crate::thread::slots;
 use crate::unwind::FrameTable;
-use crate::writer::wake;
 
-/// A change of compiled code.
-#[derive(Debug)]
-pub(crate) struct Event {
-    pub(crate) time: u64,
-    pub(crate) range: AddressRange,
-    /// The image mapped there: its path, and the file offset. `None` for anonymous memory.
-    pub(crate) image: Option<(PathBuf, u64)>,
-    next: *mut Event,
+/// What a recording observes of the session.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Observation {
+    /// True if the image sink was disabled before.
+    enabled_images: bool,
 }
 
-/// Head of a lock-free list, newest event first. Not a lock, because a fork may happen at any time.
-static NEWEST_EVENT: AtomicPtr<Event> = AtomicPtr::new(ptr::null_mut());
+impl Observation {
+    /// Observes compiled code, and enables the image sink if `images`.
+    pub(crate) fn begin(images: bool) -> Observation {
+        let Some(session) = Session::process().filter(|session| session.options().active) else {
+            return Observation { enabled_images: false };
+        };
+        session.observe(&Observer);
+        let enabled_images = images && !session.is_enabled(SinkKind::Image);
+        if enabled_images {
+            session.enable(SinkKind::Image);
+        }
+        Observation { enabled_images }
+    }
 
-/// Time of the first library change since the mappings were last read; 0 if none.
-pub(crate) static LIBRARIES_CHANGED: AtomicU64 = AtomicU64::new(0);
-
-/// Queues an event for the writer.
-fn push_event(range: AddressRange, image: Option<(PathBuf, u64)>) {
-    let event = Box::into_raw(Box::new(Event { time: clock::monotonic(), range, image, next: ptr::null_mut() }));
-    let mut newest = NEWEST_EVENT.load(Ordering::Acquire);
-    loop {
-        // SAFETY: the event is ours until it is linked into the list.
-        unsafe { (*event).next = newest };
-        match NEWEST_EVENT.compare_exchange(newest, event, Ordering::AcqRel, Ordering::Acquire) {
-            Ok(_) => return,
-            Err(current) => newest = current,
+    /// Undoes [`Observation::begin`].
+    pub(crate) fn end(self) {
+        forget_code();
+        if self.enabled_images
+            && let Some(session) = Session::process()
+        {
+            session.disable(SinkKind::Image);
         }
     }
-}
-
-/// Takes all queued events, oldest first.
-pub(crate) fn take_events() -> Vec<Event> {
-    let mut events = Vec::new();
-    let mut event_ptr = NEWEST_EVENT.swap(ptr::null_mut(), Ordering::AcqRel);
-    while !event_ptr.is_null() {
-        // SAFETY: created by `push_event` and unlinked by the exchange: no other thread has it.
-        let event = unsafe { Box::from_raw(event_ptr) };
-        event_ptr = event.next;
-        events.push(*event);
-    }
-    events.reverse();
-    events
 }
 
 /// Stops observing code and forgets it. A recording may end long before it is stopped: at its time limit, or on a full
@@ -64,13 +52,22 @@ pub(crate) fn forget_code() {
     if let Some(session) = Session::process() {
         session.stop_observing();
     }
-    drop(take_events());
+    if let Some(recording) = current::last() {
+        drop(recording.code_events.take());
+    }
     code_map::clear();
     code_map::reclaim(slots::no_handler_is_running);
 }
 
+/// Queues a change for the writer.
+fn push_event(range: AddressRange, image: Option<(PathBuf, u64)>) {
+    if let Some(recording) = current::last() {
+        recording.code_events.push(range, image);
+    }
+}
+
 /// Receives the session's notifications.
-pub(crate) struct Observer;
+struct Observer;
 
 impl CodeObserver for Observer {
     fn finalized(&self, code: &ObservedCode<'_>) {
@@ -91,8 +88,10 @@ impl CodeObserver for Observer {
     }
 
     fn libraries_changed(&self) {
-        let _ = LIBRARIES_CHANGED.compare_exchange(0, clock::monotonic(), Ordering::AcqRel, Ordering::Relaxed);
-        wake::notify_writer();
+        if let Some(recording) = current::last() {
+            recording.code_events.note_library_change();
+            recording.wake.notify();
+        }
     }
 }
 

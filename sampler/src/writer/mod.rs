@@ -1,42 +1,44 @@
-//! The writer thread: empties the rings, reads mappings and threads, appends to the file.
+//! The writer: empties the rings, reads mappings and threads, appends to the file.
 //!
-//! It blocks all signals, so no handler of the program runs in it. While it holds [`WRITER_STATE`], no other thread
+//! While it holds [`INHERITED`], no other thread
 //! forks: otherwise a child might inherit a lock that is never released.
 
 pub(crate) mod code_events;
+pub(crate) mod event_queue;
 pub(crate) mod existing_file;
+mod file;
+pub(crate) mod handle;
 pub(crate) mod mappings;
 pub(crate) mod output;
 pub(crate) mod perf_data;
+mod samples;
+pub(crate) mod thread;
 pub(crate) mod wake;
 pub(crate) mod wall_clock;
 
 use std::collections::BTreeMap;
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::PathBuf;
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::Ordering;
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
-use std::{fs, io};
 
 use jitlisten::log_line;
 
-use crate::handler::clock;
-use crate::handler::code_map::{self, UNKNOWN_CODE};
+use crate::handler::{clock, code_map};
 use crate::python::{self, Python};
-use crate::recording::event_config;
+use crate::recording::current::Recording;
+use crate::recording::options::Options;
 use crate::recording::process::{self, Process};
-use crate::thread::arming::{self, ACTIVE, Scan};
 use crate::thread::ring::MAX_NATIVE_FRAMES;
-use crate::thread::slot::Slot;
-use crate::thread::slot_state::State;
-use crate::thread::slots;
+use crate::thread::scan::Scan;
+use crate::thread::{arming, slots};
 use crate::unwind::Outcome;
-use code_events::LIBRARIES_CHANGED;
 use existing_file::PinnedImages;
 use mappings::{KnownMappings, Mappings};
 use output::Output;
-use perf_data::{Batch, Features, InitialFeatures, MAX_ADDRESSES, Mapping, SampleId};
+use perf_data::{Batch, Mapping, SampleId};
+use thread::{PAUSE, PAUSED};
 use wall_clock::Watch;
 
 /// Time between two drains. Samples since the last drain are lost if the process is killed.
@@ -63,30 +65,7 @@ pub(crate) struct Inherited {
 }
 
 /// State for fork children. Locked while the writer works, and by a thread that forks.
-pub(crate) static WRITER_STATE: Mutex<Inherited> =
-    Mutex::new(Inherited { mappings: KnownMappings::new(), python: None });
-/// Request to finish the file and exit.
-pub(crate) static STOP_REQUESTED: AtomicBool = AtomicBool::new(false);
-/// Like [`STOP_REQUESTED`], but no thread waits for the writer.
-pub(crate) static ABANDON_REQUESTED: AtomicBool = AtomicBool::new(false);
-/// True once the file exists, and an earlier recording of that name has been renamed.
-pub(crate) static FILE_CREATED: AtomicBool = AtomicBool::new(false);
-/// True once everything is written and the writer thread is about to exit.
-pub(crate) static RECORDING_WRITTEN: AtomicBool = AtomicBool::new(false);
-
-/// Mode of the writer thread. A caller sets [`PAUSE`] to ask it to exit for a while; it confirms with [`PAUSED`].
-pub(crate) static WRITER_MODE: AtomicU32 = AtomicU32::new(RUN);
-/// Writer mode: run normally.
-pub(crate) const RUN: u32 = 0;
-/// Writer mode: exit as soon as possible, and leave the work for the next writer thread.
-pub(crate) const PAUSE: u32 = 1;
-/// Writer mode: the work has been handed over, the thread is exiting.
-pub(crate) const PAUSED: u32 = 2;
-
-/// True while the file has not been created because there is no sample yet.
-pub(crate) static FILE_PENDING: AtomicBool = AtomicBool::new(false);
-/// Request to create the file now, even without a sample.
-pub(crate) static FILE_REQUESTED: AtomicBool = AtomicBool::new(false);
+pub(crate) static INHERITED: Mutex<Inherited> = Mutex::new(Inherited { mappings: KnownMappings::new(), python: None });
 
 /// The reason why the writer exits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -99,45 +78,15 @@ pub(crate) enum End {
     LastThread,
 }
 
-/// Counters of the running recording.
-#[derive(Debug, Default)]
-pub(crate) struct Counters {
-    pub(crate) samples: AtomicU64,
-    pub(crate) incomplete: AtomicU64,
-    pub(crate) truncated: AtomicU64,
-    pub(crate) lost: AtomicU64,
-    pub(crate) skipped: AtomicU64,
-    pub(crate) bytes: AtomicU64,
-    pub(crate) failures: AtomicU64,
-}
-
-pub(crate) static COUNTERS: Counters = Counters {
-    samples: AtomicU64::new(0),
-    incomplete: AtomicU64::new(0),
-    truncated: AtomicU64::new(0),
-    lost: AtomicU64::new(0),
-    skipped: AtomicU64::new(0),
-    bytes: AtomicU64::new(0),
-    failures: AtomicU64::new(0),
-};
-
-impl Counters {
-    pub(crate) fn reset(&self) {
-        let Counters { samples, incomplete, truncated, lost, skipped, bytes, failures } = self;
-        for counter in [samples, incomplete, truncated, lost, skipped, bytes, failures] {
-            counter.store(0, Ordering::Relaxed);
-        }
-    }
-}
-
 /// The writer thread's state.
 pub(crate) struct Writer {
+    recording: &'static Recording,
     output: Option<Output>,
     pins: PinnedImages,
     pid: u32,
     batch: Batch,
     mappings: Mappings,
-    /// True if the mappings have changed since they were last stored in [`WRITER_STATE`].
+    /// True if the mappings have changed since they were last stored in [`INHERITED`].
     has_new_mappings: bool,
     scan: Scan,
     /// End of the recording by [`clock::monotonic`].
@@ -171,28 +120,30 @@ pub(crate) struct Writer {
 
 impl Writer {
     pub(crate) fn new(
+        recording: &'static Recording,
         output: Output,
-        deadline: Option<u64>,
-        wants_python: bool,
-        recorder: Option<Process>,
+        options: &Options,
         inherited: Inherited,
     ) -> Writer {
         let (mut pins, began) = (PinnedImages::for_recording(output.path()), clock::monotonic());
         if !output.is_deferred() {
+            recording.set_has_file();
             pins.pin_deferred();
         }
-        let inherited_python = inherited.python.filter(|_| wants_python);
+        let inherited_python = inherited.python.filter(|_| options.python);
+        let uses_wall_clock = recording.uses_wall_clock();
         Writer {
+            recording,
             python: inherited_python.and_then(|inherited| Python::inherit(inherited, pins.directory())),
             pins,
             output: Some(output),
-            pid: std::process::id(),
+            pid: recording.pid,
             batch: Batch::default(),
             mappings: Mappings::with_inherited(inherited.mappings),
             has_new_mappings: false,
             scan: Scan::default(),
-            deadline,
-            recorder,
+            deadline: options.seconds.map(|seconds| clock::monotonic() + u64::from(seconds) * 1_000_000_000),
+            recorder: options.recorder,
             passes: 0,
             next_mapping_read: 0,
             last_mapping_read: 0,
@@ -204,10 +155,10 @@ impl Writer {
             last_sample: 0,
             stack: Vec::with_capacity(MAX_NATIVE_FRAMES as usize),
             merged: Vec::new(),
-            watch: event_config::uses_wall_clock().then(Watch::default),
-            next_watch: if event_config::uses_wall_clock() { 0 } else { u64::MAX },
+            watch: uses_wall_clock.then(Watch::default),
+            next_watch: if uses_wall_clock { 0 } else { u64::MAX },
             last_stacks: BTreeMap::new(),
-            wants_python,
+            wants_python: options.python,
         }
     }
 
@@ -217,14 +168,16 @@ impl Writer {
 
     /// Writes the records that precede the first sample.
     pub(crate) fn write_preamble(&mut self, after_exec: bool) {
-        wake::notify_on_samples_until(self.began + EAGER_WRITE_NS);
-        self.batch.comm(self.now(), &thread_name(self.pid).unwrap_or_default(), after_exec);
-        if self.mappings.are_inherited() && code_map::has_libraries() && !event_config::uses_wall_clock() {
+        self.recording.wake.notify_on_samples_until(self.began + EAGER_WRITE_NS);
+        self.batch.comm(self.now(), &samples::thread_name(self.pid).unwrap_or_default(), after_exec);
+        if self.mappings.are_inherited() && code_map::has_libraries() && !self.recording.uses_wall_clock() {
             return;
         }
         self.write_code_events();
         self.read_mappings(self.began);
-        event_config::set_main_stack(self.mappings.main_stack, process::main_stack_limit());
+        // The kernel grows it down to the limit; no other mapping is placed there.
+        let (low, high) = self.mappings.main_stack;
+        self.recording.main_stack.set_exact(low.min(high.saturating_sub(process::main_stack_limit())), high);
         self.flush();
     }
 
@@ -238,27 +191,19 @@ impl Writer {
 
     /// Runs the writer until the recording ends. `Err` returns the writer, for another thread to continue with it.
     pub(crate) fn run(mut self: Box<Self>) -> Result<End, Box<Writer>> {
-        arming::WRITER_TID.store(clock::own_tid(), Ordering::Release);
+        self.recording.writer.set_tid(clock::own_tid());
         self.scan = Scan::ignoring(clock::own_tid());
         let end = loop {
-            let wake_count = wake::wake_count();
-            if WRITER_MODE.compare_exchange(PAUSE, PAUSED, Ordering::AcqRel, Ordering::Relaxed).is_ok() {
+            let wake_count = self.recording.wake.count();
+            let pause = &self.recording.requests.pause;
+            if pause.compare_exchange(PAUSE, PAUSED, Ordering::AcqRel, Ordering::Relaxed).is_ok() {
                 return Err(self);
             }
-            if STOP_REQUESTED.load(Ordering::Acquire)
-                || self.deadline.is_some_and(|deadline| clock::monotonic() >= deadline)
-            {
-                break End::Finished;
-            }
-            if ABANDON_REQUESTED.load(Ordering::Acquire) {
-                break End::Abandoned;
-            }
-            if self.passes.is_multiple_of(PASSES_PER_RECORDER_CHECK) && self.recorder.is_some_and(Process::has_ended) {
-                log_line!(Warn, "the recording ends: the process that requested it has exited");
-                break End::Abandoned;
+            if let Some(end) = self.requested_end() {
+                break end;
             }
             {
-                let mut shared_state = WRITER_STATE.lock().unwrap_or_else(PoisonError::into_inner);
+                let mut shared_state = INHERITED.lock().unwrap_or_else(PoisonError::into_inner);
                 self.sample_waiting_threads();
                 self.run_pass();
                 if std::mem::take(&mut self.has_new_mappings) {
@@ -268,41 +213,62 @@ impl Writer {
                     };
                 }
             }
-            wake::complete_pass(wake_count);
+            self.recording.wake.complete_pass(wake_count);
             if self.output.is_none() {
                 break End::Finished;
             }
             if self.passes != 0 && self.scan.is_writer_last() {
                 break End::LastThread;
             }
-            let next = self.next_drain.min(self.next_watch);
-            wake::wait_for_wake(wake_count, Duration::from_nanos(next.saturating_sub(clock::monotonic())));
-            // Libraries are often loaded in quick succession: wait for more. A caller that ends the recording must not
-            // wait.
-            let is_caller_waiting = [&wake::DRAIN_REQUESTED, &STOP_REQUESTED, &ABANDON_REQUESTED]
-                .iter()
-                .any(|request| request.load(Ordering::Acquire));
-            if wake::wake_count() != wake_count && !is_caller_waiting {
-                std::thread::sleep(MIN_PASS_INTERVAL);
-            }
+            self.wait_for_next_pass(wake_count);
         };
         self.finish();
         Ok(end)
     }
 
+    /// Returns why the recording has to end now, if it has.
+    fn requested_end(&self) -> Option<End> {
+        let requests = &self.recording.requests;
+        if requests.stop.load(Ordering::Acquire) || self.deadline.is_some_and(|deadline| clock::monotonic() >= deadline)
+        {
+            return Some(End::Finished);
+        }
+        if requests.abandon.load(Ordering::Acquire) {
+            return Some(End::Abandoned);
+        }
+        let is_check_due = self.passes.is_multiple_of(PASSES_PER_RECORDER_CHECK);
+        (is_check_due && self.recorder.is_some_and(Process::has_ended)).then(|| {
+            log_line!(Warn, "the recording ends: the process that requested it has exited");
+            End::Abandoned
+        })
+    }
+
+    /// Sleeps until the next drain, check of waiting threads, or wake-up after this count.
+    fn wait_for_next_pass(&self, wake_count: u32) {
+        let Recording { wake, requests, .. } = self.recording;
+        let next = self.next_drain.min(self.next_watch);
+        wake.wait(wake_count, Duration::from_nanos(next.saturating_sub(clock::monotonic())));
+        // Libraries are often loaded in quick succession: wait for more. A caller that ends the recording must not
+        // wait.
+        let is_caller_waiting = wake.is_drain_requested()
+            || [&requests.stop, &requests.abandon].iter().any(|request| request.load(Ordering::Acquire));
+        if wake.count() != wake_count && !is_caller_waiting {
+            std::thread::sleep(MIN_PASS_INTERVAL);
+        }
+    }
+
     /// Drains the rings, finishes the file, and publishes that the writer is done.
     pub(crate) fn finish(mut self) {
-        let _shared_state = WRITER_STATE.lock().unwrap_or_else(PoisonError::into_inner);
+        let _shared_state = INHERITED.lock().unwrap_or_else(PoisonError::into_inner);
         self.end();
-        RECORDING_WRITTEN.store(true, Ordering::Release);
-        wake::complete_last_pass();
+        self.recording.set_written();
     }
 
     /// Wall-clock mode: samples waiting threads, or makes running ones sample themselves.
     fn sample_waiting_threads(&mut self) {
         let now = clock::monotonic();
         if let Some(mut watch) = self.watch.take_if(|_| now >= self.next_watch) {
-            self.next_watch = watch.check(now, |index, slot, remote_sample| {
+            self.next_watch = watch.check(self.recording, now, |index, slot, remote_sample| {
                 self.drain_slot(index, slot, false);
                 self.write_idle_sample(index, slot);
                 let id = SampleId { pid: self.pid, tid: slot.state.tid(), time: now };
@@ -313,28 +279,10 @@ impl Writer {
         }
     }
 
-    /// Writes the stack of the slot's last sample again, for the time its thread has waited there.
-    fn write_idle_sample(&mut self, index: usize, slot: &Slot) {
-        let period = slot.wait.take_idle();
-        if period != 0 {
-            let id = SampleId { tid: slot.state.tid(), ..self.now() };
-            self.repeat_last_sample(index, slot, id, period);
-        }
-    }
-
-    /// Writes the slot's last stack again, with a new time and period.
-    fn repeat_last_sample(&mut self, index: usize, slot: &Slot, id: SampleId, period: u64) {
-        if let Some((outcome, stack)) = self.last_stacks.remove(&index) {
-            self.write_thread_name(slot, id);
-            self.write_sample(id, period, outcome, &stack);
-            self.last_stacks.insert(index, (outcome, stack));
-        }
-    }
-
     /// One pass of the writer: processes events, and drains the rings when due.
     fn run_pass(&mut self) {
         // Clear the request before reading the rings: whoever sets it has already added a sample.
-        let is_drain_requested = wake::DRAIN_REQUESTED.swap(false, Ordering::AcqRel);
+        let is_drain_requested = self.recording.wake.take_drain_request();
         let has_begun = self.ensure_begun();
         if has_begun {
             self.write_code_events();
@@ -349,7 +297,7 @@ impl Writer {
         if is_drain_due {
             self.passes += 1;
             self.next_drain = now + DRAIN_PERIOD_NS;
-            self.scan.update();
+            self.scan.update(self.recording);
         }
         if has_begun {
             self.drain(true);
@@ -362,12 +310,12 @@ impl Writer {
     /// Reads the mappings again if libraries have changed or a sample hit unknown code.
     fn update_code(&mut self) {
         let now = clock::monotonic();
-        let change_time = LIBRARIES_CHANGED.swap(0, Ordering::AcqRel);
-        let is_retry_due = UNKNOWN_CODE.load(Ordering::Relaxed) && now >= self.next_mapping_read;
+        let change_time = self.recording.code_events.take_library_change();
+        let is_retry_due = code_map::has_unknown_code() && now >= self.next_mapping_read;
         if change_time == 0 && !is_retry_due {
             return;
         }
-        UNKNOWN_CODE.store(false, Ordering::Relaxed);
+        code_map::forget_unknown_code();
         // The mappings exist since the loader's notification, or else since some time after the last read.
         let since = if change_time != 0 { change_time } else { self.last_mapping_read + 1 };
         let has_new = self.read_mappings(since);
@@ -379,7 +327,7 @@ impl Writer {
 
     /// Writes records for code events, and pins the images they name.
     fn write_code_events(&mut self) {
-        for event in code_events::take_events() {
+        for event in self.recording.code_events.take() {
             let id = SampleId { time: event.time, ..self.now() };
             let (start, end) = (event.range.start().0, event.range.end().0);
             let mut mapping =
@@ -398,7 +346,7 @@ impl Writer {
         if self.last_mapping_read == 0
             && let Some(output) = &self.output
         {
-            self.batch.initial_features(&initial_features(), output.attribute());
+            self.batch.initial_features(&file::initial_features(), output.attribute());
         }
         self.last_mapping_read = clock::monotonic();
         let Some((text, new_mappings, ranges)) = self.mappings.refresh() else { return false };
@@ -425,186 +373,9 @@ impl Writer {
         !new_mappings.is_empty()
     }
 
-    /// Writes the samples of all rings, and frees the slots of threads that have exited.
-    fn drain(&mut self, may_wait: bool) {
-        for (index, slot) in slots::iter() {
-            let state = slot.state.get();
-            if matches!(state, State::Armed | State::Ended) {
-                self.drain_slot(index, slot, may_wait);
-                let max_idle_ns = MAX_IDLE_NS * (1 + self.last_stacks.len() as u64 / arming::SMALL_THREAD_COUNT);
-                if slot.ring.is_drained() && (state == State::Ended || slot.wait.idle_ns() >= max_idle_ns) {
-                    self.write_idle_sample(index, slot);
-                }
-            }
-            let tid = slot.state.tid();
-            if state == State::Ended {
-                arming::close_counter(slot);
-            }
-            if state == State::Ended && !arming::thread_exists(self.pid, tid) {
-                // The thread has exited: drain again, for samples added after the drain above.
-                self.drain_slot(index, slot, false);
-                self.write_idle_sample(index, slot);
-                self.last_stacks.remove(&index);
-                if slot.comm_records.load(Ordering::Relaxed) != 0 && tid != self.pid {
-                    self.batch.thread_ended(SampleId { tid, ..self.now() });
-                }
-                slots::free_ended(index, slot);
-            }
-        }
-    }
-
-    /// Replaces evaluators in a stack by the Python frames they run. Returns false if a code object is not defined yet:
-    /// another thread is still defining it.
-    fn merge_python_frames(
-        &mut self,
-        index: usize,
-        stack: &mut Vec<u64>,
-        outcome: &mut Outcome,
-        may_wait: bool,
-    ) -> bool {
-        let Some(python) = &mut self.python else { return true };
-        if !python.can_name(stack) {
-            let (batch, pid) = (&mut self.batch, self.pid);
-            python.take_definitions(|time, mapping| batch.mapping(SampleId { pid, tid: pid, time }, &mapping));
-        }
-        if may_wait && !python.can_name(stack) {
-            return false;
-        }
-        // Python frames are complete even where native unwinding stops early.
-        let is_joined = python.merge(index, stack, *outcome, &mut self.merged);
-        if is_joined && matches!(outcome, Outcome::Broken | Outcome::UnknownCode) {
-            *outcome = Outcome::Complete;
-        }
-        std::mem::swap(stack, &mut self.merged);
-        true
-    }
-
-    /// Writes the samples of one ring. With `may_wait`, stops at a sample whose Python frames are not all defined yet.
-    fn drain_slot(&mut self, index: usize, slot: &Slot, may_wait: bool) {
-        let tid = slot.state.tid();
-        let mut stack = std::mem::take(&mut self.stack);
-        let mut is_first = true;
-        while let Some(mut sample) = slot.ring.peek(&mut stack) {
-            self.create_file();
-            let id = SampleId { pid: self.pid, tid, time: sample.time };
-            if sample.count == 0 {
-                slot.ring.pop(&sample);
-                self.repeat_last_sample(index, slot, id, sample.period);
-                continue;
-            }
-            let is_named = self.merge_python_frames(index, &mut stack, &mut sample.outcome, may_wait);
-            if !is_named {
-                break;
-            }
-            slot.ring.pop(&sample);
-            if std::mem::take(&mut is_first) {
-                self.write_thread_name(slot, id);
-            }
-            self.write_sample(id, sample.period, sample.outcome, &stack);
-            if event_config::uses_wall_clock() {
-                self.last_stacks.insert(index, (sample.outcome, stack.clone()));
-            }
-        }
-        self.stack = stack;
-        COUNTERS.skipped.fetch_add(slot.pace.take_skipped(), Ordering::Relaxed);
-        let lost = slot.ring.take_lost();
-        if lost > 0 {
-            COUNTERS.lost.fetch_add(lost, Ordering::Relaxed);
-            self.batch.lost_samples(SampleId { tid, ..self.now() }, lost);
-        }
-    }
-
-    /// Writes one sample and counts it.
-    fn write_sample(&mut self, id: SampleId, period: u64, outcome: Outcome, stack: &[u64]) {
-        let (stack, outcome) = match stack.split_at_checked(MAX_ADDRESSES) {
-            Some((stack, [_, ..])) => (stack, Outcome::Truncated),
-            _ => (stack, outcome),
-        };
-        COUNTERS.samples.fetch_add(1, Ordering::Relaxed);
-        match outcome {
-            Outcome::Complete => {}
-            Outcome::Truncated => drop(COUNTERS.truncated.fetch_add(1, Ordering::Relaxed)),
-            Outcome::UnknownCode | Outcome::Broken => {
-                COUNTERS.incomplete.fetch_add(1, Ordering::Relaxed);
-            }
-        }
-        if self.first_sample == 0 {
-            self.first_sample = id.time;
-        }
-        self.last_sample = self.last_sample.max(id.time);
-        self.batch.sample(id, period, stack);
-        if self.batch.as_bytes().len() > MAX_BATCH_BYTES {
-            self.flush();
-        }
-    }
-
-    /// Writes the thread's name before its first sample, and again later, because names change.
-    fn write_thread_name(&mut self, slot: &Slot, id: SampleId) {
-        let count = slot.comm_records.load(Ordering::Relaxed);
-        if count == 0 && id.tid != id.pid {
-            self.batch.thread_started(id);
-        }
-        if count < 2 || self.passes.is_multiple_of(PASSES_PER_NAME_READ) {
-            let name = thread_name(id.tid).or_else(|| thread_name(id.pid)).unwrap_or_default();
-            self.batch.comm(id, &name, false);
-            slot.comm_records.store(count.saturating_add(1), Ordering::Relaxed);
-        }
-    }
-
-    fn flush(&mut self) {
-        if self.batch.is_empty() {
-            return;
-        }
-        if self.output.as_ref().is_some_and(Output::is_deferred) {
-            let has_no_events = [&COUNTERS.samples, &COUNTERS.lost, &arming::THREADS_WITHOUT_TIMER]
-                .iter()
-                .all(|counter| counter.load(Ordering::Relaxed) == 0);
-            let is_requested = FILE_REQUESTED.load(Ordering::Acquire);
-            if has_no_events && !is_requested && self.batch.as_bytes().len() < MAX_BATCH_BYTES {
-                return;
-            }
-            self.create_file();
-        }
-        if let Some(python) = &mut self.python {
-            python.write_images();
-        }
-        self.append();
-    }
-
-    /// Creates the file if it does not exist yet. Until then nothing is written next to it: the images of an earlier
-    /// recording may be there.
-    fn create_file(&mut self) {
-        if self.output.as_ref().is_some_and(Output::is_deferred) {
-            self.append();
-            self.pins.pin_deferred();
-            FILE_CREATED.store(true, Ordering::Release);
-        }
-    }
-
-    fn append(&mut self) {
-        if let Some(output) = &mut self.output {
-            match output.append(&self.batch) {
-                Ok(()) => {
-                    COUNTERS.bytes.store(output.size(), Ordering::Relaxed);
-                    FILE_PENDING.store(false, Ordering::Release);
-                }
-                Err(error) => self.give_up(&error),
-            }
-        }
-        self.batch.clear();
-    }
-
-    /// Ends the recording after a write error. The records in the file remain readable.
-    fn give_up(&mut self, error: &io::Error) {
-        let path = self.output.take().map(|output| output.path().to_owned()).unwrap_or_default();
-        COUNTERS.failures.fetch_add(1, Ordering::Relaxed);
-        log_line!(Error, "the recording stops: write {}: {error}", path.display());
-        self.end_sampling();
-    }
-
     /// Disarms all threads, and waits for running handlers.
     fn end_sampling(&self) {
-        ACTIVE.store(false, Ordering::SeqCst);
+        self.recording.set_sampling(false);
         for (_, slot) in slots::iter() {
             arming::disarm(slot);
         }
@@ -635,8 +406,8 @@ impl Writer {
         }
         if let Some(output) = self.output.take() {
             let path = output.path().to_owned();
-            let is_empty = [&COUNTERS.samples, &COUNTERS.lost].iter().all(|count| count.load(Ordering::Relaxed) == 0);
-            if FILE_REQUESTED.load(Ordering::Acquire) && is_empty {
+            let is_empty = self.recording.counters.has_no_sample();
+            if self.recording.requests.file.load(Ordering::Acquire) && is_empty {
                 output.discard();
             } else if let Err(error) = output.finish(&self.features()) {
                 log_line!(Warn, "the recording has no header: write {}: {error}", path.display());
@@ -644,36 +415,6 @@ impl Writer {
         }
         code_events::forget_code();
     }
-
-    fn features(&self) -> Features {
-        let initial = InitialFeatures { version: format!("{VERSION} ({})", totals()), ..initial_features() };
-        Features { initial, first_sample: self.first_sample, last_sample: self.last_sample }
-    }
-}
-
-const VERSION: &str = concat!("jitlisten ", env!("CARGO_PKG_VERSION"));
-
-fn initial_features() -> InitialFeatures {
-    let (hostname, release) = process::host_and_release();
-    let command_line = fs::read("/proc/self/cmdline").unwrap_or_default();
-    let command_line = command_line.strip_suffix(&[0]).unwrap_or(&command_line);
-    let command_line = command_line.split(|&byte| byte == 0).map(<[u8]>::to_vec).collect();
-    InitialFeatures { hostname, release, version: VERSION.to_owned(), command_line }
-}
-
-/// Formats the counters that show how complete the samples are, for `report/src/recording/format.rs` and for people.
-fn totals() -> String {
-    let get = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
-    format!(
-        "samples {}, incomplete {}, truncated {}, lost {}, skipped {}, threads {}, threads without a timer {}",
-        get(&COUNTERS.samples),
-        get(&COUNTERS.incomplete),
-        get(&COUNTERS.truncated),
-        get(&COUNTERS.lost),
-        get(&COUNTERS.skipped),
-        get(&arming::SAMPLED_THREADS),
-        get(&arming::THREADS_WITHOUT_TIMER),
-    )
 }
 
 /// Returns true for the path of an image: `.../image-PID-START/object-N.so`.
@@ -683,13 +424,4 @@ fn is_image_path(path: &std::path::Path) -> bool {
     };
     starts_with(path.file_name(), "object-")
         && starts_with(path.parent().and_then(|parent| parent.file_name()), "image-")
-}
-
-/// Returns the name of a thread of this process.
-fn thread_name(tid: u32) -> Option<Vec<u8>> {
-    if tid == clock::own_tid() {
-        return Some(process::caller_name());
-    }
-    let name = fs::read(format!("/proc/self/task/{tid}/comm")).ok()?;
-    Some(name.strip_suffix(b"\n").map_or(name.clone(), <[u8]>::to_vec))
 }

@@ -17,7 +17,7 @@ use std::fs;
 use crate::handler::clock;
 use crate::handler::code_map::{self, ProcessCode};
 use crate::python;
-use crate::recording::event_config;
+use crate::recording::current::Recording;
 use crate::thread::ring::MAX_NATIVE_FRAMES;
 use crate::thread::slot::Slot;
 use crate::thread::slots;
@@ -248,8 +248,13 @@ pub(crate) struct Watch {
 
 impl Watch {
     /// Checks the threads that are due. Passes stacks that were read to `sample`. Returns the time of the next check.
-    pub(crate) fn check(&mut self, now: u64, mut sample: impl FnMut(usize, &Slot, RemoteSample)) -> u64 {
-        let (period, mut next_check) = (event_config::period_ns(), now + MAX_CHECK_INTERVAL_NS);
+    pub(crate) fn check(
+        &mut self,
+        recording: &Recording,
+        now: u64,
+        mut sample: impl FnMut(usize, &Slot, RemoteSample),
+    ) -> u64 {
+        let (period, mut next_check) = (recording.period_ns(), now + MAX_CHECK_INTERVAL_NS);
         for (index, slot) in slots::iter() {
             if !slot.state.is_armed() {
                 continue;
