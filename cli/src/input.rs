@@ -133,6 +133,25 @@ fn list_recordings(path: &Path) -> HashMap<PathBuf, (u64, i64, i64)> {
     siblings.filter_map(with_identity).collect()
 }
 
+/// Inserts `lines` before a program, a recording or `--` that stands where a subcommand is expected.
+pub(crate) fn with_default_subcommand(app: &clap::Command, words: Vec<OsString>) -> Vec<OsString> {
+    let mut with_lines = words.clone();
+    with_lines.insert(1, "lines".into());
+    let is_path = |word: &OsString| {
+        let path = Path::new(word);
+        path.exists() || path.extension().is_some_and(|extension| extension == "py" || extension == "data")
+    };
+    let is_subcommand = |word: &OsString| word == "help" || app.find_subcommand(word).is_some();
+    let names_input = match (words.get(1), app.find_subcommand("lines")) {
+        (Some(word), _) if is_subcommand(word) => false,
+        (Some(word), _) if word == "--" => true,
+        (_, Some(lines)) => first_word(lines, &with_lines)
+            .is_some_and(|first| is_command(&with_lines[first]) || is_path(&with_lines[first])),
+        _ => false,
+    };
+    if names_input { with_lines } else { words }
+}
+
 /// Inserts the optional `--`. Subcommands with an [`Input`] get it before a command; all others only before `-m`, which
 /// clap would parse as an option.
 pub(crate) fn with_dashes(app: &clap::Command, mut words: Vec<OsString>) -> Vec<OsString> {
@@ -226,6 +245,36 @@ mod tests {
             "jitlisten record -r 99 | -m pkg.module -x",
         ] {
             assert_eq!(separated(&line.replace("| ", "")), line.replace('|', "--"));
+        }
+    }
+
+    #[test]
+    fn a_program_or_a_recording_without_a_subcommand_means_lines() {
+        let complete = |line: &str| {
+            let words = line.split(' ').map(OsString::from).collect();
+            with_default_subcommand(&Arguments::command(), words).join(OsStr::new(" ")).into_string().unwrap()
+        };
+        for line in [
+            "jitlisten | true",
+            "jitlisten | /bin/true -x",
+            "jitlisten | no-such.py",
+            "jitlisten | no-such.data",
+            "jitlisten | -m pkg.module -x",
+            "jitlisten | -r 99 --html a.html true",
+            "jitlisten | -- true",
+            "jitlisten | src",
+        ] {
+            assert_eq!(complete(&line.replace("| ", "")), line.replace('|', "lines"));
+        }
+        for line in [
+            "jitlisten lines true",
+            "jitlisten help true",
+            "jitlisten no-such",
+            "jitlisten --help",
+            "jitlisten -V",
+            "jitlisten -r 99",
+        ] {
+            assert_eq!(complete(line), line);
         }
     }
 

@@ -50,9 +50,16 @@ use clap::{CommandFactory as _, Parser, Subcommand};
 
 use crate::problem::Problem;
 
+/// First commands of a new user; README.md leads with the same ones.
+const START: &str = "\
+Start with:
+  jitlisten prog.py                                which line is slow, and why
+  jitlisten run -- perf record -g python prog.py   the same names and lines in another profiler or debugger
+  jitlisten doctor -- python prog.py               what each tool will see, and how to fix the rest";
+
 /// Makes code that LLVM compiles at run time visible to profilers, debuggers and unwinders.
 #[derive(Parser)]
-#[command(name = "jitlisten", version, after_help = "Example: jitlisten run -- perf record -g python prog.py")]
+#[command(name = "jitlisten", version, after_help = START)]
 struct Arguments {
     #[command(subcommand)]
     command: Command,
@@ -103,7 +110,13 @@ impl Command {
 
 fn main() -> ExitCode {
     system::keep_closed();
-    let words = input::with_dashes(&Arguments::command(), std::env::args_os().collect());
+    let mut words: Vec<_> = std::env::args_os().collect();
+    if words.len() < 2 {
+        let _ = writeln!(std::io::stderr(), "{START}\n\n`jitlisten --help` lists all commands.");
+        return ExitCode::from(2);
+    }
+    let app = Arguments::command();
+    words = input::with_dashes(&app, input::with_default_subcommand(&app, words));
     match Arguments::parse_from(words).command.execute() {
         Ok(status) => status,
         Err(problem) => {

@@ -1,8 +1,8 @@
-"""Programs that time their own phases while they are recorded: each phase's seconds are at its lines.
+"""Programs that time their own phases while they are recorded; each phase's time must be at its lines.
 
-A few of `benches/truth/`; `make test-truth` runs all of them, with perf's samples, too. Times are processor time of the
-program's own, in the run that is recorded, and the tolerance counts what a sampler cannot see: other programs do not
-matter.
+This is a selection from `benches/truth/`; `make test-truth` runs all of them, also with perf's samples. Phases are
+measured in the program's own CPU time, during the recorded run, and the tolerance covers what a sampler cannot observe.
+Other processes do not influence the result.
 """
 
 import os

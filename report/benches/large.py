@@ -1,16 +1,16 @@
 #!/usr/bin/env python3
-"""A large recording, and what it takes to read it: time and memory, as Markdown.
+"""Measures the time and memory for reading a large recording, and prints them as Markdown.
 
     large.py JITLISTEN [--samples 1000000] [--threads 64] [--rounds 5] [--recording FILE] [--root DIR] [--keep FILE]
     [--most 2,300]
              [--only lines]
 
-Of a small recording (of the tests', if no other is named; one of `perf record -g -e cpu-clock`, or of that layout: IP,
-TID and TIME at the beginning of a sample) every sample is written again and again, on many threads. Every third stack
-lacks some of its outer frames, and every second has one of its frames exchanged, so that there are tens of thousands of
-different ones.
+The large recording repeats the samples of a small one on many threads. The small one is the tests' recording by
+default; another must come from `perf record -g -e cpu-clock` or have its layout: a sample begins with IP, TID and TIME.
+Every third stack lacks some of its outer frames, and every second one has a frame exchanged, so that there are tens of
+thousands of distinct stacks.
 
-`--most SECONDS,MEGABYTES`: fails where `lines` takes more, of processor time and of memory at its peak.
+`--most SECONDS,MEGABYTES` fails if `lines` takes more CPU time or peak memory.
 """
 
 import argparse
@@ -25,38 +25,38 @@ import time
 
 TESTDATA = pathlib.Path(__file__).resolve().parents[1] / "testdata" / "sides"
 SAMPLE = 9
-#: So many different samples are made.
+# Number of different samples.
 VARIANTS = 200_000
-#: What stands behind the time in a sample: the period. Then the length of the chain, and the chain.
+# Offsets in a sample: period, length of the chain, and chain.
 PERIOD, LENGTH, CHAIN = 32, 40, 48
 
 
 def records(data):
-    at = 0
-    while at + 8 <= len(data):
-        kind, _misc, size = struct.unpack_from("<IHH", data, at)
-        yield kind, data[at : at + size]
-        at += size
+    position = 0
+    while position + 8 <= len(data):
+        kind, _misc, size = struct.unpack_from("<IHH", data, position)
+        yield kind, data[position : position + size]
+        position += size
 
 
-def make(source, target, wanted, threads):
-    """Writes the recording, and returns how many different stacks it has."""
-    whole = bytearray(pathlib.Path(source).read_bytes())
-    offset, size = struct.unpack_from("<QQ", whole, 40)
-    others, samples = [], []
-    for kind, record in records(whole[offset : offset + size]):
-        (samples if kind == SAMPLE else others).append(bytes(record))
+def make(source, target, sample_count, threads):
+    """Writes the recording, and returns the number of distinct stacks."""
+    file_bytes = bytearray(pathlib.Path(source).read_bytes())
+    offset, size = struct.unpack_from("<QQ", file_bytes, 40)
+    other_records, samples = [], []
+    for kind, record in records(file_bytes[offset : offset + size]):
+        (samples if kind == SAMPLE else other_records).append(bytes(record))
     dice = random.Random(1)
-    frames = sorted({at for record in samples for at in addresses(record)})
-    different = set()
+    frames = sorted({address for record in samples for address in addresses(record)})
+    distinct_chains = set()
     with open(target, "wb") as out:
-        # No features behind the data.
-        struct.pack_into("<4Q", whole, 72, 0, 0, 0, 0)
-        out.write(whole[:offset])
-        out.writelines(others)
+        # Clear the feature bits: no features follow the data.
+        struct.pack_into("<4Q", file_bytes, 72, 0, 0, 0, 0)
+        out.write(file_bytes[:offset])
+        out.writelines(other_records)
         last = struct.unpack_from("<Q", samples[-1], 24)[0]
         variants = []
-        for number in range(min(wanted, VARIANTS)):
+        for number in range(min(sample_count, VARIANTS)):
             record = bytearray(samples[number % len(samples)])
             (length,) = struct.unpack_from("<Q", record, LENGTH)
             if length > 4 and number % 3 == 0:
@@ -66,19 +66,19 @@ def make(source, target, wanted, threads):
                 struct.pack_into("<H", record, 6, len(record))
                 length = keep
             if length > 4 and number % 2 == 0:
-                # Neither the mark in front nor the leaf.
+                # Neither the context marker at the start nor the leaf is exchanged.
                 struct.pack_into("<Q", record, CHAIN + 8 * dice.randint(2, length - 1), dice.choice(frames))
-            different.add(bytes(record[CHAIN : CHAIN + 8 * length]))
+            distinct_chains.add(bytes(record[CHAIN : CHAIN + 8 * length]))
             variants.append((record, struct.unpack_from("<I", record, 16)[0]))
         pack = struct.Struct("<IQ").pack_into
-        for number in range(wanted):
+        for number in range(sample_count):
             record, pid = variants[number % len(variants)]
             pack(record, 20, pid + number % threads, last + number * 1000)
             out.write(record)
         size = out.tell() - offset
         out.seek(48)
         out.write(struct.pack("<Q", size))
-    return len(different)
+    return len(distinct_chains)
 
 
 def addresses(record):
@@ -88,7 +88,7 @@ def addresses(record):
 
 
 def measure(words):
-    """Seconds by the clock, seconds of processor time, and megabytes at the peak."""
+    """Returns elapsed seconds, seconds of CPU time, and peak memory in megabytes."""
     begin = time.monotonic()
     child = os.fork()
     if child == 0:
@@ -109,20 +109,20 @@ def arguments():
     parser.add_argument("--keep")
     parser.add_argument("--only", default="")
     parser.add_argument("--most", type=lambda text: tuple(map(float, text.split(","))))
-    found = parser.parse_args()
-    if found.recording == TESTDATA / "perf.data":
-        found.root = found.root or TESTDATA / "root"
-    return found
+    options = parser.parse_args()
+    if options.recording == TESTDATA / "perf.data":
+        options.root = options.root or TESTDATA / "root"
+    return options
 
 
 def main():
-    wanted = arguments()
-    root = ["--root", str(wanted.root)] if wanted.root else []
+    options = arguments()
+    root = ["--root", str(options.root)] if options.root else []
     with tempfile.TemporaryDirectory() as directory:
-        file = wanted.keep or os.path.join(directory, "large.perf.data")
-        stacks = make(wanted.recording, file, wanted.samples, wanted.threads)
+        file = options.keep or os.path.join(directory, "large.perf.data")
+        stacks = make(options.recording, file, options.samples, options.threads)
         size = os.path.getsize(file) / 1e6
-        print(f"{wanted.samples:,} samples, {wanted.threads} threads, {stacks:,} different stacks, {size:.0f} MB\n")
+        print(f"{options.samples:,} samples, {options.threads} threads, {stacks:,} different stacks, {size:.0f} MB\n")
         print("| | clock, s | processor, s | memory, MB |\n| --- | --- | --- | --- |")
         out = os.path.join(directory, "out")
         missed = []
@@ -130,15 +130,15 @@ def main():
             ["lines"], ["lines", "--all", "--threads"], ["lines", "--html", out], ["lines", "--json", out],
             ["flamegraph", "-o", out], ["export", "-f", "firefox", "-o", out],
         ):
-            if not words[0].startswith(wanted.only):
+            if not words[0].startswith(options.only):
                 continue
-            # A file of another kind is not overwritten.
+            # The command does not overwrite a file of another kind.
             pathlib.Path(out).unlink(missing_ok=True)
-            runs = [measure([wanted.jitlisten, words[0], file, *words[1:], *root]) for _ in range(wanted.rounds)]
+            runs = [measure([options.jitlisten, words[0], file, *words[1:], *root]) for _ in range(options.rounds)]
             clock, processor, memory = (statistics.median(column) for column in zip(*runs))
             name = " ".join(words).replace(out, "OUT")
             print(f"| `{name}` | {clock:.2f} | {processor:.2f} | {memory:.0f} |", flush=True)
-            if words[0] == "lines" and wanted.most and (processor > wanted.most[0] or memory > wanted.most[1]):
+            if words[0] == "lines" and options.most and (processor > options.most[0] or memory > options.most[1]):
                 missed.append(name)
     if missed:
         sys.exit("more than %s s or %s MB: %s" % (*wanted.most, ", ".join(missed)))

@@ -1,4 +1,4 @@
-//! The activity of each sample (exactly one of a few), and the line that it is charged to.
+//! Activity of each sample, and the line that the sample is charged to.
 //!
 //! A stack belongs to its innermost Python or compiled function, its *owner*: the time of C functions is charged to the
 //! line that called them. Functions of a compiler, of the import system and of the garbage collector take precedence
@@ -9,28 +9,28 @@ use rustc_hash::FxHashMap;
 use crate::recording::Recording;
 use crate::symbols::{Frame, Function, Kind, Symbols};
 
-/// What a thread did. The page numbers them in this order.
+/// Activity of a thread. The HTML page refers to the variants by number, in this order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 #[non_exhaustive]
 pub enum Activity {
-    /// It ran compiled code, or C functions that compiled code called.
+    /// Running compiled code, or C functions that compiled code called.
     Compiled,
-    /// It interpreted the user's Python, or ran C functions that this called.
+    /// Interpreting the user's Python, or running C functions that it called.
     Interpreted,
-    /// It was in a library: [`Done::name`].
+    /// Running library code; [`StackActivity::name`] is the library.
     Library,
-    /// It compiled: Numba, or LLVM.
+    /// Compiling, in Numba or LLVM.
     Compiling,
-    /// It imported a library.
+    /// Importing a library.
     Importing,
-    /// It looked for garbage.
+    /// Collecting garbage.
     Collecting,
-    /// It waited: [`Done::name`]. Only in a recording of wall-clock time.
+    /// Waiting; [`StackActivity::name`] is the reason. Only in recordings of wall-clock time.
     Waiting,
 }
 
 impl Activity {
-    /// Each, in their order.
+    /// All activities, in the order of their numbers.
     pub const ALL: [Activity; 7] = [
         Activity::Compiled,
         Activity::Interpreted,
@@ -41,7 +41,7 @@ impl Activity {
         Activity::Waiting,
     ];
 
-    /// For people.
+    /// Label in reports.
     pub fn words(self) -> &'static str {
         match self {
             Activity::Compiled => "compiled code",
@@ -55,311 +55,314 @@ impl Activity {
     }
 }
 
-/// What was done at a stack.
+/// Activity of a thread at one stack.
 #[derive(Clone, Copy, Debug)]
-pub struct Done {
-    /// What the thread did.
+pub struct StackActivity {
+    /// Activity that the sample's time is charged to.
     pub activity: Activity,
-    /// Whose library, what was waited for: index into [`Activities::names`].
+    /// Library, or reason of a wait, as an index into [`Activities::names`].
     pub name: u32,
-    /// Whose compiled code it was, if it was a package's: index into [`Activities::names`].
+    /// Package of the compiled code, if it belongs to one, as an index into [`Activities::names`].
     pub package: Option<u32>,
-    /// Whether it was LLVM that compiled.
+    /// True if LLVM was compiling.
     pub in_llvm: bool,
-    /// Whether the program counter was in a C function that the owner called.
+    /// True if the program counter was in a C function that the owner called.
     pub in_c: bool,
-    /// The innermost function of Python or of compiled code.
+    /// Innermost Python or compiled function.
     pub owner: Option<Frame>,
-    /// The innermost line of the user's files: source and number.
+    /// Innermost line in the user's files: source and line number.
     pub user: Option<(u32, u32)>,
-    /// The line that it is the time of: the owner's, and of what Numba itself compiles in, as for `a.sum()`, the one
-    /// that calls that.
+    /// Line that the time is charged to: usually the owner's. For code that Numba itself compiles in, as for `a.sum()`,
+    /// it is the calling line.
     pub line: Option<(u32, u32)>,
 }
 
-/// What was done at each stack of a recording.
+/// Activity at each stack of a recording.
 #[derive(Clone, Debug, Default)]
 pub struct Activities {
-    /// Libraries, and what is waited for.
+    /// Names of libraries, and reasons of waits.
     pub names: Vec<String>,
-    /// Whether each source is the user's, and not a library's or Python's.
-    is_users: Vec<bool>,
-    /// Whether each source is Numba's.
-    is_numbas: Vec<bool>,
-    /// The package of each source and of each function, as the number of its name.
+    /// By source: true if the file is the user's, not a library's or Python's.
+    is_user_source: Vec<bool>,
+    /// By source: true if the file is part of Numba.
+    is_from_numba: Vec<bool>,
+    /// By source, and by function: the package, as an index into `names`.
     source_packages: Vec<Option<u32>>,
     function_packages: Vec<Option<u32>>,
-    /// The library of each function that is not of one which all others use.
+    /// By function: the library, unless it is one that every library uses.
     function_libraries: Vec<Option<u32>>,
-    stacks: Vec<Done>,
+    stacks: Vec<StackActivity>,
 }
 
-/// The activity of a function.
+/// Properties of a function that determine the activity of a stack.
 #[derive(Clone, Copy, Debug, Default)]
 struct Role {
     compiles: bool,
     is_llvm: bool,
     imports: bool,
     collects: bool,
-    waits: Option<&'static str>,
-    /// Of Python itself, which waits on a condition for its lock only.
+    wait_reason: Option<&'static str>,
+    /// True for a function of Python itself, which waits on a condition variable only for the GIL.
     is_python_itself: bool,
     is_condition: bool,
-    /// Of a library whose threads wait in it, and do nothing else there.
+    /// True for a thread pool's library. Its threads do nothing there but wait.
     is_pool: bool,
-    /// Whose it is: index of the name.
+    /// Library of the function, as an index into the names.
     library: Option<u32>,
-    /// Of a library that all others use: named only where no other is.
+    /// True for a library that all others use. It is named only if no other library is on the stack.
     is_base: bool,
-    /// Of an installed package.
+    /// True for a function of an installed package.
     is_package: bool,
     is_python: bool,
 }
 
-/// The activity of a place, all inlined calls together.
+/// Properties of a code location, merged from its function and all calls inlined there.
 #[derive(Clone, Copy, Debug, Default)]
-struct Place {
+struct LocationRole {
     role: Role,
     owner: Option<(Frame, Kind)>,
     user: Option<(u32, u32)>,
-    is_users: bool,
+    is_user_code: bool,
     has_file: bool,
     line: Option<(u32, u32)>,
-    /// The package of the file of that line.
+    /// Package of `line`'s file.
     package: Option<u32>,
-    /// Whether that line has no file.
+    /// True if `line` is in generated code, which has no file.
     is_generated: bool,
 }
 
 impl Activities {
-    /// Looks at every stack once.
+    /// Classifies each stack of the recording once.
     pub fn new(recording: &Recording, symbols: &Symbols) -> Activities {
         let mut activities = Activities {
-            is_users: symbols.sources.iter().map(|path| is_users(path)).collect(),
-            is_numbas: symbols.sources.iter().map(|path| python_library(path) == Some("numba")).collect(),
+            is_user_source: symbols.sources.iter().map(|path| is_user_source(path)).collect(),
+            is_from_numba: symbols.sources.iter().map(|path| python_library(path) == Some("numba")).collect(),
             ..Activities::default()
         };
         let mut names = Names::default();
         let packages = packages_of_files(recording);
-        let role = |function| Role::of(function, &packages, &mut names);
+        let role = |function| Role::new(function, &packages, &mut names);
         let roles: Vec<Role> = symbols.functions.iter().map(role).collect();
-        let package = |path: &String| python_library(path).map(|name| names.number(name));
+        let package = |path: &String| python_library(path).map(|name| names.intern(name));
         activities.source_packages = symbols.sources.iter().map(package).collect();
         activities.function_packages =
             roles.iter().map(|role| role.library.filter(|_| role.is_python || role.is_package)).collect();
         activities.function_libraries = roles.iter().map(|role| role.library.filter(|_| !role.is_base)).collect();
         let locations = 0..recording.locations.len() as u32;
-        let places: Vec<Place> = locations.map(|location| activities.place(symbols, &roles, location)).collect();
+        let location_roles: Vec<LocationRole> =
+            locations.map(|location| activities.location_role(symbols, &roles, location)).collect();
         let is_wall = recording.is_wall();
         let stack = |stack: u32| {
-            Walk::over(recording.stacks.get(stack).iter().map(|at| &places[*at as usize])).done(is_wall, &mut names)
+            StackSummary::new(recording.stacks.get(stack).iter().map(|location| &location_roles[*location as usize]))
+                .classify(is_wall, &mut names)
         };
         activities.stacks = (0..recording.stacks.len() as u32).map(stack).collect();
         activities.names = names.all;
         activities
     }
 
-    /// What was done at a stack.
-    pub fn of(&self, stack: u32) -> &Done {
+    /// Returns the activity at a stack.
+    pub fn get(&self, stack: u32) -> &StackActivity {
         &self.stacks[stack as usize]
     }
 
-    fn place(&self, symbols: &Symbols, roles: &[Role], location: u32) -> Place {
-        let mut place = Place::default();
+    fn location_role(&self, symbols: &Symbols, roles: &[Role], location: u32) -> LocationRole {
+        let mut merged = LocationRole::default();
         for frame in symbols.frames(location) {
             let (function, role) = (symbols.function(frame), roles[frame.function as usize]);
-            place.role.compiles |= role.compiles;
-            place.role.is_llvm |= role.is_llvm;
-            place.role.imports |= role.imports;
-            place.role.collects |= role.collects;
-            place.role.waits = place.role.waits.or(role.waits);
-            place.role.is_condition |= role.is_condition;
-            place.role.is_python_itself |= role.is_python_itself;
-            place.role.is_pool |= role.is_pool;
-            if place.role.library.is_none() {
-                (place.role.library, place.role.is_base) = (role.library, role.is_base);
-                place.role.is_package = role.is_package;
+            merged.role.compiles |= role.compiles;
+            merged.role.is_llvm |= role.is_llvm;
+            merged.role.imports |= role.imports;
+            merged.role.collects |= role.collects;
+            merged.role.wait_reason = merged.role.wait_reason.or(role.wait_reason);
+            merged.role.is_condition |= role.is_condition;
+            merged.role.is_python_itself |= role.is_python_itself;
+            merged.role.is_pool |= role.is_pool;
+            if merged.role.library.is_none() {
+                (merged.role.library, merged.role.is_base) = (role.library, role.is_base);
+                merged.role.is_package = role.is_package;
             }
             if !matches!(function.kind, Kind::Compiled | Kind::Python) {
                 continue;
             }
-            place.owner = place.owner.or(Some((*frame, function.kind)));
-            place.has_file |= function.kind == Kind::Python && !is_generated(&function.module);
-            let is_users = match frame.source {
-                Some(source) => self.is_users[source as usize],
-                None => function.kind == Kind::Python && is_users(&function.module),
+            merged.owner = merged.owner.or(Some((*frame, function.kind)));
+            merged.has_file |= function.kind == Kind::Python && !is_generated(&function.module);
+            let is_user_code = match frame.source {
+                Some(source) => self.is_user_source[source as usize],
+                None => function.kind == Kind::Python && is_user_source(&function.module),
             };
-            place.is_users |= is_users;
+            merged.is_user_code |= is_user_code;
             if let (None, Some((source, line)), false) =
-                (place.line, frame.source.zip(frame.line), self.is_numbas(frame))
+                (merged.line, frame.source.zip(frame.line), self.is_from_numba(frame))
             {
-                place.line = Some((source, line));
-                place.package = self.source_packages[source as usize];
-                place.is_generated = is_generated(&symbols.sources[source as usize]);
+                merged.line = Some((source, line));
+                merged.package = self.source_packages[source as usize];
+                merged.is_generated = is_generated(&symbols.sources[source as usize]);
             }
-            if is_users {
-                place.user = place.user.or(frame.source.zip(frame.line));
+            if is_user_code {
+                merged.user = merged.user.or(frame.source.zip(frame.line));
             }
         }
-        place
+        merged
     }
 
-    /// The package that a frame is of.
+    /// Returns the package of a frame.
     pub(crate) fn package(&self, frame: &Frame) -> Option<u32> {
-        let of_source = frame.source.and_then(|source| self.source_packages[source as usize]);
-        of_source.or(self.function_packages[frame.function as usize])
+        let source_package = frame.source.and_then(|source| self.source_packages[source as usize]);
+        source_package.or(self.function_packages[frame.function as usize])
     }
 
-    /// The name of the library that a function is of.
+    /// Returns the name of a function's library.
     pub(crate) fn library_of_function(&self, function: usize) -> Option<&str> {
         self.function_libraries.get(function).copied().flatten().map(|name| self.names[name as usize].as_str())
     }
 
-    fn is_numbas(&self, frame: &Frame) -> bool {
-        frame.source.is_some_and(|source| self.is_numbas[source as usize])
+    fn is_from_numba(&self, frame: &Frame) -> bool {
+        frame.source.is_some_and(|source| self.is_from_numba[source as usize])
     }
 }
 
-/// Each name once.
+/// Interned names.
 #[derive(Debug, Default)]
 struct Names {
     all: Vec<String>,
-    numbers: FxHashMap<String, u32>,
+    indices: FxHashMap<String, u32>,
 }
 
 impl Names {
-    fn number(&mut self, name: &str) -> u32 {
-        if let Some(number) = self.numbers.get(name) {
-            return *number;
+    fn intern(&mut self, name: &str) -> u32 {
+        if let Some(intern) = self.indices.get(name) {
+            return *intern;
         }
-        self.numbers.insert(name.to_owned(), self.all.len() as u32);
+        self.indices.insert(name.to_owned(), self.all.len() as u32);
         self.all.push(name.to_owned());
         self.all.len() as u32 - 1
     }
 }
 
 impl Role {
-    fn of(function: &Function, packages: &FxHashMap<&str, &str>, names: &mut Names) -> Role {
+    fn new(function: &Function, packages: &FxHashMap<&str, &str>, names: &mut Names) -> Role {
         let mut role = Role::default();
         match function.kind {
             Kind::Python => {
-                role.compiles = compiles(&function.module, &function.base);
+                role.compiles = is_compiler_entry(&function.module, &function.base);
                 role.imports = function.module.starts_with("<frozen importlib") && function.base == "_find_and_load";
                 let library = python_library(&function.module);
-                role.library = library.map(|name| names.number(name));
+                role.library = library.map(|name| names.intern(name));
                 role.is_python = true;
-                role.is_package = library.is_some_and(|name| name != PYTHONS_LIBRARY);
+                role.is_package = library.is_some_and(|name| name != STANDARD_LIBRARY);
             }
             Kind::Native => {
                 let name = native_library(&function.module);
-                role.is_llvm = name == "libllvmlite" || name.starts_with("libLLVM") || is_of_llvm(&function.name);
+                role.is_llvm = name == "libllvmlite" || name.starts_with("libLLVM") || is_llvm_function(&function.name);
                 role.compiles = role.is_llvm;
-                role.collects = COLLECTORS.contains(&function.base.as_str());
-                role.waits = waits(&function.base);
+                role.collects = GC_FUNCTIONS.contains(&function.base.as_str());
+                role.wait_reason = find_wait_reason(&function.base);
                 role.is_condition = function.base.trim_start_matches('_').starts_with("pthread_cond_");
                 role.is_python_itself = name.starts_with("libpython") || name.starts_with("python");
-                role.is_base = BASES.contains(&name);
+                role.is_base = BASE_LIBRARIES.contains(&name);
                 // A wheel's copy has a hash: libgomp-a34b3233.
-                role.is_pool = POOLS.contains(&name.split('-').next().unwrap_or(name));
+                role.is_pool = POOL_LIBRARIES.contains(&name.split('-').next().unwrap_or(name));
                 let package = packages.get(function.module.as_str());
-                role.is_package = package.is_some_and(|name| *name != PYTHONS_LIBRARY);
-                role.library = Some(names.number(package.unwrap_or(&name)));
+                role.is_package = package.is_some_and(|name| *name != STANDARD_LIBRARY);
+                role.library = Some(names.intern(package.unwrap_or(&name)));
             }
-            Kind::Kernel => (role.library, role.is_base) = (Some(names.number("kernel")), true),
+            Kind::Kernel => (role.library, role.is_base) = (Some(names.intern("kernel")), true),
             Kind::Compiled | Kind::Unknown => {}
         }
         role
     }
 }
 
-/// What the places of a stack say together.
+/// Properties of a stack, merged from its locations, innermost first.
 #[derive(Debug, Default)]
-struct Walk {
+struct StackSummary {
     owner: Option<(Frame, Kind)>,
     in_c: bool,
-    /// Below the owner, and anywhere.
+    /// True if the owner, or a function that it called, belongs to a compiler; `compiles` covers the whole stack.
     owner_compiles: bool,
     compiles: bool,
     in_llvm: bool,
     imports: bool,
     collects: bool,
-    waits: Option<&'static str>,
-    /// Whether the place before waits on a condition.
+    wait_reason: Option<&'static str>,
+    /// True if the previous location waits on a condition variable.
     in_condition: bool,
-    /// The innermost library, and the innermost of those that all others use.
+    /// Innermost library; and innermost library among those that all others use.
     library: Option<u32>,
     base: Option<u32>,
-    /// Whether the owner is the user's, and else whose; what was generated is its caller's.
-    owned_by: Option<(bool, Option<u32>)>,
-    /// The innermost package, which is not Python's own library.
+    /// For the innermost frame with a file: true if it is the user's, and its library. Generated code belongs to its
+    /// caller.
+    file_owner: Option<(bool, Option<u32>)>,
+    /// Innermost package outside of Python's standard library.
     package: Option<u32>,
     user: Option<(u32, u32)>,
     line: Option<(u32, u32)>,
-    /// The package of the line's file, and whether it has none.
+    /// Package of `line`'s file, and true if `line` is in generated code without a file.
     line_package: Option<u32>,
     is_generated: bool,
 }
 
-impl Walk {
-    fn over<'a>(places: impl Iterator<Item = &'a Place>) -> Walk {
-        let mut walk = Walk::default();
-        for place in places {
-            let role = &place.role;
-            walk.in_llvm |= role.is_llvm;
-            walk.compiles |= role.compiles;
-            if walk.owner.is_none() {
-                walk.owner_compiles |= role.compiles;
-                walk.collects |= role.collects;
-                let in_pool = role.is_pool && walk.library.is_none();
-                // What Python waits for says more than how.
-                let has_gil_to_come = walk.in_condition && role.is_python_itself;
-                walk.in_condition = role.is_condition;
-                match role.waits {
-                    _ if has_gil_to_come => walk.waits = Some(GIL),
-                    Some(GIL) => walk.waits = Some(GIL),
-                    what => walk.waits = walk.waits.or(what).or(in_pool.then_some(THREADS)),
+impl StackSummary {
+    fn new<'a>(locations: impl Iterator<Item = &'a LocationRole>) -> StackSummary {
+        let mut summary = StackSummary::default();
+        for location in locations {
+            let role = &location.role;
+            summary.in_llvm |= role.is_llvm;
+            summary.compiles |= role.compiles;
+            if summary.owner.is_none() {
+                summary.owner_compiles |= role.compiles;
+                summary.collects |= role.collects;
+                let in_pool = role.is_pool && summary.library.is_none();
+                // The reason why Python waits is more useful than the system call it waits in.
+                let reacquires_gil = summary.in_condition && role.is_python_itself;
+                summary.in_condition = role.is_condition;
+                match role.wait_reason {
+                    _ if reacquires_gil => summary.wait_reason = Some(FOR_GIL),
+                    Some(FOR_GIL) => summary.wait_reason = Some(FOR_GIL),
+                    reason => summary.wait_reason = summary.wait_reason.or(reason).or(in_pool.then_some(FOR_THREADS)),
                 }
-                walk.owner = place.owner;
-                walk.in_c |= place.owner.is_none();
-                if place.owner.is_none() {
-                    let name = if role.is_base { &mut walk.base } else { &mut walk.library };
+                summary.owner = location.owner;
+                summary.in_c |= location.owner.is_none();
+                if location.owner.is_none() {
+                    let name = if role.is_base { &mut summary.base } else { &mut summary.library };
                     *name = name.or(role.library);
                 }
             }
-            if walk.owned_by.is_none() && place.has_file {
-                walk.owned_by = Some((place.is_users, role.library));
+            if summary.file_owner.is_none() && location.has_file {
+                summary.file_owner = Some((location.is_user_code, role.library));
             }
-            walk.package = walk.package.or(role.library.filter(|_| role.is_package));
-            // What the user's own files do when they are imported is theirs.
-            walk.imports |= role.imports && walk.user.is_none();
-            walk.user = walk.user.or(place.user);
-            if walk.line.is_none() && place.line.is_some() {
-                walk.line = place.line;
-                (walk.line_package, walk.is_generated) = (place.package, place.is_generated);
+            summary.package = summary.package.or(role.library.filter(|_| role.is_package));
+            // Time that the user's own files take while they are imported is charged to them.
+            summary.imports |= role.imports && summary.user.is_none();
+            summary.user = summary.user.or(location.user);
+            if summary.line.is_none() && location.line.is_some() {
+                summary.line = location.line;
+                (summary.line_package, summary.is_generated) = (location.package, location.is_generated);
             }
         }
-        walk
+        summary
     }
 
-    fn done(self, is_wall: bool, names: &mut Names) -> Done {
+    fn classify(self, is_wall: bool, names: &mut Names) -> StackActivity {
         let is_compiled = self.owner.is_some_and(|(_, kind)| kind == Kind::Compiled);
-        let (is_users, of) = self.owned_by.unwrap_or((true, None));
-        let (activity, name) = match (self.waits, self.owner) {
-            (Some(THREADS), None) if is_wall => (Activity::Waiting, Some(names.number(IDLE))),
-            (Some(what), _) if is_wall => (Activity::Waiting, Some(names.number(what))),
-            _ if self.owner_compiles || (self.compiles && !is_compiled) => (Activity::Compiling, of),
+        let (is_user_code, library) = self.file_owner.unwrap_or((true, None));
+        let (activity, name) = match (self.wait_reason, self.owner) {
+            (Some(FOR_THREADS), None) if is_wall => (Activity::Waiting, Some(names.intern(IDLE_THREADS))),
+            (Some(reason), _) if is_wall => (Activity::Waiting, Some(names.intern(reason))),
+            _ if self.owner_compiles || (self.compiles && !is_compiled) => (Activity::Compiling, library),
             _ if self.collects => (Activity::Collecting, None),
             _ if is_compiled => (Activity::Compiled, None),
-            _ if self.imports => (Activity::Importing, self.package.or(of)),
+            _ if self.imports => (Activity::Importing, self.package.or(library)),
             (_, None) => (Activity::Library, self.library.or(self.base)),
-            _ if is_users => (Activity::Interpreted, None),
-            _ => (Activity::Library, of),
+            _ if is_user_code => (Activity::Interpreted, None),
+            _ => (Activity::Library, library),
         };
-        Done {
+        StackActivity {
             activity,
-            name: name.unwrap_or_else(|| names.number("[unknown]")),
-            // What was generated is its caller's.
-            package: if self.is_generated { of } else { self.line_package }.filter(|_| is_compiled),
+            name: name.unwrap_or_else(|| names.intern("[unknown]")),
+            // Generated code belongs to its caller.
+            package: if self.is_generated { library } else { self.line_package }.filter(|_| is_compiled),
             in_llvm: self.in_llvm,
             in_c: self.in_c,
             owner: self.owner.map(|(frame, _)| frame),
@@ -372,8 +375,8 @@ impl Walk {
     }
 }
 
-/// CPython's collectors of garbage, by release.
-const COLLECTORS: [&str; 6] = [
+/// Garbage collector functions of CPython, from several releases.
+const GC_FUNCTIONS: [&str; 6] = [
     "gc_collect_main",
     "gc_collect_generations",
     "gc_collect_with_callback",
@@ -382,25 +385,27 @@ const COLLECTORS: [&str; 6] = [
     "_PyGC_CollectNoFail",
 ];
 
-/// What is waited for: other threads; by a thread that was called by no code of the program, as those of a pool, for
+/// Reasons of waits. Threads that no code of the program called, such as the workers of a pool, are idle: they wait for
 /// work.
-const THREADS: &str = "threads";
-const GIL: &str = "the GIL";
-const IDLE: &str = "idle threads";
+const FOR_THREADS: &str = "threads";
+const FOR_GIL: &str = "the GIL";
+const IDLE_THREADS: &str = "idle threads";
 
-/// Whether other threads were waited for.
-pub(crate) fn is_for_threads(name: &str) -> bool {
-    name == THREADS || name == IDLE
+/// Returns true if the thread waited for other threads.
+pub(crate) fn is_wait_for_threads(name: &str) -> bool {
+    name == FOR_THREADS || name == IDLE_THREADS
 }
 
-/// Runtimes of OpenMP, which have no symbols.
-const POOLS: [&str; 3] = ["libgomp", "libomp", "libiomp5"];
+/// OpenMP runtimes. They have no symbols.
+const POOL_LIBRARIES: [&str; 3] = ["libgomp", "libomp", "libiomp5"];
 
-/// What every library uses.
-const BASES: [&str; 8] = ["libc", "libm", "libpthread", "libgcc_s", "libstdc++", "ld-linux", "[vdso]", "kernel"];
+/// Libraries that every other library uses.
+const BASE_LIBRARIES: [&str; 8] =
+    ["libc", "libm", "libpthread", "libgcc_s", "libstdc++", "ld-linux", "[vdso]", "kernel"];
 
-/// Where Numba begins to compile, whoever asks: each takes the compiler's lock, but for what comes before.
-fn compiles(file: &str, function: &str) -> bool {
+/// Returns true for the functions in which Numba begins to compile. Each takes the compiler's lock, except for a few
+/// that run before it.
+fn is_compiler_entry(file: &str, function: &str) -> bool {
     let Some((_, file)) = file.rsplit_once("/numba/") else { return false };
     match file {
         "core/compiler_lock.py" | "core/compiler.py" | "core/compiler_machinery.py" => true,
@@ -412,51 +417,53 @@ fn compiles(file: &str, function: &str) -> bool {
     }
 }
 
-/// Of an LLVM that is part of another library.
-fn is_of_llvm(function: &str) -> bool {
+/// Returns true for a function of an LLVM that is linked into another library.
+fn is_llvm_function(function: &str) -> bool {
     function.starts_with("llvm::") || function.starts_with("_ZN4llvm")
 }
 
-/// What a function of C waits for, at least as long as it is the innermost. In recordings of wall-clock time only.
-fn waits(function: &str) -> Option<&'static str> {
+/// Returns the reason of the wait if a C function blocks. Valid only in recordings of wall-clock time, and only while
+/// the function is innermost.
+fn find_wait_reason(function: &str) -> Option<&'static str> {
     let name = function.trim_start_matches('_');
     let name = name.strip_prefix("GI_").unwrap_or(name).trim_start_matches('_').trim_start_matches("libc_");
     match name {
-        "take_gil" | "drop_gil" => Some(GIL),
-        // Its `sem_wait` has no symbol where libc is stripped.
-        "PyThread_acquire_lock_timed" | "PyMutex_LockTimed" | "PySemaphore_Wait" => Some(THREADS),
+        "take_gil" | "drop_gil" => Some(FOR_GIL),
+        // Its callee `sem_wait` has no symbol if libc is stripped.
+        "PyThread_acquire_lock_timed" | "PyMutex_LockTimed" | "PySemaphore_Wait" => Some(FOR_THREADS),
         "clock_nanosleep" | "nanosleep" | "usleep" | "sleep" | "pause" | "sigsuspend" => Some("sleep"),
         "poll" | "ppoll" | "select" | "pselect" | "epoll_wait" | "epoll_pwait" | "read" | "write" | "recv"
         | "recvfrom" | "recvmsg" | "send" | "sendto" | "sendmsg" | "accept" | "accept4" | "connect" | "pread64"
         | "pwrite64" | "fsync" | "readv" | "writev" => Some("input and output"),
         "wait4" | "waitpid" | "waitid" => Some("processes"),
-        "sched_yield" => Some(THREADS),
+        "sched_yield" => Some(FOR_THREADS),
         _ if name.starts_with("futex_") || name.starts_with("lll_lock_wait") || name.starts_with("pthread_cond_") => {
-            Some(THREADS)
+            Some(FOR_THREADS)
         }
         _ if name.starts_with("sem_") || name.starts_with("pthread_join") || name.starts_with("pthread_clockjoin") => {
-            Some(THREADS)
+            Some(FOR_THREADS)
         }
         _ => None,
     }
 }
 
-/// Whether a source is neither of a library nor of Python itself. What was generated is its caller's.
-pub(crate) fn is_users(path: &str) -> bool {
+/// Returns true if a source belongs neither to a library nor to Python. Generated code has no file of its own.
+pub(crate) fn is_user_source(path: &str) -> bool {
     !is_generated(path) && python_library(path).is_none()
 }
 
-/// `<string>`: there is no file. `<frozen importlib._bootstrap>` is of Python's library.
+/// Returns true for generated code without a file, such as `<string>`. `<frozen importlib._bootstrap>` belongs to the
+/// standard library.
 pub(crate) fn is_generated(path: &str) -> bool {
     path.starts_with('<') && !path.starts_with("<frozen ")
 }
 
-const PYTHONS_LIBRARY: &str = "Python's library";
+const STANDARD_LIBRARY: &str = "Python's library";
 
-/// The package that a file of Python is of, if it is installed or ours; of Python's own files `Python's library`.
+/// Returns the package of a Python file if it is installed or ours, and `Python's library` for the standard library.
 pub(crate) fn python_library(path: &str) -> Option<&str> {
     if path.starts_with("<frozen ") {
-        return Some(PYTHONS_LIBRARY);
+        return Some(STANDARD_LIBRARY);
     }
     for folder in ["/site-packages/", "/dist-packages/"] {
         if let Some((_, rest)) = path.rsplit_once(folder) {
@@ -468,21 +475,21 @@ pub(crate) fn python_library(path: &str) -> Option<&str> {
         return Some("jitlisten");
     }
     let (_, rest) = path.rsplit_once("/lib/python")?;
-    rest.starts_with(|digit: char| digit.is_ascii_digit()).then_some(PYTHONS_LIBRARY)
+    rest.starts_with(|digit: char| digit.is_ascii_digit()).then_some(STANDARD_LIBRARY)
 }
 
-/// The packages that brought the libraries of C that a process had mapped, by file name.
+/// Maps the file names of C libraries in a process to the packages that brought them.
 fn packages_of_files(recording: &Recording) -> FxHashMap<&str, &str> {
     let files = recording.files.iter().filter(|file| file.path.contains(".so"));
     let package = |path| {
-        // What repairs wheels puts copies of libraries beside the package.
+        // Tools that repair wheels put copies of libraries next to the package.
         python_library(path).map(|package| package.strip_suffix(".libs").unwrap_or(package))
     };
     files.filter_map(|file| Some((file.path.rsplit('/').next()?, package(&file.path)?))).collect()
 }
 
-/// `libpython3.12.so.1.0` is `libpython3.12`; `_multiarray_umath.cpython-311-x86_64-linux-gnu.so` is
-/// `_multiarray_umath`.
+/// Returns a library's name without suffixes: `libpython3.12` for `libpython3.12.so.1.0`, `_multiarray_umath` for
+/// `_multiarray_umath.cpython-311-x86_64-linux-gnu.so`.
 fn native_library(file: &str) -> &str {
     let end = file.find(".so").unwrap_or(file.len());
     let end = file[..end].find(".cpython-").unwrap_or(end);

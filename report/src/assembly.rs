@@ -1,4 +1,4 @@
-//! The instructions of compiled code, by source line, with the samples of each.
+//! Instructions of compiled code by source line, with the samples of each.
 
 use std::collections::BTreeMap;
 
@@ -11,88 +11,98 @@ use crate::recording::Recording;
 use crate::roots::Roots;
 use crate::symbols::{ImageCode, Symbols};
 
-/// More of a function is not disassembled.
-const LONGEST_FUNCTION: u64 = 64 << 10;
-/// More instructions of one line are not shown, nor of a whole report.
-const MOST_OF_A_LINE: usize = 300;
-const MOST: usize = 60_000;
+/// Code of a function after this limit is not disassembled.
+const MAX_FUNCTION_BYTES: u64 = 64 << 10;
+/// Limit on the instructions that are shown for one line.
+const MAX_INSTRUCTIONS_PER_LINE: usize = 300;
+/// Limit on the instructions of the whole report.
+const MAX_INSTRUCTIONS: usize = 60_000;
 
-/// An instruction: its address in the image, its samples, its text.
+/// Address in the image, samples, and text of an instruction.
 type Instruction = (u64, Count, String);
 
-/// Instructions by path and line, in blocks for each function.
+/// Instructions by path and line, in blocks by function.
 pub(crate) struct Assembly {
     lines: FxHashMap<(String, u32), BTreeMap<String, Vec<Instruction>>>,
-    /// Why there is none, where there is none.
+    /// Reason why there are no instructions, if any.
     unavailable: Option<&'static str>,
 }
 
 impl Assembly {
     pub(crate) fn new(recording: &Recording, symbols: &Symbols, roots: &Roots) -> Assembly {
         let mut assembly = Assembly { lines: FxHashMap::default(), unavailable: None };
-        let mut left = MOST;
+        let mut remaining = MAX_INSTRUCTIONS;
         for (file, addresses) in sampled_addresses(recording, symbols) {
             let Some(mut code) = ImageCode::open(roots, &recording.files[file as usize]) else { continue };
             match code.machine() {
-                Some(machine) => assembly.image(&mut code, machine, &addresses, &mut left),
+                Some(machine) => assembly.add_image(&mut code, machine, &addresses, &mut remaining),
                 None => assembly.unavailable = Some("no disassembler for this architecture"),
             }
         }
         assembly
     }
 
-    fn image(&mut self, code: &mut ImageCode, machine: Machine, addresses: &BTreeMap<u64, Count>, left: &mut usize) {
-        // By offset in the file; functions are known by address.
+    fn add_image(
+        &mut self,
+        code: &mut ImageCode,
+        machine: Machine,
+        addresses: &BTreeMap<u64, Count>,
+        remaining: &mut usize,
+    ) {
+        // Samples have file offsets; the image's functions have addresses.
         let counts: BTreeMap<u64, Count> =
             addresses.iter().filter_map(|(offset, count)| Some((code.address(*offset)?, *count))).collect();
-        let mut done = 0;
+        let mut disassembled_until = 0;
         for address in counts.keys() {
-            let Some((name, range)) = code.function(*address).filter(|_| *address >= done) else { continue };
-            done = range.end;
-            let length = (range.end - range.start).min(LONGEST_FUNCTION);
+            let Some((name, range)) = code.function(*address).filter(|_| *address >= disassembled_until) else {
+                continue;
+            };
+            disassembled_until = range.end;
+            let length = (range.end - range.start).min(MAX_FUNCTION_BYTES);
             let bytes = code.bytes(range.start, length as usize);
             for Step { address, end, .. } in machine.steps(&bytes, range.start) {
-                *left = match left.checked_sub(1) {
-                    Some(left) => left,
+                *remaining = match remaining.checked_sub(1) {
+                    Some(remaining) => remaining,
                     None => return,
                 };
                 let Some((file, line)) = code.line(address) else { continue };
                 let text = machine.text(&bytes[(address - range.start) as usize..], address);
-                let count = counts.range(address..end.max(address));
-                let mut sum = Count::default();
-                count.for_each(|(_, count)| sum += *count);
+                let sampled = counts.range(address..end.max(address));
+                let mut count = Count::default();
+                sampled.for_each(|(_, sampled)| count += *sampled);
                 let block = self.lines.entry((file, line)).or_default().entry(name.clone()).or_default();
-                block.push((address, sum, text));
+                block.push((address, count, text));
             }
         }
     }
 
-    /// For the page: blocks of a name and instructions, or a sentence; nothing where the line has no code.
+    /// Returns blocks of a function name and its instructions for the page, or a sentence that says why there are none.
+    /// Returns `None` if the line has no code.
     pub(crate) fn line(&self, path: &str, line: u32) -> Option<Value> {
         let Some(blocks) = self.lines.get(&(path.to_owned(), line)) else {
             return self.unavailable.map(|why| json!(why));
         };
         let blocks = blocks.iter().map(|(name, instructions)| {
-            let shown: Vec<Value> = instructions
+            let instruction_values: Vec<Value> = instructions
                 .iter()
-                .take(MOST_OF_A_LINE)
+                .take(MAX_INSTRUCTIONS_PER_LINE)
                 .map(|(address, count, text)| json!([format!("{address:x}"), count.weight, text]))
                 .collect();
-            json!([name, shown])
+            json!([name, instruction_values])
         });
         Some(blocks.collect())
     }
 }
 
-/// Of each image, the offsets of leafs with their samples.
+/// Returns the sampled leaf addresses, as file offsets, with their sample counts, for each image.
 fn sampled_addresses(recording: &Recording, symbols: &Symbols) -> BTreeMap<u32, BTreeMap<u64, Count>> {
-    let mut found: BTreeMap<u32, BTreeMap<u64, Count>> = BTreeMap::new();
+    let mut offsets_by_file: BTreeMap<u32, BTreeMap<u64, Count>> = BTreeMap::new();
     for sample in &recording.samples {
         let Some(leaf) = recording.stacks.get(sample.stack).first() else { continue };
-        let compiled = symbols.frames(*leaf).first().is_some_and(|frame| frame.source.is_some());
-        let Some(place) = recording.locations[*leaf as usize].place.filter(|_| compiled) else { continue };
-        *found.entry(place.file).or_default().entry(place.offset).or_default() +=
+        let has_source = symbols.frames(*leaf).first().is_some_and(|frame| frame.source.is_some());
+        let Some(position) = recording.locations[*leaf as usize].position.filter(|_| has_source) else { continue };
+        *offsets_by_file.entry(position.file).or_default().entry(position.offset).or_default() +=
             Count { weight: sample.weight, samples: 1 };
     }
-    found
+    offsets_by_file
 }

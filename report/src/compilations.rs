@@ -1,5 +1,5 @@
-//! Reads Numba's compilations during a recording: when, for how long, and why. `python/jitlisten/_compilations.py`
-//! writes the file beside the recording and documents its fields. The file is untrusted.
+//! Numba's compilations during a recording: start, duration and reason. `python/jitlisten/_compilations.py` writes the
+//! file in the recording's images directory and documents its fields. The file is untrusted.
 
 use std::fs::{self, File};
 use std::io::{BufRead as _, BufReader, Read as _, Seek as _, SeekFrom};
@@ -12,73 +12,75 @@ use serde_json::Value;
 use crate::printable::printable;
 use crate::recording::{Recording, Selection};
 
-/// A file has no more of them, and is no longer: the writer stops earlier.
-const MOST: usize = 1 << 16;
-const LONGEST: u64 = 64 << 20;
-const LONGEST_HEAD: u64 = 4096;
-/// What begins so many nanoseconds behind the last sample, or ended before the first, may be of the same recording.
-const AROUND: u64 = 1_000_000_000;
-/// Five hours, and as many bytes: all of a file can be added up.
-const MOST_OF_ONE: u64 = 1 << 44;
+/// Limit on the compilations that are read from a file. The writer stops earlier.
+const MAX_COMPILATIONS: usize = 1 << 16;
+/// Limit on the bytes that are read from a file. The writer stops earlier.
+const MAX_FILE_BYTES: u64 = 64 << 20;
+/// Size limit of the header line.
+const MAX_HEADER_BYTES: u64 = 4096;
+/// Compilations this close to the first or last sample may still belong to the recording.
+const TOLERANCE_NS: u64 = 1_000_000_000;
+/// Limit on a duration in ns (five hours) and on a size in bytes. The sum over a whole file cannot overflow.
+const MAX_FIELD_VALUE: u64 = 1 << 44;
 
-/// A function that was compiled, or loaded from Numba's cache.
+/// Compilation of a function, or its load from Numba's cache.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Compilation {
-    /// `module.name`.
+    /// Qualified name: `module.name`.
     pub function: String,
-    /// Where it is defined.
+    /// File that defines the function.
     pub file: String,
-    /// In that file.
+    /// Line of the definition.
     pub line: u32,
-    /// The types of its arguments.
+    /// Argument types.
     pub signature: String,
-    /// The process.
+    /// Process that compiled.
     pub pid: u32,
-    /// The thread that compiled.
+    /// Thread that compiled.
     pub tid: u32,
-    /// Of how many other compilations it is part.
+    /// Number of enclosing compilations.
     pub depth: u32,
-    /// When it began, in nanoseconds of the recorder's clock.
+    /// Start time in ns of the recorder's clock.
     pub begin: u64,
-    /// How long that lasted, waiting included.
+    /// Elapsed time in ns, including waits.
     pub lasted: u64,
-    /// Processor time of the thread, with all that was compiled inside.
+    /// CPU time of the thread in ns, including nested compilations.
     pub took: u64,
-    /// Without what was compiled inside.
+    /// CPU time in ns without nested compilations.
     pub exclusive: u64,
-    /// How much of `took` was in LLVM.
+    /// CPU time in LLVM in ns; part of `took`.
     pub llvm: u64,
-    /// Bytes of machine code, with all that was compiled inside.
+    /// Size of the machine code in bytes, including nested compilations.
     pub size: u64,
-    /// `file:line` of the call outside of Numba.
+    /// Call outside of Numba that triggered the compilation, as `file:line`.
     pub caller: Option<String>,
-    /// Why it was compiled.
+    /// Reason for the compilation.
     pub why: Why,
-    /// Numba refused the function.
+    /// True if Numba rejected the function.
     pub failed: bool,
 }
 
-/// Why a function was compiled.
+/// Reason for a compilation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Why {
-    /// It was not: it came from Numba's cache.
+    /// Not compiled: loaded from Numba's cache.
     Cached,
-    /// `cache=True` is not set.
+    /// The function does not have `cache=True`.
     NotCached,
     /// The cache had no entry.
     NewEntry,
-    /// The entry was made without lines, so that it is compiled again.
+    /// The cache entry has no line table, so the function is compiled again.
     NoLines,
     /// Numba does not cache code that refers to addresses of this process.
     Dynamic,
-    /// Numba does not cache object mode with loops of their own.
+    /// Numba does not cache object mode functions with lifted loops.
     Lifted,
-    /// Another function needs it; or the reason is not known.
+    /// Needed by another function, or unknown.
     Other,
 }
 
 impl Why {
-    fn of(word: Option<&str>) -> Why {
+    fn from_word(word: Option<&str>) -> Why {
         match word {
             Some("cache") => Why::Cached,
             Some("off") => Why::NotCached,
@@ -90,7 +92,7 @@ impl Why {
         }
     }
 
-    /// For people.
+    /// Label in reports.
     pub fn words(self) -> &'static str {
         match self {
             Why::Cached => "from the cache",
@@ -105,15 +107,15 @@ impl Why {
 }
 
 impl Compilation {
-    /// The name as a person knows it: the program's own file is no `__main__`.
+    /// Returns the function name for reports. The file name replaces `__main__`.
     pub fn name(&self) -> String {
         let stem = Path::new(&self.file).file_stem().and_then(|stem| stem.to_str());
-        if let Some(what) = self.function.strip_prefix("<dynamic>.__numba_") {
-            // Numba made it of an expression or a loop, and an address is all of its name.
-            return what
+        if let Some(description) = self.function.strip_prefix("<dynamic>.__numba_") {
+            // Numba generated this function for an expression or a loop; the rest of its name is an address.
+            return description
                 .split("_0x")
                 .next()
-                .unwrap_or(what)
+                .unwrap_or(description)
                 .replace('_', " ")
                 .replace("parfor gufunc", "prange kernel");
         }
@@ -123,154 +125,156 @@ impl Compilation {
         }
     }
 
-    /// Whether it was compiled, for itself and not for another function.
+    /// Returns true if the function was compiled, and not as part of another compilation.
     pub fn is_outermost(&self) -> bool {
         self.depth == 0 && self.why != Why::Cached
     }
 
-    fn of_line(line: &[u8], pid: u32) -> Option<Compilation> {
+    fn parse(line: &[u8], pid: u32) -> Option<Compilation> {
         let row: Value = serde_json::from_slice(line).ok()?;
         let text = |name: &str| Some(printable(row.get(name)?.as_str()?));
         let number = |name: &str| row.get(name).and_then(Value::as_u64);
-        let small = |name: &str| u32::try_from(number(name)?).ok();
+        let number_u32 = |name: &str| u32::try_from(number(name)?).ok();
         let (begin, end) = (number("begin")?, number("end")?);
-        let lasted = end.checked_sub(begin).filter(|lasted| *lasted <= MOST_OF_ONE)?;
-        let took = number("cpu")?.min(MOST_OF_ONE);
+        let lasted = end.checked_sub(begin).filter(|lasted| *lasted <= MAX_FIELD_VALUE)?;
+        let took = number("cpu")?.min(MAX_FIELD_VALUE);
         Some(Compilation {
             function: text("function")?,
             file: text("file")?,
-            line: small("line")?,
+            line: number_u32("line")?,
             signature: text("signature")?,
             pid,
-            tid: small("thread")?,
-            depth: small("depth")?,
+            tid: number_u32("thread")?,
+            depth: number_u32("depth")?,
             begin,
             lasted,
             took,
             exclusive: took,
             llvm: number("llvm").unwrap_or_default().min(took),
-            size: number("size").unwrap_or_default().min(MOST_OF_ONE),
+            size: number("size").unwrap_or_default().min(MAX_FIELD_VALUE),
             caller: text("caller"),
-            why: Why::of(row.get("why").and_then(Value::as_str)),
+            why: Why::from_word(row.get("why").and_then(Value::as_str)),
             failed: row.get("failed").is_some(),
         })
     }
 }
 
-/// Those of a recording that is still written, in the order in which they ended.
+/// Compilations of a recording that is still being written, in the order in which they ended.
 #[derive(Clone, Debug, Default)]
 pub struct GrowingCompilations {
     rows: Vec<Compilation>,
-    /// The first line, which another file of this name would not have.
-    head: Vec<u8>,
-    /// How far it was read.
-    at: u64,
+    /// Header line. A different one means that another file has replaced this one.
+    header: Vec<u8>,
+    /// Offset in the file up to which it has been read.
+    offset: u64,
 }
 
 impl GrowingCompilations {
-    /// What was found so far.
+    /// Compilations read so far.
     pub fn rows(&self) -> &[Compilation] {
         &self.rows
     }
 
-    /// Reads what came since the last time, if it is of such a process.
+    /// Reads the lines added since the last call, if `is_recorded` accepts the process of the file.
     pub fn look(&mut self, recording: &Path, is_recorded: impl Fn(u32) -> bool) {
-        let Some(mut file) = open_beside(recording) else { return };
-        let length = file.metadata().map_or(0, |found| found.len());
-        let mut head = Vec::new();
-        let _ = BufReader::new((&file).take(LONGEST_HEAD)).read_until(b'\n', &mut head);
-        let Some(pid) = pid_of(&head).filter(|pid| head.ends_with(b"\n") && is_recorded(*pid)) else { return };
-        if head != self.head || length < self.at {
-            *self = GrowingCompilations { at: head.len() as u64, head, ..GrowingCompilations::default() };
+        let Some(mut file) = open_compilations(recording) else { return };
+        let length = file.metadata().map_or(0, |metadata| metadata.len());
+        let mut header = Vec::new();
+        let _ = BufReader::new((&file).take(MAX_HEADER_BYTES)).read_until(b'\n', &mut header);
+        let Some(pid) = pid_of(&header).filter(|pid| header.ends_with(b"\n") && is_recorded(*pid)) else { return };
+        if header != self.header || length < self.offset {
+            *self = GrowingCompilations { offset: header.len() as u64, header, ..GrowingCompilations::default() };
         }
-        if file.seek(SeekFrom::Start(self.at)).is_err() {
+        if file.seek(SeekFrom::Start(self.offset)).is_err() {
             return;
         }
-        let mut lines = BufReader::new(file.take(LONGEST.saturating_sub(self.at)));
+        let mut lines = BufReader::new(file.take(MAX_FILE_BYTES.saturating_sub(self.offset)));
         let mut line = Vec::new();
-        while self.rows.len() < MOST && lines.read_until(b'\n', &mut line).is_ok() && line.ends_with(b"\n") {
-            self.at += line.len() as u64;
-            self.rows.extend(Compilation::of_line(&line, pid));
+        while self.rows.len() < MAX_COMPILATIONS && lines.read_until(b'\n', &mut line).is_ok() && line.ends_with(b"\n")
+        {
+            self.offset += line.len() as u64;
+            self.rows.extend(Compilation::parse(&line, pid));
             line.clear();
         }
     }
 }
 
-fn beside(recording: &Path) -> PathBuf {
+fn compilations_path(recording: &Path) -> PathBuf {
     images(recording).join(COMPILATIONS)
 }
 
-fn open_beside(recording: &Path) -> Option<File> {
-    let path = beside(recording);
+fn open_compilations(recording: &Path) -> Option<File> {
+    let path = compilations_path(recording);
     fs::symlink_metadata(&path).ok().filter(fs::Metadata::is_file)?;
     open_regular(&path).ok()
 }
 
-/// The process, by the first line.
-fn pid_of(head: &[u8]) -> Option<u32> {
-    let head: Value = serde_json::from_slice(head).ok()?;
-    u32::try_from(head.get("pid")?.as_u64()?).ok()
+/// Returns the pid from the header line.
+fn pid_of(header: &[u8]) -> Option<u32> {
+    let header: Value = serde_json::from_slice(header).ok()?;
+    u32::try_from(header.get("pid")?.as_u64()?).ok()
 }
 
-/// The process, and a line for each.
-fn lines_beside(recording: &Path) -> Option<(u32, impl Iterator<Item = Vec<u8>>)> {
-    let mut lines = BufReader::new(open_beside(recording)?.take(LONGEST)).split(b'\n').map_while(Result::ok);
+/// Returns the pid, and an iterator over the other lines.
+fn read_lines(recording: &Path) -> Option<(u32, impl Iterator<Item = Vec<u8>>)> {
+    let mut lines =
+        BufReader::new(open_compilations(recording)?.take(MAX_FILE_BYTES)).split(b'\n').map_while(Result::ok);
     Some((pid_of(&lines.next()?)?, lines))
 }
 
-/// Those beside a recording, in the order in which they began. `notes` gets what is wrong with the file.
+/// Reads the compilations that belong to a recording, ordered by start. Problems with the file are added to `notes`.
 pub(crate) fn read(
     path: &Path,
     recording: &Recording,
     selection: &Selection,
     notes: &mut Vec<String>,
 ) -> Vec<Compilation> {
-    let Some((pid, lines)) = lines_beside(path) else { return Vec::new() };
-    // A file that an earlier recording of this name left, of another process or another time.
+    let Some((pid, lines)) = read_lines(path) else { return Vec::new() };
+    // An earlier recording of the same name may have left the file: another process, or another time.
     if !recording.threads.iter().any(|thread| thread.pid == pid) {
         return Vec::new();
     }
-    // The first sample is also of the time before it.
+    // The first sample's period begins before its timestamp.
     let first = recording.samples.iter().map(|sample| sample.time.saturating_sub(sample.weight)).min().unwrap_or(0);
     let last = recording.samples.iter().map(|sample| sample.time).max().unwrap_or(u64::MAX);
-    let of_recording = first.saturating_sub(AROUND)..=last.saturating_add(AROUND);
-    let mut bad = 0;
-    let mut found = Vec::new();
-    for line in lines.take(MOST) {
-        match Compilation::of_line(&line, pid) {
-            Some(row) if row.begin <= *of_recording.end() && row.begin + row.lasted >= *of_recording.start() => {
-                found.push(row);
+    let accepted_times = first.saturating_sub(TOLERANCE_NS)..=last.saturating_add(TOLERANCE_NS);
+    let mut damaged = 0;
+    let mut rows = Vec::new();
+    for line in lines.take(MAX_COMPILATIONS) {
+        match Compilation::parse(&line, pid) {
+            Some(row) if row.begin <= *accepted_times.end() && row.begin + row.lasted >= *accepted_times.start() => {
+                rows.push(row);
             }
             Some(_) => {}
-            None => bad += 1,
+            None => damaged += 1,
         }
     }
-    if bad > 0 {
-        notes.push(format!("{bad} lines of {} are damaged", printable(&beside(path).to_string_lossy())));
+    if damaged > 0 {
+        notes.push(format!("{damaged} lines of {} are damaged", printable(&compilations_path(path).to_string_lossy())));
     }
-    found.sort_by_key(|row| (row.tid, row.begin, row.depth));
-    without_nested(&mut found);
-    found.retain(|row| selection.process.is_none_or(|pid| pid == row.pid));
-    found.retain(|row| selection.thread.is_none_or(|tid| tid == row.tid));
-    found.sort_by_key(|row| (row.begin, row.depth));
-    found
+    rows.sort_by_key(|row| (row.tid, row.begin, row.depth));
+    subtract_nested(&mut rows);
+    rows.retain(|row| selection.process.is_none_or(|pid| pid == row.pid));
+    rows.retain(|row| selection.thread.is_none_or(|tid| tid == row.tid));
+    rows.sort_by_key(|row| (row.begin, row.depth));
+    rows
 }
 
-/// Takes the time of each from that of the one it is part of. They are in the order of their threads and beginnings.
-fn without_nested(rows: &mut [Compilation]) {
-    let mut around: Vec<usize> = Vec::new();
-    for at in 0..rows.len() {
-        let (tid, begin, took) = (rows[at].tid, rows[at].begin, rows[at].took);
-        while around.last().is_some_and(|&outer| {
+/// Subtracts the time of each compilation from the one that encloses it. `rows` are ordered by thread and start.
+fn subtract_nested(rows: &mut [Compilation]) {
+    let mut enclosing: Vec<usize> = Vec::new();
+    for index in 0..rows.len() {
+        let (tid, begin, took) = (rows[index].tid, rows[index].begin, rows[index].took);
+        while enclosing.last().is_some_and(|&outer| {
             let outer = &rows[outer];
-            outer.tid != tid || outer.depth >= rows[at].depth || outer.begin + outer.lasted < begin
+            outer.tid != tid || outer.depth >= rows[index].depth || outer.begin + outer.lasted < begin
         }) {
-            around.pop();
+            enclosing.pop();
         }
-        if let Some(&outer) = around.last() {
+        if let Some(&outer) = enclosing.last() {
             rows[outer].exclusive = rows[outer].exclusive.saturating_sub(took);
         }
-        around.push(at);
+        enclosing.push(index);
     }
 }
 
@@ -278,13 +282,13 @@ fn without_nested(rows: &mut [Compilation]) {
 mod tests {
     use super::*;
 
-    fn row(text: &str) -> Option<Compilation> {
-        Compilation::of_line(text.as_bytes(), 7)
+    fn parse_row(text: &str) -> Option<Compilation> {
+        Compilation::parse(text.as_bytes(), 7)
     }
 
-    /// A row of thread 7.
-    fn spanning(depth: u32, begin: u64, end: u64) -> Compilation {
-        row(&format!(
+    /// Returns a row of thread 7.
+    fn row_spanning(depth: u32, begin: u64, end: u64) -> Compilation {
+        parse_row(&format!(
             r#"{{"function": "__main__.f.<locals>.g", "file": "/a/prog.py", "line": 3, "signature": "(int64)",
                  "thread": 7, "depth": {depth}, "begin": {begin}, "end": {end}, "cpu": {}, "llvm": 90, "why": "off",
                  "caller": "/a/prog.py:9"}}"#,
@@ -295,18 +299,23 @@ mod tests {
 
     #[test]
     fn what_is_compiled_inside_is_taken_off_once() {
-        let mut rows = [spanning(0, 100, 200), spanning(1, 110, 160), spanning(2, 120, 130), spanning(1, 170, 180)];
-        without_nested(&mut rows);
+        let mut rows = [
+            row_spanning(0, 100, 200),
+            row_spanning(1, 110, 160),
+            row_spanning(2, 120, 130),
+            row_spanning(1, 170, 180),
+        ];
+        subtract_nested(&mut rows);
         assert_eq!(rows.each_ref().map(|row| row.exclusive), [40, 40, 10, 10]);
-        // Without the one around: nothing is known of it.
-        let mut rows = [spanning(1, 110, 160), spanning(0, 300, 400), spanning(1, 290, 310)];
-        without_nested(&mut rows);
+        // Nested rows whose enclosing compilation is missing keep their time.
+        let mut rows = [row_spanning(1, 110, 160), row_spanning(0, 300, 400), row_spanning(1, 290, 310)];
+        subtract_nested(&mut rows);
         assert_eq!(rows.each_ref().map(|row| row.exclusive), [50, 80, 20]);
     }
 
     #[test]
     fn a_row_is_for_people() {
-        let row = spanning(0, 0, 1_500_000_000);
+        let row = row_spanning(0, 0, 1_500_000_000);
         assert_eq!((row.name().as_str(), row.llvm), ("prog.f.g", 90));
         let kernel =
             Compilation { function: "<dynamic>.__numba_parfor_gufunc_0x7efe944eea90".to_owned(), ..row.clone() };
@@ -314,12 +323,12 @@ mod tests {
         assert_eq!((row.caller.as_deref(), row.why), (Some("/a/prog.py:9"), Why::NotCached));
     }
 
-    /// The lines of a file that grows are read once, and a line only when it is whole.
+    /// Lines of a growing file are read once, and only when they are complete.
     #[test]
     fn what_grows_is_read_on() {
         let folder = std::env::temp_dir().join(format!("jitlisten-growing-{}", std::process::id()));
         let recording = folder.join("a.data");
-        let path = beside(&recording);
+        let path = compilations_path(&recording);
         fs::create_dir_all(path.parent().expect("a folder")).expect("a folder");
         let line = |name: &str| {
             format!(r#"{{"function": "{name}", "file": "", "line": 3, "signature": "", "thread": 7, "depth": 0, "#)
@@ -331,13 +340,13 @@ mod tests {
             growing.look(&recording, |pid| pid < 9);
             growing.rows().iter().map(|row| row.function.clone()).collect::<Vec<_>>().join(" ")
         };
-        let head = "{\"pid\": 7}\n";
+        let header = "{\"pid\": 7}\n";
         let (one, two) = (line("one"), line("two"));
         assert_eq!(names("{\"pid"), "");
-        assert_eq!(names(&format!("{head}{one}{}", &two[..9])), "one");
-        // Nothing is read twice: what stands there now is not looked at again.
-        assert_eq!(names(&format!("{head}{}{two}", one.replace("one", "ONE"))), "one two");
-        // Another process begins the file anew; then one that is not recorded.
+        assert_eq!(names(&format!("{header}{one}{}", &two[..9])), "one");
+        // A changed line before the read offset is not read again.
+        assert_eq!(names(&format!("{header}{}{two}", one.replace("one", "ONE"))), "one two");
+        // A new process replaces the file; then a process that is not recorded.
         assert_eq!(names(&format!("{{\"pid\": 8}}\n{two}")), "two");
         assert_eq!(names(&format!("{{\"pid\": 9}}\n{one}{one}")), "two");
         fs::remove_dir_all(folder).expect("the folder");
@@ -345,15 +354,15 @@ mod tests {
 
     #[test]
     fn damaged_lines_are_none() {
-        assert!(spanning(0, 100, 150).llvm == 50, "no more than all of it");
+        assert!(row_spanning(0, 100, 150).llvm == 50, "no more than all of it");
         for text in ["", "{", "[]", "3", "{}", "null", r#"{"function": 3}"#, "\u{0}"] {
-            assert_eq!(row(text), None, "{text}");
+            assert_eq!(parse_row(text), None, "{text}");
         }
         let whole = r#"{"function": "f", "file": "", "line": 3, "signature": "",
             "thread": 7, "depth": 0, "begin": 5, "end": END, "cpu": 1}"#;
-        assert!(row(&whole.replace("END", "6")).is_some());
+        assert!(parse_row(&whole.replace("END", "6")).is_some());
         for end in ["4", "-1", "1e30", "18446744073709551615", "\"6\""] {
-            assert_eq!(row(&whole.replace("END", end)), None, "{end}");
+            assert_eq!(parse_row(&whole.replace("END", end)), None, "{end}");
         }
     }
 }

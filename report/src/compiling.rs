@@ -1,4 +1,4 @@
-//! Reports about compilations: time by function, and the table of `jitlisten compiles`.
+//! Reports on compilations: time by function, and the table of `jitlisten compiles`.
 
 use rustc_hash::FxHashMap;
 use serde_json::{Value, json};
@@ -6,54 +6,54 @@ use unicode_width::{UnicodeWidthChar as _, UnicodeWidthStr as _};
 
 use crate::compilations::{Compilation, Why};
 use crate::report::{Report, duration};
-use crate::text::{WIDE, cut, wrapped};
+use crate::text::{MIN_WIDE_COLUMNS, truncate, wrap};
 
-/// All compilations of a function.
+/// Compilations of one function.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Compiling {
-    /// The function, as a person knows it.
+pub struct CompiledFunction {
+    /// Function name for reports.
     pub function: String,
-    /// The types of its arguments, of the compilation that took longest.
+    /// Argument types of the compilation that took longest.
     pub signature: String,
-    /// How often.
+    /// Number of compilations.
     pub count: usize,
-    /// Nanoseconds of that longest one.
+    /// CPU time of the longest compilation in ns.
     pub longest: u64,
-    /// Nanoseconds, with all that was compiled for it.
+    /// CPU time of all compilations in ns, including nested ones.
     pub took: u64,
-    /// Of these, in LLVM.
+    /// CPU time in LLVM in ns; part of `took`.
     pub llvm: u64,
 }
 
 impl Report {
-    /// Who was compiled, the longest first. What is compiled for another function is part of that.
-    pub fn compiling_by_function(&self) -> Vec<Compiling> {
-        let mut functions: FxHashMap<String, Compiling> = FxHashMap::default();
+    /// Returns the compiled functions, ordered by time. Nested compilations count towards the outermost function.
+    pub fn compiling_by_function(&self) -> Vec<CompiledFunction> {
+        let mut functions: FxHashMap<String, CompiledFunction> = FxHashMap::default();
         for row in self.compilations.iter().filter(|row| row.is_outermost()) {
             let name = row.name();
-            let all = functions.entry(name.clone()).or_default();
-            if all.count == 0 || row.took > all.longest {
-                (all.longest, all.signature) = (row.took, row.signature.clone());
+            let total = functions.entry(name.clone()).or_default();
+            if total.count == 0 || row.took > total.longest {
+                (total.longest, total.signature) = (row.took, row.signature.clone());
             }
-            all.function = name;
-            (all.count, all.took, all.llvm) = (all.count + 1, all.took + row.took, all.llvm + row.llvm);
+            total.function = name;
+            (total.count, total.took, total.llvm) = (total.count + 1, total.took + row.took, total.llvm + row.llvm);
         }
-        let mut functions: Vec<Compiling> = functions.into_values().collect();
+        let mut functions: Vec<CompiledFunction> = functions.into_values().collect();
         functions.sort_by(|a, b| b.took.cmp(&a.took).then_with(|| a.function.cmp(&b.function)));
         functions
     }
 }
 
-/// When the recording began.
-pub(crate) fn start(report: &Report) -> u64 {
+/// Returns the start of the recording.
+pub(crate) fn start_time(report: &Report) -> u64 {
     let samples = report.recording.samples.iter().map(|sample| sample.time);
     samples.chain(report.compilations.iter().map(|row| row.begin)).min().unwrap_or_default()
 }
 
-/// For programs; times are nanoseconds.
+/// Returns the compilations as JSON. Times are in ns.
 pub fn compilations_to_json(report: &Report) -> Value {
-    let start = start(report);
-    report.compilations.iter().map(|row| to_json(row, start)).collect()
+    let start_time = start_time(report);
+    report.compilations.iter().map(|row| to_json(row, start_time)).collect()
 }
 
 pub(crate) fn to_json(row: &Compilation, start: u64) -> Value {
@@ -66,7 +66,7 @@ pub(crate) fn to_json(row: &Compilation, start: u64) -> Value {
     })
 }
 
-/// The table, a row for each that took half a percent of all compilation, or with `all` for each.
+/// Returns the table with the compilations that took at least half a percent of the total, or all of them with `all`.
 pub fn compilations_to_text(report: &Report, width: Option<usize>, all: bool) -> String {
     let rows = &report.compilations;
     if rows.is_empty() {
@@ -77,68 +77,79 @@ pub fn compilations_to_text(report: &Report, width: Option<usize>, all: bool) ->
     let total: u64 = outermost().map(|row| row.took).sum();
     let is_shown = |row: &Compilation| all || row.took * 200 >= total;
     let shown: Vec<&Compilation> = rows.iter().filter(|row| is_shown(row)).collect();
-    let is_wide = width.is_none_or(|width| width >= WIDE);
-    let start = start(report);
-    let longest = |of: &dyn Fn(&Compilation) -> String, least: usize| {
-        shown.iter().map(|row| of(row).width()).max().unwrap_or_default().max(least)
+    let is_wide = width.is_none_or(|width| width >= MIN_WIDE_COLUMNS);
+    let start_time = start_time(report);
+    let max_width = |cell: &dyn Fn(&Compilation) -> String, min_width: usize| {
+        shown.iter().map(|row| cell(row).width()).max().unwrap_or_default().max(min_width)
     };
     let indented = |row: &Compilation| format!("{}{}", "  ".repeat(row.depth.min(4) as usize), row.name());
     let signature = |row: &Compilation| row.signature.clone();
     let figures =
         if is_wide { "    when     took    Numba     LLVM     code  " } else { "    when     took     LLVM  " };
-    let [names, signatures, reasons] = columns(
+    let [names, signatures, reasons] = column_widths(
         width.map(|width| width.saturating_sub(figures.len())),
         is_wide,
-        [longest(&indented, "function".len()), longest(&signature, "signature".len()), longest(&why, "why".len())],
+        [
+            max_width(&indented, "function".len()),
+            max_width(&signature, "signature".len()),
+            max_width(&reason_text, "why".len()),
+        ],
     );
     let mut text = String::new();
     let mut line = |content: String| {
-        text.push_str(&width.map_or_else(|| content.trim_end().to_owned(), |width| cut(content.trim_end(), width)));
+        text.push_str(
+            &width.map_or_else(|| content.trim_end().to_owned(), |width| truncate(content.trim_end(), width)),
+        );
         text.push('\n');
     };
-    let row_of = |figures: &str, name: &str, signature: &str, why: &str| match is_wide {
+    let format_row = |figures: &str, name: &str, signature: &str, reason: &str| match is_wide {
         true => {
-            format!("{figures}{}  {}  {}", padded(name, names), padded(signature, signatures), padded(why, reasons))
+            format!(
+                "{figures}{}  {}  {}",
+                pad_or_truncate(name, names),
+                pad_or_truncate(signature, signatures),
+                pad_or_truncate(reason, reasons)
+            )
         }
-        false => format!("{figures}{}  {}", padded(name, names), padded(why, reasons)),
+        false => format!("{figures}{}  {}", pad_or_truncate(name, names), pad_or_truncate(reason, reasons)),
     };
-    line(row_of(figures, "function", "signature", "why"));
+    line(format_row(figures, "function", "signature", "why"));
     for row in &shown {
-        let of_code = |text: String| if row.why == Why::Cached { String::new() } else { text };
-        let [when, took] = [row.begin.saturating_sub(start), row.took].map(seconds);
-        let [numba, llvm] = [row.took - row.llvm, row.llvm].map(|part| of_code(seconds(part)));
+        let unless_cached = |text: String| if row.why == Why::Cached { String::new() } else { text };
+        let [when, took] = [row.begin.saturating_sub(start_time), row.took].map(format_seconds);
+        let [numba, llvm] = [row.took - row.llvm, row.llvm].map(|part| unless_cached(format_seconds(part)));
         let figures = match is_wide {
-            true => format!("{when:>8} {took:>8} {numba:>8} {llvm:>8} {:>8}  ", of_code(bytes(row.size))),
+            true => format!("{when:>8} {took:>8} {numba:>8} {llvm:>8} {:>8}  ", unless_cached(format_bytes(row.size))),
             false => format!("{when:>8} {took:>8} {llvm:>8}  "),
         };
-        line(row_of(&figures, &indented(row), &row.signature, &why(row)));
+        line(format_row(&figures, &indented(row), &row.signature, &reason_text(row)));
     }
     if shown.len() < rows.len() {
         line(format!("{} more took less than 0.5 % (use --all)", rows.len() - shown.len()));
     }
     line(String::new());
-    for part in wrapped(&summary(report), "; ", width.unwrap_or(usize::MAX)) {
+    for part in wrap(&summary(report), "; ", width.unwrap_or(usize::MAX)) {
         line(part);
     }
     text
 }
 
-/// All of them in a sentence.
+/// Summarises all compilations in one sentence.
 pub(crate) fn summary(report: &Report) -> String {
     let rows = &report.compilations;
     let total = rows.iter().filter(|row| row.is_outermost()).map(|row| row.took).sum();
-    let count = |wanted: &dyn Fn(&Compilation) -> bool| rows.iter().filter(|row| wanted(row)).count();
-    let plural = |count: usize, what: &str| format!("{count} {what}{}", if count == 1 { "" } else { "s" });
+    let count = |matches: &dyn Fn(&Compilation) -> bool| rows.iter().filter(|row| matches(row)).count();
+    let plural = |count: usize, noun: &str| format!("{count} {noun}{}", if count == 1 { "" } else { "s" });
     let llvm: u64 = rows.iter().filter(|row| row.is_outermost()).map(|row| row.llvm).sum();
-    // Of perf's cycles there are no seconds, and wall-clock time is that of several threads.
+    // Cycles of perf have no unit of time, and wall-clock time covers several threads.
     let all = Some(report.profile.all.weight).filter(|_| report.is_time() && !report.recording.is_wall());
-    let of_all = all.map(|all| format!(" of {}", seconds(all))).unwrap_or_default();
+    let total_suffix = all.map(|all| format!(" of {}", format_seconds(all))).unwrap_or_default();
     let mut parts = vec![format!(
         "{}, {}{} (LLVM {})",
         plural(count(&Compilation::is_outermost), "compilation"),
-        seconds(total),
-        of_all,
-        seconds(llvm),
+        format_seconds(total),
+        total_suffix,
+        format_seconds(llvm),
     )];
     let nested = count(&|row| row.depth > 0 && row.why != Why::Cached);
     if nested > 0 {
@@ -147,38 +158,38 @@ pub(crate) fn summary(report: &Report) -> String {
     let cached = count(&|row| row.why == Why::Cached);
     if cached > 0 {
         let took: u64 = rows.iter().filter(|row| row.why == Why::Cached).map(|row| row.exclusive).sum();
-        parts.push(format!("{cached} from the cache ({})", seconds(took)));
+        parts.push(format!("{cached} from the cache ({})", format_seconds(took)));
     }
-    let again = count(&|row| row.why == Why::NoLines);
-    if again > 0 {
-        let whose = if again == 1 { "its cache entry has" } else { "their cache entries have" };
-        parts.push(format!("{again} compiled again: {whose} no lines"));
+    let recompiled = count(&|row| row.why == Why::NoLines);
+    if recompiled > 0 {
+        let whose = if recompiled == 1 { "its cache entry has" } else { "their cache entries have" };
+        parts.push(format!("{recompiled} compiled again: {whose} no lines"));
     }
     parts.join("; ")
 }
 
-/// Why, and who called for it.
-pub(crate) fn why(row: &Compilation) -> String {
-    let short = |caller: &String| caller.rsplit('/').next().unwrap_or_default().to_owned();
-    let called = row.caller.as_ref().map(|caller| format!("for {}", short(caller)));
-    let why = match row.depth {
-        // That it is not cached by itself is the rule for what is compiled for another function.
+/// Describes why a function was compiled, and for which call.
+pub(crate) fn reason_text(row: &Compilation) -> String {
+    let file_name = |caller: &String| caller.rsplit('/').next().unwrap_or_default().to_owned();
+    let called = row.caller.as_ref().map(|caller| format!("for {}", file_name(caller)));
+    let reason = match row.depth {
+        // Nested compilations are never cached separately, so the missing option is not a reason.
         1.. if row.why == Why::NotCached => "",
         _ => row.why.words(),
     };
     let failed = row.failed.then(|| "failed".to_owned());
-    let parts = [failed, called, Some(why.to_owned())].into_iter().flatten().filter(|part| !part.is_empty());
+    let parts = [failed, called, Some(reason.to_owned())].into_iter().flatten().filter(|part| !part.is_empty());
     parts.collect::<Vec<_>>().join("; ")
 }
 
-fn seconds(nanoseconds: u64) -> String {
+fn format_seconds(nanoseconds: u64) -> String {
     match nanoseconds {
         0..1_000_000_000 => duration(nanoseconds),
         _ => format!("{:.2} s", nanoseconds as f64 / 1e9),
     }
 }
 
-fn bytes(count: u64) -> String {
+fn format_bytes(count: u64) -> String {
     match count {
         0 => String::new(),
         1..1000 => format!("{count} B"),
@@ -186,38 +197,38 @@ fn bytes(count: u64) -> String {
     }
 }
 
-/// Columns of the names, the signatures and the reasons, in so many together: reasons first, which say what to do.
-fn columns(space: Option<usize>, has_signatures: bool, wanted: [usize; 3]) -> [usize; 3] {
-    const BETWEEN: usize = 2;
-    const LONGEST_WHY: usize = 36;
-    let Some(space) = space else { return wanted };
-    let why = wanted[2].min(LONGEST_WHY).min(space / 2);
-    let names = space.saturating_sub(why + BETWEEN);
+/// Returns the widths of the name, signature and reason columns. The reason comes first because it says what to do.
+fn column_widths(total_width: Option<usize>, has_signatures: bool, widths: [usize; 3]) -> [usize; 3] {
+    const COLUMN_GAP_COLUMNS: usize = 2;
+    const MAX_REASON_COLUMNS: usize = 36;
+    let Some(total_width) = total_width else { return widths };
+    let reason_width = widths[2].min(MAX_REASON_COLUMNS).min(total_width / 2);
+    let name_space = total_width.saturating_sub(reason_width + COLUMN_GAP_COLUMNS);
     if !has_signatures {
-        return [wanted[0].min(names), 0, why];
+        return [widths[0].min(name_space), 0, reason_width];
     }
-    let both = names.saturating_sub(BETWEEN);
-    let name = wanted[0].min((both * 3 / 5).max(both.saturating_sub(wanted[1])));
-    [name, wanted[1].min(both - name), why]
+    let available = name_space.saturating_sub(COLUMN_GAP_COLUMNS);
+    let name_width = widths[0].min((available * 3 / 5).max(available.saturating_sub(widths[1])));
+    [name_width, widths[1].min(available - name_width), reason_width]
 }
 
-/// Cut in the middle, where it says the least, or filled with spaces.
-fn padded(text: &str, width: usize) -> String {
-    let mut shown = text.to_owned();
+/// Pads text with spaces, or shortens it in the middle, its least informative part.
+fn pad_or_truncate(text: &str, width: usize) -> String {
+    let mut padded_text = text.to_owned();
     if text.width() > width {
-        let head = cut(text, (width / 3).max(1));
+        let head = truncate(text, (width / 3).max(1));
         let tail: Vec<char> = text.chars().rev().collect();
-        let mut left = width - head.width();
+        let mut remaining = width - head.width();
         let tail = tail.into_iter().take_while(|character| {
-            let wide = character.width().unwrap_or_default();
-            let fits = wide <= left;
-            left = left.saturating_sub(wide);
+            let columns = character.width().unwrap_or_default();
+            let fits = columns <= remaining;
+            remaining = remaining.saturating_sub(columns);
             fits
         });
-        shown = head + &tail.collect::<Vec<_>>().into_iter().rev().collect::<String>();
+        padded_text = head + &tail.collect::<Vec<_>>().into_iter().rev().collect::<String>();
     }
-    let missing = width.saturating_sub(shown.width());
-    format!("{shown}{}", " ".repeat(missing))
+    let missing = width.saturating_sub(padded_text.width());
+    format!("{padded_text}{}", " ".repeat(missing))
 }
 
 #[cfg(test)]
@@ -226,11 +237,11 @@ mod tests {
 
     #[test]
     fn figures_have_their_units() {
-        assert_eq!([2_000_000, 1_500_000_000].map(seconds), ["2 ms", "1.50 s"]);
-        assert_eq!([0, 290, 14_200].map(bytes), ["", "290 B", "14.2 KB"]);
-        assert_eq!(padded("numba.core.f", 7) + &padded("x", 3), "n…ore.fx  ");
-        assert_eq!(columns(Some(75), true, [60, 40, 34]), [22, 15, 34]);
-        assert_eq!(columns(Some(54), false, [60, 40, 34]), [25, 0, 27]);
-        assert_eq!(columns(Some(75), true, [10, 11, 12]), [10, 11, 12]);
+        assert_eq!([2_000_000, 1_500_000_000].map(format_seconds), ["2 ms", "1.50 s"]);
+        assert_eq!([0, 290, 14_200].map(format_bytes), ["", "290 B", "14.2 KB"]);
+        assert_eq!(pad_or_truncate("numba.core.f", 7) + &pad_or_truncate("x", 3), "n…ore.fx  ");
+        assert_eq!(column_widths(Some(75), true, [60, 40, 34]), [22, 15, 34]);
+        assert_eq!(column_widths(Some(54), false, [60, 40, 34]), [25, 0, 27]);
+        assert_eq!(column_widths(Some(75), true, [10, 11, 12]), [10, 11, 12]);
     }
 }

@@ -1,25 +1,24 @@
-//! Errors that make a recording unreadable. Smaller problems are notes of the
-//! [`Recording`](crate::Recording).
+//! Errors that make a recording unreadable. Smaller problems are notes of the [`Recording`](crate::Recording).
 
 use std::fmt;
 use std::path::PathBuf;
 
-/// Why nothing could be read.
+/// Reason why a recording could not be read.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum Error {
     /// A file could not be opened, read or written.
     Io {
-        /// What was being done: `open`, `read`, `write`.
+        /// Failed operation: `open`, `read` or `write`.
         verb: &'static str,
-        /// The file.
+        /// Path of the file.
         path: PathBuf,
-        /// What the system said.
+        /// Error from the system.
         source: std::io::Error,
     },
-    /// The file does not begin like a `perf.data`.
+    /// The file does not start with the magic of a `perf.data`.
     NotARecording {
-        /// Its first bytes, at most eight.
+        /// First bytes of the file, at most eight.
         begins_with: Vec<u8>,
     },
     /// The file was written on a machine of the other byte order.
@@ -30,25 +29,25 @@ pub enum Error {
     BadHeader(&'static str),
     /// The recording describes no event.
     NoEvent,
-    /// What is wrong with one of several files.
+    /// One of several files is unreadable.
     InFile {
-        /// The file.
+        /// Path of the file.
         path: PathBuf,
-        /// What is wrong with it.
+        /// Error in that file.
         error: Box<Error>,
     },
-    /// Recordings of different events cannot be added up.
+    /// Recordings of different events cannot be merged.
     DifferentEvents {
-        /// That of the first.
+        /// Event of the first recording.
         first: String,
-        /// Another one.
+        /// Event of another recording.
         other: String,
     },
-    /// The event that was asked for is not in the recording; these are.
+    /// The requested event is not in the recording.
     UnknownEvent {
-        /// The name that was asked for.
+        /// Requested name.
         wanted: String,
-        /// The names that are there.
+        /// Events in the recording.
         present: Vec<String>,
     },
 }
@@ -72,7 +71,7 @@ impl fmt::Display for Error {
             Error::OtherArchitecture(name) => {
                 write!(out, "unsupported: recorded on {name:?} (only x86_64 and aarch64)")
             }
-            Error::BadHeader(what) => write!(out, "the header of the perf.data is damaged: {what}"),
+            Error::BadHeader(problem) => write!(out, "the header of the perf.data is damaged: {problem}"),
             Error::NoEvent => write!(out, "the perf.data describes no event, so its samples cannot be read"),
             Error::InFile { path, error } => write!(out, "{}: {error}", path.display()),
             Error::DifferentEvents { first, other } => {

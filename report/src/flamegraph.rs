@@ -1,5 +1,5 @@
-//! Stacks as a flame graph: Python, compiled and other code in three colours, inlined calls marked, the kernel in a
-//! fourth. Frames are as wide as the periods of their samples.
+//! Stacks as a flame graph: Python, compiled, native and kernel code each have a colour, and inlined calls a shade. The
+//! width of a frame is the sum of its samples' periods.
 
 use std::io;
 
@@ -12,51 +12,50 @@ use crate::export::{Unit, collapsed, shown::shown_frames};
 use crate::report::Report;
 use crate::symbols::{Frame, Kind};
 
-/// In percent of the width, which is 1,200 pixels: a pixel.
-const NARROWEST: f64 = 0.1;
+/// Minimum width in percent of 1,200 pixels: about one pixel.
+const MIN_FRAME_WIDTH_PERCENT: f64 = 0.1;
 const GREY: Color = Color { r: 215, g: 215, b: 215 };
 
-/// Writes an SVG.
+/// Writes the flame graph as an SVG.
 ///
 /// # Errors
-/// When it cannot be written, or when there is no sample.
+/// Returns an error if the output cannot be written or there are no samples.
 pub fn to_flamegraph(report: &Report, out: &mut impl io::Write) -> io::Result<()> {
-    let mut picture = Vec::new();
-    draw(report, &mut picture)?;
-    // The beginning of a file says who made it.
-    let at = picture.windows(2).position(|window| window == b"?>").map_or(0, |end| end + 2);
-    out.write_all(&picture[..at])?;
+    let mut svg = Vec::new();
+    draw(report, &mut svg)?;
+    // A comment at the start of the file names its creator.
+    let header_end = svg.windows(2).position(|window| window == b"?>").map_or(0, |end| end + 2);
+    out.write_all(&svg[..header_end])?;
     out.write_all(b"<!-- jitlisten -->")?;
-    out.write_all(&picture[at..])
+    out.write_all(&svg[header_end..])
 }
 
 fn draw(report: &Report, out: &mut impl io::Write) -> io::Result<()> {
-    let lines = collapsed::shown(report);
+    let lines = collapsed::shown_stacks(report);
     let mut colours = PaletteMap::default();
     for stack in 0..report.recording.stacks.len() as u32 {
         for frame in shown_frames(report, stack) {
-            colours.insert(collapsed::name(report, &frame), colour(report, &frame));
+            colours.insert(collapsed::frame_name(report, &frame), frame_colour(report, &frame));
         }
     }
-    // What is no code has no colour.
-    // The lowest frame has no name until it is drawn.
+    // Frames that are not code, such as threads and the root, are grey. The root has an empty name until it is drawn.
     colours.insert("", GREY);
     colours.insert("all", GREY);
     for thread in &report.recording.threads {
-        colours.insert(collapsed::plain(&thread.name), GREY);
+        colours.insert(collapsed::escape(&thread.name), GREY);
     }
     let mut options = Options::default();
     options.bgcolors = Some(BackgroundColor::Flat(Color { r: 250, g: 250, b: 250 }));
     options.title = report.title();
     options.subtitle =
         Some("green: compiled at run time (bluish: inlined), yellow: Python, red: C, orange: kernel".to_owned());
-    // Read from its top: that is where the stacks start, whatever their depth.
+    // Stacks start at the top, so the root is in sight whatever their depth.
     options.direction = Direction::Inverted;
-    options.min_width = NARROWEST;
-    // The end of a name is its argument types.
+    options.min_width = MIN_FRAME_WIDTH_PERCENT;
+    // The end of a name is its argument types, which may be cut.
     options.text_truncate_direction = TextTruncateDirection::Right;
-    (options.count_name, options.factor) = match Unit::of(report) {
-        // Of the nanoseconds behind the stacks.
+    (options.count_name, options.factor) = match Unit::for_report(report) {
+        // Stacks are weighted in ns.
         Unit::Time => ("microseconds".to_owned(), 1e-3),
         Unit::Events => (crate::printable::printable(report.event()), 1.0),
         Unit::Samples => ("samples".to_owned(), 1.0),
@@ -65,8 +64,8 @@ fn draw(report: &Report, out: &mut impl io::Write) -> io::Result<()> {
     flamegraph::from_lines(&mut options, lines.iter().map(String::as_str), out)
 }
 
-/// A hue for whose code it is, a shade for the name.
-fn colour(report: &Report, frame: &Frame) -> Color {
+/// Returns the colour of a frame: a hue for the kind of code, and a shade for the name.
+fn frame_colour(report: &Report, frame: &Frame) -> Color {
     let function = report.symbols.function(frame);
     let mut hasher = FxHasher::default();
     hasher.write(function.name.as_bytes());

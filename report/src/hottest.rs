@@ -1,84 +1,84 @@
-//! The hottest lines of the whole program.
+//! Hottest lines of the whole program.
 
-use crate::profile::{Count, Place, Profile};
+use crate::profile::{Count, Profile, SourcePosition};
 use crate::report::Report;
 use crate::symbols::Kind;
 
-/// A line of the whole program.
+/// Line with the time that is charged to it.
 #[derive(Clone, Copy, Debug)]
 pub struct HotLine {
     /// File, as an index into [`Profile::files`], and line.
-    pub place: Place,
-    /// What it took itself, with the C functions that it called, and what Numba compiles in for it.
+    pub position: SourcePosition,
+    /// Self time, including the C functions that the line calls and the code that Numba compiles in for it.
     pub own: Count,
-    /// With everything that it called.
+    /// Self time plus the time in everything that the line calls.
     pub total: Count,
-    /// What of [`own`](HotLine::own) was C.
+    /// Part of [`own`](HotLine::own) that was in C functions.
     pub in_c: Count,
-    /// Whether it was compiled, and not interpreted.
+    /// True if the line was compiled, not interpreted.
     pub compiled: bool,
 }
 
-/// A line of the user's, and what it called.
+/// Line of the user's code that spends its time in callees.
 #[derive(Clone, Copy, Debug)]
 pub struct CallingLine {
     /// File, as an index into [`Profile::files`], and line.
-    pub place: Place,
-    /// Everything below it that is in no other line of the user's.
+    pub position: SourcePosition,
+    /// Time of the samples whose innermost line of the user's is this one.
     pub below: Count,
-    /// What of this was compiling.
+    /// Part of `below` that was spent compiling.
     pub compiling: Count,
 }
 
-/// Lines of which less is no news, in percent of everything.
-const LEAST_BELOW: f64 = 2.0;
+/// Minimum time in callees, in percent of the total.
+const MIN_BELOW_PERCENT: f64 = 2.0;
 
-/// The hottest lines: of the user's files, and of compiled code in any file. What libraries interpret is in none of
-/// them.
-pub fn hottest(report: &Report, most: usize) -> Vec<HotLine> {
+/// Returns the hottest lines of the user's files, and of compiled code in any file. Interpreted lines of libraries are
+/// excluded.
+pub fn hottest(report: &Report, max_rows: usize) -> Vec<HotLine> {
     let profile = &report.profile;
     let mut hot = Vec::new();
     for (file, lines) in profile.files.iter().enumerate() {
         for (number, line) in &lines.lines {
             let compiled = is_compiled(profile, &line.functions);
-            if !compiled && !report.is_users(&lines.path) && line.generated_by.is_none() {
+            if !compiled && !report.is_user_source(&lines.path) && line.generated_by.is_none() {
                 continue;
             }
             let own = line.hot;
             if own.weight != 0 {
-                let place = (file as u32, *number);
-                hot.push(HotLine { place, own, total: line.shares.total.max(own), in_c: line.in_c, compiled });
+                let position = (file as u32, *number);
+                hot.push(HotLine { position, own, total: line.shares.total.max(own), in_c: line.in_c, compiled });
             }
         }
     }
-    hot.sort_by(|a, b| b.own.cmp(&a.own).then(a.place.cmp(&b.place)));
-    hot.truncate(most);
+    hot.sort_by(|a, b| b.own.cmp(&a.own).then(a.position.cmp(&b.position)));
+    hot.truncate(max_rows);
     hot
 }
 
-/// The lines of the user's that called what took its time elsewhere: in libraries, in their compiled code, or
-/// compiling.
-pub fn calling(report: &Report, most: usize) -> Vec<CallingLine> {
+/// Returns the user's lines whose callees took most of the time: libraries, compiled code in libraries, or the
+/// compiler.
+pub fn calling_lines(report: &Report, max_rows: usize) -> Vec<CallingLine> {
     let profile = &report.profile;
     let mut calling = Vec::new();
-    for (file, lines) in profile.files.iter().enumerate().filter(|(_, lines)| report.is_users(&lines.path)) {
+    for (file, lines) in profile.files.iter().enumerate().filter(|(_, lines)| report.is_user_source(&lines.path)) {
         for (number, line) in &lines.lines {
-            let elsewhere = line.below.weight.saturating_sub(line.hot.weight);
-            if elsewhere as f64 * 100.0 >= LEAST_BELOW * profile.all.weight as f64 && elsewhere != 0 {
+            let below_ns = line.below.weight.saturating_sub(line.hot.weight);
+            if below_ns as f64 * 100.0 >= MIN_BELOW_PERCENT * profile.all.weight as f64 && below_ns != 0 {
                 calling.push(CallingLine {
-                    place: (file as u32, *number),
+                    position: (file as u32, *number),
                     below: line.below,
                     compiling: line.below_compiling,
                 });
             }
         }
     }
-    calling.sort_by(|a, b| b.below.cmp(&a.below).then(a.place.cmp(&b.place)));
-    calling.truncate(most);
+    calling.sort_by(|a, b| b.below.cmp(&a.below).then(a.position.cmp(&b.position)));
+    calling.truncate(max_rows);
     calling
 }
 
-/// Whether the compiler made code of a line, by the functions that have code there.
+/// Returns true if a line has compiled code, judging by the functions that have code there.
 fn is_compiled(profile: &Profile, functions: &[u32]) -> bool {
     functions.iter().any(|row| profile.functions[*row as usize].kind != Kind::Python)
 }

@@ -1,4 +1,4 @@
-//! The table as JSON, for programs.
+//! Line table as JSON for programs.
 //!
 //! ```text
 //! {"$generator": s, "samples": n, "compiled": n, "interpreted": n, "without_line": n, "lost": n, "weight": n,
@@ -16,12 +16,13 @@
 //!  "processes": [{"pid": n, "name": s, "host": s, "threads": n, "samples": n, "compiled": n, "percent": p}],
 //!  "hosts": [...], ...}
 //! ```
-//! The selfs of all `lines` (0 is the code that has no line by the compiler's own word) and `without_line` are
-//! `compiled` and `interpreted`; those with `outside` are `samples`. All of `summary` but `compiling_in_llvm` is
-//! `samples`, too. Of an interpreted line `self` has the C functions that it calls, `in_c`; of a compiled one only in
-//! `hottest`, with what Numba compiles in for it. What is in `inlined` is a view of the same samples, below the line
-//! that calls. Percents are by weight, which is the same unless the recorder changed its period; weight is nanoseconds
-//! where samples are of time; counts are samples.
+//! The `self` of all `lines` plus `without_line` add up to `compiled` and `interpreted`; with `outside` they add up to
+//! `samples`. Line 0 is code to which the compiler assigned no line. The entries of `summary` without
+//! `compiling_in_llvm` also add up to `samples`. `self` of an interpreted line includes the C functions that it calls,
+//! counted in `in_c`. For compiled lines only `hottest` includes them, and the code that Numba compiles in for the
+//! line. `inlined` is another view of the same samples, below the line of the call. Percents are by weight, which
+//! differs from the counts only if the recorder changed its period. Weight is in ns if samples measure time; other
+//! counts are samples.
 
 use serde_json::{Map, Value, json};
 
@@ -32,10 +33,10 @@ use crate::profile::{Count, Inlined, Line, Shares};
 use crate::report::{Group, Report};
 use crate::symbols::Kind;
 
-/// Sorted before all other keys, so that the beginning of a file says who made it.
+/// Creator of the file. The key sorts before all others, so that it is at the start.
 const GENERATOR: &str = concat!("jitlisten ", env!("CARGO_PKG_VERSION"));
 
-/// The whole report.
+/// Returns the whole report as JSON.
 pub fn to_json(report: &Report) -> Value {
     let profile = &report.profile;
     json!({
@@ -67,22 +68,22 @@ pub fn to_json(report: &Report) -> Value {
     })
 }
 
-/// What was done, each sample once.
+/// Returns the samples by activity. Each sample counts once.
 fn summary(report: &Report) -> Value {
     let summary = &report.profile.summary;
-    let one =
+    let count_value =
         |count: Count| json!({"samples": count.samples, "weight": count.weight, "percent": percent(report, count)});
     let named = |names: &[(String, Count)]| -> Map<String, Value> {
-        names.iter().map(|(name, count)| (name.clone(), one(*count))).collect()
+        names.iter().map(|(name, count)| (name.clone(), count_value(*count))).collect()
     };
     json!({
-        "compiled": one(summary.compiled),
-        "interpreted": one(summary.interpreted),
+        "compiled": count_value(summary.compiled),
+        "interpreted": count_value(summary.interpreted),
         "libraries": named(&summary.libraries),
-        "compiling": one(summary.compiling),
-        "compiling_in_llvm": one(summary.in_llvm),
+        "compiling": count_value(summary.compiling),
+        "compiling_in_llvm": count_value(summary.in_llvm),
         "importing": named(&summary.importing),
-        "collecting": one(summary.collecting),
+        "collecting": count_value(summary.collecting),
         "waiting": named(&summary.waiting),
     })
 }
@@ -91,7 +92,7 @@ fn hot_lines(report: &Report) -> Vec<Value> {
     let rows = hottest(report, usize::MAX);
     rows.iter()
         .map(|line| {
-            let (file, number) = (line.place.0 as usize, line.place.1);
+            let (file, number) = (line.position.0 as usize, line.position.1);
             json!({
                 "path": report.profile.files[file].path,
                 "line": number,
@@ -114,7 +115,7 @@ fn outside(report: &Report) -> Vec<Value> {
         .collect()
 }
 
-/// By weight, of everything.
+/// Returns the percent of the total weight.
 fn percent(report: &Report, count: Count) -> f64 {
     (count.percent_of(report.profile.all) * 1000.0).round() / 1000.0
 }
@@ -129,8 +130,9 @@ fn files(report: &Report) -> Vec<Value> {
                 .iter()
                 .map(|(number, line)| {
                     let mut value = line_value(report, *number, line, source.line(*number));
-                    let here = loops.iter().filter(|of| of.path == file.path && of.line == *number);
-                    value.insert("loops".to_owned(), here.map(|of| loop_value(report, of)).collect());
+                    let line_loops =
+                        loops.iter().filter(|hot_loop| hot_loop.path == file.path && hot_loop.line == *number);
+                    value.insert("loops".to_owned(), line_loops.map(|hot_loop| loop_value(report, hot_loop)).collect());
                     Value::Object(value)
                 })
                 .collect();
@@ -165,38 +167,38 @@ fn line_value(report: &Report, number: u32, line: &Line, source: Option<&str>) -
     value
 }
 
-/// A loop of machine code, at its hottest line.
-fn loop_value(report: &Report, of: &Loop) -> Value {
-    let calls = of.calls.iter().map(|(name, count)| json!({"name": name, "samples": count.samples}));
-    let advice = of.advice.iter().map(|advice| json!({"rule": advice.rule, "text": advice.text}));
+/// Returns a loop of machine code, which is listed at its hottest line.
+fn loop_value(report: &Report, hot_loop: &Loop) -> Value {
+    let calls = hot_loop.calls.iter().map(|(name, count)| json!({"name": name, "samples": count.samples}));
+    let advice = hot_loop.advice.iter().map(|advice| json!({"rule": advice.rule, "text": advice.text}));
     json!({
-        "function": of.function,
-        "first": of.first,
-        "last": of.last,
-        "self": of.own.samples,
-        "total": of.total.samples,
-        "total_percent": percent(report, of.total),
-        "ran": if of.facts.is_vectorised() { "vector" } else { "scalar" },
-        "width": of.facts.width,
-        "lanes": of.facts.lanes(),
-        "packed": of.facts.packed,
-        "scalar": of.facts.scalar,
-        "gathers": of.facts.gathers + of.facts.scatters,
-        "divisions": of.facts.divisions,
-        "integer_divisions": of.facts.integer_divisions,
-        "conversions": of.facts.conversions,
-        "spills": of.facts.spills,
-        "exits": of.facts.exits,
-        "exceptions": of.facts.exceptions,
-        "versions": of.versions.iter().map(|version| json!({
+        "function": hot_loop.function,
+        "first": hot_loop.first,
+        "last": hot_loop.last,
+        "self": hot_loop.own.samples,
+        "total": hot_loop.total.samples,
+        "total_percent": percent(report, hot_loop.total),
+        "ran": if hot_loop.facts.is_vectorised() { "vector" } else { "scalar" },
+        "width": hot_loop.facts.width,
+        "lanes": hot_loop.facts.lanes(),
+        "packed": hot_loop.facts.packed,
+        "scalar": hot_loop.facts.scalar,
+        "gathers": hot_loop.facts.gathers + hot_loop.facts.scatters,
+        "divisions": hot_loop.facts.divisions,
+        "integer_divisions": hot_loop.facts.integer_divisions,
+        "conversions": hot_loop.facts.conversions,
+        "spills": hot_loop.facts.spills,
+        "exits": hot_loop.facts.exits,
+        "exceptions": hot_loop.facts.exceptions,
+        "versions": hot_loop.versions.iter().map(|version| json!({
             "ran": if version.facts.is_vectorised() { "vector" } else { "scalar" },
             "width": version.facts.width,
             "lanes": version.facts.lanes(),
             "total": version.total.samples,
         })).collect::<Vec<_>>(),
-        "summary": of.facts.summary(),
+        "summary": hot_loop.facts.summary(),
         "calls": calls.collect::<Vec<_>>(),
-        "llvm": of.remarks.iter().map(|remark| json!({"name": remark.name, "line": remark.line, "text": remark.text}))
+        "llvm": hot_loop.remarks.iter().map(|remark| json!({"name": remark.name, "line": remark.line, "text": remark.text}))
             .collect::<Vec<_>>(),
         "advice": advice.collect::<Vec<_>>(),
     })
@@ -230,7 +232,7 @@ fn functions(report: &Report) -> Vec<Value> {
     rows.map(|row| {
         let mut value = shares(report, &row.shares);
         value.insert("name".to_owned(), json!(row.name));
-        value.insert("kind".to_owned(), json!(kind(row.kind)));
+        value.insert("kind".to_owned(), json!(kind_name(row.kind)));
         let compilations = row.compilations.iter().map(|(name, parts)| {
             let mut value = shares(report, parts);
             value.insert("name".to_owned(), json!(name));
@@ -276,7 +278,7 @@ fn groups(report: &Report, groups: &[Group], are_processes: bool) -> Vec<Value> 
     groups.iter().map(value).collect()
 }
 
-pub(crate) fn kind(kind: Kind) -> &'static str {
+pub(crate) fn kind_name(kind: Kind) -> &'static str {
     match kind {
         Kind::Compiled => "compiled",
         Kind::Python => "python",

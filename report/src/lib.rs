@@ -1,13 +1,13 @@
-//! Reads a `perf.data` and the code it names: percent per source line with inlined calls, flame graphs, exports.
+//! Reports from a `perf.data` and the code it names: percent per source line with inlined calls, flame graphs, exports.
 //!
 //! ```text
 //!  perf.data ─ recording ─ symbols ─ profile ─┬─ text, json, html     the line table
 //!                 │           │               └─ diff
 //!                 └───────────┴─ stacks ──────── flame graph, exports
 //! ```
-//! Give it the file of `perf record` or of `jitlisten record` of a program that ran under jitlisten; the images,
-//! libraries, perf maps and sources that it names are read where they are. Nothing is run, nothing is written but what
-//! was asked for, and nothing in a file is trusted: what is damaged or missing becomes a note, and the rest is read.
+//! The input is a `perf.data` from `perf record` or `jitlisten record` of a program that ran under jitlisten. The
+//! images, libraries, perf maps and sources that it names are read in place. The crate runs no program and writes only
+//! the requested output. It trusts no file: damaged or missing parts become notes, and the rest is read.
 #![forbid(unsafe_code)]
 
 mod activity;
@@ -39,14 +39,14 @@ mod text;
 mod unwind;
 mod why;
 
-pub use activity::{Activities, Activity, Done};
+pub use activity::{Activities, Activity, StackActivity};
 pub use bundle::{Bundled, bundle};
 pub use compilations::{Compilation, GrowingCompilations, Why};
-pub use compiling::{Compiling, compilations_to_json, compilations_to_text};
+pub use compiling::{CompiledFunction, compilations_to_json, compilations_to_text};
 pub use diff::{Change, Difference, diff, diff_to_text};
 pub use error::Error;
 pub use flamegraph::to_flamegraph;
-pub use hottest::{CallingLine, HotLine, calling, hottest};
+pub use hottest::{CallingLine, HotLine, calling_lines, hottest};
 pub use html::to_html;
 pub use json::to_json;
 pub use lookup::Lookup;
@@ -56,7 +56,7 @@ pub use profile::{
     Count, Detail, Extent, FunctionRow, Inlined, LibraryRow, Line, Profile, Shares, SourceLines, Summary, ThreadRow,
 };
 pub use recording::{
-    Event, Facts, Follower, Location, MappedFile, Origin, Place, Recording, Sample, Selection, Stacks, Thread,
+    Event, Facts, FilePosition, Follower, Location, MappedFile, Origin, Recording, Sample, Selection, Stacks, Thread,
 };
 pub use report::{Group, Options, RecordingFile, Report};
 pub use source::{Compiled, SourceText};
@@ -65,24 +65,24 @@ pub use symbols::{FileSymbols, Frame, Function, Kind, SourceFrame, SymbolCache, 
 pub use text::{Style, to_text};
 pub use why::{SourceLine, why_to_text};
 
-/// Stacks as lines of `process;outermost;…;innermost COUNT`.
+/// Returns stacks as lines of `process;outermost;…;innermost COUNT`.
 pub fn to_collapsed(report: &Report) -> String {
     let mut text = export::collapsed::collapsed(report).join("\n");
     text.push('\n');
     text
 }
 
-/// A file for speedscope.
+/// Returns a profile for speedscope.
 pub fn to_speedscope(report: &Report) -> serde_json::Value {
     export::speedscope::to_speedscope(report)
 }
 
-/// A file for the Firefox Profiler.
+/// Returns a profile for the Firefox Profiler.
 pub fn to_firefox(report: &Report) -> serde_json::Value {
     export::firefox::to_firefox(report)
 }
 
-/// A file for KCachegrind and `callgrind_annotate`.
+/// Returns a profile for KCachegrind and `callgrind_annotate`.
 pub fn to_callgrind(report: &Report) -> String {
     export::callgrind::to_callgrind(report)
 }

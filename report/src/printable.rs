@@ -1,31 +1,31 @@
-//! Makes text safe to print.
+//! Sanitised text for output.
 
-/// So many characters of a text are kept.
-pub(crate) const LONGEST_LINE: usize = 1000;
+/// Longer texts are truncated to this many characters.
+pub(crate) const MAX_LINE_CHARACTERS: usize = 1000;
 
-/// Text without anything that a terminal or a browser would obey: control characters are shown as pictures, tabs are
-/// spaces, characters that change the direction of text are left out.
+/// Returns text that is safe for a terminal and a browser. Control characters become visible symbols, tabs become
+/// spaces, and characters that change the direction of text are replaced.
 pub fn printable(text: &str) -> String {
-    let mut shown = String::with_capacity(text.len());
+    let mut safe_text = String::with_capacity(text.len());
     for (count, character) in text.chars().enumerate() {
-        if count >= LONGEST_LINE {
-            shown.push('…');
+        if count >= MAX_LINE_CHARACTERS {
+            safe_text.push('…');
             break;
         }
         match character {
-            '\t' => shown.push_str("    "),
-            '\0'..='\x1f' => shown.push(char::from_u32(0x2400 + character as u32).unwrap_or('?')),
-            '\x7f' => shown.push('␡'),
+            '\t' => safe_text.push_str("    "),
+            '\0'..='\x1f' => safe_text.push(char::from_u32(0x2400 + character as u32).unwrap_or('?')),
+            '\x7f' => safe_text.push('␡'),
             '\u{80}'..='\u{9f}'
             | '\u{61c}'
             | '\u{200e}'
             | '\u{200f}'
             | '\u{202a}'..='\u{202e}'
             | '\u{2066}'..='\u{2069}' => {
-                shown.push('\u{fffd}');
+                safe_text.push('\u{fffd}');
             }
-            other => shown.push(other),
+            other => safe_text.push(other),
         }
     }
-    shown
+    safe_text
 }

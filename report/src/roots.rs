@@ -1,34 +1,35 @@
-//! The directories that are searched first for the files of a recording.
+//! Directories that are searched first for the files of a recording.
 
 use std::path::PathBuf;
 
 use crate::lookup::Lookup;
 use crate::recording::{MappedFile, Recording};
 
-/// See the module's head.
+/// Roots from the command line and from the recordings.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Roots {
-    /// Of the person who reads.
-    asked: Vec<PathBuf>,
-    /// Of the recordings.
-    own: Vec<PathBuf>,
+    /// Directories that the user passed.
+    requested: Vec<PathBuf>,
+    /// Directories of the recordings.
+    recorded: Vec<PathBuf>,
 }
 
 impl Roots {
-    pub(crate) fn of(recording: &Recording, lookup: &Lookup) -> Roots {
-        let own = recording.origins.iter().filter_map(|origin| origin.root.clone()).collect();
-        Roots { asked: lookup.roots.clone(), own }
+    pub(crate) fn new(recording: &Recording, lookup: &Lookup) -> Roots {
+        let recorded = recording.origins.iter().filter_map(|origin| origin.root.clone()).collect();
+        Roots { requested: lookup.roots.clone(), recorded }
     }
 
-    /// All, for files that are known by what is in them.
+    /// Returns all roots, for files that are identified by their content.
     pub(crate) fn all(&self) -> Vec<PathBuf> {
-        self.asked.iter().chain(&self.own).cloned().collect()
+        self.requested.iter().chain(&self.recorded).cloned().collect()
     }
 
-    /// Those of a file that was mapped.
-    pub(crate) fn of_file(&self, file: &MappedFile) -> Vec<PathBuf> {
+    /// Returns the roots for a mapped file. Without a build id, only those of the user and of the file's recording are
+    /// safe.
+    pub(crate) fn for_file(&self, file: &MappedFile) -> Vec<PathBuf> {
         match &file.build_id[..] {
-            [] => self.asked.iter().chain(&file.root).cloned().collect(),
+            [] => self.requested.iter().chain(&file.root).cloned().collect(),
             _ => self.all(),
         }
     }

@@ -1,4 +1,4 @@
-//! The parts of an ELF file that are mapped.
+//! Mapped segments of an ELF file.
 
 use object::Endianness;
 use object::elf::{PT_LOAD, ProgramHeader64};
@@ -10,11 +10,11 @@ struct Segment {
     address: u64,
 }
 
-/// See the module's head.
+/// Loadable segments, for converting file offsets to addresses.
 pub(crate) struct Segments(Vec<Segment>);
 
 impl Segments {
-    pub(crate) fn of(headers: &[ProgramHeader64<Endianness>], endian: Endianness) -> Segments {
+    pub(crate) fn from_headers(headers: &[ProgramHeader64<Endianness>], endian: Endianness) -> Segments {
         let loaded = headers.iter().filter(|header| header.p_type(endian) == PT_LOAD);
         let segment = |header: &ProgramHeader64<Endianness>| Segment {
             offset: header.p_offset(endian),
@@ -24,13 +24,14 @@ impl Segments {
         Segments(loaded.map(segment).collect())
     }
 
-    /// The address in the file's own terms of what is at an offset.
+    /// Converts a file offset to an address in the file's address space.
     pub(crate) fn address_of_offset(&self, offset: u64) -> Option<u64> {
-        // A file without program headers is mapped as it is.
+        // A file without program headers is mapped unchanged.
         if self.0.is_empty() {
             return Some(offset);
         }
-        let inside = |segment: &&Segment| offset.checked_sub(segment.offset).is_some_and(|at| at < segment.size);
+        let inside =
+            |segment: &&Segment| offset.checked_sub(segment.offset).is_some_and(|relative| relative < segment.size);
         let segment = self.0.iter().find(inside)?;
         (offset - segment.offset).checked_add(segment.address)
     }

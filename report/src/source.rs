@@ -4,34 +4,34 @@ use std::io::Read as _;
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
-use crate::printable::{LONGEST_LINE, printable};
+use crate::printable::{MAX_LINE_CHARACTERS, printable};
 use crate::source_hashes::hash as source_hash;
 use jitlisten_files::open_regular;
 
-/// A larger file is not read.
-const LARGEST: u64 = 64 << 20;
+/// Larger files are not read.
+const MAX_SOURCE_BYTES: u64 = 64 << 20;
 
-/// A source file, or why it is not here.
+/// Text of a source file, or a note that says why it is missing.
 #[derive(Clone, Debug, Default)]
 pub struct SourceText {
     lines: Vec<String>,
-    /// What a reader has to know: missing, or changed since.
+    /// Note for the reader: the file is missing, or has changed.
     pub note: Option<String>,
 }
 
-/// The compiled text, as far as it is known.
+/// Knowledge about the text that was compiled.
 #[derive(Clone, Debug)]
 pub enum Compiled {
-    /// Its hash; several where the file was changed in between.
+    /// Hashes of the text; several if the file changed while the program ran.
     From(Vec<String>),
-    /// Before this time, when the recording ended.
+    /// Compiled before this time, when the recording ended.
     Before(SystemTime),
-    /// Nothing.
+    /// The text is unknown.
     Unknown,
 }
 
 impl Compiled {
-    /// What has to be said of a file that is there now.
+    /// Returns a note if the file differs from the text that was compiled.
     fn compare(&self, bytes: &[u8], modified: Option<SystemTime>) -> Option<String> {
         let note = match self {
             Compiled::From(hashes) if !hashes.contains(&source_hash(bytes)) => {
@@ -50,7 +50,7 @@ impl Compiled {
 }
 
 impl SourceText {
-    /// Reads a file: in one of the roots, or where it is.
+    /// Reads a source file below one of the roots, or at its own path.
     pub fn open(path: &str, roots: &[PathBuf], compiled: &Compiled) -> SourceText {
         if path.rsplit('/').next().is_some_and(|name| name.starts_with('<')) {
             return SourceText::missing("is not available: its code was generated (exec)".to_owned());
@@ -58,64 +58,64 @@ impl SourceText {
         let path = Path::new(path);
         let relative = path.strip_prefix("/").unwrap_or(path);
         let candidates = roots.iter().map(|root| root.join(relative)).chain([path.to_owned()]);
-        let (mut why, mut other) = (String::new(), None);
+        let (mut last_error, mut changed) = (String::new(), None);
         for candidate in candidates {
-            match read(&candidate) {
+            match read_file(&candidate) {
                 Ok((bytes, modified)) => {
                     let note = compiled.compare(&bytes, modified);
-                    let is_right = note.is_none();
-                    let text = SourceText { lines: lines(&bytes), note };
-                    if is_right {
+                    let is_unchanged = note.is_none();
+                    let text = SourceText { lines: split_lines(&bytes), note };
+                    if is_unchanged {
                         return text;
                     }
-                    // Another of that name may be the one that was compiled.
-                    other.get_or_insert(text);
+                    // A candidate in another root may be the text that was compiled.
+                    changed.get_or_insert(text);
                 }
-                Err(error) => why = error,
+                Err(error) => last_error = error,
             }
         }
-        other.unwrap_or_else(|| SourceText::missing(format!("cannot be read: {why}")))
+        changed.unwrap_or_else(|| SourceText::missing(format!("cannot be read: {last_error}")))
     }
 
     fn missing(note: String) -> SourceText {
         SourceText { lines: Vec::new(), note: Some(note) }
     }
 
-    /// The text of a line, which is counted from 1.
+    /// Returns the text of a line. Lines start at 1.
     pub fn line(&self, number: u32) -> Option<&str> {
         self.lines.get((number as usize).checked_sub(1)?).map(String::as_str)
     }
 
-    /// How many lines it has.
+    /// Returns the number of lines.
     pub fn len(&self) -> u32 {
         self.lines.len() as u32
     }
 
-    /// Whether there is no line to show.
+    /// Returns true if there are no lines.
     pub fn is_empty(&self) -> bool {
         self.lines.is_empty()
     }
 }
 
-fn read(path: &Path) -> Result<(Vec<u8>, Option<SystemTime>), String> {
+fn read_file(path: &Path) -> Result<(Vec<u8>, Option<SystemTime>), String> {
     let file = open_regular(path).map_err(|error| error.to_string())?;
-    let data = file.metadata().map_err(|error| error.to_string())?;
-    if data.len() > LARGEST {
-        return Err(format!("{} bytes are too many for a source", data.len()));
+    let metadata = file.metadata().map_err(|error| error.to_string())?;
+    if metadata.len() > MAX_SOURCE_BYTES {
+        return Err(format!("{} bytes are too many for a source", metadata.len()));
     }
     let mut bytes = Vec::new();
-    file.take(LARGEST).read_to_end(&mut bytes).map_err(|error| error.to_string())?;
-    Ok((bytes, data.modified().ok()))
+    file.take(MAX_SOURCE_BYTES).read_to_end(&mut bytes).map_err(|error| error.to_string())?;
+    Ok((bytes, metadata.modified().ok()))
 }
 
-fn lines(bytes: &[u8]) -> Vec<String> {
-    let latin = is_latin(bytes);
+fn split_lines(bytes: &[u8]) -> Vec<String> {
+    let is_latin1 = declares_latin(bytes);
     let bytes = bytes.strip_prefix(b"\xef\xbb\xbf").unwrap_or(bytes);
     let mut lines: Vec<String> = bytes
         .split(|byte| *byte == b'\n')
         .map(|line| {
-            let line = line.get(..LONGEST_LINE * 4).unwrap_or(line);
-            let text = match latin {
+            let line = line.get(..MAX_LINE_CHARACTERS * 4).unwrap_or(line);
+            let text = match is_latin1 {
                 true => line.iter().map(|byte| char::from(*byte)).collect(),
                 false => String::from_utf8_lossy(line).into_owned(),
             };
@@ -128,10 +128,10 @@ fn lines(bytes: &[u8]) -> Vec<String> {
     lines
 }
 
-/// PEP 263: the encoding stands in one of the first two lines.
-fn is_latin(bytes: &[u8]) -> bool {
-    let head = bytes.split(|byte| *byte == b'\n').take(2);
-    head.filter(|line| line.starts_with(b"#")).any(|line| {
+/// Returns true if the file declares a Latin encoding. PEP 263: the declaration is in one of the first two lines.
+fn declares_latin(bytes: &[u8]) -> bool {
+    let first_lines = bytes.split(|byte| *byte == b'\n').take(2);
+    first_lines.filter(|line| line.starts_with(b"#")).any(|line| {
         let line = String::from_utf8_lossy(line.get(..200).unwrap_or(line)).to_ascii_lowercase();
         ["latin-1", "latin1", "iso-8859-1", "iso-8859-15", "cp1252"].iter().any(|name| {
             line.split_once("coding")
@@ -146,12 +146,12 @@ mod tests {
 
     #[test]
     fn nothing_in_a_source_moves_a_terminal() {
-        let shown = lines(b"a\x1b[2Jb\tc\r\n\xff\xfe\nlast");
-        assert_eq!(shown, ["a\u{241b}[2Jb    c", "\u{fffd}\u{fffd}", "last"]);
-        assert_eq!(lines("# -*- coding: latin-1 -*-\n\u{e9}".replace('\u{e9}', "e").as_bytes())[1], "e");
-        assert_eq!(lines(b"# coding: latin-1\n\xe9")[1], "\u{e9}");
-        let long = lines(&vec![b'x'; 100_000]);
-        assert_eq!(long[0].chars().count(), LONGEST_LINE + 1);
+        let text = split_lines(b"a\x1b[2Jb\tc\r\n\xff\xfe\nlast");
+        assert_eq!(text, ["a\u{241b}[2Jb    c", "\u{fffd}\u{fffd}", "last"]);
+        assert_eq!(split_lines("# -*- coding: latin-1 -*-\n\u{e9}".replace('\u{e9}', "e").as_bytes())[1], "e");
+        assert_eq!(split_lines(b"# coding: latin-1\n\xe9")[1], "\u{e9}");
+        let long_lines = split_lines(&vec![b'x'; 100_000]);
+        assert_eq!(long_lines[0].chars().count(), MAX_LINE_CHARACTERS + 1);
     }
 
     #[test]

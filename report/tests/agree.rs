@@ -1,5 +1,5 @@
-//! What other readers say of the same bytes: linux-perf-data of the recording, addr2line and llvm-symbolizer of the
-//! images.
+//! Comparison with other readers of the same bytes: linux-perf-data for the recording, addr2line and llvm-symbolizer
+//! for the images.
 #![allow(missing_docs, clippy::unwrap_used)]
 
 mod common;
@@ -9,7 +9,7 @@ use std::io::Write as _;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-use common::{find, read, skip, testdata};
+use common::{find_program, read, skip, testdata};
 use jitlisten_report::FileSymbols;
 use linux_perf_data::linux_perf_event_reader::EventRecord;
 use linux_perf_data::{PerfFileReader, PerfFileRecord};
@@ -24,9 +24,9 @@ fn linux_perf_data_sees_the_same_samples() {
     while let Some(record) = record_iter.next_record(&mut perf_file).unwrap() {
         let PerfFileRecord::EventRecord { record, .. } = record else { continue };
         if let EventRecord::Sample(sample) = record.parse().unwrap() {
-            let chain = sample
-                .callchain
-                .map_or(0, |chain| (0..chain.len()).filter(|at| chain.get(*at).unwrap() < u64::MAX - 4095).count());
+            let chain = sample.callchain.map_or(0, |chain| {
+                (0..chain.len()).filter(|index| chain.get(*index).unwrap() < u64::MAX - 4095).count()
+            });
             theirs.push((
                 sample.timestamp.unwrap(),
                 sample.tid.unwrap() as u32,
@@ -52,11 +52,11 @@ fn linux_perf_data_sees_the_same_samples() {
     assert_eq!(ours.events[0].0.name, perf_file.event_attributes()[0].name().unwrap());
 }
 
-/// Name, file and line of each frame, the innermost first.
+/// Name, and file with line, of each frame, innermost first.
 type Frames = Vec<(String, String)>;
 
-/// Asks a symbolizer for many addresses at once.
-fn ask(program: &Path, arguments: &[&str], addresses: &[u64]) -> Vec<String> {
+/// Symbolizes many addresses in one run of a symbolizer.
+fn symbolize(program: &Path, arguments: &[&str], addresses: &[u64]) -> Vec<String> {
     let mut child = Command::new(program).args(arguments).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
     let mut input = child.stdin.take().unwrap();
     let text: String = addresses.iter().map(|address| format!("{address:#x}\n")).collect();
@@ -66,7 +66,7 @@ fn ask(program: &Path, arguments: &[&str], addresses: &[u64]) -> Vec<String> {
     String::from_utf8(output.stdout).unwrap().lines().map(str::to_owned).collect()
 }
 
-fn ours(symbols: &mut FileSymbols, address: u64) -> Frames {
+fn our_frames(symbols: &mut FileSymbols, address: u64) -> Frames {
     let frames = symbols.frames(address);
     let name = |name: Option<String>| name.unwrap_or_else(|| "??".to_owned());
     let line = |line: Option<u32>| line.filter(|line| *line != 0).map_or("?".to_owned(), |line| line.to_string());
@@ -82,64 +82,68 @@ fn ours(symbols: &mut FileSymbols, address: u64) -> Frames {
     frames
 }
 
-/// Both print an address with `-a`, then two lines for each frame.
-fn parsed(lines: &[String]) -> Vec<Frames> {
-    let mut all: Vec<Frames> = Vec::new();
+/// Parses the output of both tools: with `-a` an address, then two lines per frame.
+fn parse_frames(lines: &[String]) -> Vec<Frames> {
+    let mut frames_by_address: Vec<Frames> = Vec::new();
     let mut rest = lines.iter().filter(|line| !line.is_empty());
     let mut name: Option<&String> = None;
     for line in rest.by_ref() {
         if line.starts_with("0x") && line[2..].bytes().all(|byte| byte.is_ascii_hexdigit()) {
-            all.push(Vec::new());
-        } else if let Some(before) = name.take() {
-            let place = line.split(" (discriminator").next().unwrap();
-            let (file, number) = place.rsplit_once(':').unwrap();
-            // llvm-symbolizer adds the column.
+            frames_by_address.push(Vec::new());
+        } else if let Some(function) = name.take() {
+            let position = line.split(" (discriminator").next().unwrap();
+            let (file, number) = position.rsplit_once(':').unwrap();
+            // Output of llvm-symbolizer also has the column.
             let (file, number) =
                 match file.rsplit_once(':').filter(|(_, line)| line.bytes().all(|byte| byte.is_ascii_digit())) {
                     Some((file, line)) => (file, line),
                     None => (file, number),
                 };
             let number = if number == "0" { "?" } else { number };
-            all.last_mut().unwrap().push((before.clone(), format!("{file}:{number}")));
+            frames_by_address.last_mut().unwrap().push((function.clone(), format!("{file}:{number}")));
         } else {
             name = Some(line);
         }
     }
-    all
+    frames_by_address
 }
 
-/// Images of the fixture, and the test program itself: Rust code with tens of thousands of inlined calls.
+/// Returns images of the fixture, and the test program itself: Rust code with tens of thousands of inlined calls.
 fn subjects() -> Vec<(PathBuf, Vec<u64>)> {
     let images = fs::read_dir(testdata().join("root/tmp/fixture/images")).unwrap().next().unwrap().unwrap().path();
-    let mut all: Vec<(PathBuf, Vec<u64>)> = fs::read_dir(images)
+    let mut binaries: Vec<(PathBuf, Vec<u64>)> = fs::read_dir(images)
         .unwrap()
         .map(|entry| (entry.unwrap().path(), (0x1000..0x1800).step_by(3).collect()))
         .collect();
-    let own = std::env::current_exe().unwrap();
-    let here = subjects as *const () as u64;
-    let base = fs::read_to_string("/proc/self/maps").unwrap();
-    let base = base.lines().find(|line| line.ends_with(own.to_str().unwrap())).unwrap();
-    let base = u64::from_str_radix(base.split('-').next().unwrap(), 16).unwrap();
-    let here = (here - base) & !0xf;
-    all.push((own, (0..8000).map(|step| here + step * 15).collect()));
-    all
+    let executable = std::env::current_exe().unwrap();
+    let start = subjects as *const () as u64;
+    let mapping_start = fs::read_to_string("/proc/self/maps").unwrap();
+    let mapping_start = mapping_start.lines().find(|line| line.ends_with(executable.to_str().unwrap())).unwrap();
+    let mapping_start = u64::from_str_radix(mapping_start.split('-').next().unwrap(), 16).unwrap();
+    let start = (start - mapping_start) & !0xf;
+    binaries.push((executable, (0..8000).map(|step| start + step * 15).collect()));
+    binaries
 }
 
-fn compare(tool: &str, arguments: impl Fn(&Path) -> Vec<String>, same: impl Fn(&Frames, &Frames, &[String]) -> bool) {
-    // Debian's packages of LLVM have the version in the name.
-    let Some(program) = find(&format!("{tool}-14")).or_else(|| find(tool)) else { return skip(tool) };
+fn compare(
+    tool: &str,
+    arguments: impl Fn(&Path) -> Vec<String>,
+    frames_match: impl Fn(&Frames, &Frames, &[String]) -> bool,
+) {
+    // Debian's LLVM packages have the version in the program name.
+    let Some(program) = find_program(&format!("{tool}-14")).or_else(|| find_program(tool)) else { return skip(tool) };
     let (mut count, mut inlined, mut different) = (0, 0, Vec::new());
     for (path, addresses) in subjects() {
         let mut symbols = FileSymbols::open(&path).unwrap();
         let arguments = arguments(&path);
         let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
-        let theirs = parsed(&ask(&program, &arguments, &addresses));
+        let theirs = parse_frames(&symbolize(&program, &arguments, &addresses));
         assert_eq!(theirs.len(), addresses.len(), "{tool} on {}", path.display());
         for (address, theirs) in addresses.iter().zip(&theirs) {
-            let ours = ours(&mut symbols, *address);
+            let ours = our_frames(&mut symbols, *address);
             count += 1;
             inlined += usize::from(ours.len() > 1);
-            if !same(&ours, theirs, &symbols.symbols(*address)) {
+            if !frames_match(&ours, theirs, &symbols.symbols(*address)) {
                 different.push(format!("{} {address:#x}:\n  ours {ours:?}\n  {tool} {theirs:?}", path.display()));
             }
         }
@@ -156,7 +160,7 @@ fn compare(tool: &str, arguments: impl Fn(&Path) -> Vec<String>, same: impl Fn(&
 #[test]
 fn addr2line_says_the_same_of_ten_thousand_addresses() {
     let arguments = |path: &Path| vec!["-a".into(), "-i".into(), "-f".into(), "-e".into(), path.display().to_string()];
-    compare("addr2line", arguments, same);
+    compare("addr2line", arguments, frames_match);
 }
 
 #[test]
@@ -164,16 +168,17 @@ fn llvm_symbolizer_says_the_same_of_ten_thousand_addresses() {
     let arguments = |path: &Path| {
         vec!["-a".into(), "--no-demangle".into(), "--inlines".into(), "-e".into(), path.display().to_string()]
     };
-    compare("llvm-symbolizer", arguments, same);
+    compare("llvm-symbolizer", arguments, frames_match);
 }
 
-/// The same calls at the same lines. Each tool has its own words for code of which nothing is known; and they call a
-/// function by one of its symbols, addr2line also an inlined one whose linkage name is not known.
-fn same(ours: &Frames, theirs: &Frames, symbols: &[String]) -> bool {
-    // Code without lines: addr2line may name its unit.
-    let unknown = |place: &str| place.starts_with("??") || place.ends_with(":?") && !place.contains('/');
-    let known = |frames: &Frames| frames.iter().filter(|(_, place)| !unknown(place)).cloned().collect::<Frames>();
-    let (ours, theirs) = (known(ours), known(theirs));
+/// Returns true if both have the same calls at the same lines. The tools differ in their words for unknown code. They
+/// also choose different symbols of a function; addr2line even for an inlined one without a linkage name.
+fn frames_match(ours: &Frames, theirs: &Frames, symbols: &[String]) -> bool {
+    // Code without lines: addr2line may print its compile unit.
+    let is_unknown = |position: &str| position.starts_with("??") || position.ends_with(":?") && !position.contains('/');
+    let known_frames =
+        |frames: &Frames| frames.iter().filter(|(_, position)| !is_unknown(position)).cloned().collect::<Frames>();
+    let (ours, theirs) = (known_frames(ours), known_frames(theirs));
     ours.len() == theirs.len()
         && ours
             .iter()

@@ -1,7 +1,7 @@
-"""Opens the report's page in a headless Chromium and uses it: `browser.py PAGE [PICTURES]`.
+"""Tests the report's page in a headless Chromium: `browser.py PAGE [PICTURES]`.
 
-Speaks WebDriver with chromedriver, so that clicks and keys are the browser's own. Prints `ok`, or what was wrong and
-exits with 1. With a directory for pictures, saves what it sees.
+Speaks WebDriver with chromedriver, so that clicks and keys are real browser events. Prints `ok`; on a failure, prints
+the reason and exits with 1. With a directory for pictures, saves screenshots there.
 """
 
 import base64
@@ -17,7 +17,7 @@ import urllib.request
 FLAGS = """--headless --no-sandbox --disable-gpu --disable-quic --no-first-run --disable-background-networking
 --disable-component-update --disable-sync --window-size=1280,720 --hide-scrollbars""".split()
 
-#: Frames in which the page is scrolled from its beginning to its end.
+# Frames in which the page is scrolled from start to end.
 STEPS = 240
 
 
@@ -29,9 +29,9 @@ class Browser:
                 self.base = "http://127.0.0.1:" + line.rstrip().rstrip(".").rsplit(" ", 1)[1]
                 break
         options = {"args": [*FLAGS, "--user-data-dir=" + profile]}
-        made = self.send("POST", "/session", {"capabilities": {"alwaysMatch": {"goog:chromeOptions": options}}})
-        self.base += "/session/" + made["sessionId"]
-        # Of scripts that wait for frames, on a machine that has other things to do.
+        session = self.send("POST", "/session", {"capabilities": {"alwaysMatch": {"goog:chromeOptions": options}}})
+        self.base += "/session/" + session["sessionId"]
+        # Timeout of scripts that wait for frames, on a busy machine.
         self.send("POST", "/timeouts", {"script": 180_000})
 
     def send(self, method, path, body=None):
@@ -48,21 +48,20 @@ class Browser:
         self.send("POST", "/actions", {"actions": [{"type": "key", "id": "keys", "actions": actions}]})
 
     def click(self, selector):
-        # What is out of sight is scrolled to before it is clicked, and the page draws its rows anew when it is
-        # scrolled.
-        for chance in range(5, 0, -1):
-            found = self.send("POST", "/element", {"using": "css selector", "value": selector})
+        # The browser scrolls to an element before it clicks it, and the page redraws its rows when it is scrolled.
+        for attempt in range(5, 0, -1):
+            element = self.send("POST", "/element", {"using": "css selector", "value": selector})
             try:
-                return self.send("POST", "/element/" + next(iter(found.values())) + "/click", {})
+                return self.send("POST", "/element/" + next(iter(element.values())) + "/click", {})
             except urllib.error.HTTPError as error:
-                if "stale element" not in error.read().decode() or chance == 1:
+                if "stale element" not in error.read().decode() or attempt == 1:
                     raise
 
     def cdp(self, command, **parameters):
         return self.send("POST", "/goog/cdp/execute", {"cmd": command, "params": parameters})
 
     def metrics(self):
-        """Processor time of the page's main thread so far, in seconds."""
+        """Returns the page's metrics, such as the CPU time of its main thread in seconds."""
         return {entry["name"]: entry["value"] for entry in self.cdp("Performance.getMetrics")["metrics"]}
 
     def picture(self, path):
@@ -77,10 +76,10 @@ class Browser:
             self.driver.wait()
 
 
-def until(what, condition):
+def until(description, condition):
     end = time.monotonic() + 30
     while not condition():
-        assert time.monotonic() < end, what
+        assert time.monotonic() < end, description
         time.sleep(0.05)
 
 
@@ -107,11 +106,15 @@ def use(browser, page, pictures):
 
     dark = "return document.documentElement.classList.contains('dark')"
 
-    # A hot line, its inlined calls, its callers and its assembly.
-    here = lambda: int(browser.run("return (document.querySelector('.row.here') || {dataset: {at: -1}}).dataset.at"))
-    number = lambda: browser.run("const r = document.querySelector('.row.here .at'); return r ? r.textContent : ''")
+    # Check a hot line, its inlined calls, its callers and its assembly.
+    selected_row = lambda: int(
+        browser.run("return (document.querySelector('.row.here') || {dataset: {at: -1}}).dataset.at")
+    )
+    selected_line = lambda: browser.run(
+        "const r = document.querySelector('.row.here .at'); return r ? r.textContent : ''"
+    )
     rows = lambda kind: browser.run("return document.querySelectorAll('.row." + kind + "').length")
-    assert here() > 0 and rows("here") == 1
+    assert selected_row() > 0 and rows("here") == 1
     if browser.run("return [...document.querySelectorAll('.row.line')].some(r => r.querySelector('button.fold'))"):
         used.append("inlined calls")
         browser.run("document.querySelector('button.fold').click()")
@@ -120,19 +123,19 @@ def use(browser, page, pictures):
         assert rows("call") == 0, "and fold"
         browser.keys("\ue007")
         assert rows("call") > 0
-    moves = [here()]
+    moves = [selected_row()]
     for key in "jknp":
         browser.keys(key)
-        moves.append(here())
+        moves.append(selected_row())
     assert moves[0] != moves[1] and moves[2] == moves[0], f"j goes down, k back: {moves}"
     assert moves[3] > moves[0] or moves[4] < moves[3], f"n and p go to hot lines: {moves}"
     browser.run("document.querySelector('#functions .item').click()")
-    first = here()
+    first = selected_row()
     browser.keys("n")
-    assert here() > first, "n goes down"
+    assert selected_row() > first, "n goes down"
     assert browser.run("return document.querySelectorAll('#panel section').length") > 0, "callers are shown"
     for _ in range(20):
-        # Of what is interpreted there is none.
+        # Interpreted lines have no assembly.
         if browser.run("return !!document.getElementById('assembly')"):
             break
         browser.keys("n")
@@ -141,23 +144,23 @@ def use(browser, page, pictures):
         "return (document.querySelector('#panel pre') || {}).textContent || ''"
     ).strip(), "assembly is shown"
     save("lines-html-assembly.png")
-    use_callers(browser, used, here, number)
-    use_search(browser, used, here, rows)
+    use_callers(browser, used, selected_row, selected_line)
+    use_search(browser, used, selected_row, rows)
     use_threads(browser, used)
 
-    # Margin, dark.
+    # Toggle the margin and the dark theme.
     browser.keys("m")
     assert "total" in browser.run("return document.getElementById('mode').textContent")
     browser.keys("m")
     browser.keys("d")
     assert browser.run(dark) is True
-    # Of the demo, the inlined calls that were unfolded.
+    # In the demo, select the function with unfolded inlined calls.
     browser.run("const all = [...document.querySelectorAll('#functions .item')];"
                 "(all.find((item) => item.textContent.includes('.advance')) || all[0]).click()")
     save("lines-html-dark.png")
 
-    # Scrolling from end to end. What counts is the work of the page's thread for a frame, which has 16.7 ms at 60
-    # frames a second: its processor time, so that other work on the machine is not in it.
+    # Scroll from end to end. The measure is the CPU time of the page's thread per frame, which has 16.7 ms at 60 frames
+    # a second. Other work on the machine does not count.
     browser.cdp("Performance.enable", timeDomain="threadTicks")
     before = browser.metrics()
     slowest = browser.send("POST", "/execute/async", {"args": [STEPS], "script": """
@@ -182,13 +185,13 @@ def use(browser, page, pictures):
 
 
 def use_stacks(browser, used, save, page):
-    """Hottest lines, flame graph and call tree, of everything and of a part of the time."""
+    """Checks hottest lines, flame graph and call tree, for the whole recording and for a part of the time."""
     texts = lambda selector: browser.run(
         "return [...document.querySelectorAll(arguments[0])].map((one) => one.textContent)", selector
     )
     share = lambda text: float(text.removesuffix(" %"))
-    own = [share(text) for text in texts("#hotlines tbody td:nth-child(2)")]
-    assert 0 < len(own) <= 10 and own == sorted(own, reverse=True), f"the hottest first: {own}"
+    percents = [share(text) for text in texts("#hotlines tbody td:nth-child(2)")]
+    assert 0 < len(percents) <= 10 and percents == sorted(percents, reverse=True), f"the hottest first: {percents}"
     yours, libraries = texts("#hotfunctions tbody td:nth-child(2)"), texts("#hotlibraries tbody td:nth-child(2)")
     assert yours and all(
         list(map(share, rows)) == sorted(map(share, rows), reverse=True) for rows in (yours, libraries)
@@ -199,13 +202,13 @@ def use_stacks(browser, used, save, page):
     assert compiles == any(
         text.startswith("Numba") for text in texts("#hotlibraries td:nth-child(3)")
     ), "a row for the compiler"
-    expected = os.path.splitext(page)[0] + ".json"
-    if os.path.exists(expected):
-        with open(expected, encoding="utf-8") as file:
-            wanted = json.load(file)
-        assert len(own) == len(wanted["hottest"]), (own, wanted)
-        wanted = [weight / wanted["all"] * 100 for _, weight in wanted["hottest"]]
-        assert all(abs(one - exact) < 0.06 for one, exact in zip(own, wanted)), f"{own}, not {wanted}"
+    expected_path = os.path.splitext(page)[0] + ".json"
+    if os.path.exists(expected_path):
+        with open(expected_path, encoding="utf-8") as file:
+            expected = json.load(file)
+        assert len(percents) == len(expected["hottest"]), (percents, expected)
+        expected = [weight / expected["all"] * 100 for _, weight in expected["hottest"]]
+        assert all(abs(one - exact) < 0.06 for one, exact in zip(percents, expected)), f"{percents}, not {expected}"
     save("lines-html.png")
     browser.keys("3")
     boxes = lambda: browser.run(
@@ -234,8 +237,8 @@ def use_stacks(browser, used, save, page):
     browser.keys("5")
     assert texts("#balance .bar"), "a bar for each thread"
 
-    # The second half. What it has and what the first half has is everything.
-    all_of_it = lambda: browser.run("return document.querySelector('button.treerow').node.total")
+    # Select the second half. Together with the first half, it must have all the time.
+    total_weight = lambda: browser.run("return document.querySelector('button.treerow').node.total")
     end = "Number(document.getElementById('to').max)"
     choose = lambda field, part: browser.run(
         f"const one = document.getElementById(arguments[0]); one.value = {end} * arguments[1]; one.dispatchEvent(new"
@@ -244,41 +247,43 @@ def use_stacks(browser, used, save, page):
         part,
     )
     browser.keys("4")
-    whole = all_of_it()
+    whole = total_weight()
     if browser.run(f"return {end}") == 0:
         return
     choose("from", 0.5)
-    second, hot = all_of_it(), texts("#hotlines tbody tr")
+    second, hot = total_weight(), texts("#hotlines tbody tr")
     save("lines-html-part.png")
     browser.keys("\ue00c")
-    assert all_of_it() == whole, "Escape: the whole recording"
+    assert total_weight() == whole, "Escape: the whole recording"
     choose("to", 0.5)
-    assert abs(second + all_of_it() - whole) < 1 and 0 < second < whole, (second, all_of_it(), whole)
+    assert abs(second + total_weight() - whole) < 1 and 0 < second < whole, (second, total_weight(), whole)
     if hot != texts("#hotlines tbody tr"):
         used.append("time")
     browser.keys("\ue00c")
-    assert all_of_it() == whole
+    assert total_weight() == whole
 
 
-def use_callers(browser, used, here, number):
-    """Every function's callers until one has a line: a click goes to that line."""
+def use_callers(browser, used, selected_row, selected_line):
+    """Clicks the first caller that has another line, and checks that the page goes there."""
     items = browser.run("return document.querySelectorAll('#functions .item:not(.more)').length")
     callers = "[...document.querySelectorAll('#panel section')].filter(s => s.textContent.includes('called by'))" \
         ".flatMap(s => [...s.querySelectorAll('.link')])"
     for item in range(items):
         browser.run("document.querySelectorAll('#functions .item:not(.more)')[arguments[0]].click()", item)
-        before, line = here(), number()
+        previous_row, line = selected_row(), selected_line()
         texts = browser.run(f"return {callers}.map(link => link.textContent)")
         lines = [text.rsplit(":", 1)[-1] for text in texts]
-        other = [at for at, text in enumerate(lines) if text.isdigit() and text != line]
-        if other:
+        others = [index for index, text in enumerate(lines) if text.isdigit() and text != line]
+        if others:
             used.append("callers")
-            browser.run(f"{callers}[arguments[0]].click()", other[0])
-            assert here() != before and number() == lines[other[0]], f"a caller at line {lines[other[0]]}: {number()}"
+            browser.run(f"{callers}[arguments[0]].click()", others[0])
+            assert (
+                selected_row() != previous_row and selected_line() == lines[others[0]]
+            ), f"a caller at line {lines[others[0]]}: {selected_line()}"
             return
 
 
-def use_search(browser, used, here, rows):
+def use_search(browser, used, selected_row, rows):
     browser.keys("/")
     browser.keys(
         "return " if browser.run("return document.getElementById('data').textContent.includes('return ')") else "a"
@@ -291,18 +296,18 @@ def use_search(browser, used, here, rows):
         " arguments[0])"
     )
     for _ in range(min(20, int(hits().split(" of ")[1]))):
-        if browser.run(f"return !!{fold}", here()):
+        if browser.run(f"return !!{fold}", selected_row()):
             break
         browser.keys("\ue007")
-    first, found, what = hits(), here(), text()
-    # What is unfolded above moves every row below it, and the hits with them.
-    if browser.run(f"return !!{fold}", found):
+    first, found_row, found_text = hits(), selected_row(), text()
+    # Unfolding a row above moves every row below it, including the hits.
+    if browser.run(f"return !!{fold}", found_row):
         used.append("search")
-        browser.run(f"{fold}.querySelector('button.fold').click()", found)
+        browser.run(f"{fold}.querySelector('button.fold').click()", found_row)
         assert hits() == first, f"{first}, then {hits()}"
         if browser.run("return !!document.querySelector('.row.found')"):
-            assert text() == what, f"{what!r} was found, and {text()!r} is marked"
-    # The search field has the keys still.
+            assert text() == found_text, f"{found_text!r} was found, and {text()!r} is marked"
+    # The search field still has the focus.
     browser.keys("\ue007")
     wanted = browser.run("return document.getElementById('search').value")
     assert rows("found") == 1, "the next one is found"
@@ -311,7 +316,7 @@ def use_search(browser, used, here, rows):
 
 
 def use_threads(browser, used):
-    """With a thread chosen, what has no numbers of its own has none."""
+    """Checks that parts without figures per thread show none while a thread is selected."""
     if browser.run("return document.getElementById('thread').options.length") <= 2:
         return
     choose = "const c = document.getElementById('thread'); c.value = arguments[0]; c.dispatchEvent(new Event('change'))"
@@ -328,10 +333,10 @@ def use_threads(browser, used):
         seen.append(numbers())
         assert not [text for text in seen[-1]["links"] if "%" in text], "callers have shares of all threads only"
     # Threads that all do the same have the same shares.
-    if all(any(one[what] != before[what] for one in seen) for what in ("head", "functions", "files", "lines")):
+    if all(any(thread[key] != before[key] for thread in seen) for key in ("head", "functions", "files", "lines")):
         used.append("threads")
     browser.run(choose, "-1")
-    # Lines are folded by what they have: others may be in sight now.
+    # Lines are folded by their shares, so others may be visible now.
     after = numbers()
     assert {**after, "lines": None} == {**before, "lines": None}
 

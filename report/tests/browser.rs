@@ -1,4 +1,4 @@
-//! The page in a real browser: `tests/browser.py` uses it with headless Chromium.
+//! Test of the page in a real browser: `tests/browser.py` drives headless Chromium.
 #![allow(missing_docs, clippy::unwrap_used, clippy::print_stdout)]
 
 mod common;
@@ -7,43 +7,45 @@ use std::fs;
 use std::path::Path;
 use std::process::Command;
 
-use common::{Writer, find, rooted, scratch, skip, testdata};
+use common::{Writer, find_program, fixture_options, scratch_directory, skip, testdata};
 use jitlisten_report::{HotLine, Options, Report, hottest, to_html};
 
-/// Returns what of the page was used: it depends on what the recording has.
-fn look_at(name: &str, report: &Report, hottest: &[HotLine]) -> Option<String> {
-    let (Some(_), Some(_), Some(python)) = (find("chromium"), find("chromedriver"), find("python3")) else {
+/// Runs the page in the browser. Returns the features that were used, which depend on the recording.
+fn use_page(name: &str, report: &Report, hottest: &[HotLine]) -> Option<String> {
+    let (Some(_), Some(_), Some(python)) =
+        (find_program("chromium"), find_program("chromedriver"), find_program("python3"))
+    else {
         skip("chromium, chromium-driver and python3");
         return None;
     };
-    let page = scratch(name).join("page.html");
+    let page = scratch_directory(name).join("page.html");
     fs::write(&page, to_html(report)).unwrap();
     if !hottest.is_empty() {
-        let lines: Vec<_> = hottest.iter().map(|line| (line.place, line.own.weight)).collect();
-        let wanted = serde_json::json!({"all": report.profile.all.weight, "hottest": lines});
-        fs::write(page.with_extension("json"), wanted.to_string()).unwrap();
+        let lines: Vec<_> = hottest.iter().map(|line| (line.position, line.own.weight)).collect();
+        let expected = serde_json::json!({"all": report.profile.all.weight, "hottest": lines});
+        fs::write(page.with_extension("json"), expected.to_string()).unwrap();
     }
     let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/browser.py");
     let output = Command::new(python).arg(script).arg(&page).output().unwrap();
-    let said = String::from_utf8_lossy(&output.stdout).into_owned();
-    assert!(output.status.success(), "{said}{}", String::from_utf8_lossy(&output.stderr));
-    println!("{name}: {said}");
-    Some(said)
+    let output_text = String::from_utf8_lossy(&output.stdout).into_owned();
+    assert!(output.status.success(), "{output_text}{}", String::from_utf8_lossy(&output.stderr));
+    println!("{name}: {output_text}");
+    Some(output_text)
 }
 
 #[test]
 fn the_page_of_a_recording_works() {
-    let options = Options { by_thread: true, ..rooted() };
+    let options = Options { by_thread: true, ..fixture_options() };
     let report = Report::open(&testdata().join("perf.data"), &options).unwrap();
-    if let Some(used) = look_at("browser", &report, &hottest(&report, 10)) {
-        assert!(used.starts_with("ok, time, inlined calls, callers, search, threads;"), "{used}");
+    if let Some(features) = use_page("browser", &report, &hottest(&report, 10)) {
+        assert!(features.starts_with("ok, time, inlined calls, callers, search, threads;"), "{features}");
     }
 }
 
-/// 20 files of 2,000 lines, every one with something that a careless page would execute.
+/// Builds 20 files of 2,000 lines, all of them containing something that a careless page would execute.
 #[test]
 fn large_and_hostile_sources_work_too() {
-    let directory = scratch("browser-large-root");
+    let directory = scratch_directory("browser-large-root");
     let image = "/tmp/fixture/images/image-19001-347235/object-22.so";
     let mut writer = Writer::default();
     writer.comm(10, 10, "<b onclick=injected=1>", true, 1).mmap(10, (0x7000_0000_0000, 0x7000_0000_2000), 0, image, 2);
@@ -54,7 +56,7 @@ fn large_and_hostile_sources_work_too() {
     fs::create_dir_all(source.parent().unwrap()).unwrap();
     let line = "total += '</script><img src=x onerror=\"window.injected=1\"><script>window.injected=1</script>'\n";
     fs::write(&source, line.repeat(2000)).unwrap();
-    let mut options = Options { by_thread: true, ..rooted() };
+    let mut options = Options { by_thread: true, ..fixture_options() };
     options.lookup.roots.insert(0, directory);
     let mut report = Report::new(common::read(&writer.file()).unwrap(), None, &options);
     for copy in 1..20 {
@@ -63,5 +65,5 @@ fn large_and_hostile_sources_work_too() {
         report.profile.files.push(file);
         report.sources.push(report.sources[0].clone());
     }
-    look_at("browser-large", &report, &[]);
+    use_page("browser-large", &report, &[]);
 }

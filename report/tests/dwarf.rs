@@ -1,4 +1,4 @@
-//! Copies of stacks, as `perf record --call-graph dwarf` stores them: walked here, beside what perf's own walk says.
+//! Tests of stack copies, which `perf record --call-graph dwarf` stores: our walks are compared with those of perf.
 //!
 //! Needs perf, the first environment of `ci/setup.sh` and `cargo build --release`.
 #![allow(missing_docs, clippy::unwrap_used, clippy::print_stdout)]
@@ -11,10 +11,10 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use common::tools::{Tools, tools};
-use common::{assert_sums, scratch};
+use common::{assert_sums, scratch_directory};
 use jitlisten_report::{Options, Report};
 
-/// `exp` has no frame pointer, and `qsort` calls back.
+/// Program whose `exp` has no frame pointer, and whose `qsort` calls back.
 const PROGRAM: &str = r#"
 import ctypes, math, sys
 from numba import cfunc, njit, types
@@ -56,10 +56,10 @@ fn record(tools: &Tools, directory: &Path) -> PathBuf {
     recording
 }
 
-/// Thread and nanosecond of a sample, and its chain.
+/// Call chain of each sample, by thread id and time in ns.
 type Chains = BTreeMap<(u32, u64), Vec<u64>>;
 
-fn chains_of_perf(tools: &Tools, recording: &Path) -> Chains {
+fn perf_chains(tools: &Tools, recording: &Path) -> Chains {
     let output = Command::new(&tools.perf)
         .args(["script", "--ns", "--no-inline", "-F", "tid,time,ip", "-i"])
         .arg(recording)
@@ -85,76 +85,82 @@ fn chains_of_perf(tools: &Tools, recording: &Path) -> Chains {
     chains
 }
 
-/// As `perf script` writes addresses: offsets in files, and what is in none as it is.
-fn chains_of(report: &Report) -> Chains {
+/// Returns addresses as `perf script` prints them: file offsets, or the address itself outside of files.
+fn our_chains(report: &Report) -> Chains {
     let recording = &report.recording;
-    let shown = |location: &u32| {
+    let address_of = |location: &u32| {
         let location = &recording.locations[*location as usize];
         let is_file = |path: &str| path.starts_with('/') && !path.starts_with("//anon") || path == "[vdso]";
-        let place = location.place.filter(|place| is_file(&recording.files[place.file as usize].path));
-        place.map_or(location.address, |place| place.offset)
+        let position = location.position.filter(|position| is_file(&recording.files[position.file as usize].path));
+        position.map_or(location.address, |position| position.offset)
     };
     let samples = recording.samples.iter().map(|sample| {
         let stack = recording.stacks.get(sample.stack).iter();
-        let chain = stack.map(shown).collect();
+        let chain = stack.map(address_of).collect();
         ((recording.threads[sample.thread as usize].tid, sample.time), chain)
     });
     samples.collect()
 }
 
-/// Where almost every stack begins.
+/// Returns the most frequent address, for example the one at which almost every stack starts.
 fn most_frequent<'a>(addresses: impl Iterator<Item = &'a u64>) -> Option<&'a u64> {
     let mut counts = BTreeMap::new();
     addresses.for_each(|address| *counts.entry(address).or_insert(0) += 1);
     counts.into_iter().max_by_key(|&(_, count)| count).map(|(address, _)| address)
 }
 
-/// Whether `some` is `all` but for one frame in the middle.
-fn leaves_out(some: &[u64], all: &[u64]) -> bool {
-    let mut rest = all.iter();
-    some.len() + 1 == all.len()
-        && some.last() == all.last()
-        && some.iter().all(|frame| rest.any(|other| other == frame))
+/// Returns true if `some` equals `all` except for one missing frame in the middle.
+fn lacks_one_frame(shorter: &[u64], longer: &[u64]) -> bool {
+    let mut rest = longer.iter();
+    shorter.len() + 1 == longer.len()
+        && shorter.last() == longer.last()
+        && shorter.iter().all(|frame| rest.any(|other| other == frame))
 }
 
 #[test]
 fn stacks_are_those_of_perf_script_and_reach_the_start() {
     let Some(tools) = tools() else { return };
-    let directory = scratch("dwarf");
+    let directory = scratch_directory("dwarf");
     let recording = record(&tools, &directory);
     let report = Report::open(&recording, &Options::default()).unwrap();
     assert_sums(&report);
-    let (ours, theirs) = (chains_of(&report), chains_of_perf(&tools, &recording));
+    let (ours, theirs) = (our_chains(&report), perf_chains(&tools, &recording));
     assert!(ours.len() > 300, "{} samples", ours.len());
     assert_eq!(ours.keys().collect::<Vec<_>>(), theirs.keys().collect::<Vec<_>>());
     let start = most_frequent(ours.values().filter_map(|chain| chain.last()));
-    let (mut same, mut longer, mut different) = (0, 0, Vec::new());
+    let (mut same_count, mut longer_count, mut different) = (0, 0, Vec::new());
     for (key, chain) in &ours {
-        let other = &theirs[key];
-        if chain == other {
-            same += 1;
-        } else if chain.starts_with(other) || chain.last() == start && other.last() != start || leaves_out(other, chain)
+        let perf_chain = &theirs[key];
+        if chain == perf_chain {
+            same_count += 1;
+        } else if chain.starts_with(perf_chain)
+            || chain.last() == start && perf_chain.last() != start
+            || lacks_one_frame(perf_chain, chain)
         {
-            // perf gives up, goes on at an address that is nowhere, or leaves out a frame: _dl_start, while a program
-            // starts.
-            longer += 1;
+            // Stacks of perf may be incomplete: it gives up, continues at an unmapped address, or skips the frame of
+            // _dl_start while a program starts.
+            longer_count += 1;
         } else {
-            different.push(format!("ours {chain:x?}\nperf {other:x?}"));
+            different.push(format!("ours {chain:x?}\nperf {perf_chain:x?}"));
         }
     }
-    println!("{} stacks: {same} are perf's, {longer} go further than perf's, {} differ", ours.len(), different.len());
+    println!(
+        "{} stacks: {same_count} are perf's, {longer_count} go further than perf's, {} differ",
+        ours.len(),
+        different.len()
+    );
     println!("notes: {:?}", report.notes);
-    let few = different.len() * 200 <= ours.len();
-    assert!(few, "{} of {} differ: {}", different.len(), ours.len(), different[0]);
+    let is_rare = different.len() * 200 <= ours.len();
+    assert!(is_rare, "{} of {} differ: {}", different.len(), ours.len(), different[0]);
     let complete = report.recording.samples.iter().filter(|sample| {
         let outermost = report.recording.stacks.get(sample.stack).last().unwrap();
         let frame = report.symbols.frames(*outermost).last().unwrap();
         report.symbols.function(frame).name == "_start"
     });
-    let (complete, all) = (complete.count(), ours.len());
-    println!("{complete} of {all} stacks reach _start");
-    assert!(complete * 100 >= all * 97, "{complete} of {all} stacks reach _start: {:?}", report.notes);
-    // The line that calls `exp` has its time: frame pointers would have lost it.
+    let (complete, total) = (complete.count(), ours.len());
+    println!("{complete} of {total} stacks reach _start");
+    assert!(complete * 100 >= total * 97, "{complete} of {total} stacks reach _start: {:?}", report.notes);
+    // The line that calls `exp` must have its time, which frame pointers would lose.
     let file = report.profile.files.iter().find(|file| file.path.ends_with("/sides.py")).expect("its source");
     let line = &file.lines[&9].shares;
     let sides = report.profile.functions.iter().find(|row| row.name == "__main__.sides").unwrap();

@@ -1,4 +1,4 @@
-//! The exports, read by readers of their formats.
+//! Tests of the exports, with other readers of their formats.
 #![allow(missing_docs, clippy::unwrap_used)]
 
 mod common;
@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::process::Command;
 
-use common::{Writer, find, rooted, scratch, skip, testdata};
+use common::{Writer, find_program, fixture_options, scratch_directory, skip, testdata};
 use fxprof_processed_profile::{
     CategoryHandle, CpuDelta, Frame, FrameFlags, FrameInfo, Profile, ReferenceTimestamp, SamplingInterval,
     ThreadHandle, Timestamp, WeightType,
@@ -16,10 +16,10 @@ use jitlisten_report::{Report, to_callgrind, to_collapsed, to_firefox, to_flameg
 use serde_json::Value;
 
 fn fixture() -> Report {
-    Report::open(&testdata().join("perf.data"), &rooted()).unwrap()
+    Report::open(&testdata().join("perf.data"), &fixture_options()).unwrap()
 }
 
-/// What stands behind the stacks, added up.
+/// Returns the sum of the counts at the ends of the lines.
 fn collapsed_sum(text: &str) -> u64 {
     text.lines().map(|line| line.rsplit_once(' ').unwrap().1.parse::<u64>().unwrap()).sum()
 }
@@ -38,14 +38,17 @@ fn collapsed_stacks_are_all_of_the_time() {
 #[test]
 fn inferno_reads_the_collapsed_stacks() {
     let text = to_collapsed(&fixture());
-    let all = format!("<title>all ({} samples, 100%)</title>", with_commas(collapsed_sum(&text)));
-    assert!(by_inferno(&text).contains(&all), "every line, and all that it counts: {all}");
+    let expected_title = format!("<title>all ({} samples, 100%)</title>", with_commas(collapsed_sum(&text)));
+    assert!(
+        render_with_inferno(&text).contains(&expected_title),
+        "every line, and all that it counts: {expected_title}"
+    );
 }
 
-fn by_inferno(text: &str) -> String {
-    let mut picture = Vec::new();
-    inferno::flamegraph::from_lines(&mut inferno::flamegraph::Options::default(), text.lines(), &mut picture).unwrap();
-    String::from_utf8(picture).unwrap()
+fn render_with_inferno(text: &str) -> String {
+    let mut svg = Vec::new();
+    inferno::flamegraph::from_lines(&mut inferno::flamegraph::Options::default(), text.lines(), &mut svg).unwrap();
+    String::from_utf8(svg).unwrap()
 }
 
 fn with_commas(number: u64) -> String {
@@ -54,22 +57,22 @@ fn with_commas(number: u64) -> String {
     parts.join(",")
 }
 
-/// A recording of two functions, `heavy` with one sample of this weight and `light` with three of the other, read by
-/// its perf map.
+/// Builds a recording of two functions, named by a perf map: `heavy` with one sample of the first weight, and `light`
+/// with three samples of the second.
 fn heavy_and_light(name: &str, mut writer: Writer, weights: [u64; 2]) -> Report {
-    let root = scratch(name);
+    let root = scratch_directory(name);
     fs::create_dir_all(root.join("tmp")).unwrap();
     fs::write(root.join("tmp/perf-10.map"), "7f0000001000 100 heavy\n7f0000002000 100 light\n").unwrap();
     writer.comm(10, 10, "python", true, 1).sample((10, 10), 10, weights[0], &[0x7f00_0000_1010]);
     for time in 11..14 {
         writer.sample((10, 10), time, weights[1], &[0x7f00_0000_2010]);
     }
-    let mut options = rooted();
+    let mut options = fixture_options();
     options.lookup.roots = vec![root];
     Report::new(common::read(&writer.file()).unwrap(), None, &options)
 }
 
-/// As a recorder writes that was late for the first of them: by samples it would be a quarter.
+/// Builds a recording whose recorder was late for the first sample, which is 3/4 of the time but 1/4 of the samples.
 fn uneven(name: &str) -> Report {
     heavy_and_light(name, Writer::default(), [9_000_000, 1_000_000])
 }
@@ -82,9 +85,9 @@ fn a_function_has_one_share_in_every_format() {
 
     let text = to_collapsed(&report);
     assert_eq!(text, "python;heavy_[j] 9000000\npython;light_[j] 3000000\n", "nanoseconds");
-    assert!(by_inferno(&text).contains("<title>heavy (9,000,000 samples, 75.00%)</title>"));
-    let (picture, _) = drawn(&report);
-    assert!(picture.contains("<title>heavy (9,000 microseconds, 75.00%)</title>"), "{picture}");
+    assert!(render_with_inferno(&text).contains("<title>heavy (9,000,000 samples, 75.00%)</title>"));
+    let (svg, _) = draw(&report);
+    assert!(svg.contains("<title>heavy (9,000 microseconds, 75.00%)</title>"), "{svg}");
 
     let profile = to_firefox(&report);
     let samples = &profile["threads"][0]["samples"];
@@ -100,8 +103,8 @@ fn a_function_has_one_share_in_every_format() {
 
 #[test]
 fn callgrind_annotate_has_the_same_share_first() {
-    let Some(program) = find("callgrind_annotate") else { return skip("callgrind_annotate (valgrind)") };
-    let file = scratch("callgrind-uneven").join("callgrind.out");
+    let Some(program) = find_program("callgrind_annotate") else { return skip("callgrind_annotate (valgrind)") };
+    let file = scratch_directory("callgrind-uneven").join("callgrind.out");
     fs::write(&file, to_callgrind(&uneven("uneven-callgrind"))).unwrap();
     let output = Command::new(program).args(["--threshold=100", "--auto=no"]).arg(&file).output().unwrap();
     let text = String::from_utf8_lossy(&output.stdout);
@@ -111,76 +114,77 @@ fn callgrind_annotate_has_the_same_share_first() {
 
 #[test]
 fn what_is_counted_is_called_by_its_name_and_samples_of_nothing_are_counted() {
-    let counted = heavy_and_light("counted", Writer { events: vec![(0, 0, 501)], ..Writer::default() }, [9000, 1000]);
-    assert_eq!(to_collapsed(&counted), "python;heavy_[j] 9000\npython;light_[j] 3000\n");
-    assert!(drawn(&counted).0.contains("<title>heavy (9,000 cycles, 75.00%)</title>"));
-    let samples = &to_firefox(&counted)["threads"][0]["samples"];
+    let counted_events =
+        heavy_and_light("counted", Writer { events: vec![(0, 0, 501)], ..Writer::default() }, [9000, 1000]);
+    assert_eq!(to_collapsed(&counted_events), "python;heavy_[j] 9000\npython;light_[j] 3000\n");
+    assert!(draw(&counted_events).0.contains("<title>heavy (9,000 cycles, 75.00%)</title>"));
+    let samples = &to_firefox(&counted_events)["threads"][0]["samples"];
     assert_eq!(
         (&samples["weight"], &samples["weightType"]),
         (&serde_json::json!([9000, 1000, 1000, 1000]), &"samples".into())
     );
-    let of_nothing = heavy_and_light("of-nothing", Writer::default(), [0, 0]);
-    assert_eq!(to_collapsed(&of_nothing), "python;heavy_[j] 1\npython;light_[j] 3\n");
-    assert!(drawn(&of_nothing).0.contains("<title>heavy (1 samples, 25.00%)</title>"));
+    let weightless = heavy_and_light("of-nothing", Writer::default(), [0, 0]);
+    assert_eq!(to_collapsed(&weightless), "python;heavy_[j] 1\npython;light_[j] 3\n");
+    assert!(draw(&weightless).0.contains("<title>heavy (1 samples, 25.00%)</title>"));
 }
 
-/// Readers add the numbers up.
+/// Readers add up the counts, so their sum must not overflow.
 #[test]
 fn whatever_a_recording_claims_can_be_added_up() {
     let events = vec![(0, 0, 501)];
     for writer in [Writer::default(), Writer { events, ..Writer::default() }] {
         let hostile = heavy_and_light("hostile", writer, [u64::MAX, u64::MAX]);
-        assert!(by_inferno(&to_collapsed(&hostile)).contains("heavy"));
-        assert!(drawn(&hostile).0.contains("heavy"));
+        assert!(render_with_inferno(&to_collapsed(&hostile)).contains("heavy"));
+        assert!(draw(&hostile).0.contains("heavy"));
     }
 }
 
-/// What is drawn, and the colour of the first frame whose name begins with this.
-fn drawn(report: &Report) -> (String, impl Fn(&str) -> [u8; 3] + use<>) {
-    let mut picture = Vec::new();
-    to_flamegraph(report, &mut picture).unwrap();
-    let picture = String::from_utf8(picture).unwrap();
-    let text = picture.clone();
+/// Returns the SVG, and a function that finds the colour of the first frame whose name has a prefix.
+fn draw(report: &Report) -> (String, impl Fn(&str) -> [u8; 3] + use<>) {
+    let mut svg = Vec::new();
+    to_flamegraph(report, &mut svg).unwrap();
+    let svg = String::from_utf8(svg).unwrap();
+    let text = svg.clone();
     let colour_of = move |name: &str| {
         let frame = text.split("<title>").find(|frame| frame.starts_with(name)).unwrap_or_else(|| panic!("{name}"));
         let colour = frame.split_once("fill=\"rgb(").and_then(|(_, rest)| rest.split(')').next()).unwrap();
         let parts: Vec<u8> = colour.split(',').map(|part| part.trim().parse().unwrap()).collect();
         parts.try_into().unwrap()
     };
-    (picture, colour_of)
+    (svg, colour_of)
 }
 
 #[test]
 fn the_flame_graph_is_green_yellow_and_red() {
-    let (_, colour_of) = drawn(&fixture());
+    let (_, colour_of) = draw(&fixture());
     let [r, g, b] = colour_of("__main__.fibonacci(");
     assert!(g > r + 60 && g > b + 60, "compiled code is green: {r} {g} {b}");
     let [r, g, b] = colour_of("bell (");
     assert!(g == b && g > r + 60, "what was inlined is bluish: {r} {g} {b}");
     let [r, g, b] = colour_of("[libm.so.6] (");
     assert!(r > g + 60 && r > b + 60, "C is red: {r} {g} {b}");
-    // Python that the interpreter runs, as CPython names its trampolines.
-    let root = scratch("trampolines");
+    // Interpreted Python, with names as CPython writes them for its trampolines.
+    let root = scratch_directory("trampolines");
     fs::create_dir_all(root.join("tmp")).unwrap();
     fs::write(root.join("tmp/perf-10.map"), "7f0000001000 100 py::outer:/tmp/program.py\n").unwrap();
     let mut writer = Writer::default();
     writer.comm(10, 10, "python", true, 1).sample((10, 10), 10, 5, &[0x7f00_0000_1010]);
-    let mut options = rooted();
+    let mut options = fixture_options();
     options.lookup.roots = vec![root];
     let report = Report::new(common::read(&writer.file()).unwrap(), None, &options);
-    let [r, g, b] = drawn(&report).1("outer (");
+    let [r, g, b] = draw(&report).1("outer (");
     assert!(r > b + 60 && g > b + 60, "Python is yellow: {r} {g} {b}");
 }
 
 #[test]
 fn the_flame_graph_is_grey_at_its_foot_and_well_formed() {
-    let (picture, colour_of) = drawn(&fixture());
-    assert!(picture.contains("<svg") && picture.contains("394 samples of cpu-clock"));
-    assert!(picture.contains("__main__.heavy"), "compiled code by name");
+    let (svg, colour_of) = draw(&fixture());
+    assert!(svg.contains("<svg") && svg.contains("394 samples of cpu-clock"));
+    assert!(svg.contains("__main__.heavy"), "compiled code by name");
     assert_eq!([colour_of("all ("), colour_of("python (")], [[215; 3]; 2], "what is no code is grey");
-    let Some(python) = find("python3") else { return skip("python3") };
-    let file = scratch("flames").join("flames.svg");
-    fs::write(&file, &picture).unwrap();
+    let Some(python) = find_program("python3") else { return skip("python3") };
+    let file = scratch_directory("flames").join("flames.svg");
+    fs::write(&file, &svg).unwrap();
     let check = "import sys, xml.dom.minidom as m; print(len(m.parse(sys.argv[1]).getElementsByTagName('rect')))";
     let output = Command::new(python).args(["-c", check]).arg(&file).output().unwrap();
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
@@ -188,8 +192,8 @@ fn the_flame_graph_is_grey_at_its_foot_and_well_formed() {
 
 #[test]
 fn callgrind_annotate_reads_the_totals_and_the_lines() {
-    let Some(program) = find("callgrind_annotate") else { return skip("callgrind_annotate (valgrind)") };
-    let file = scratch("callgrind").join("callgrind.out");
+    let Some(program) = find_program("callgrind_annotate") else { return skip("callgrind_annotate (valgrind)") };
+    let file = scratch_directory("callgrind").join("callgrind.out");
     fs::write(&file, to_callgrind(&fixture())).unwrap();
     let output = Command::new(program).args(["--threshold=100", "--auto=no"]).arg(&file).output().unwrap();
     let text = String::from_utf8_lossy(&output.stdout);
@@ -207,14 +211,14 @@ fn a_speedscope_file_has_its_fields() {
     for profile in file["profiles"].as_array().unwrap() {
         let (samples, weights) = (profile["samples"].as_array().unwrap(), profile["weights"].as_array().unwrap());
         assert_eq!(samples.len(), weights.len());
-        let own: u64 = weights.iter().map(|weight| weight.as_u64().unwrap()).sum();
-        assert_eq!(profile["endValue"].as_u64().unwrap(), own);
-        weight += own;
+        let weights_sum: u64 = weights.iter().map(|weight| weight.as_u64().unwrap()).sum();
+        assert_eq!(profile["endValue"].as_u64().unwrap(), weights_sum);
+        weight += weights_sum;
         assert!(
             samples
                 .iter()
                 .flat_map(|sample| sample.as_array().unwrap())
-                .all(|at| (at.as_u64().unwrap() as usize) < frames.len())
+                .all(|index| (index.as_u64().unwrap() as usize) < frames.len())
         );
     }
     assert_eq!(weight, report.profile.all.weight);
@@ -225,29 +229,29 @@ fn a_speedscope_file_has_its_fields() {
     );
 }
 
-/// The tables of a profile with their columns and the kinds of what is in them.
-fn shape(value: &Value) -> BTreeMap<String, String> {
-    fn walk(value: &Value, path: &str, found: &mut BTreeMap<String, String>) {
+/// Returns the tables and columns of a profile with their types.
+fn column_types(value: &Value) -> BTreeMap<String, String> {
+    fn walk(value: &Value, path: &str, types: &mut BTreeMap<String, String>) {
         match value {
-            Value::Object(map) => map.iter().for_each(|(key, value)| walk(value, &format!("{path}.{key}"), found)),
-            Value::Array(all) => {
-                found.insert(path.to_owned(), "array".to_owned());
-                if let Some(first @ Value::Object(_)) = all.first() {
-                    walk(first, path, found);
+            Value::Object(map) => map.iter().for_each(|(key, value)| walk(value, &format!("{path}.{key}"), types)),
+            Value::Array(items) => {
+                types.insert(path.to_owned(), "array".to_owned());
+                if let Some(first @ Value::Object(_)) = items.first() {
+                    walk(first, path, types);
                 }
             }
-            Value::Number(_) => drop(found.insert(path.to_owned(), "number".to_owned())),
-            Value::String(_) => drop(found.insert(path.to_owned(), "string".to_owned())),
-            Value::Bool(_) => drop(found.insert(path.to_owned(), "bool".to_owned())),
-            Value::Null => drop(found.insert(path.to_owned(), "null".to_owned())),
+            Value::Number(_) => drop(types.insert(path.to_owned(), "number".to_owned())),
+            Value::String(_) => drop(types.insert(path.to_owned(), "string".to_owned())),
+            Value::Bool(_) => drop(types.insert(path.to_owned(), "bool".to_owned())),
+            Value::Null => drop(types.insert(path.to_owned(), "null".to_owned())),
         }
     }
-    let mut found = BTreeMap::new();
-    walk(value, "", &mut found);
-    found
+    let mut types = BTreeMap::new();
+    walk(value, "", &mut types);
+    types
 }
 
-/// What the crate that samply writes its profiles with makes of one sample.
+/// Returns a profile with one sample, built by the crate that samply uses.
 fn reference() -> Value {
     serde_json::to_value(&reference_profile().0).unwrap()
 }
@@ -271,7 +275,7 @@ fn the_firefox_profile_has_the_tables_and_columns_of_its_version() {
     let profile = to_firefox(&report);
     let reference = reference();
     assert_eq!(profile["meta"]["preprocessedProfileVersion"], reference["meta"]["preprocessedProfileVersion"]);
-    let (ours, theirs) = (shape(&profile), shape(&reference));
+    let (ours, theirs) = (column_types(&profile), column_types(&reference));
     let missing: Vec<_> = theirs.keys().filter(|key| !ours.contains_key(*key)).collect();
     assert!(missing.is_empty(), "not there: {missing:?}");
     let mut count = 0;
@@ -284,20 +288,20 @@ fn the_firefox_profile_has_the_tables_and_columns_of_its_version() {
             }
         }
         let length = |table: &str| thread[table]["length"].as_u64().unwrap();
-        let below = |table: &str, column: &str, limit: u64| {
+        let assert_below = |table: &str, column: &str, limit: u64| {
             let values = thread[table][column].as_array().unwrap();
             assert!(values.iter().filter_map(Value::as_u64).all(|value| value < limit), "{table}.{column}");
         };
-        below("samples", "stack", length("stackTable"));
-        below("stackTable", "frame", length("frameTable"));
-        below("frameTable", "func", length("funcTable"));
-        below("funcTable", "name", thread["stringArray"].as_array().unwrap().len() as u64);
+        assert_below("samples", "stack", length("stackTable"));
+        assert_below("stackTable", "frame", length("frameTable"));
+        assert_below("frameTable", "func", length("funcTable"));
+        assert_below("funcTable", "name", thread["stringArray"].as_array().unwrap().len() as u64);
         let times = thread["samples"]["threadCPUDelta"].as_array().unwrap();
         assert!(times.iter().all(|time| time.as_u64() == Some(10_101)), "99 samples a second, in microseconds");
         let deltas = thread["samples"]["timeDeltas"].as_array().unwrap();
         assert!(deltas.iter().all(|delta| delta.as_f64().unwrap() >= 0.0));
-        for (at, prefix) in thread["stackTable"]["prefix"].as_array().unwrap().iter().enumerate() {
-            assert!(prefix.as_u64().is_none_or(|prefix| prefix < at as u64), "a stack's caller comes before it");
+        for (index, prefix) in thread["stackTable"]["prefix"].as_array().unwrap().iter().enumerate() {
+            assert!(prefix.as_u64().is_none_or(|prefix| prefix < index as u64), "a stack's caller comes before it");
         }
         count += length("samples");
     }

@@ -1,5 +1,4 @@
-//! A recording that perf made, with the images and the source it names, and with some of them missing, changed or
-//! hostile.
+//! Tests with a recording made by perf and its images and source, some of which are missing, changed or hostile.
 #![allow(missing_docs, clippy::unwrap_used)]
 
 mod common;
@@ -7,15 +6,15 @@ mod common;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use common::{assert_sums, rooted, scratch, testdata};
+use common::{assert_sums, fixture_options, scratch_directory, testdata};
 use jitlisten_report::{Options, Report, Style, to_html, to_json, to_text};
 
 fn fixture() -> Report {
-    Report::open(&testdata().join("perf.data"), &Options { by_thread: true, ..rooted() }).unwrap()
+    Report::open(&testdata().join("perf.data"), &Options { by_thread: true, ..fixture_options() }).unwrap()
 }
 
-/// A copy of the fixture that a test may spoil.
-fn copied(name: &str) -> (PathBuf, Options) {
+/// Copies the fixture, so that a test may damage it.
+fn copy_fixture(name: &str) -> (PathBuf, Options) {
     fn copy(from: &Path, to: &Path) {
         fs::create_dir_all(to).unwrap();
         for entry in fs::read_dir(from).unwrap().map(Result::unwrap) {
@@ -27,16 +26,16 @@ fn copied(name: &str) -> (PathBuf, Options) {
             }
         }
     }
-    let directory = scratch(name);
+    let directory = scratch_directory(name);
     copy(&testdata(), &directory);
-    let mut options = rooted();
+    let mut options = fixture_options();
     options.lookup.roots = vec![directory.join("root")];
     (directory, options)
 }
 
 fn images(directory: &Path) -> Vec<PathBuf> {
-    let images = fs::read_dir(directory.join("root/tmp/fixture/images")).unwrap().next().unwrap().unwrap().path();
-    fs::read_dir(images).unwrap().map(|entry| entry.unwrap().path()).collect()
+    let directories = fs::read_dir(directory.join("root/tmp/fixture/images")).unwrap().next().unwrap().unwrap().path();
+    fs::read_dir(directories).unwrap().map(|entry| entry.unwrap().path()).collect()
 }
 
 #[test]
@@ -52,10 +51,10 @@ fn sums_are_exact_and_the_known_lines_are_hot() {
     let inlined = call.inlined.iter().find(|call| call.line == 12).expect("bell is inlined into line 20");
     assert_eq!(report.profile.functions[inlined.function as usize].name, "bell", "as the line table calls it");
     assert!(inlined.shares.total.samples > 0 && inlined.shares.total.samples <= call.shares.total.samples);
-    let mut places =
+    let mut callers =
         report.profile.functions.iter().flat_map(|row| &row.callers).filter_map(|caller| caller.1).peekable();
-    assert!(places.peek().is_some());
-    for (file, line) in places {
+    assert!(callers.peek().is_some());
+    for (file, line) in callers {
         assert!(report.profile.files[file as usize].lines.contains_key(&line), "{file}:{line} calls");
     }
 }
@@ -68,7 +67,7 @@ fn the_text_is_plain_when_it_is_no_terminal_and_fits_one_when_it_is() {
     assert!(plain.contains("|    20 |             total += bell(values[i])\n"), "{plain}");
     assert!(plain.contains("|     0 | (code of no line)\n"), "line 0 is a row: {plain}");
     assert!(plain.contains("↳ bell sides.py:12"), "{plain}");
-    // Of a function that was compiled once there is no row for the entry that Python calls.
+    // A function that was compiled once has no row for the entry that Python calls.
     assert!(
         plain.contains("|   cpython::__main__.heavy(array(float32") && plain.contains("__main__.fibonacci"),
         "{plain}"
@@ -87,43 +86,43 @@ fn the_json_has_the_agreed_shape() {
     for key in ["samples", "compiled", "without_line", "lost"] {
         assert!(json[key].is_u64(), "{key}");
     }
-    let mut own = json["without_line"].as_u64().unwrap();
+    let mut self_samples = json["without_line"].as_u64().unwrap();
     for file in json["files"].as_array().unwrap() {
         assert!(file["path"].is_string());
         for line in file["lines"].as_array().unwrap() {
             assert!(line["line"].is_u64() && line["total"].is_u64() && line["inlined"].is_array());
             assert!(line["source"].is_string() || line["source"].is_null());
-            own += line["self"].as_u64().unwrap();
+            self_samples += line["self"].as_u64().unwrap();
         }
     }
-    assert_eq!(own, json["compiled"].as_u64().unwrap());
+    assert_eq!(self_samples, json["compiled"].as_u64().unwrap());
     assert_eq!(json["threads"].as_array().unwrap().len(), 3);
 }
 
 #[test]
 fn a_missing_image_is_said_and_the_rest_stands() {
-    let (directory, options) = copied("missing-image");
-    let lost = images(&directory).into_iter().find(|path| path.ends_with("object-22.so")).unwrap();
-    fs::remove_file(&lost).unwrap();
-    let (whole, report) = (fixture(), Report::open(&directory.join("perf.data"), &options).unwrap());
+    let (directory, options) = copy_fixture("missing-image");
+    let removed = images(&directory).into_iter().find(|path| path.ends_with("object-22.so")).unwrap();
+    fs::remove_file(&removed).unwrap();
+    let (original, report) = (fixture(), Report::open(&directory.join("perf.data"), &options).unwrap());
     assert_sums(&report);
     assert!(
         report.notes.iter().any(|note| note.contains("images of compiled code") && note.contains("object-22.so")),
         "{:?}",
         report.notes
     );
-    assert_eq!(report.profile.compiled, whole.profile.compiled, "it is compiled code all the same");
-    assert!(report.profile.without_line > whole.profile.without_line);
+    assert_eq!(report.profile.compiled, original.profile.compiled, "it is compiled code all the same");
+    assert!(report.profile.without_line > original.profile.without_line);
     assert!(report.profile.functions.iter().any(|row| row.name == "__main__.heavy"));
 }
 
 #[test]
 fn another_image_of_that_name_is_not_taken_for_it() {
-    let (directory, options) = copied("other-image");
-    let mut all = images(&directory);
-    all.sort();
-    // The recording has the build ids of its files.
-    fs::copy(&all[0], &all[3]).unwrap();
+    let (directory, options) = copy_fixture("other-image");
+    let mut paths = images(&directory);
+    paths.sort();
+    // The recording contains the build ids of its files.
+    fs::copy(&paths[0], &paths[3]).unwrap();
     let report = Report::open(&directory.join("perf.data"), &options).unwrap();
     assert_sums(&report);
     assert!(report.notes.iter().any(|note| note.contains("build id differs")), "{:?}", report.notes);
@@ -131,7 +130,7 @@ fn another_image_of_that_name_is_not_taken_for_it() {
 
 #[test]
 fn a_missing_or_changed_source_is_said_at_its_place() {
-    let (directory, options) = copied("sources");
+    let (directory, options) = copy_fixture("sources");
     let source = directory.join("root/tmp/fixture/sides.py");
     let recording = directory.join("perf.data");
     let later = fs::metadata(&recording).unwrap().modified().unwrap() + std::time::Duration::from_secs(60);
@@ -147,7 +146,7 @@ fn a_missing_or_changed_source_is_said_at_its_place() {
 
 #[test]
 fn hostile_sources_are_text_everywhere() {
-    let (directory, options) = copied("hostile");
+    let (directory, options) = copy_fixture("hostile");
     let mut hostile = vec!["</script><img src=x onerror=alert(1)>&\u{2028}\u{202e}".to_owned(); 60];
     hostile[19] = "\x1b]0;owned\x07\x1b[2J".repeat(10);
     hostile[20] = "x".repeat(100_000);
@@ -164,15 +163,15 @@ fn hostile_sources_are_text_everywhere() {
 
 #[test]
 fn damaged_images_are_read_as_far_as_they_go() {
-    let (directory, options) = copied("damaged");
+    let (directory, options) = copy_fixture("damaged");
     let image = images(&directory).into_iter().find(|path| path.ends_with("object-22.so")).unwrap();
-    let whole = fs::read(&image).unwrap();
+    let original = fs::read(&image).unwrap();
     let recording = directory.join("perf.data");
     for step in 0..60 {
-        let mut bytes = whole.clone();
+        let mut bytes = original.clone();
         match step % 3 {
-            0 => bytes.truncate(whole.len() * step / 60),
-            1 => bytes[(0x2000 + step * 97).min(whole.len() - 1)] ^= 0xff,
+            0 => bytes.truncate(original.len() * step / 60),
+            1 => bytes[(0x2000 + step * 97).min(original.len() - 1)] ^= 0xff,
             _ => bytes[step * 7..step * 7 + 8].fill(0xff),
         }
         fs::write(&image, bytes).unwrap();
@@ -182,15 +181,15 @@ fn damaged_images_are_read_as_far_as_they_go() {
 
 #[test]
 fn an_image_at_the_end_of_the_address_space() {
-    let (directory, options) = copied("addresses");
+    let (directory, options) = copy_fixture("addresses");
     let image = images(&directory).into_iter().find(|path| path.ends_with("object-22.so")).unwrap();
     let mut bytes = fs::read(&image).unwrap();
-    let number = |at: usize| u64::from_le_bytes(bytes[at..at + 8].try_into().unwrap()) as usize;
-    let (headers, count) = (number(32), usize::from(bytes[56]));
+    let read_u64 = |offset: usize| u64::from_le_bytes(bytes[offset..offset + 8].try_into().unwrap()) as usize;
+    let (headers, count) = (read_u64(32), usize::from(bytes[56]));
     for header in 0..count {
-        // p_vaddr
-        let at = headers + header * 56 + 16;
-        bytes[at..at + 8].copy_from_slice(&(u64::MAX - 0xf).to_le_bytes());
+        // Field `p_vaddr`.
+        let offset = headers + header * 56 + 16;
+        bytes[offset..offset + 8].copy_from_slice(&(u64::MAX - 0xf).to_le_bytes());
     }
     fs::write(&image, bytes).unwrap();
     let report = Report::open(&directory.join("perf.data"), &options).unwrap();
@@ -198,10 +197,10 @@ fn an_image_at_the_end_of_the_address_space() {
     assert!(!to_html(&report).is_empty());
 }
 
-/// Nothing writes into the pipe: a reader that opens it waits for ever.
+/// Opening the pipe would block forever, because it has no writer.
 #[test]
 fn what_is_no_file_is_not_opened() {
-    let (directory, options) = copied("pipes");
+    let (directory, options) = copy_fixture("pipes");
     let image = images(&directory).into_iter().find(|path| path.ends_with("object-22.so")).unwrap();
     let source = directory.join("root/tmp/fixture/sides.py");
     for path in [&image, &source] {

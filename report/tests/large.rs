@@ -1,5 +1,4 @@
-//! A recording of 1,000,000 samples of 64 threads, read by the command: at most two seconds of processor time and 300
-//! MB.
+//! Test of the cost of reading 1,000,000 samples of 64 threads: at most two seconds of CPU time and 300 MB.
 #![allow(missing_docs, clippy::unwrap_used, clippy::print_stdout)]
 
 mod common;
@@ -7,23 +6,23 @@ mod common;
 use std::path::Path;
 use std::process::Command;
 
-use common::{find, skip};
+use common::{find_program, skip};
 
 #[test]
 fn a_million_samples_of_64_threads_are_read_in_two_seconds_and_300_megabytes() {
-    let here = Path::new(env!("CARGO_MANIFEST_DIR"));
-    let command = here.join("../target/release/jitlisten");
-    let (Some(python), true) = (find("python3"), command.exists()) else {
+    let crate_directory = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let command = crate_directory.join("../target/release/jitlisten");
+    let (Some(python), true) = (find_program("python3"), command.exists()) else {
         return skip("python3 and target/release/jitlisten (cargo build --release)");
     };
     let output = Command::new(python)
-        .arg(here.join("benches/large.py"))
+        .arg(crate_directory.join("benches/large.py"))
         .arg(command)
         .args(["--rounds", "1", "--only", "lines", "--most", "2,300"])
         .output()
         .unwrap();
-    let said = String::from_utf8_lossy(&output.stdout);
-    println!("{said}");
-    assert!(output.status.success(), "{said}{}", String::from_utf8_lossy(&output.stderr));
-    assert!(said.contains("1,000,000 samples, 64 threads"), "{said}");
+    let output_text = String::from_utf8_lossy(&output.stdout);
+    println!("{output_text}");
+    assert!(output.status.success(), "{output_text}{}", String::from_utf8_lossy(&output.stderr));
+    assert!(output_text.contains("1,000,000 samples, 64 threads"), "{output_text}");
 }

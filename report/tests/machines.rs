@@ -1,4 +1,5 @@
-//! Recordings of several machines, or of another one: their processes may have one number, and their files one path.
+//! Recordings of several machines, or of another one. Different processes may have the same pid, and different files
+//! the same path.
 #![allow(missing_docs, clippy::unwrap_used)]
 
 mod common;
@@ -6,10 +7,10 @@ mod common;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use common::{Writer, assert_sums, scratch, testdata};
+use common::{Writer, assert_sums, scratch_directory, testdata};
 use jitlisten_report::{Lookup, Options, RecordingFile, Report, Style, to_text};
 
-/// Nothing is mapped there: only a perf map has its name.
+/// Address outside of all mappings, which only a perf map names.
 const ADDRESS: u64 = 0x7f00_0000_1010;
 const LIBRARY: u64 = 0x5000_0000;
 
@@ -17,8 +18,8 @@ fn this_machine() -> String {
     fs::read_to_string("/proc/sys/kernel/hostname").unwrap().trim_end().to_owned()
 }
 
-/// A folder as `record --bundle` makes it: a recording, and below `root` a perf map.
-fn recorded(directory: &Path, host: &str, pid: u32, name: Option<&str>) -> RecordingFile {
+/// Makes a directory as `record --bundle` does: a recording, and a perf map below `root`.
+fn record(directory: &Path, host: &str, pid: u32, name: Option<&str>) -> RecordingFile {
     let mut writer = Writer { host: Some(host.to_owned()), ..Writer::default() };
     writer.comm(pid, pid, "python", true, 1).sample((pid, pid), 10, 5, &[ADDRESS]);
     let root = directory.join("root");
@@ -41,18 +42,18 @@ fn names(report: &Report) -> Vec<&str> {
     names
 }
 
-/// A perf map at its own place, removed at the end. No process has this number.
-struct OwnMap(PathBuf);
+/// Perf map in `/tmp`, removed on drop. No process has this pid.
+struct TemporaryMap(PathBuf);
 
-impl OwnMap {
-    fn new(pid: u32, name: &str) -> OwnMap {
+impl TemporaryMap {
+    fn new(pid: u32, name: &str) -> TemporaryMap {
         let path = PathBuf::from(format!("/tmp/perf-{pid}.map"));
         fs::write(&path, map(name)).unwrap();
-        OwnMap(path)
+        TemporaryMap(path)
     }
 }
 
-impl Drop for OwnMap {
+impl Drop for TemporaryMap {
     fn drop(&mut self) {
         let _ = fs::remove_file(&self.0);
     }
@@ -60,10 +61,10 @@ impl Drop for OwnMap {
 
 #[test]
 fn processes_of_one_number_on_two_machines_have_their_own_maps() {
-    let directory = scratch("machines-bundles");
+    let directory = scratch_directory("machines-bundles");
     let files = [
-        recorded(&directory.join("a"), "one", 10, Some("of_one()")),
-        recorded(&directory.join("b"), "two", 10, Some("of_two()")),
+        record(&directory.join("a"), "one", 10, Some("of_one()")),
+        record(&directory.join("b"), "two", 10, Some("of_two()")),
     ];
     let report = Report::open_all(&files, &Options::default()).unwrap();
     assert_eq!(names(&report), ["of_one", "of_two"]);
@@ -72,8 +73,8 @@ fn processes_of_one_number_on_two_machines_have_their_own_maps() {
 
 #[test]
 fn a_folder_that_was_asked_for_is_not_guessed_to_be_of_one_of_them() {
-    let directory = scratch("machines-asked");
-    let files = [recorded(&directory.join("a"), "one", 10, None), recorded(&directory.join("b"), "two", 10, None)];
+    let directory = scratch_directory("machines-asked");
+    let files = [record(&directory.join("a"), "one", 10, None), record(&directory.join("b"), "two", 10, None)];
     let root = directory.join("both");
     fs::create_dir_all(root.join("tmp")).unwrap();
     fs::write(root.join("tmp/perf-10.map"), map("of_one_of_them()")).unwrap();
@@ -87,53 +88,53 @@ fn a_folder_that_was_asked_for_is_not_guessed_to_be_of_one_of_them() {
 #[test]
 fn the_map_of_this_machine_is_not_that_of_another() {
     const PID: u32 = 2_000_000_001;
-    let directory = scratch("machines-local");
-    let _map = OwnMap::new(PID, "of_this_one()");
-    let here = recorded(&directory.join("here"), &this_machine(), PID, None);
-    let there = recorded(&directory.join("there"), "elsewhere", PID, None);
+    let directory = scratch_directory("machines-local");
+    let _map = TemporaryMap::new(PID, "of_this_one()");
+    let local = record(&directory.join("here"), &this_machine(), PID, None);
+    let remote = record(&directory.join("there"), "elsewhere", PID, None);
     let open = |files: &[RecordingFile], options: &Options| Report::open_all(files, options).unwrap();
-    assert_eq!(names(&open(std::slice::from_ref(&here), &Options::default())), ["of_this_one"]);
-    let report = open(std::slice::from_ref(&there), &Options::default());
+    assert_eq!(names(&open(std::slice::from_ref(&local), &Options::default())), ["of_this_one"]);
+    let report = open(std::slice::from_ref(&remote), &Options::default());
     assert_eq!(names(&report), ["[unknown]"]);
     assert!(report.notes.iter().any(|note| note.contains("--root /")), "{:?}", report.notes);
     let rooted = Options { lookup: Lookup { roots: vec!["/".into()], ..Lookup::default() }, ..Options::default() };
-    assert_eq!(names(&open(std::slice::from_ref(&there), &rooted)), ["of_this_one"]);
-    for files in [[here.clone(), there.clone()], [there, here]] {
+    assert_eq!(names(&open(std::slice::from_ref(&remote), &rooted)), ["of_this_one"]);
+    for files in [[local.clone(), remote.clone()], [remote, local]] {
         assert_eq!(names(&open(&files, &Options::default())), ["[unknown]", "of_this_one"]);
     }
 }
 
-/// Two libraries of one path and without build id, each in the folder of its recording.
+/// Two libraries have the same path and no build id, each in the directory of its recording.
 #[test]
 fn files_of_one_path_are_those_of_their_recording() {
-    let directory = scratch("machines-files");
+    let directory = scratch_directory("machines-files");
     let images = fs::read_dir(testdata().join("root/tmp/fixture/images")).unwrap().next().unwrap().unwrap().path();
     let bundle = |name: &str, image: &str| {
-        let folder = directory.join(name);
+        let bundle_directory = directory.join(name);
         let mut writer = Writer { host: Some(name.to_owned()), ..Writer::default() };
         writer.comm(10, 10, "python", true, 1).mmap(10, (LIBRARY, LIBRARY + 0x2000), 0, "/opt/x/libx.so", 2);
         writer.sample((10, 10), 10, 5, &[LIBRARY + 0x1010]);
-        fs::create_dir_all(folder.join("root/opt/x")).unwrap();
-        fs::write(folder.join("perf.data"), writer.file()).unwrap();
-        fs::copy(images.join(image), folder.join("root/opt/x/libx.so")).unwrap();
-        RecordingFile { path: folder.join("perf.data"), root: Some(folder.join("root")) }
+        fs::create_dir_all(bundle_directory.join("root/opt/x")).unwrap();
+        fs::write(bundle_directory.join("perf.data"), writer.file()).unwrap();
+        fs::copy(images.join(image), bundle_directory.join("root/opt/x/libx.so")).unwrap();
+        RecordingFile { path: bundle_directory.join("perf.data"), root: Some(bundle_directory.join("root")) }
     };
     let files = [bundle("one", "object-22.so"), bundle("two", "object-18.so")];
-    let alone = |file: &RecordingFile| {
+    let names_of = |file: &RecordingFile| {
         let report = Report::open_all(std::slice::from_ref(file), &Options::default()).unwrap();
         names(&report).iter().map(|name| (*name).to_owned()).collect::<Vec<_>>()
     };
-    let mut both = [alone(&files[0]), alone(&files[1])].concat();
-    both.sort();
+    let mut expected_names = [names_of(&files[0]), names_of(&files[1])].concat();
+    expected_names.sort();
     let report = Report::open_all(&files, &Options::default()).unwrap();
-    assert_eq!(names(&report), both);
-    assert_eq!(both.len(), 2, "different functions: {both:?}");
+    assert_eq!(names(&report), expected_names);
+    assert_eq!(expected_names.len(), 2, "different functions: {expected_names:?}");
 }
 
-/// `jitlisten record` says where its images were; they lie beside the recording wherever both are moved to.
+/// The recording contains the paths of its images; they are found next to it wherever both are moved.
 #[test]
 fn images_go_where_their_recording_goes() {
-    let directory = scratch("machines-images");
+    let directory = scratch_directory("machines-images");
     let image = fs::read_dir(testdata().join("root/tmp/fixture/images"))
         .unwrap()
         .next()
@@ -147,36 +148,36 @@ fn images_go_where_their_recording_goes() {
         writer.comm(10, 10, "python", true, 1).mmap(10, (LIBRARY, LIBRARY + 0x2000), 0, path, 2);
         writer.sample((10, 10), 10, 5, &[LIBRARY + 0x1010]).file()
     };
-    let named = |file: &str, content: &[u8]| {
+    let names_in = |file: &str, content: &[u8]| {
         fs::write(directory.join(file), content).unwrap();
         let report = Report::open(&directory.join(file), &Options::default()).unwrap();
         names(&report).iter().map(|name| (*name).to_owned()).collect::<Vec<_>>()
     };
-    let right = named("in_place.data", &recorded(image.to_str().unwrap()));
-    let moved = recorded(&format!("/made/there/f.data.images/{name}"));
+    let expected_names = names_in("in_place.data", &recorded(image.to_str().unwrap()));
+    let moved_recording = recorded(&format!("/made/there/f.data.images/{name}"));
     for (file, images) in [("f.data", "f.data.images"), ("g.data", "g.data.images"), ("h.data", "f.data.images")] {
-        assert_ne!(named(file, &moved), right, "{file} without its images");
+        assert_ne!(names_in(file, &moved_recording), expected_names, "{file} without its images");
         fs::create_dir_all(directory.join(images)).unwrap();
         fs::copy(&image, directory.join(images).join(name)).unwrap();
-        assert_eq!(named(file, &moved), right, "{file}");
+        assert_eq!(names_in(file, &moved_recording), expected_names, "{file}");
         fs::remove_dir_all(directory.join(images)).unwrap();
     }
 }
 
-/// The instruction set is that of the image, whatever machine reads it: the same code, once said to be of aarch64.
+/// The image determines the instruction set, not the machine that reads it. The same code is marked as aarch64 here.
 #[test]
 fn loops_are_those_of_the_image_s_machine() {
     const EM_AARCH64: u8 = 183;
-    const MACHINE: usize = 18;
-    /// `ldr d1, [x8], #8; subs x9, x9, #1; fadd d0, d0, d1; b.ne; ret`, behind one instruction.
+    const MACHINE_OFFSET: usize = 18;
+    /// Machine code: `ldr d1, [x8], #8; subs x9, x9, #1; fadd d0, d0, d1; b.ne; ret` after one other instruction.
     const CODE: [u32; 6] = [0xd503201f, 0xfc408501, 0xf1000529, 0x1e612800, 0x54ffffa1, 0xd65f03c0];
-    let directory = scratch("machines-aarch64");
+    let directory = scratch_directory("machines-aarch64");
     let images = fs::read_dir(testdata().join("root/tmp/fixture/images")).unwrap().next().unwrap().unwrap().path();
     let mut image = fs::read(images.join("object-22.so")).unwrap();
-    for (at, byte) in CODE.iter().flat_map(|word| word.to_le_bytes()).enumerate() {
-        image[0x1000 + at] = byte;
+    for (offset, byte) in CODE.iter().flat_map(|word| word.to_le_bytes()).enumerate() {
+        image[0x1000 + offset] = byte;
     }
-    let reported = |image: &[u8]| {
+    let report_with = |image: &[u8]| {
         let path = directory.join("object-22.so");
         fs::write(&path, image).unwrap();
         let mut writer = Writer { host: Some("one".to_owned()), ..Writer::default() };
@@ -188,20 +189,20 @@ fn loops_are_those_of_the_image_s_machine() {
         fs::write(directory.join("perf.data"), writer.file()).unwrap();
         Report::open(&directory.join("perf.data"), &Options::default()).unwrap()
     };
-    assert!(reported(&image).loops().is_empty(), "of x86_64 these bytes are no loop");
-    image[MACHINE] = EM_AARCH64;
-    let report = reported(&image);
-    let [found] = report.loops() else { panic!("one loop") };
-    let text: Vec<&str> = found.instructions.iter().map(|instruction| instruction.text.as_str()).collect();
+    assert!(report_with(&image).loops().is_empty(), "of x86_64 these bytes are no loop");
+    image[MACHINE_OFFSET] = EM_AARCH64;
+    let report = report_with(&image);
+    let [hot_loop] = report.loops() else { panic!("one loop") };
+    let text: Vec<&str> = hot_loop.instructions.iter().map(|instruction| instruction.text.as_str()).collect();
     assert_eq!(text, ["ldr d1, [x8], #0x8", "subs x9, x9, #0x1", "fadd d0, d0, d1", "b.ne 0x1004"]);
-    assert_eq!((found.first, found.last, found.own.samples), (26, 26, 20));
-    assert_eq!(found.advice.iter().map(|advice| advice.rule).collect::<Vec<_>>(), ["fp-order"]);
-    // The advice is whole in a terminal of any width.
+    assert_eq!((hot_loop.first, hot_loop.last, hot_loop.own.samples), (26, 26, 20));
+    assert_eq!(hot_loop.advice.iter().map(|advice| advice.rule).collect::<Vec<_>>(), ["fp-order"]);
+    // The advice is not truncated at any width.
     for width in 60..180 {
         let text = to_text(&report, Style { width: Some(width), ..Style::default() });
         let rows =
             text.lines().skip_while(|line| !line.contains("⚑ loop")).map(|line| line.rsplit('|').next().unwrap());
-        let said = rows.flat_map(str::split_whitespace).collect::<Vec<_>>().join(" ");
-        assert!(said.contains(&found.advice[0].text), "{width}: {said}");
+        let rendered = rows.flat_map(str::split_whitespace).collect::<Vec<_>>().join(" ");
+        assert!(rendered.contains(&hot_loop.advice[0].text), "{width}: {rendered}");
     }
 }

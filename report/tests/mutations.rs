@@ -1,6 +1,6 @@
-//! Recordings, images and sources with random damage, to every output: nothing may panic, and sums have to be right.
+//! Tests with random damage in recordings, images and sources: no output may panic, and sums must be right.
 //!
-//! Two seconds for each of the three, or `JITLISTEN_MUTATIONS` seconds. The fuzz target `report` is the thorough one.
+//! Each of the three runs for two seconds, or `JITLISTEN_MUTATIONS` seconds. The fuzz target `report` is more thorough.
 #![allow(missing_docs, clippy::unwrap_used)]
 
 mod common;
@@ -10,13 +10,13 @@ use std::io::Cursor;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use common::{assert_sums, scratch, testdata};
+use common::{assert_sums, scratch_directory, testdata};
 use jitlisten_report::{
     Lookup, Options, Recording, Report, Selection, Style, to_callgrind, to_collapsed, to_firefox, to_flamegraph,
     to_html, to_json, to_speedscope, to_text,
 };
 
-/// Marsaglia's xorshift.
+/// Marsaglia's xorshift generator.
 struct Random(u64);
 
 impl Random {
@@ -27,14 +27,14 @@ impl Random {
         (self.0 % limit.max(1) as u64) as usize
     }
 
-    /// Some bytes overwritten, with numbers that parsers mind; sometimes cut, or with a part moved.
+    /// Overwrites some bytes, with values that are critical for parsers. Sometimes truncates, or moves a part.
     fn damage(&mut self, bytes: &mut Vec<u8>) {
         const NUMBERS: [u64; 8] = [0, 1, 0x7f, 0xff, 0xffff, 0x7fff_ffff, u64::MAX, 1 << 63];
         for _ in 0..=self.below(8) {
-            let at = self.below(bytes.len());
-            let size = [1, 2, 4, 8][self.below(4)].min(bytes.len() - at);
+            let offset = self.below(bytes.len());
+            let size = [1, 2, 4, 8][self.below(4)].min(bytes.len() - offset);
             let number = if self.below(2) == 0 { NUMBERS[self.below(8)] } else { self.0 };
-            bytes[at..at + size].copy_from_slice(&number.to_le_bytes()[..size]);
+            bytes[offset..offset + size].copy_from_slice(&number.to_le_bytes()[..size]);
         }
         if self.below(8) == 0 {
             bytes.truncate(self.below(bytes.len()) + 1);
@@ -47,7 +47,7 @@ impl Random {
     }
 }
 
-fn everything(report: &Report) {
+fn check_all_outputs(report: &Report) {
     assert_sums(report);
     let text = to_text(
         report,
@@ -59,9 +59,9 @@ fn everything(report: &Report) {
     let _ = to_flamegraph(report, &mut Vec::new());
 }
 
-fn run(name: &str, seed: u64, mut once: impl FnMut(&mut Random, &Options, &Path)) {
+fn run(name: &str, seed: u64, mut mutate: impl FnMut(&mut Random, &Options, &Path)) {
     let seconds = std::env::var("JITLISTEN_MUTATIONS").ok().and_then(|seconds| seconds.parse().ok()).unwrap_or(2);
-    let root = scratch(name);
+    let root = scratch_directory(name);
     let images = testdata().join("root/tmp/fixture/images");
     let directory = fs::read_dir(&images).unwrap().next().unwrap().unwrap().path();
     let target = root.join("tmp/fixture/images").join(directory.file_name().unwrap());
@@ -76,7 +76,7 @@ fn run(name: &str, seed: u64, mut once: impl FnMut(&mut Random, &Options, &Path)
     let mut random = Random(seed);
     let mut count = 0;
     while Instant::now() < end {
-        once(&mut random, &options, &target);
+        mutate(&mut random, &options, &target);
         count += 1;
     }
     assert!(count > 0);
@@ -84,27 +84,27 @@ fn run(name: &str, seed: u64, mut once: impl FnMut(&mut Random, &Options, &Path)
     let _ = writeln!(std::io::stderr(), "{name}: {count} mutations");
 }
 
-fn good() -> Vec<u8> {
+fn read_fixture() -> Vec<u8> {
     fs::read(testdata().join("perf.data")).unwrap()
 }
 
 #[test]
 fn damaged_recordings() {
-    let good = good();
+    let good = read_fixture();
     run("mutations-recording", 1, |random, options, _| {
         let mut bytes = good.clone();
-        // A part of the records is enough, and quicker.
+        // Part of the records is enough, and faster.
         bytes.truncate(2000 + random.below(bytes.len() - 2000));
         random.damage(&mut bytes);
         if let Ok(recording) = Recording::read(&mut Cursor::new(&bytes), &Selection::default()) {
-            everything(&Report::new(recording, None, options));
+            check_all_outputs(&Report::new(recording, None, options));
         }
     });
 }
 
 #[test]
 fn damaged_images() {
-    let recording = good();
+    let recording = read_fixture();
     let images: Vec<(PathBuf, Vec<u8>)> = fs::read_dir(testdata().join("root/tmp/fixture/images"))
         .unwrap()
         .flat_map(|directory| fs::read_dir(directory.unwrap().path()).unwrap())
@@ -112,25 +112,25 @@ fn damaged_images() {
         .map(|path| (PathBuf::from(path.file_name().unwrap()), fs::read(&path).unwrap()))
         .collect();
     run("mutations-images", 2, |random, options, directory| {
-        let (name, good) = &images[random.below(images.len())];
-        let mut bytes = good.clone();
+        let (name, original) = &images[random.below(images.len())];
+        let mut bytes = original.clone();
         random.damage(&mut bytes);
         fs::write(directory.join(name), &bytes).unwrap();
         let recording = Recording::read(&mut Cursor::new(&recording), &Selection::default()).unwrap();
-        everything(&Report::new(recording, None, options));
-        fs::write(directory.join(name), good).unwrap();
+        check_all_outputs(&Report::new(recording, None, options));
+        fs::write(directory.join(name), original).unwrap();
     });
 }
 
 #[test]
 fn damaged_sources() {
-    let recording = good();
+    let recording = read_fixture();
     let source = fs::read(testdata().join("root/tmp/fixture/sides.py")).unwrap();
     run("mutations-sources", 3, |random, options, directory| {
         let mut bytes = source.clone();
         random.damage(&mut bytes);
         fs::write(directory.join("../../sides.py"), &bytes).unwrap();
         let recording = Recording::read(&mut Cursor::new(&recording), &Selection::default()).unwrap();
-        everything(&Report::new(recording, None, options));
+        check_all_outputs(&Report::new(recording, None, options));
     });
 }

@@ -1,4 +1,4 @@
-//! The data of the page, and the pictures: what they show is all of the samples.
+//! Tests of the page's data and of the flame graphs: together they show all samples.
 #![allow(missing_docs, clippy::unwrap_used)]
 
 mod common;
@@ -6,7 +6,7 @@ mod common;
 use std::collections::BTreeMap;
 use std::fs;
 
-use common::{Writer, rooted, scratch, testdata};
+use common::{Writer, fixture_options, scratch_directory, testdata};
 use jitlisten_report::{HotLine, Options, Report, hottest, to_flamegraph, to_html};
 use serde_json::Value;
 
@@ -16,9 +16,9 @@ fn data(report: &Report) -> Value {
     serde_json::from_str(rest.split_once("</script>").unwrap().0).unwrap()
 }
 
-/// The tree of stacks as the page's script reads it.
+/// Tree of stacks, as the page's script reads it.
 struct Stacks {
-    /// Of each node its parent, function, file and line.
+    /// Parent, function, file and line of each node.
     nodes: Vec<(usize, i64, i64, i64)>,
     /// Slice, thread, node, activity, hot line, samples, weight.
     parts: Vec<[u64; 7]>,
@@ -38,30 +38,30 @@ impl Stacks {
             path.push(number);
         }
         let parts = data["stacks"]["parts"].as_array().unwrap();
-        let parts = parts.chunks(7).map(|part| std::array::from_fn(|at| part[at].as_u64().unwrap())).collect();
+        let parts = parts.chunks(7).map(|part| std::array::from_fn(|field| part[field].as_u64().unwrap())).collect();
         Stacks { nodes, parts }
     }
 
-    fn sum(&self, which: impl Fn(&[u64; 7]) -> bool) -> (u64, u64) {
-        let parts = self.parts.iter().filter(|part| which(part));
+    fn sum(&self, matches: impl Fn(&[u64; 7]) -> bool) -> (u64, u64) {
+        let parts = self.parts.iter().filter(|part| matches(part));
         parts.fold((0, 0), |sum, part| (sum.0 + part[5], sum.1 + part[6]))
     }
 
-    /// Self of each line, and total: once for a stack.
+    /// Returns self and total of each line. A line counts once per stack.
     fn lines(&self) -> BTreeMap<(i64, i64), (u64, u64)> {
         let mut lines: BTreeMap<(i64, i64), (u64, u64)> = BTreeMap::new();
         for part in &self.parts {
-            let mut at = part[2] as usize;
-            let (_, _, file, line) = self.nodes[at];
+            let mut node = part[2] as usize;
+            let (_, _, file, line) = self.nodes[node];
             lines.entry((file, line)).or_default().0 += part[6];
             let mut seen = Vec::new();
-            while at != 0 {
-                let (parent, _, file, line) = self.nodes[at];
+            while node != 0 {
+                let (parent, _, file, line) = self.nodes[node];
                 if !seen.contains(&(file, line)) {
                     seen.push((file, line));
                     lines.entry((file, line)).or_default().1 += part[6];
                 }
-                at = parent;
+                node = parent;
             }
         }
         lines.remove(&(-1, 0));
@@ -69,22 +69,23 @@ impl Stacks {
     }
 }
 
-/// File, line, compiled or not, and the weight of self and of what of it was in C, as the page adds them up; the
-/// hottest first.
+/// Returns file, line, true if compiled, self weight and its part in C for each hot line, as the page adds them up. The
+/// hottest line comes first.
 fn hot_lines(data: &Value, stacks: &Stacks) -> Vec<(u64, u64, bool, u64, u64)> {
     let lines = data["stacks"]["hot"].as_array().unwrap().iter().zip(0_u64..);
     lines
-        .map(|(line, number)| {
-            let sum = |code: u64| stacks.sum(|part| part[4] == 1 + 2 * number + code).1;
-            let place = (line[0].as_u64().unwrap(), line[1].as_u64().unwrap());
-            (place.0, place.1, line[2].as_bool().unwrap(), sum(0) + sum(1), sum(1))
+        .map(|(line, index)| {
+            let sum = |code: u64| stacks.sum(|part| part[4] == 1 + 2 * index + code).1;
+            let position = (line[0].as_u64().unwrap(), line[1].as_u64().unwrap());
+            (position.0, position.1, line[2].as_bool().unwrap(), sum(0) + sum(1), sum(1))
         })
         .collect()
 }
 
 fn hottest_lines(report: &Report) -> Vec<(u64, u64, bool, u64, u64)> {
-    let line =
-        |line: &HotLine| (line.place.0.into(), line.place.1.into(), line.compiled, line.own.weight, line.in_c.weight);
+    let line = |line: &HotLine| {
+        (line.position.0.into(), line.position.1.into(), line.compiled, line.own.weight, line.in_c.weight)
+    };
     hottest(report, usize::MAX).iter().map(line).collect()
 }
 
@@ -92,8 +93,8 @@ fn assert_adds_up(report: &Report) -> (Value, Stacks) {
     let data = data(report);
     let stacks = Stacks::new(&data);
     assert_eq!(stacks.sum(|_| true), (report.profile.all.samples, report.profile.all.weight));
-    for (number, row) in report.profile.threads.iter().enumerate() {
-        assert_eq!(stacks.sum(|part| part[1] == number as u64), (row.all.samples, row.all.weight), "thread {number}");
+    for (index, row) in report.profile.threads.iter().enumerate() {
+        assert_eq!(stacks.sum(|part| part[1] == index as u64), (row.all.samples, row.all.weight), "thread {index}");
     }
     let (slices, activities) =
         (data["stacks"]["slices"].as_u64().unwrap(), data["stacks"]["activities"].as_array().unwrap().len());
@@ -104,11 +105,11 @@ fn assert_adds_up(report: &Report) -> (Value, Stacks) {
 
 #[test]
 fn the_stacks_of_the_page_add_up_to_its_lines() {
-    let report = Report::open(&testdata().join("perf.data"), &rooted()).unwrap();
+    let report = Report::open(&testdata().join("perf.data"), &fixture_options()).unwrap();
     let (data, stacks) = assert_adds_up(&report);
     let mut expected: BTreeMap<(i64, i64), (u64, u64)> = BTreeMap::new();
-    for (file, of) in report.profile.files.iter().enumerate() {
-        for (line, entry) in &of.lines {
+    for (file, source_lines) in report.profile.files.iter().enumerate() {
+        for (line, entry) in &source_lines.lines {
             let shares = (entry.shares.own.weight, entry.shares.total.weight);
             expected.insert((file as i64, i64::from(*line)), shares);
         }
@@ -120,9 +121,10 @@ fn the_stacks_of_the_page_add_up_to_its_lines() {
 
 #[test]
 fn however_many_stacks_there_are_the_page_stays_small() {
-    let root = scratch("page-many");
+    let root = scratch_directory("page-many");
     fs::create_dir_all(root.join("tmp")).unwrap();
-    let functions: String = (0..4096).map(|at| format!("{:x} 10 f{at}\n", 0x7f00_0000_0000_u64 + at * 16)).collect();
+    let functions: String =
+        (0..4096).map(|index| format!("{:x} 10 f{index}\n", 0x7f00_0000_0000_u64 + index * 16)).collect();
     fs::write(root.join("tmp/perf-10.map"), functions).unwrap();
     let mut writer = Writer::default();
     writer.comm(10, 10, "python", true, 1);
@@ -137,7 +139,7 @@ fn however_many_stacks_there_are_the_page_stays_small() {
             .collect();
         writer.sample((10, 10 + time as u32 % 8), 10 + time * 1000, 1000, &chain);
     }
-    let mut options = rooted();
+    let mut options = fixture_options();
     options.lookup.roots = vec![root];
     let report = Report::new(common::read(&writer.file()).unwrap(), None, &options);
     assert!(report.recording.stacks.len() > 50_000);
@@ -148,13 +150,14 @@ fn however_many_stacks_there_are_the_page_stays_small() {
     assert!(size < 4_000_000, "{size} bytes");
 }
 
-/// `outer` calls through the interpreter's C code `inner`, and that the C function that the sample is in.
+/// Builds a recording in which `outer` calls `inner` through the interpreter's C code, and `inner` the sampled C
+/// function.
 fn interpreted() -> Report {
-    let root = scratch("page-interpreted");
+    let root = scratch_directory("page-interpreted");
     fs::create_dir_all(root.join("tmp")).unwrap();
-    let map = "7f0000001000 100 py::outer:/tmp/program.py\n7f0000002000 100 py::inner:/tmp/program.py\n\
+    let perf_map = "7f0000001000 100 py::outer:/tmp/program.py\n7f0000002000 100 py::inner:/tmp/program.py\n\
                7f0000003000 100 py::_find_and_load:<frozen importlib._bootstrap>\n";
-    fs::write(root.join("tmp/perf-10.map"), map).unwrap();
+    fs::write(root.join("tmp/perf-10.map"), perf_map).unwrap();
     let mut writer = Writer::default();
     writer.comm(10, 10, "python", true, 1);
     writer.mmap(10, (0x5000_0000, 0x5001_0000), 0, "/none/libpython3.11.so.1.0", 2);
@@ -163,7 +166,7 @@ fn interpreted() -> Report {
         (0x7f00_0000_1010, 0x7f00_0000_2010, 0x7f00_0000_3010, 0x5000_0010, 0x6000_0010);
     writer.sample((10, 10), 10, 5, &[python, inner, python, import, python, outer, python, libc, python]);
     writer.sample((10, 10), 11, 5, &[libc, import, python, outer, python]);
-    let mut options: Options = rooted();
+    let mut options: Options = fixture_options();
     options.lookup.roots = vec![root];
     Report::new(common::read(&writer.file()).unwrap(), None, &options)
 }
@@ -172,41 +175,42 @@ fn interpreted() -> Report {
 fn the_interpreter_is_left_out_except_where_the_time_is() {
     let report = interpreted();
     let (_, stacks) = assert_adds_up(&report);
-    let names = |mut at: usize| {
+    let names = |mut node: usize| {
         let mut names = Vec::new();
-        while at != 0 {
-            names.push(report.profile.functions[stacks.nodes[at].1 as usize].name.as_str());
-            at = stacks.nodes[at].0;
+        while node != 0 {
+            names.push(report.profile.functions[stacks.nodes[node].1 as usize].name.as_str());
+            node = stacks.nodes[node].0;
         }
         names
     };
-    let found: Vec<_> = stacks.parts.iter().map(|part| names(part[2] as usize)).collect();
+    let stack_names: Vec<_> = stacks.parts.iter().map(|part| names(part[2] as usize)).collect();
     let (first, second) =
         (vec!["[libpython3.11.so.1.0]", "inner", "outer"], vec!["[libc.so.6]", "_find_and_load", "outer"]);
-    assert!(found.len() == 2 && found.contains(&first) && found.contains(&second), "{found:?}");
-    let mut picture = Vec::new();
-    to_flamegraph(&report, &mut picture).unwrap();
-    let picture = String::from_utf8(picture).unwrap();
-    assert_eq!(picture.matches("<title>[libpython3.11.so.1.0]").count(), 1, "{picture}");
-    assert!(picture.contains("<title>inner (program.py)"), "{picture}");
+    assert!(stack_names.len() == 2 && stack_names.contains(&first) && stack_names.contains(&second), "{stack_names:?}");
+    let mut svg = Vec::new();
+    to_flamegraph(&report, &mut svg).unwrap();
+    let svg = String::from_utf8(svg).unwrap();
+    assert_eq!(svg.matches("<title>[libpython3.11.so.1.0]").count(), 1, "{svg}");
+    assert!(svg.contains("<title>inner (program.py)"), "{svg}");
 }
 
 #[test]
 fn what_is_narrower_than_a_pixel_makes_no_picture_higher() {
-    let root = scratch("page-narrow");
+    let root = scratch_directory("page-narrow");
     fs::create_dir_all(root.join("tmp")).unwrap();
-    let functions: String = (0..300).map(|at| format!("{:x} 10 f{at}\n", 0x7f00_0000_0000_u64 + at * 16)).collect();
+    let functions: String =
+        (0..300).map(|index| format!("{:x} 10 f{index}\n", 0x7f00_0000_0000_u64 + index * 16)).collect();
     fs::write(root.join("tmp/perf-10.map"), functions).unwrap();
     let mut writer = Writer::default();
     writer.comm(10, 10, "python", true, 1).sample((10, 10), 10, 999_990, &[0x7f00_0000_0001]);
-    let deep: Vec<u64> = (0..300).map(|at| 0x7f00_0000_0001 + at * 16).collect();
+    let deep: Vec<u64> = (0..300).map(|index| 0x7f00_0000_0001 + index * 16).collect();
     writer.sample((10, 10), 11, 10, &deep);
-    let mut options = rooted();
+    let mut options = fixture_options();
     options.lookup.roots = vec![root];
     let report = Report::new(common::read(&writer.file()).unwrap(), None, &options);
-    let mut picture = Vec::new();
-    to_flamegraph(&report, &mut picture).unwrap();
-    let picture = String::from_utf8(picture).unwrap();
-    let height = picture.split_once("viewBox=\"0 0 1200 ").unwrap().1.split('"').next().unwrap();
+    let mut svg = Vec::new();
+    to_flamegraph(&report, &mut svg).unwrap();
+    let svg = String::from_utf8(svg).unwrap();
+    let height = svg.split_once("viewBox=\"0 0 1200 ").unwrap().1.split('"').next().unwrap();
     assert!(height.parse::<u32>().unwrap() < 250, "{height}");
 }

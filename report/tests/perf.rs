@@ -1,5 +1,5 @@
-//! Recordings that perf makes now: of Numba under `jitlisten run`, in the file format, in the pipe format, cut off by
-//! SIGKILL, and of a process that runs (`-p`) and forks.
+//! Tests with recordings that perf makes now: of Numba under `jitlisten run`, as a file, as a pipe, truncated by
+//! SIGKILL, and of a running process (`-p`) that forks.
 //!
 //! Needs perf, the first environment of `ci/setup.sh` and `cargo build --release`.
 #![allow(missing_docs, clippy::unwrap_used)]
@@ -12,10 +12,10 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 
 use common::tools::{Tools, tools};
-use common::{assert_sums, scratch};
+use common::{assert_sums, scratch_directory};
 use jitlisten_report::{Options, Report};
 
-/// All of the time is in two loops of one function, which wait for each result: the second is three times as long.
+/// Program that spends its time in two loops, which wait for each result. The second one takes three times as long.
 const PROGRAM: &str = r#"
 import math, os, sys
 from numba import njit
@@ -42,7 +42,7 @@ else:
         os.waitpid(child, 0)
 "#;
 
-/// `perf record` of the program, with images.
+/// Returns the command that records the program with perf and writes images.
 fn record(tools: &Tools, directory: &Path, arguments: &[&str], count: u64) -> Command {
     let program = directory.join("sides.py");
     fs::write(&program, PROGRAM).unwrap();
@@ -54,8 +54,8 @@ fn record(tools: &Tools, directory: &Path, arguments: &[&str], count: u64) -> Co
     command
 }
 
-/// The report on such a recording, into that file.
-fn recorded(tools: &Tools, directory: &Path, arguments: &[&str], recording: &Path) -> Report {
+/// Records the program into a file, and returns the report.
+fn record_and_open(tools: &Tools, directory: &Path, arguments: &[&str], recording: &Path) -> Report {
     let arguments = [arguments, &["-o", recording.to_str().unwrap()]].concat();
     let status = record(tools, directory, &arguments, 30_000_000).stdout(Stdio::null()).status().unwrap();
     assert!(status.success());
@@ -79,9 +79,9 @@ fn assert_names_and_lines(report: &Report) {
 #[test]
 fn shares_are_those_of_perf_report() {
     let Some(tools) = tools() else { return };
-    let directory = scratch("perf-file");
+    let directory = scratch_directory("perf-file");
     let recording = directory.join("perf.data");
-    let report = recorded(&tools, &directory, &[], &recording);
+    let report = record_and_open(&tools, &directory, &[], &recording);
     let output = Command::new(&tools.perf)
         .args(["report", "--stdio", "--no-children", "-g", "none", "--sort", "symbol", "-i"])
         .arg(&recording)
@@ -99,14 +99,14 @@ fn shares_are_those_of_perf_report() {
 #[test]
 fn a_stream_reads_like_a_file() {
     let Some(tools) = tools() else { return };
-    let directory = scratch("perf-pipe");
+    let directory = scratch_directory("perf-pipe");
     let recording = directory.join("pipe.data");
     let out = fs::File::create(&recording).unwrap();
-    // perf owns standard output, so the program's own goes nowhere.
+    // perf owns standard output, so the program's output goes nowhere.
     let status = record(&tools, &directory, &["-o", "-"], 30_000_000).stdout(out).status().unwrap();
     assert!(status.success());
     let whole = fs::read(&recording).unwrap();
-    // The program prints one number into the same pipe, behind or between what perf writes: a damaged place at worst.
+    // The program prints one number into the same pipe, after or between the output of perf: at worst a damaged record.
     let report = Report::open(&recording, &Options::default()).unwrap();
     assert_sums(&report);
     assert!(report.profile.all.samples > 100, "{} bytes, {:?}", whole.len(), report.notes);
@@ -115,22 +115,22 @@ fn a_stream_reads_like_a_file() {
 #[test]
 fn a_recorder_that_was_killed_leaves_its_samples() {
     let Some(tools) = tools() else { return };
-    let directory = scratch("perf-killed");
+    let directory = scratch_directory("perf-killed");
     let recording = directory.join("perf.data");
     let mut child = record(&tools, &directory, &["-o", recording.to_str().unwrap()], 2_000_000_000)
         .stdout(Stdio::null())
         .spawn()
         .unwrap();
-    // Long enough for compiled code to run: perf has written when the file is larger than its start.
+    // Wait until compiled code has run, and perf has written its samples.
     let deadline = std::time::Instant::now() + std::time::Duration::from_secs(300);
-    let seen =
+    let has_samples =
         || Report::open(&recording, &Options::default()).is_ok_and(|report| report.profile.compiled.samples > 50);
-    while !seen() && std::time::Instant::now() < deadline {
+    while !has_samples() && std::time::Instant::now() < deadline {
         std::thread::sleep(std::time::Duration::from_millis(200));
     }
     child.kill().unwrap();
     child.wait().unwrap();
-    // perf's child goes on without it.
+    // The child of perf continues without it.
     let pattern = directory.join("sides.py");
     for entry in fs::read_dir("/proc").unwrap().flatten() {
         let line = fs::read(entry.path().join("cmdline")).unwrap_or_default();
@@ -147,23 +147,24 @@ fn a_recorder_that_was_killed_leaves_its_samples() {
 #[test]
 fn a_process_that_runs_and_its_child_are_read() {
     let Some(tools) = tools() else { return };
-    let directory = scratch("perf-attached");
+    let directory = scratch_directory("perf-attached");
     let (program, recording) = (directory.join("sides.py"), directory.join("perf.data"));
     fs::write(&program, PROGRAM).unwrap();
     let mut run = tools.run(&directory);
     let run = run.arg(&program).arg("fork").current_dir(&directory).stdout(Stdio::piped()).stderr(Stdio::null());
     let mut parent = run.spawn().unwrap();
-    let mut said = String::new();
-    BufReader::new(parent.stdout.as_mut().unwrap()).read_line(&mut said).unwrap();
-    assert_eq!(said, "ready\n");
+    let mut first_line = String::new();
+    BufReader::new(parent.stdout.as_mut().unwrap()).read_line(&mut first_line).unwrap();
+    assert_eq!(first_line, "ready\n");
     let mut perf = Command::new(&tools.perf);
     perf.args(["record", "-q", "-e", "cpu-clock", "-F", "999", "-g", "-p", &parent.id().to_string(), "-o"])
         .arg(&recording);
     let mut perf = perf.stderr(Stdio::null()).spawn().unwrap();
-    // What perf has written says that it counts; it ends with the process.
+    // perf counts once it has written something; it ends with the process.
     let deadline = std::time::Instant::now() + std::time::Duration::from_secs(300);
-    let seen = || Report::open(&recording, &Options::default()).is_ok_and(|report| report.profile.all.samples > 50);
-    while !seen() && std::time::Instant::now() < deadline {
+    let has_samples =
+        || Report::open(&recording, &Options::default()).is_ok_and(|report| report.profile.all.samples > 50);
+    while !has_samples() && std::time::Instant::now() < deadline {
         std::thread::sleep(std::time::Duration::from_millis(200));
     }
     fs::write(directory.join("go"), "").unwrap();
@@ -182,21 +183,24 @@ fn a_process_that_runs_and_its_child_are_read() {
 #[test]
 fn compressed_recordings_read_like_others() {
     let Some(tools) = tools() else { return };
-    let directory = scratch("perf-compressed");
+    let directory = scratch_directory("perf-compressed");
     let (recording, plain) = (directory.join("perf.data"), directory.join("plain.data"));
     for level in ["-z", "--compression-level=22"] {
-        let report = recorded(&tools, &directory, &[level], &recording);
-        // perf's own decompression of the file.
+        let report = record_and_open(&tools, &directory, &[level], &recording);
+        // Reference: perf's own decompression of the file.
         let mut inject = Command::new(&tools.perf);
         inject.arg("inject").arg("-i").arg(&recording).arg("-o").arg(&plain);
         assert!(inject.status().unwrap().success());
-        let same = Report::open(&plain, &Options::default()).unwrap();
-        let counted = |report: &Report| {
+        let decompressed = Report::open(&plain, &Options::default()).unwrap();
+        let function_counts = |report: &Report| {
             let functions = report.profile.functions.iter();
             functions
                 .map(|row| (row.name.clone(), row.shares.own.samples, row.shares.total.samples))
                 .collect::<Vec<_>>()
         };
-        assert!(counted(&report) == counted(&same), "{level}: other samples than perf's decompression has");
+        assert!(
+            function_counts(&report) == function_counts(&decompressed),
+            "{level}: other samples than perf's decompression has"
+        );
     }
 }

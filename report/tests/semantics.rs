@@ -1,4 +1,4 @@
-//! What self, total, lost and the rows beside the lines are, on recordings of which every number is known.
+//! Definitions of self, total, lost and the other rows, on recordings in which every number is known.
 #![allow(missing_docs, clippy::unwrap_used)]
 
 mod common;
@@ -9,10 +9,10 @@ use jitlisten_report::{
 };
 use serde_json::Value;
 
-/// `fibonacci` of the fixture: 0x1000 to 0x1061, line table for `sides.py`.
+/// Image with `fibonacci` of the fixture: 0x1000 to 0x1061, with a line table for `sides.py`.
 const IMAGE: &str = "/tmp/fixture/images/image-19001-347235/object-22.so";
 const BASE: u64 = 0x7000_0000_0000;
-/// Two places in `fibonacci` and one where bytes behind all functions are.
+/// Two addresses in `fibonacci`.
 const FIRST: u64 = BASE + 0x1000;
 const CALL: u64 = BASE + 0x1030;
 
@@ -64,7 +64,7 @@ fn what_is_outside_lost_or_without_a_line_has_a_row() {
         profile.outside.iter().map(|(name, count)| (name.as_str(), count.samples)).collect();
     assert_eq!(outside, [("[unknown]", 1), ("libnone.so", 1)]);
     assert_eq!(profile.threads.len(), 2);
-    // What a line calls is in its total.
+    // The total of a line includes its callees.
     assert_eq!(lines(&report).iter().map(|row| row.2).sum::<u64>(), 2);
     let text = to_text(&report, Style { threads: true, all: true, ..Style::default() });
     for row in ["compiled code", "libraries           [unknown]", "10  samples lost", "thread 11"] {
@@ -90,7 +90,7 @@ fn shares_are_by_what_samples_stand_for() {
     assert!(["threads", "processes", "hosts"].iter().all(|group| json[*group][0]["percent"] == 100.0), "{json}");
 }
 
-/// `perf record --no-period`: a clock that is sampled 199 times a second.
+/// Option `perf record --no-period`, with a clock that is sampled 199 times a second.
 #[test]
 fn a_clocks_samples_without_a_period_stand_for_that_of_their_rate() {
     let mut writer = Writer { without_period: true, ..writer() };
@@ -101,7 +101,7 @@ fn a_clocks_samples_without_a_period_stand_for_that_of_their_rate() {
 #[test]
 fn a_mapping_holds_from_its_time_on_in_its_process() {
     let mut writer = Writer::default();
-    // The samples come first: time decides, not the place in the file.
+    // The samples come first in the file: their times decide, not their positions.
     writer.sample((10, 10), 5, 1, &[FIRST]).sample((10, 10), 50, 1, &[FIRST]).sample((10, 10), 90, 1, &[FIRST]);
     writer.sample((11, 11), 70, 1, &[FIRST]).sample((11, 11), 85, 1, &[FIRST]).sample((12, 12), 70, 1, &[FIRST]);
     writer.mmap(10, (BASE, BASE + 0x2000), 0, IMAGE, 20).mmap(10, (BASE, BASE + 0x2000), 0, "/usr/lib/later.so", 80);
@@ -139,13 +139,13 @@ fn of_several_events_one_is_read() {
     let first = report(&bytes);
     assert_eq!((first.event(), first.profile.all.samples), ("cpu-clock", 1));
     assert!(first.notes.iter().any(|note| note.contains("cycles (2)")), "{:?}", first.notes);
-    let read = |event: &str| {
+    let read_event = |event: &str| {
         let selection = Selection { event: Some(event.to_owned()), ..Selection::default() };
         Recording::read(&mut std::io::Cursor::new(&bytes), &selection)
     };
-    assert_eq!(read("cycles").unwrap().samples.len(), 2);
+    assert_eq!(read_event("cycles").unwrap().samples.len(), 2);
     assert!(
-        matches!(read("instructions"), Err(Error::UnknownEvent { present, .. }) if present == ["cpu-clock", "cycles"])
+        matches!(read_event("instructions"), Err(Error::UnknownEvent { present, .. }) if present == ["cpu-clock", "cycles"])
     );
 }
 
@@ -153,11 +153,11 @@ fn of_several_events_one_is_read() {
 fn a_process_or_a_thread_can_be_chosen() {
     let mut writer = writer();
     writer.sample((10, 10), 10, 5, &[FIRST]).sample((10, 11), 11, 5, &[CALL]).sample((20, 20), 11, 5, &[CALL]);
-    let count = |selection: Selection| {
+    let count_samples = |selection: Selection| {
         Recording::read(&mut std::io::Cursor::new(writer.file()), &selection).unwrap().samples.len()
     };
-    assert_eq!(count(Selection { process: Some(10), ..Selection::default() }), 2);
-    assert_eq!(count(Selection { thread: Some(11), ..Selection::default() }), 1);
+    assert_eq!(count_samples(Selection { process: Some(10), ..Selection::default() }), 2);
+    assert_eq!(count_samples(Selection { thread: Some(11), ..Selection::default() }), 1);
 }
 
 #[test]
@@ -166,10 +166,10 @@ fn what_is_cut_off_anywhere_is_read_up_to_there() {
     for time in 10..14 {
         writer.sample((10, 10), time, 5, &[FIRST, CALL]);
     }
-    let whole = writer.file();
+    let complete = writer.file();
     let mut counts = Vec::new();
-    for length in 0..whole.len() {
-        match read(&whole[..length]) {
+    for length in 0..complete.len() {
+        match read(&complete[..length]) {
             Ok(recording) => {
                 assert!(!recording.notes.is_empty(), "cut at {length} and nothing said");
                 counts.push(recording.samples.len());
@@ -179,12 +179,12 @@ fn what_is_cut_off_anywhere_is_read_up_to_there() {
     }
     assert!(counts.is_sorted() && counts.last() == Some(&3), "{counts:?}");
     // A recorder that was killed has not written the size.
-    let mut killed = whole.clone();
+    let mut killed = complete.clone();
     killed[48..56].fill(0);
     let recording = read(&killed).unwrap();
     assert_eq!(recording.samples.len(), 4);
     assert!(recording.notes.iter().any(|note| note.contains("did not finish")));
-    // Zeros behind the last whole record: a file that grew before it was filled.
+    // Zeros after the last whole record: the file was extended before it was filled.
     let mut zeros = writer.clone();
     zeros.records.extend([0; 64]);
     let recording = read(&zeros.file()).unwrap();
@@ -203,7 +203,7 @@ fn what_is_no_recording_is_refused_with_a_sentence() {
     assert!(read(&ours.file()).is_ok());
 }
 
-/// The names of machine, event, thread and files come from the recording.
+/// Names of machine, event, thread and files come from the recording, so they are untrusted.
 #[test]
 fn nothing_that_a_recording_says_moves_a_terminal() {
     const EVIL: &str = "\x1b]0;owned\x07\x1b[2J\u{202e}<img src=x>";
@@ -229,7 +229,7 @@ fn nothing_that_a_recording_says_moves_a_terminal() {
     assert_eq!(to_html(&pipe).matches("<img").count(), 0);
 }
 
-/// A recording of many processors has an id of its own of each event for each of them.
+/// A recording of many processors has an id per event and processor.
 #[test]
 fn an_event_has_many_ids() {
     let mut writer = Writer { events: (0..3).map(|event| (1, event, 500 + event)).collect(), ..Writer::default() };
@@ -244,18 +244,19 @@ fn an_event_has_many_ids() {
 #[test]
 fn numbers_that_lie_cost_nothing() {
     let mut writer = writer();
-    // A chain that is longer than its record, a build id of 255 bytes, a mapping to the end of the address space.
-    let mut lie = writer.clone();
-    lie.sample((10, 10), 10, 5, &[FIRST]);
-    let at = lie.records.len() - 24;
-    lie.records[at..at + 8].copy_from_slice(&u64::MAX.to_le_bytes());
-    let recording = read(&lie.file()).unwrap();
+    // The chain is longer than its record, a build id has 255 bytes, and a mapping ends at the end of the address
+    // space.
+    let mut malformed = writer.clone();
+    malformed.sample((10, 10), 10, 5, &[FIRST]);
+    let length_offset = malformed.records.len() - 24;
+    malformed.records[length_offset..length_offset + 8].copy_from_slice(&u64::MAX.to_le_bytes());
+    let recording = read(&malformed.file()).unwrap();
     assert!(recording.samples.is_empty() && recording.notes.iter().any(|note| note.contains("damaged")));
     writer.mmap(10, (1, u64::MAX), u64::MAX, "/usr/lib/all.so", 3).sample((10, 10), 10, 5, &[u64::MAX - 5000]);
     assert_sums(&report(&writer.file()));
-    for at in 0..writer.file().len() {
+    for offset in 0..writer.file().len() {
         let mut file = writer.file();
-        file[at] = 0xff;
+        file[offset] = 0xff;
         if let Ok(recording) = read(&file) {
             assert_sums(&Report::new(recording, None, &Options::default()));
         }
@@ -303,10 +304,11 @@ fn several_recordings_are_added_up_and_told_apart() {
         writer.lost(1);
         read(&writer.file()).unwrap()
     };
-    let all = vec![recording("one", 10, 3), recording("two", 10, 4), recording("two", 11, 5), recording("two", 10, 1)];
-    let merged = Recording::merged(all).unwrap();
+    let recordings =
+        vec![recording("one", 10, 3), recording("two", 10, 4), recording("two", 11, 5), recording("two", 10, 1)];
+    let merged = Recording::merged(recordings).unwrap();
     assert_eq!((merged.samples.len(), merged.parts, merged.lost, merged.threads.len()), (13, 4, 4, 3));
-    let report = Report::new(merged, None, &Options { by_thread: true, ..common::rooted() });
+    let report = Report::new(merged, None, &Options { by_thread: true, ..common::fixture_options() });
     assert_sums(&report);
     assert_eq!(lines(&report).iter().map(|row| row.1).sum::<u64>(), 13);
     assert_eq!(lines(&report).iter().map(|row| row.2).max(), Some(13), "one mapped file is one file");
@@ -341,24 +343,24 @@ fn several_recordings_are_added_up_and_told_apart() {
 
 #[test]
 fn samples_of_different_events_are_not_added_up() {
-    let of = |config: u64| {
+    let recording_of = |config: u64| {
         let mut writer = Writer { events: vec![(0, config, 7)], ..Writer::default() };
         writer.sample((10, 10), 10, 5, &[FIRST]);
         read(&writer.file()).unwrap()
     };
-    assert!(Recording::merged(vec![of(0), of(0)]).is_ok());
-    let refused = Recording::merged(vec![of(0), of(1)]).unwrap_err().to_string();
+    assert!(Recording::merged(vec![recording_of(0), recording_of(0)]).is_ok());
+    let refused = Recording::merged(vec![recording_of(0), recording_of(1)]).unwrap_err().to_string();
     assert!(refused.contains("cycles") && refused.contains("instructions"), "{refused}");
 }
 
-/// A recording with one copy, read with the fixture's images.
-fn walked(registers: &[u64; 17], stack: &[u8]) -> Recording {
+/// Builds a recording with one stack copy, and reads it with the fixture's images.
+fn read_stack_copy(registers: &[u64; 17], stack: &[u8]) -> Recording {
     let mut writer = Writer { copies: true, ..Writer::default() };
     writer.comm(10, 10, "python", true, 1).mmap(10, (BASE, BASE + 0x2000), 0, IMAGE, 2);
     writer.copy((10, 10), 20, registers, stack);
-    let path = common::scratch("walked").join("perf.data");
+    let path = common::scratch_directory("walked").join("perf.data");
     std::fs::write(&path, writer.file()).unwrap();
-    Recording::open_with(&path, &Selection::default(), &common::rooted().lookup.roots).unwrap()
+    Recording::open_with(&path, &Selection::default(), &common::fixture_options().lookup.roots).unwrap()
 }
 
 fn addresses(recording: &Recording) -> Vec<u64> {
@@ -371,31 +373,32 @@ const STACK: u64 = 0x7ffd_0000_0000;
 #[test]
 fn a_copy_of_a_stack_is_walked_by_the_rules_of_the_image() {
     let mut registers = [0; 17];
-    // BP, SP, IP.
+    // Indices of BP, SP and IP.
     (registers[6], registers[7], registers[8]) = (STACK + 64, STACK, FIRST);
-    // At a function's first instruction the return address is on top of the stack.
+    // At a function's first instruction, the return address is on top of the stack.
     let mut stack = vec![0; 88];
     stack[..8].copy_from_slice(&(CALL + 1).to_le_bytes());
-    // The caller has a frame pointer: old value and return address are where it points to. Zero is the outermost.
-    let recording = walked(&registers, &stack);
+    // The caller's frame pointer points to the old frame pointer and the return address. Zero marks the outermost
+    // frame.
+    let recording = read_stack_copy(&registers, &stack);
     assert_eq!(addresses(&recording), [FIRST, CALL], "{:?}", recording.notes);
     assert!(recording.notes.is_empty(), "{:?}", recording.notes);
     stack[72..80].copy_from_slice(&(FIRST + 0x40).to_le_bytes());
-    assert_eq!(addresses(&walked(&registers, &stack))[..3], [FIRST, CALL, FIRST + 0x3f]);
+    assert_eq!(addresses(&read_stack_copy(&registers, &stack))[..3], [FIRST, CALL, FIRST + 0x3f]);
     // The caller's own return address is not in the copy.
-    let recording = walked(&registers, &stack[..72]);
+    let recording = read_stack_copy(&registers, &stack[..72]);
     assert_eq!(addresses(&recording), [FIRST, CALL]);
     assert!(recording.notes.iter().any(|note| note.contains("longer than their copies")), "{:?}", recording.notes);
-    // A frame below its callee's is none.
-    let recording = walked(&[0, 0, 0, 0, 0, 0, 16, STACK, FIRST, 0, 0, 0, 0, 0, 0, 0, 0], &stack);
+    // A frame below its callee's frame is rejected.
+    let recording = read_stack_copy(&[0, 0, 0, 0, 0, 0, 16, STACK, FIRST, 0, 0, 0, 0, 0, 0, 0, 0], &stack);
     assert_eq!(addresses(&recording), [FIRST, CALL]);
     assert!(recording.notes.iter().any(|note| note.contains("end early")), "{:?}", recording.notes);
-    // A return address into nowhere is not believed.
-    let recording = walked(&registers, &0x1234_5678_u64.to_le_bytes());
+    // A return address outside of all mappings is rejected.
+    let recording = read_stack_copy(&registers, &0x1234_5678_u64.to_le_bytes());
     assert_eq!(addresses(&recording), [FIRST]);
     assert!(recording.notes.iter().any(|note| note.contains("end early")), "{:?}", recording.notes);
-    // Without a copy, the innermost frame is left.
-    assert_eq!(addresses(&walked(&registers, &[])), [FIRST]);
+    // Without a copy, only the innermost frame is known.
+    assert_eq!(addresses(&read_stack_copy(&registers, &[])), [FIRST]);
 }
 
 #[test]
@@ -410,40 +413,41 @@ fn whatever_is_in_copies_walks_end() {
     let mut writer = Writer { copies: true, ..Writer::default() };
     writer.comm(10, 10, "python", true, 1).mmap(10, (BASE, BASE + 0x2000), 0, IMAGE, 2);
     for time in 0..3000 {
-        let mut number = || match random() % 4 {
+        let mut random_value = || match random() % 4 {
             0 => random(),
             1 => STACK + random() % 130 * 8,
             2 => u64::MAX - random() % 64,
             _ => BASE + 0x1000 + random() % 0x800,
         };
         let mut registers = [0; 17];
-        registers.iter_mut().for_each(|register| *register = number());
-        let stack: Vec<u8> = (0..128).flat_map(|_| number().to_le_bytes()).collect();
+        registers.iter_mut().for_each(|register| *register = random_value());
+        let stack: Vec<u8> = (0..128).flat_map(|_| random_value().to_le_bytes()).collect();
         registers[8] = BASE + 0x1000 + time % 0x800;
         if time % 16 != 0 {
             registers[7] = STACK + time % 3 * 8;
         }
         writer.copy((10, 10), 20 + time, &registers, &stack[..(time % 1024) as usize]);
     }
-    let path = common::scratch("random-copies").join("perf.data");
+    let path = common::scratch_directory("random-copies").join("perf.data");
     std::fs::write(&path, writer.file()).unwrap();
-    let report = Report::open(&path, &common::rooted()).unwrap();
+    let report = Report::open(&path, &common::fixture_options()).unwrap();
     assert_sums(&report);
     assert_eq!(report.profile.all.samples, 3000);
-    let longest = (0..report.recording.stacks.len() as u32).map(|stack| report.recording.stacks.get(stack).len()).max();
-    assert!(longest.is_some_and(|longest| (3..=1024).contains(&longest)), "{longest:?}");
+    let max_frames =
+        (0..report.recording.stacks.len() as u32).map(|stack| report.recording.stacks.get(stack).len()).max();
+    assert!(max_frames.is_some_and(|max_frames| (3..=1024).contains(&max_frames)), "{max_frames:?}");
 }
 
-/// Counts what is read.
-struct Counted<R>(R, u64);
+/// Reader that counts the bytes read.
+struct CountingReader<R>(R, u64);
 
-impl<R: std::io::Read> std::io::Read for Counted<R> {
+impl<R: std::io::Read> std::io::Read for CountingReader<R> {
     fn read(&mut self, into: &mut [u8]) -> std::io::Result<usize> {
         self.0.read(into).inspect(|count| self.1 += *count as u64)
     }
 }
 
-impl<R: std::io::Seek> std::io::Seek for Counted<R> {
+impl<R: std::io::Seek> std::io::Seek for CountingReader<R> {
     fn seek(&mut self, to: std::io::SeekFrom) -> std::io::Result<u64> {
         self.0.seek(to)
     }
@@ -453,12 +457,12 @@ impl<R: std::io::Seek> std::io::Seek for Counted<R> {
 fn what_lies_behind_a_record_is_passed_over_once() {
     let mut writer = writer();
     for time in 10..20_010 {
-        // PERF_RECORD_AUXTRACE with eight bytes behind it.
+        // PERF_RECORD_AUXTRACE is followed by eight bytes of data.
         writer.sample((10, 10), time, 1, &[FIRST]).record(71, 0, &8_u64.to_le_bytes());
         writer.records.extend([0xff; 8]);
     }
     let bytes = writer.file();
-    let mut file = Counted(std::io::Cursor::new(&bytes), 0);
+    let mut file = CountingReader(std::io::Cursor::new(&bytes), 0);
     let recording = Recording::read(&mut file, &Selection::default()).unwrap();
     assert_eq!((recording.samples.len(), recording.notes.len()), (20_000, 0), "{:?}", recording.notes);
     assert!(file.1 < 4 * bytes.len() as u64, "{} bytes read of {}", file.1, bytes.len());
@@ -468,7 +472,7 @@ fn what_lies_behind_a_record_is_passed_over_once() {
 fn a_damaged_compressed_record_is_reported_and_the_others_are_read() {
     let mut writer = writer();
     writer.sample((10, 10), 10, 1, &[FIRST]);
-    // PERF_RECORD_COMPRESSED without zstd's magic number.
+    // PERF_RECORD_COMPRESSED without the magic number of zstd.
     writer.record(81, 0, &[7; 64]);
     writer.sample((10, 10), 20, 1, &[FIRST]);
     let mut file = std::io::Cursor::new(writer.file());

@@ -11,7 +11,7 @@
 //! | refused by the kernel | [`take_from_reserve`] | enough for the current operation |
 //!
 //! Rust's standard library and the C library still allocate some memory for us from the program's `malloc`.
-//! `docs/limits.md` lists these allocations; `tests/tests/own_heap.rs` counts them.
+//! `docs/limits.md` lists these allocations; `tests/tests/together/own_heap.rs` counts them.
 
 mod lock;
 mod pages;

@@ -1,4 +1,4 @@
-"""What Numba compiles, in all its forms. `drive` runs a part of each function; the rest must stay uncovered."""
+"""Functions of all forms that Numba compiles. `drive` runs a part of each; the rest must stay uncovered."""
 
 import math
 
@@ -26,7 +26,7 @@ from decorators import (
 
 @njit
 def chain(x):
-    """A text, which is no statement."""
+    """A docstring, which is not a statement."""
     kind = 0
     if x > 100:
         kind = 1

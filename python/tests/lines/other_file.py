@@ -1,4 +1,4 @@
-"""Functions of another file, called by those of `programs.py`."""
+"""Functions that `programs.py` calls from another file."""
 
 import math
 

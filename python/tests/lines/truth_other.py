@@ -1,4 +1,4 @@
-"""The other file of `truth.py`."""
+"""Functions that `truth.py` calls from another file."""
 
 from numba import njit
 

@@ -1,7 +1,7 @@
-//! Collapsed stacks: `process;outermost;…;innermost COUNT` in each line. Brendan Gregg's `stackcollapse` scripts began
-//! it. The count is nanoseconds where the event is a clock, and else what was counted.
+//! Collapsed stacks: lines of `process;outermost;…;innermost COUNT`, as introduced by Brendan Gregg's `stackcollapse`
+//! scripts. The count is in ns if the event is a clock, otherwise in events.
 //!
-//! Names end in `_[j]` (compiled at run time), `_[i]` (inlined there) or `_[k]` (the kernel), as in those scripts.
+//! Names end in `_[j]` (compiled at run time), `_[i]` (inlined) or `_[k]` (kernel), as in those scripts.
 
 use std::collections::BTreeMap;
 
@@ -10,55 +10,55 @@ use crate::report::Report;
 use crate::symbols::{Frame, Kind};
 
 use super::shown::{is_entry_of, shown_frames};
-use super::{Unit, frames_of, label};
+use super::{Unit, label, stack_frames};
 
-/// Readers add all numbers up, which has to be possible; a recording may claim anything.
-const MOST_BITS: u32 = 62;
+/// Limit on the bits of the sum of all counts, which readers must be able to add up. A recording may claim anything.
+const MAX_SUM_BITS: u32 = 62;
 
-/// The lines, sorted.
+/// Returns the lines, sorted.
 pub(crate) fn collapsed(report: &Report) -> Vec<String> {
-    lines(report, frames_of)
+    collapse(report, stack_frames)
 }
 
-/// The lines of a picture.
-pub(crate) fn shown(report: &Report) -> Vec<String> {
-    lines(report, pictured)
+/// Returns the lines for a flame graph.
+pub(crate) fn shown_stacks(report: &Report) -> Vec<String> {
+    collapse(report, drawn_frames)
 }
 
-fn pictured(report: &Report, stack: u32) -> Vec<Frame> {
+fn drawn_frames(report: &Report, stack: u32) -> Vec<Frame> {
     let frames = shown_frames(report, stack);
-    let is_shown = |at: &usize| *at == 0 || !is_entry_of(report, &frames[*at], &frames[*at - 1]);
-    (0..frames.len()).filter(is_shown).map(|at| frames[at]).collect()
+    let is_shown = |index: &usize| *index == 0 || !is_entry_of(report, &frames[*index], &frames[*index - 1]);
+    (0..frames.len()).filter(is_shown).map(|index| frames[index]).collect()
 }
 
-fn lines(report: &Report, frames: fn(&Report, u32) -> Vec<Frame>) -> Vec<String> {
+fn collapse(report: &Report, frames: fn(&Report, u32) -> Vec<Frame>) -> Vec<String> {
     let mut stacks: BTreeMap<String, Count> = BTreeMap::new();
     for ((stack, thread), count) in stack_counts(&report.recording) {
         let process = report.recording.threads.get(thread as usize).map_or("", |thread| thread.name.as_str());
-        let mut line = plain(process);
+        let mut line = escape(process);
         for frame in frames(report, stack).iter().rev() {
             line.push(';');
-            line.push_str(&name(report, frame));
+            line.push_str(&frame_name(report, frame));
         }
         *stacks.entry(line).or_default() += count;
     }
-    let unit = Unit::of(report);
-    let all: u128 = stacks.values().map(|count| u128::from(unit.amount(*count))).sum();
-    let excess = (u128::BITS - all.leading_zeros()).saturating_sub(MOST_BITS);
+    let unit = Unit::for_report(report);
+    let sum: u128 = stacks.values().map(|count| u128::from(unit.amount(*count))).sum();
+    let excess = (u128::BITS - sum.leading_zeros()).saturating_sub(MAX_SUM_BITS);
     stacks.into_iter().map(|(stack, count)| format!("{stack} {}", unit.amount(count) >> excess)).collect()
 }
 
-/// A frame's name with its ending.
-pub(crate) fn name(report: &Report, frame: &Frame) -> String {
-    let ending = match report.symbols.function(frame).kind {
+/// Returns a frame's name with its suffix.
+pub(crate) fn frame_name(report: &Report, frame: &Frame) -> String {
+    let suffix = match report.symbols.function(frame).kind {
         _ if frame.inlined => "_[i]",
         Kind::Compiled => "_[j]",
         Kind::Kernel => "_[k]",
         _ => "",
     };
-    plain(&label(report, frame)) + ending
+    escape(&label(report, frame)) + suffix
 }
 
-pub(crate) fn plain(name: &str) -> String {
+pub(crate) fn escape(name: &str) -> String {
     crate::printable::printable(name).replace(';', ":")
 }

@@ -1,8 +1,8 @@
-//! The processed profile format of the Firefox Profiler.
-//! Format: <https://github.com/firefox-devtools/profiler/blob/main/src/types/profile.js>, version 55.
+//! Processed profile format of the Firefox Profiler, version 55:
+//! <https://github.com/firefox-devtools/profiler/blob/main/src/types/profile.js>
 //!
-//! Written by hand because the crate fxprof-processed-profile has no lines; the test suite compares the tables and
-//! their columns with what that crate writes.
+//! The crate fxprof-processed-profile is not used because it does not support lines. The tests compare the tables and
+//! their columns with its output.
 
 use rustc_hash::FxHashMap;
 use serde_json::{Value, json};
@@ -12,12 +12,12 @@ use crate::recording::Sample;
 use crate::report::Report;
 use crate::symbols::{Frame, Kind};
 
-use super::{Unit, by_thread, frames_of, label, path};
+use super::{Unit, by_thread, label, path, stack_frames};
 
 const CATEGORIES: [(&str, &str); 5] =
     [("Other", "grey"), ("Compiled", "green"), ("Python", "yellow"), ("Native", "blue"), ("Kernel", "orange")];
 
-/// The profile.
+/// Returns the profile.
 pub(crate) fn to_firefox(report: &Report) -> Value {
     let start = report.recording.samples.iter().map(|sample| sample.time).min().unwrap_or_default();
     let threads: Vec<Value> =
@@ -56,7 +56,7 @@ pub(crate) fn to_firefox(report: &Report) -> Value {
     })
 }
 
-/// Milliseconds between two samples.
+/// Returns the interval between two samples in ms.
 fn interval(report: &Report) -> f64 {
     match report.recording.events.get(report.recording.event) {
         Some((event, _)) if event.is_frequency && event.rate != 0 => 1000.0 / event.rate as f64,
@@ -67,77 +67,77 @@ fn interval(report: &Report) -> f64 {
 #[derive(Default)]
 struct Tables {
     strings: Vec<String>,
-    string_numbers: FxHashMap<String, usize>,
+    string_indices: FxHashMap<String, usize>,
     functions: Vec<(usize, Option<usize>)>,
-    function_numbers: FxHashMap<(u32, Option<u32>), usize>,
+    function_indices: FxHashMap<(u32, Option<u32>), usize>,
     frames: Vec<(usize, usize, u32, Option<u32>)>,
-    frame_numbers: FxHashMap<(Frame, u32), usize>,
+    frame_indices: FxHashMap<(Frame, u32), usize>,
     stacks: Vec<(Option<usize>, usize)>,
-    stack_numbers: FxHashMap<(Option<usize>, usize), usize>,
+    stack_indices: FxHashMap<(Option<usize>, usize), usize>,
 }
 
 impl Tables {
-    fn string(&mut self, text: &str) -> usize {
+    fn intern_string(&mut self, text: &str) -> usize {
         let next = self.strings.len();
         let strings = &mut self.strings;
-        *self.string_numbers.entry(text.to_owned()).or_insert_with(|| {
+        *self.string_indices.entry(text.to_owned()).or_insert_with(|| {
             strings.push(text.to_owned());
             next
         })
     }
 
-    fn frame(&mut self, report: &Report, frame: &Frame, depth: u32) -> usize {
-        if let Some(number) = self.frame_numbers.get(&(*frame, depth)) {
-            return *number;
+    fn intern_frame(&mut self, report: &Report, frame: &Frame, depth: u32) -> usize {
+        if let Some(index) = self.frame_indices.get(&(*frame, depth)) {
+            return *index;
         }
         let key = (frame.function, frame.source);
-        let function = match self.function_numbers.get(&key) {
-            Some(number) => *number,
+        let function = match self.function_indices.get(&key) {
+            Some(index) => *index,
             None => {
-                let name = self.string(&label(report, frame));
-                let file = path(report, frame).map(|path| self.string(path));
+                let name = self.intern_string(&label(report, frame));
+                let file = path(report, frame).map(|path| self.intern_string(path));
                 self.functions.push((name, file));
-                self.function_numbers.insert(key, self.functions.len() - 1);
+                self.function_indices.insert(key, self.functions.len() - 1);
                 self.functions.len() - 1
             }
         };
         let category = category(report.symbols.function(frame).kind);
         self.frames.push((function, category, depth, frame.line.filter(|line| *line != 0)));
-        self.frame_numbers.insert((*frame, depth), self.frames.len() - 1);
+        self.frame_indices.insert((*frame, depth), self.frames.len() - 1);
         self.frames.len() - 1
     }
 
-    /// The number of a stack, of which the outermost frame comes first.
-    fn stack(&mut self, report: &Report, frames: &[Frame]) -> Option<usize> {
+    /// Interns a stack, whose outermost frame comes first.
+    fn intern_stack(&mut self, report: &Report, frames: &[Frame]) -> Option<usize> {
         let mut prefix = None;
         let mut depth = 0;
         for frame in frames.iter().rev() {
             depth = if frame.inlined { depth + 1 } else { 0 };
-            let frame = self.frame(report, frame, depth);
+            let frame = self.intern_frame(report, frame, depth);
             let next = self.stacks.len();
             let stacks = &mut self.stacks;
-            let number = *self.stack_numbers.entry((prefix, frame)).or_insert_with(|| {
+            let index = *self.stack_indices.entry((prefix, frame)).or_insert_with(|| {
                 stacks.push((prefix, frame));
                 next
             });
-            prefix = Some(number);
+            prefix = Some(index);
         }
         prefix
     }
 }
 
-/// Microseconds since the sample before; the graph of a thread's activity is drawn by them. Of other events nothing is
-/// known.
-fn processor_time(report: &Report, samples: &[Sample]) -> Value {
-    if Unit::of(report) != Unit::Time {
+/// Returns the CPU time since the previous sample in µs, from which the activity graph is drawn. Unknown for events
+/// other than time.
+fn cpu_time_deltas(report: &Report, samples: &[Sample]) -> Value {
+    if Unit::for_report(report) != Unit::Time {
         return Value::Null;
     }
     samples.iter().map(|sample| sample.weight / 1000).collect()
 }
 
-/// The period of each sample, and its kind. The format has no kind for events: the tool calls them samples.
+/// Returns the period of each sample, and its type. The format has no type for events, so they are called samples.
 fn weights(report: &Report, samples: &[Sample]) -> (Value, &'static str) {
-    match Unit::of(report) {
+    match Unit::for_report(report) {
         Unit::Time => (samples.iter().map(|sample| sample.weight as f64 / 1e6).collect(), "tracing-ms"),
         unit => {
             let amount = |sample: &Sample| unit.amount(Count { weight: sample.weight, samples: 1 });
@@ -158,19 +158,24 @@ fn category(kind: Kind) -> usize {
 
 fn thread_value(report: &Report, thread: u32, samples: &[Sample], start: u64) -> Value {
     let mut tables = Tables::default();
-    let mut known: FxHashMap<u32, Option<usize>> = FxHashMap::default();
+    let mut stack_by_number: FxHashMap<u32, Option<usize>> = FxHashMap::default();
     let stacks: Vec<Option<usize>> = samples
         .iter()
         .map(|sample| {
-            *known.entry(sample.stack).or_insert_with(|| tables.stack(report, &frames_of(report, sample.stack)))
+            *stack_by_number
+                .entry(sample.stack)
+                .or_insert_with(|| tables.intern_stack(report, &stack_frames(report, sample.stack)))
         })
         .collect();
-    let before = std::iter::once(start).chain(samples.iter().map(|sample| sample.time));
-    let deltas: Vec<f64> =
-        samples.iter().zip(before).map(|(sample, before)| sample.time.saturating_sub(before) as f64 / 1e6).collect();
+    let previous = std::iter::once(start).chain(samples.iter().map(|sample| sample.time));
+    let deltas: Vec<f64> = samples
+        .iter()
+        .zip(previous)
+        .map(|(sample, previous)| sample.time.saturating_sub(previous) as f64 / 1e6)
+        .collect();
     let row = &report.recording.threads[thread as usize];
     let (weights, weight_type) = weights(report, samples);
-    let none = |count: usize| vec![Value::Null; count];
+    let nulls = |count: usize| vec![Value::Null; count];
     let zeros = |count: usize| vec![0; count];
     let (frames, functions, count) = (&tables.frames, &tables.functions, samples.len());
     json!({
@@ -181,10 +186,10 @@ fn thread_value(report: &Report, thread: u32, samples: &[Sample], start: u64) ->
             "category": frames.iter().map(|frame| frame.1).collect::<Vec<_>>(),
             "subcategory": zeros(frames.len()),
             "func": frames.iter().map(|frame| frame.0).collect::<Vec<_>>(),
-            "nativeSymbol": none(frames.len()),
+            "nativeSymbol": nulls(frames.len()),
             "innerWindowID": zeros(frames.len()),
             "line": frames.iter().map(|frame| frame.3).collect::<Vec<_>>(),
-            "column": none(frames.len()),
+            "column": nulls(frames.len()),
         },
         "funcTable": {
             "length": functions.len(),
@@ -193,8 +198,8 @@ fn thread_value(report: &Report, thread: u32, samples: &[Sample], start: u64) ->
             "relevantForJS": vec![false; functions.len()],
             "resource": vec![-1; functions.len()],
             "fileName": functions.iter().map(|function| function.1).collect::<Vec<_>>(),
-            "lineNumber": none(functions.len()),
-            "columnNumber": none(functions.len()),
+            "lineNumber": nulls(functions.len()),
+            "columnNumber": nulls(functions.len()),
         },
         "markers": {"length": 0, "category": [], "data": [], "endTime": [], "name": [], "phase": [], "startTime": []},
         "name": row.name,
@@ -214,7 +219,7 @@ fn thread_value(report: &Report, thread: u32, samples: &[Sample], start: u64) ->
             "timeDeltas": deltas,
             "weight": weights,
             "weightType": weight_type,
-            "threadCPUDelta": processor_time(report, samples),
+            "threadCPUDelta": cpu_time_deltas(report, samples),
         },
         "stackTable": {
             "length": tables.stacks.len(),

@@ -1,21 +1,21 @@
-//! Selects the frames of a stack for pictures and trees.
+//! Selection of a stack's frames for flame graphs and trees.
 //!
-//! Omitted, unless the stack ends there: the start of the program or thread, the interpreter's C functions that call
-//! Python or compiled code, and the import system while it runs a module, as in Python's own tracebacks.
+//! The selection omits the start of the program or thread, interpreter functions that call Python or compiled code, and
+//! the import system while it runs a module, as Python's tracebacks do. A frame is kept if the stack ends there.
 
 use crate::report::Report;
 use crate::symbols::{Frame, Function, Kind, is_entry};
 
-use super::frames_of;
+use super::stack_frames;
 
-/// The frames of a stack, the innermost first.
+/// Returns the shown frames of a stack, innermost first.
 pub(crate) fn shown_frames(report: &Report, stack: u32) -> Vec<Frame> {
-    let mut frames = frames_of(report, stack);
+    let mut frames = stack_frames(report, stack);
     let function = |frame: &Frame| report.symbols.function(frame);
-    // The interpreter's loop is the function that it runs.
+    // The evaluation loop is shown as the Python function that it runs.
     while let [leaf, caller, ..] = frames.as_slice()
         && function(caller).kind == Kind::Python
-        && is_loop(function(leaf))
+        && is_evaluation_loop(function(leaf))
     {
         frames.remove(0);
     }
@@ -35,35 +35,35 @@ pub(crate) fn shown_frames(report: &Report, stack: u32) -> Vec<Frame> {
     });
     while let [.., outermost] = frames.as_slice()
         && frames.len() > 1
-        && is_start(function(outermost))
+        && is_program_start(function(outermost))
     {
         frames.pop();
     }
     frames
 }
 
-/// Whether this is only what calls a compiled function from Python, and the function is next.
+/// Returns true if `frame` is only the entry that calls the compiled function `inner` from Python.
 pub(crate) fn is_entry_of(report: &Report, frame: &Frame, inner: &Frame) -> bool {
     let (function, inner) = (report.symbols.function(frame), report.symbols.function(inner));
     function.kind == Kind::Compiled && function.base == inner.base && is_entry(&function.name)
 }
 
-fn is_loop(function: &Function) -> bool {
+fn is_evaluation_loop(function: &Function) -> bool {
     function.kind == Kind::Native
         && ["_PyEval_EvalFrameDefault", "_PyEval_Vector", "_PyFunction_Vectorcall"].contains(&function.name.as_str())
 }
 
-/// Python itself, and Numba's C code between it and compiled code.
+/// Returns true for Python itself, and for Numba's C code between Python and compiled code.
 fn is_interpreter(function: &Function) -> bool {
-    ["python3", "libpython3", "_dispatcher."].iter().any(|start| function.module.starts_with(start))
+    ["python3", "libpython3", "_dispatcher."].iter().any(|prefix| function.module.starts_with(prefix))
 }
 
 fn is_import_system(function: &Function) -> bool {
     function.module.starts_with("<frozen importlib")
 }
 
-fn is_start(function: &Function) -> bool {
-    let starts = ["python3", "libpython3", "libc.so", "libc-", "ld-linux", "libpthread"];
+fn is_program_start(function: &Function) -> bool {
+    let prefixes = ["python3", "libpython3", "libc.so", "libc-", "ld-linux", "libpthread"];
     function.kind == Kind::Native
-        && (function.name == "_start" || starts.iter().any(|start| function.module.starts_with(start)))
+        && (function.name == "_start" || prefixes.iter().any(|prefix| function.module.starts_with(prefix)))
 }

@@ -1,4 +1,4 @@
-//! speedscope's file format: <https://github.com/jlfwong/speedscope/wiki/Importing-from-custom-sources>
+//! File format of speedscope: <https://github.com/jlfwong/speedscope/wiki/Importing-from-custom-sources>
 
 use rustc_hash::FxHashMap;
 use serde_json::{Map, Value, json};
@@ -7,32 +7,36 @@ use crate::profile::Count;
 use crate::report::Report;
 use crate::symbols::Frame;
 
-use super::{Unit, by_thread, collapsed, frames_of, path};
+use super::{Unit, by_thread, collapsed, path, stack_frames};
 
-/// One profile for each thread.
+/// Returns one profile per thread.
 pub(crate) fn to_speedscope(report: &Report) -> Value {
     let mut frames: Vec<Value> = Vec::new();
-    let mut numbers: FxHashMap<Frame, usize> = FxHashMap::default();
+    let mut frame_indices: FxHashMap<Frame, usize> = FxHashMap::default();
     let mut stacks: FxHashMap<u32, Vec<usize>> = FxHashMap::default();
     let mut profiles = Vec::new();
-    let unit = Unit::of(report);
+    let unit = Unit::for_report(report);
     for (thread, samples) in by_thread(report) {
-        let (mut lists, mut weights): (Vec<Value>, Vec<u64>) = (Vec::new(), Vec::new());
-        let mut last = None;
+        let (mut sampled_stacks, mut weights): (Vec<Value>, Vec<u64>) = (Vec::new(), Vec::new());
+        let mut last_stack = None;
         for sample in &samples {
             let weight = unit.amount(Count { weight: sample.weight, samples: 1 });
-            if last == Some(sample.stack)
-                && let Some(before) = weights.last_mut()
+            if last_stack == Some(sample.stack)
+                && let Some(last_weight) = weights.last_mut()
             {
-                *before = before.saturating_add(weight);
+                *last_weight = last_weight.saturating_add(weight);
                 continue;
             }
-            last = Some(sample.stack);
+            last_stack = Some(sample.stack);
             let stack = stacks.entry(sample.stack).or_insert_with(|| {
-                let own = frames_of(report, sample.stack);
-                own.iter().rev().map(|frame| number(report, frame, &mut frames, &mut numbers)).collect()
+                let innermost_first = stack_frames(report, sample.stack);
+                innermost_first
+                    .iter()
+                    .rev()
+                    .map(|frame| frame_index(report, frame, &mut frames, &mut frame_indices))
+                    .collect()
             });
-            lists.push(json!(stack));
+            sampled_stacks.push(json!(stack));
             weights.push(weight);
         }
         let row = &report.recording.threads[thread as usize];
@@ -42,7 +46,7 @@ pub(crate) fn to_speedscope(report: &Report) -> Value {
             "unit": if unit == Unit::Time { "nanoseconds" } else { "none" },
             "startValue": 0,
             "endValue": weights.iter().fold(0_u64, |sum, weight| sum.saturating_add(*weight)),
-            "samples": lists,
+            "samples": sampled_stacks,
             "weights": weights,
         }));
     }
@@ -56,10 +60,15 @@ pub(crate) fn to_speedscope(report: &Report) -> Value {
     })
 }
 
-fn number(report: &Report, frame: &Frame, frames: &mut Vec<Value>, numbers: &mut FxHashMap<Frame, usize>) -> usize {
-    *numbers.entry(*frame).or_insert_with(|| {
+fn frame_index(
+    report: &Report,
+    frame: &Frame,
+    frames: &mut Vec<Value>,
+    frame_indices: &mut FxHashMap<Frame, usize>,
+) -> usize {
+    *frame_indices.entry(*frame).or_insert_with(|| {
         let mut value = Map::new();
-        value.insert("name".to_owned(), json!(collapsed::name(report, frame)));
+        value.insert("name".to_owned(), json!(collapsed::frame_name(report, frame)));
         if let Some(path) = path(report, frame) {
             value.insert("file".to_owned(), json!(path));
         }

@@ -1,34 +1,34 @@
-// What Numba compiled: when, how long, for whom and why.
+// Table of Numba's compilations: start, duration, caller and reason.
 function compilations(page) {
   const { data, $, element } = page, { rows, words, left_out: leftOut } = data.compiling, { slice } = data.stacks;
   let order = 'when';
   const time = (ns) => (ns < 1e9 ? (ns / 1e6).toFixed(0) + ' ms' : (ns / 1e9).toFixed(2) + ' s');
   const size = (bytes) => (bytes < 1000 ? bytes + ' B' : (bytes / 1000).toFixed(1) + ' KB');
-  const isChosen = (row, range) => !range || (row.when < range[1] * slice && row.when + row.lasted >= range[0] * slice);
-  /** To the line of the function, where the page has it. */
-  function go(row) {
-    const file = data.files.findIndex((one) => one.path === row.file);
+  const isInRange = (row, range) => !range || (row.when < range[1] * slice && row.when + row.lasted >= range[0] * slice);
+  /** Returns an action that goes to the line of the function, or null if the page does not have it. */
+  function lineAction(row) {
+    const file = data.files.findIndex((candidate) => candidate.path === row.file);
     const lines = file < 0 ? [] : Object.keys(data.files[file].lines).map(Number);
     return lines.length ? () => page.goToLine(file, lines.find((line) => line >= row.line) || lines[lines.length - 1]) : null;
   }
   function show() {
-    const range = page.range(), shown = rows.filter((row) => isChosen(row, range));
+    const range = page.range(), shown = rows.filter((row) => isInRange(row, range));
     if (order === 'took') shown.sort((a, b) => b.took - a.took);
     $('compiled').tBodies[0].replaceChildren(...shown.map((row) => {
-      const made = element('tr'), cell = (text, className, title) => { const td = element('td', className, text); if (title) td.title = title; made.append(td); };
-      cell(time(row.when), 'n');
-      cell(time(row.took), 'n', time(row.lasted) + ' by the clock');
-      for (const part of [row.took - row.llvm, row.llvm]) cell(row.cached ? '' : time(part), 'n');
-      cell(row.cached || !row.size ? '' : size(row.size), 'n');
-      cell('', 'what', `${row.function} (${row.file}:${row.line})`);
-      made.lastChild.append(element('code', row.cached ? 'faint' : '', row.function));
-      made.lastChild.style.paddingLeft = 8 + (order === 'when' ? Math.min(row.depth, 4) * 14 : 0) + 'px';
-      cell('', '', row.signature);
-      made.lastChild.append(element('code', 'faint', row.signature));
-      cell(row.for, 'faint', row.caller || '');
-      const action = go(row);
-      if (action) { made.className = 'goes'; made.addEventListener('click', action); }
-      return made;
+      const tr = element('tr'), addCell = (text, className, title) => { const td = element('td', className, text); if (title) td.title = title; tr.append(td); };
+      addCell(time(row.when), 'n');
+      addCell(time(row.took), 'n', time(row.lasted) + ' by the clock');
+      for (const part of [row.took - row.llvm, row.llvm]) addCell(row.cached ? '' : time(part), 'n');
+      addCell(row.cached || !row.size ? '' : size(row.size), 'n');
+      addCell('', 'what', `${row.function} (${row.file}:${row.line})`);
+      tr.lastChild.append(element('code', row.cached ? 'faint' : '', row.function));
+      tr.lastChild.style.paddingLeft = 8 + (order === 'when' ? Math.min(row.depth, 4) * 14 : 0) + 'px';
+      addCell('', '', row.signature);
+      tr.lastChild.append(element('code', 'faint', row.signature));
+      addCell(row.for, 'faint', row.caller || '');
+      const action = lineAction(row);
+      if (action) { tr.className = 'goes'; tr.addEventListener('click', action); }
+      return tr;
     }));
     $('compiledwords').textContent = words + (leftOut ? `; the ${page.count(leftOut)} shortest are not listed here` : '') + '.';
     for (const head of document.querySelectorAll('#compiled th[data-order]')) head.setAttribute('aria-sort', head.dataset.order === order ? 'descending' : 'none');
@@ -37,5 +37,5 @@ function compilations(page) {
     head.addEventListener('click', () => { order = head.parentElement.dataset.order; show(); });
   }
   document.querySelector('#tabs [data-view=compilations]').hidden = !rows.length;
-  return { show, any: rows.length > 0 };
+  return { show, hasRows: rows.length > 0 };
 }

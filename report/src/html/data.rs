@@ -1,6 +1,6 @@
-//! The JSON for the page's script, with short keys because there may be 40,000 lines.
+//! JSON for the page's script. Keys are short because a page may have 40,000 lines.
 //!
-//! Numbers of a line: own samples, own weight, total samples, total weight.
+//! Counts of a line are an array: self samples, self weight, total samples, total weight.
 
 use std::time::SystemTime;
 
@@ -21,15 +21,16 @@ use super::barriers::is_parallel;
 use super::loops;
 use super::stacks::stacks;
 
-/// A longer source is cut to what is around its samples.
-const LONGEST_WHOLE: u32 = 3000;
-const AROUND: u32 = 40;
-const AROUND_IN_LIBRARIES: u32 = 5;
-/// Functions in the list, callers of one, callees of a line.
-const MOST_LISTED: usize = 300;
-const MOST_CALLERS: usize = 12;
-/// Compilations.
-const MOST_COMPILED: usize = 2000;
+/// Longer sources are cut to the context of their samples.
+const MAX_WHOLE_SOURCE_LINES: u32 = 3000;
+const CONTEXT_LINES: u32 = 40;
+const LIBRARY_CONTEXT_LINES: u32 = 5;
+/// Limit on the functions in the page's list.
+const MAX_LISTED_FUNCTIONS: usize = 300;
+/// Limit on the callers of a function, and on the callees of a line.
+const MAX_CALLERS: usize = 12;
+/// Limit on compilations; the longest are kept.
+const MAX_COMPILATIONS: usize = 2000;
 
 pub(super) fn data(report: &Report) -> Value {
     let profile = &report.profile;
@@ -56,7 +57,7 @@ pub(super) fn data(report: &Report) -> Value {
     })
 }
 
-/// What has to be known of the numbers, where there is something.
+/// Returns the counts of samples without a line and of lost samples, unless they are zero.
 fn facts(report: &Report) -> Value {
     let profile = &report.profile;
     let rows = [
@@ -65,65 +66,66 @@ fn facts(report: &Report) -> Value {
         ("lost samples", Count { weight: 0, samples: profile.lost }),
     ];
     let rows = rows.into_iter().filter(|(_, count)| !count.is_zero());
-    rows.map(|(what, count)| json!([what, count.samples, count.weight])).collect()
+    rows.map(|(label, count)| json!([label, count.samples, count.weight])).collect()
 }
 
-fn numbers(shares: &Shares) -> Value {
+fn counts_value(shares: &Shares) -> Value {
     json!([shares.own.samples, shares.own.weight, shares.total.samples, shares.total.weight])
 }
 
 fn functions(report: &Report) -> Vec<Value> {
     let profile = &report.profile;
     let mut modules = vec![""; profile.functions.len()];
-    // Compiled code is of the package of its source.
+    // Compiled code belongs to the package of its source.
     let package = |row: &FunctionRow| python_library(&profile.files[row.lines?.file as usize].path);
     let mut libraries: Vec<Option<&str>> = profile.functions.iter().map(package).collect();
-    for (number, (function, row)) in report.symbols.functions.iter().zip(&profile.rows).enumerate() {
+    for (index, (function, row)) in report.symbols.functions.iter().zip(&profile.rows).enumerate() {
         let row = *row as usize;
         if row < modules.len() && function.kind != Kind::Compiled {
             modules[row] = &function.module;
-            libraries[row] = libraries[row].or(profile.activities.library_of_function(number));
+            libraries[row] = libraries[row].or(profile.activities.library_of_function(index));
         }
     }
-    let mut left = MOST_LISTED;
+    let mut remaining = MAX_LISTED_FUNCTIONS;
     profile
         .functions
         .iter()
         .zip(modules.into_iter().zip(libraries))
         .map(|(row, (module, library))| {
-            let listed = left != 0 && (matches!(row.kind, Kind::Compiled | Kind::Python) || row.lines.is_some());
-            left -= usize::from(listed);
+            let is_listed =
+                remaining != 0 && (matches!(row.kind, Kind::Compiled | Kind::Python) || row.lines.is_some());
+            remaining -= usize::from(is_listed);
             let mut value = json!({
                 "name": printable(&row.name),
-                "kind": crate::json::kind(row.kind),
-                "n": numbers(&row.shares),
+                "kind": crate::json::kind_name(row.kind),
+                "n": counts_value(&row.shares),
             });
-            let mut add = |key: &str, part: Value| value.as_object_mut().map(|map| map.insert(key.to_owned(), part));
+            let mut add = |key: &str, field: Value| value.as_object_mut().map(|map| map.insert(key.to_owned(), field));
             if !module.is_empty() {
                 add("module", json!(printable(module)));
             }
             if let Some(library) = library {
                 add("library", json!(printable(library)));
             }
-            if report.is_yours(row) {
+            if report.is_user_function(row) {
                 add("yours", json!(true));
             }
-            if let Some(at) = row.lines {
-                add("at", json!([at.file, at.first, at.last]));
+            if let Some(lines) = row.lines {
+                add("at", json!([lines.file, lines.first, lines.last]));
             }
             if !row.callers.is_empty() {
-                let callers = row.callers.iter().take(MOST_CALLERS);
+                let callers = row.callers.iter().take(MAX_CALLERS);
                 add("callers", callers.map(|(caller, from, count)| json!([caller, from, count.weight])).collect());
             }
             if is_parallel(row) {
                 add("parallel", json!(true));
             }
-            if listed {
+            if is_listed {
                 add("listed", json!(true));
                 let compilations = row.several_compilations().iter();
                 add(
                     "compilations",
-                    compilations.map(|(name, shares)| json!([printable(name), numbers(shares)])).collect(),
+                    compilations.map(|(name, shares)| json!([printable(name), counts_value(shares)])).collect(),
                 );
             }
             value
@@ -131,21 +133,21 @@ fn functions(report: &Report) -> Vec<Value> {
         .collect()
 }
 
-/// What Numba compiled, the longest, in the order of time; and all of it in a sentence.
+/// Returns the longest compilations, ordered by start, and a summary of all of them.
 fn compiling(report: &Report) -> Value {
     let mut rows: Vec<&Compilation> = report.compilations.iter().collect();
     rows.sort_by_key(|row| std::cmp::Reverse(row.took));
-    let left_out = rows.len().saturating_sub(MOST_COMPILED);
-    rows.truncate(MOST_COMPILED);
+    let left_out = rows.len().saturating_sub(MAX_COMPILATIONS);
+    rows.truncate(MAX_COMPILATIONS);
     rows.sort_by_key(|row| (row.begin, row.depth));
-    let start = compiling::start(report);
+    let start_time = compiling::start_time(report);
     json!({
         "words": if report.compilations.is_empty() { String::new() } else { compiling::summary(report) },
         "left_out": left_out,
         "rows": rows.into_iter().map(|row| {
-            let mut value = compiling::to_json(row, start);
+            let mut value = compiling::to_json(row, start_time);
             if let Some(map) = value.as_object_mut() {
-                map.insert("for".to_owned(), json!(compiling::why(row)));
+                map.insert("for".to_owned(), json!(compiling::reason_text(row)));
             }
             value
         }).collect::<Vec<_>>(),
@@ -173,24 +175,24 @@ fn file_value<'a>(
         .collect();
     json!({
         "path": printable(&file.path),
-        "library": !report.is_users(&file.path),
+        "library": !report.is_user_source(&file.path),
         "note": source.note.as_deref().map(printable),
         "n": [own.samples, own.weight, null, null],
-        "parts": parts(report, file, source),
+        "parts": source_parts(report, file, source),
         "lines": lines,
     })
 }
 
 fn line_value(report: &Report, assembly: Option<Value>, loops: Option<Vec<Value>>, line: &Line) -> Value {
     let mut value = Map::new();
-    value.insert("n".to_owned(), numbers(&line.shares));
+    value.insert("n".to_owned(), counts_value(&line.shares));
     value.insert("f".to_owned(), json!(line.functions));
     if !line.inlined.is_empty() {
-        value.insert("i".to_owned(), inlined(report, &line.inlined));
+        value.insert("i".to_owned(), inlined_calls(report, &line.inlined));
     }
     if !line.calls.is_empty() {
         let calls: Vec<Value> =
-            line.calls.iter().take(MOST_CALLERS).map(|(callee, count)| json!([callee, count.weight])).collect();
+            line.calls.iter().take(MAX_CALLERS).map(|(callee, count)| json!([callee, count.weight])).collect();
         value.insert("c".to_owned(), json!(calls));
     }
     if let Some(loops) = loops {
@@ -202,7 +204,7 @@ fn line_value(report: &Report, assembly: Option<Value>, loops: Option<Vec<Value>
     Value::Object(value)
 }
 
-fn inlined(report: &Report, calls: &[Inlined]) -> Value {
+fn inlined_calls(report: &Report, calls: &[Inlined]) -> Value {
     let calls = calls.iter().map(|call| {
         let file = call.file.map(|file| file as usize);
         let text = file.and_then(|file| report.sources[file].line(call.line)).unwrap_or_default();
@@ -211,30 +213,31 @@ fn inlined(report: &Report, calls: &[Inlined]) -> Value {
         value.insert("p".to_owned(), json!(file.map_or(-1, |file| file as i64)));
         value.insert("l".to_owned(), json!(call.line));
         value.insert("s".to_owned(), json!(text.trim_start()));
-        value.insert("n".to_owned(), numbers(&call.shares));
+        value.insert("n".to_owned(), counts_value(&call.shares));
         if !call.inlined.is_empty() {
-            value.insert("i".to_owned(), inlined(report, &call.inlined));
+            value.insert("i".to_owned(), inlined_calls(report, &call.inlined));
         }
         Value::Object(value)
     });
     calls.collect()
 }
 
-/// The source, whole or around its samples: where each part begins, and its lines.
-fn parts(report: &Report, file: &SourceLines, source: &SourceText) -> Vec<Value> {
-    let (longest, around) = match report.is_users(&file.path) {
-        true => (LONGEST_WHOLE, AROUND),
-        false => (0, AROUND_IN_LIBRARIES),
+/// Returns the parts of a source that the page shows, the whole or the context of samples: first line and texts of
+/// each.
+fn source_parts(report: &Report, file: &SourceLines, source: &SourceText) -> Vec<Value> {
+    let (max_whole_lines, context) = match report.is_user_source(&file.path) {
+        true => (MAX_WHOLE_SOURCE_LINES, CONTEXT_LINES),
+        false => (0, LIBRARY_CONTEXT_LINES),
     };
-    let known = file.lines.keys().copied().filter(|line| *line != 0);
+    let line_numbers = file.lines.keys().copied().filter(|line| *line != 0);
     let mut ranges: Vec<(u32, u32)> = Vec::new();
-    if source.len() <= longest && !source.is_empty() {
+    if source.len() <= max_whole_lines && !source.is_empty() {
         ranges.push((1, source.len()));
     }
-    for line in known.filter(|line| *line > source.len() || source.len() > longest) {
-        let around = if line > source.len() { 0 } else { around };
+    for line in line_numbers.filter(|line| *line > source.len() || source.len() > max_whole_lines) {
+        let context = if line > source.len() { 0 } else { context };
         let (first, last) =
-            (line.saturating_sub(around).max(1), line.saturating_add(around).min(source.len().max(line)));
+            (line.saturating_sub(context).max(1), line.saturating_add(context).min(source.len().max(line)));
         match ranges.last_mut() {
             Some((_, end)) if first <= end.saturating_add(1) => *end = last.max(*end),
             _ => ranges.push((first, last)),

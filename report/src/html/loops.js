@@ -1,22 +1,22 @@
-// The loops of a line: a chip beside it, and what opens below: what helps, the facts, the instructions with samples.
-function loopViews(page, whose) {
+// Loops of a line: a chip next to it, and a panel with advice, facts, and the instructions with their samples.
+function loopViews(page, withScopeNote) {
   const { element } = page;
   const COLUMN = 8;
-  let shown = false;
+  let isOpen = false;
 
-  /** Of several compilations of a line, the heaviest loop speaks. */
+  /** Returns the chip of a line: the hottest loop of all compilations, with a flag if any has advice. */
   function chip(entry) {
     if (!entry || !entry.o) return null;
     const advised = entry.o.some((loop) => loop.advice.length);
-    const made = element('button', 'chip' + (advised ? ' advised' : ''), entry.o[0].chip + (advised ? ' ⚑' : ''));
-    made.title = entry.o.map((loop) => [loop.name, ...loop.advice.map(([, text]) => text)].join(': ')).join('\n');
-    made.tabIndex = -1;
-    return made;
+    const button = element('button', 'chip' + (advised ? ' advised' : ''), entry.o[0].chip + (advised ? ' ⚑' : ''));
+    button.title = entry.o.map((loop) => [loop.name, ...loop.advice.map(([, text]) => text)].join(': ')).join('\n');
+    button.tabIndex = -1;
+    return button;
   }
   function sections(entry) {
     return (entry.o || []).map((loop) => {
       const section = element('section', 'loop');
-      const title = element('h3', '', whose(`${loop.name}${loop.inlined ? ', inlined into' : ' of'} ${page.short(loop.function)}${page.isFiltered() ? '' : ': ' + page.percent(loop.weight)}`));
+      const title = element('h3', '', withScopeNote(`${loop.name}${loop.inlined ? ', inlined into' : ' of'} ${page.shortName(loop.function)}${page.isFiltered() ? '' : ': ' + page.percent(loop.weight)}`));
       title.title = loop.function;
       section.append(title);
       for (const [rule, text] of loop.advice) section.append(element('div', 'advice', `⚑ ${rule}: ${text}`));
@@ -32,28 +32,28 @@ function loopViews(page, whose) {
   }
   function code(section, loop) {
     const button = element('button', 'link', 'assembly of this loop');
-    const toggle = (wanted) => {
-      shown = wanted;
+    const toggle = (isWanted) => {
+      isOpen = isWanted;
       const pre = section.querySelector('pre');
       if (pre) pre.remove(); else section.append(instructions(loop));
     };
     button.addEventListener('click', () => toggle(!section.querySelector('pre')));
-    if (shown) requestAnimationFrame(() => { if (!section.querySelector('pre')) toggle(true); });
+    if (isOpen) requestAnimationFrame(() => { if (!section.querySelector('pre')) toggle(true); });
     return button;
   }
   function instructions(loop) {
     const pre = element('pre');
-    let hottest = null, most = 0;
+    let hottest = null, maxWeight = 0;
     for (const [line, weight, text, callee] of loop.code) {
       const share = weight ? (weight / loop.weight * 100).toFixed(1) + ' %' : '';
-      const made = element('div', '', `${share.padStart(COLUMN)}  ${String(line || '').padStart(COLUMN - 3)}  ${text}${callee ? '  → ' + page.short(callee) : ''}`);
-      if (weight) made.style.background = `rgba(var(--heat), ${(0.5 * Math.sqrt(Math.min(1, weight / loop.weight))).toFixed(3)})`;
-      if (weight > most) [hottest, most] = [made, weight];
-      pre.append(made);
+      const row = element('div', '', `${share.padStart(COLUMN)}  ${String(line || '').padStart(COLUMN - 3)}  ${text}${callee ? '  → ' + page.shortName(callee) : ''}`);
+      if (weight) row.style.background = `rgba(var(--heat), ${(0.5 * Math.sqrt(Math.min(1, weight / loop.weight))).toFixed(3)})`;
+      if (weight > maxWeight) [hottest, maxWeight] = [row, weight];
+      pre.append(row);
     }
     if (hottest) hottest.classList.add('hottest');
     return pre;
   }
-  return { chip, sections, open() { shown = true; } };
+  return { chip, sections, open() { isOpen = true; } };
 }
 

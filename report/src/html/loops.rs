@@ -1,4 +1,4 @@
-//! The loops of a line for the page.
+//! Loops of a line, as JSON for the page.
 
 use rustc_hash::FxHashMap;
 use serde_json::{Value, json};
@@ -7,31 +7,31 @@ use crate::loops::Loop;
 use crate::printable::printable;
 use crate::report::Report;
 
-/// More instructions of a loop are not shown.
-const MOST_INSTRUCTIONS: usize = 300;
+/// Later instructions of a loop are not shown.
+const MAX_INSTRUCTIONS: usize = 300;
 
-/// By path and line, the heaviest first.
+/// Returns the loops by path and line, the hottest first.
 pub(super) fn by_line(report: &Report) -> FxHashMap<(&str, u32), Vec<Value>> {
-    let mut found: FxHashMap<(&str, u32), Vec<Value>> = FxHashMap::default();
-    for of in report.loops() {
-        found.entry((&of.path, of.line)).or_default().push(value(of));
+    let mut loops_by_line: FxHashMap<(&str, u32), Vec<Value>> = FxHashMap::default();
+    for hot_loop in report.loops() {
+        loops_by_line.entry((&hot_loop.path, hot_loop.line)).or_default().push(loop_value(hot_loop));
     }
-    found
+    loops_by_line
 }
 
-fn value(of: &Loop) -> Value {
-    let instructions = of.instructions.iter().take(MOST_INSTRUCTIONS).map(|instruction| {
+fn loop_value(hot_loop: &Loop) -> Value {
+    let instructions = hot_loop.instructions.iter().take(MAX_INSTRUCTIONS).map(|instruction| {
         let callee = instruction.calls.first().map(|(name, _)| printable(name));
         json!([instruction.line, instruction.total.weight, instruction.text, callee])
     });
     json!({
-        "chip": of.chip(),
-        "name": of.name_at_line(),
-        "inlined": of.is_inlined,
-        "function": printable(&of.function),
-        "weight": of.total.weight,
-        "advice": of.advice.iter().map(|advice| json!([advice.rule, advice.text])).collect::<Vec<_>>(),
-        "rows": of.rows().iter().map(|(name, text)| json!([name, printable(text)])).collect::<Vec<_>>(),
+        "chip": hot_loop.chip(),
+        "name": hot_loop.name_at_line(),
+        "inlined": hot_loop.is_inlined,
+        "function": printable(&hot_loop.function),
+        "weight": hot_loop.total.weight,
+        "advice": hot_loop.advice.iter().map(|advice| json!([advice.rule, advice.text])).collect::<Vec<_>>(),
+        "rows": hot_loop.rows().iter().map(|(name, text)| json!([name, printable(text)])).collect::<Vec<_>>(),
         "code": instructions.collect::<Vec<_>>(),
     })
 }

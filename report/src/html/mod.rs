@@ -1,8 +1,8 @@
-//! The report as one HTML page that works offline.
+//! Report as one HTML page that works offline.
 //!
-//! The page is a template, a style and a script, which are the same for every recording, and one block of JSON. In that
-//! block every `<`, `>` and `&` is written as an escape, so that nothing in it can end it; the script puts text into
-//! the page as text only. A content security policy forbids the page to load anything.
+//! A template, a style and a script are the same for every recording; a block of JSON holds the data. In that block
+//! every `<`, `>` and `&` is escaped, so that no text in it can end the element. The script adds text to the page only
+//! as text nodes, and a content security policy forbids the page to load anything.
 
 mod barriers;
 mod data;
@@ -22,14 +22,14 @@ const SCRIPT: &str = concat!(
     include_str!("page.js")
 );
 
-/// The whole page.
+/// Returns the whole page.
 pub fn to_html(report: &Report) -> String {
     let data = escaped(&data::data(report).to_string());
     let mut page = String::with_capacity(PAGE.len() + STYLE.len() + SCRIPT.len() + data.len());
-    // What is put in is not searched again.
+    // Inserted text is not searched for placeholders.
     let mut rest = PAGE;
-    for (mark, text) in [("@CSS@", STYLE), ("@DATA@", data.as_str()), ("@JS@", SCRIPT)] {
-        let (before, after) = rest.split_once(mark).unwrap_or((rest, ""));
+    for (placeholder, text) in [("@CSS@", STYLE), ("@DATA@", data.as_str()), ("@JS@", SCRIPT)] {
+        let (before, after) = rest.split_once(placeholder).unwrap_or((rest, ""));
         page.push_str(before);
         page.push_str(text);
         rest = after;
@@ -38,20 +38,20 @@ pub fn to_html(report: &Report) -> String {
     page
 }
 
-/// JSON that can stand in a script element.
+/// Escapes JSON so that it can be embedded in a script element.
 fn escaped(json: &str) -> String {
-    let mut safe = String::with_capacity(json.len() + json.len() / 16);
+    let mut escaped_json = String::with_capacity(json.len() + json.len() / 16);
     for character in json.chars() {
         match character {
-            '<' => safe.push_str("\\u003c"),
-            '>' => safe.push_str("\\u003e"),
-            '&' => safe.push_str("\\u0026"),
-            '\u{2028}' => safe.push_str("\\u2028"),
-            '\u{2029}' => safe.push_str("\\u2029"),
-            other => safe.push(other),
+            '<' => escaped_json.push_str("\\u003c"),
+            '>' => escaped_json.push_str("\\u003e"),
+            '&' => escaped_json.push_str("\\u0026"),
+            '\u{2028}' => escaped_json.push_str("\\u2028"),
+            '\u{2029}' => escaped_json.push_str("\\u2029"),
+            other => escaped_json.push(other),
         }
     }
-    safe
+    escaped_json
 }
 
 #[cfg(test)]
@@ -60,9 +60,9 @@ mod tests {
 
     #[test]
     fn nothing_ends_the_block_of_data() {
-        let safe = escaped(r#"{"a":"</script><!--<script>&"}"#);
-        assert!(!safe.contains(['<', '>', '&']));
-        let back: serde_json::Value = serde_json::from_str(&safe).expect("still JSON");
-        assert_eq!(back["a"], "</script><!--<script>&");
+        let escaped_json = escaped(r#"{"a":"</script><!--<script>&"}"#);
+        assert!(!escaped_json.contains(['<', '>', '&']));
+        let parsed: serde_json::Value = serde_json::from_str(&escaped_json).expect("still JSON");
+        assert_eq!(parsed["a"], "</script><!--<script>&");
     }
 }

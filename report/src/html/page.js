@@ -1,20 +1,20 @@
-// What is chosen, and what follows from it. Everything from the recording reaches the page as text nodes (textContent),
-// never as markup.
+// State of the selection, and everything that depends on it. Text from the recording is added to the page only as text
+// nodes (textContent), never as markup.
 (() => {
   const data = JSON.parse(document.getElementById('data').textContent);
   const $ = (id) => document.getElementById(id);
   const element = (tag, className, text) => {
-    const made = document.createElement(tag);
-    if (className) made.className = className;
-    if (text !== undefined) made.textContent = text;
-    return made;
+    const node = document.createElement(tag);
+    if (className) node.className = className;
+    if (text !== undefined) node.textContent = text;
+    return node;
   };
   const HOTTEST = 10, CALLING = 5, FUNCTIONS = 12;
   const stacks = new Stacks(data), { clock } = data.stacks;
-  let thread = -1, range = null, view = 'hottest', chosen = stacks.choose(-1, null);
+  let thread = -1, range = null, view = 'hottest', selection = stacks.select(-1, null);
 
-  const all = () => chosen.all || 1;
-  const isFiltered = () => chosen.lines !== null;
+  const all = () => selection.all || 1;
+  const isFiltered = () => selection.lines !== null;
   const count = (number) => number.toLocaleString('en');
   const percent = (weight) => (weight / all() * 100).toFixed(1) + ' %';
   const amount = (weight) => (clock ? (weight / 1e9).toFixed(2) + ' s' : count(weight));
@@ -22,141 +22,140 @@
   const share = (weight, className) => {
     return element('span', (className || '') + (weight !== null && isSmall(weight) ? ' zero' : ''), weight === null ? '' : percent(weight));
   };
-  // Of a line or a function: own samples, own weight, total samples, total weight.
-  const ofLine = (file, line) => {
-    if (chosen.lines) return chosen.lines[stacks.lineNumbers.get(file + ':' + line)] || nothing;
+  // Shares of a line or a function: self samples, self weight, total samples, total weight.
+  const lineShares = (file, line) => {
+    if (selection.lines) return selection.lines[stacks.lineNumbers.get(file + ':' + line)] || NO_SHARES;
     const entry = data.files[file].lines[line];
-    return entry ? entry.n : nothing;
+    return entry ? entry.n : NO_SHARES;
   };
-  const ofFunction = (number) => (chosen.functions ? chosen.functions[number] || nothing : data.functions[number].n);
+  const functionShares = (number) => (selection.functions ? selection.functions[number] || NO_SHARES : data.functions[number].n);
   let files = null;
-  const ofFile = (number) => {
+  const fileShares = (number) => {
     if (!files) {
       files = data.files.map((file, at) => Object.keys(file.lines).reduce(([samples, weight], line) => {
-        const n = ofLine(at, Number(line));
+        const n = lineShares(at, Number(line));
         return [samples + n[0], weight + n[1]];
       }, [0, 0]));
     }
     return files[number];
   };
-  const listed = () => {
+  const listedFunctions = () => {
     const rows = data.functions.map((_, number) => number).filter((number) => data.functions[number].listed);
-    return isFiltered() ? rows.filter((row) => ofFunction(row)[2]).sort((a, b) => ofFunction(b)[1] - ofFunction(a)[1]) : rows;
+    return isFiltered() ? rows.filter((row) => functionShares(row)[2]).sort((a, b) => functionShares(b)[1] - functionShares(a)[1]) : rows;
   };
-  const plain = (path) => path.slice(path.lastIndexOf('/') + 1);
-  /** The module part of a name is shortened: numba.np.linalg.f.<locals>.g is n.n.linalg.f.g. */
-  const short = (name) => name[0] === '[' ? name : name.replace(/(?:[\w<>]+\.)+[\w<>]+/g, (dotted) => {
+  const baseName = (path) => path.slice(path.lastIndexOf('/') + 1);
+  /** Abbreviates the modules of a name: numba.np.linalg.f.<locals>.g becomes n.n.linalg.f.g. */
+  const shortName = (name) => name[0] === '[' ? name : name.replace(/(?:[\w<>]+\.)+[\w<>]+/g, (dotted) => {
     const parts = dotted.split('.').filter((part) => part !== '<locals>' && part !== '__main__');
     return parts.map((part, at) => (at < parts.length - 3 ? part[0] : part)).join('.');
   });
   const nameOf = (number) => {
     const { name, kind, module } = data.functions[number];
-    const file = !module ? '' : /\/__init__\.py$/.test(module) ? module.split('/').slice(-2).join('/') : plain(module);
-    return short(name) + (kind === 'python' && file ? ` (${file})` : '');
+    const file = !module ? '' : /\/__init__\.py$/.test(module) ? module.split('/').slice(-2).join('/') : baseName(module);
+    return shortName(name) + (kind === 'python' && file ? ` (${file})` : '');
   };
   const isPython = (file) => !/\.(c|cc|cpp|h|hpp|rs|jl|f90)$/.test(file.path);
 
   const page = {
-    data, stacks, $, element, all, isFiltered, count, percent, amount, share, ofLine, ofFunction, ofFile, listed, plain, short, nameOf, isPython,
+    data, stacks, $, element, all, isFiltered, count, percent, amount, share, lineShares, functionShares, fileShares, listedFunctions, baseName, shortName, nameOf, isPython,
     unit: clock ? 'seconds' : data.stacks.unit,
-    highlight: (into, text, begins) => highlightPython(into, text, begins, element),
+    highlight: (into, text, openQuote) => highlightPython(into, text, openQuote, element),
     wanted: () => $('search').value.toLowerCase(),
-    chosen: () => chosen, range: () => range, viewed: () => view, view: showView,
+    selection: () => selection, range: () => range, viewed: () => view, view: showView,
     goToFunction: (number) => table.goToFunction(number),
     goToLine: (file, line) => table.goToLine(file, line),
-    chooseThread: (number) => { thread = thread === number ? -1 : number; $('thread').value = thread; choose(); },
-    chooseRange: (wanted) => { range = wanted; choose(); },
-    previewRange: (wanted) => { range = wanted; time.mark(); },
+    chooseThread: (number) => { thread = thread === number ? -1 : number; $('thread').value = thread; applySelection(); },
+    chooseRange: (chosen) => { range = chosen; applySelection(); },
+    previewRange: (chosen) => { range = chosen; time.mark(); },
   };
-  const table = sourceTable(page), pics = pictures(page), time = timeline(page), compiled = compilations(page);
+  const table = sourceTable(page), graphs = pictures(page), time = timeline(page), compiled = compilations(page);
 
-  function choose() {
-    chosen = stacks.choose(thread, range);
+  function applySelection() {
+    selection = stacks.select(thread, range);
     files = null;
     time.mark();
     show();
   }
-  function show() { summary(); hottest(); table.show(); pics.show(); compiled.show(); }
-  function showView(wanted) {
-    if (view === wanted) return;
-    view = wanted;
-    for (const one of document.querySelectorAll('.view')) one.classList.toggle('shown', one.id === view);
+  function show() { showSummary(); showHottest(); table.show(); graphs.show(); compiled.show(); }
+  function showView(name) {
+    if (view === name) return;
+    view = name;
+    for (const section of document.querySelectorAll('.view')) section.classList.toggle('shown', section.id === view);
     for (const tab of document.querySelectorAll('#tabs button[data-view]')) tab.setAttribute('aria-selected', tab.dataset.view === view);
     $('treecontrols').hidden = view !== 'flame' && view !== 'tree';
     $('sourcecontrols').hidden = view !== 'source';
     $('hits').textContent = '';
     (view === 'source' ? $('main') : $(view)).focus();
     table.draw();
-    pics.draw();
+    graphs.draw();
   }
 
-  // --- what is there however one looks
-  // ----------------------------------------------------------------------------------
+  // Parts outside of the views.
 
-  function summary() {
-    const made = element('span', '', `${amount(chosen.all)} ${clock ? data.stacks.unit.startsWith('wall') ? 'of wall time' : 'of processor time' : data.stacks.unit}`);
-    const parts = data.stacks.activities.map((what, at) => [what, chosen.activities[at], at]).filter(([, weight]) => !isSmall(weight));
-    $('summary').replaceChildren(made, ...parts.map(([what, weight, at]) => {
+  function showSummary() {
+    const total = element('span', '', `${amount(selection.all)} ${clock ? data.stacks.unit.startsWith('wall') ? 'of wall time' : 'of processor time' : data.stacks.unit}`);
+    const parts = data.stacks.activities.map((label, activity) => [label, selection.activities[activity], activity]).filter(([, weight]) => !isSmall(weight));
+    $('summary').replaceChildren(total, ...parts.map(([label, weight, activity]) => {
       const part = element('span', 'activity'), colour = element('span', 'colour');
-      colour.style.background = `var(${SHADES[at]})`;
-      part.append(colour, element('b', '', percent(weight)), ` ${what}`);
+      colour.style.background = `var(${SHADES[activity]})`;
+      part.append(colour, element('b', '', percent(weight)), ` ${label}`);
       part.title = amount(weight);
       return part;
-    }), ...(isFiltered() ? [] : data.facts.map(([what, samples, weight]) => element('span', 'faint', `${weight ? percent(weight) : count(samples)} ${what}`))));
+    }), ...(isFiltered() ? [] : data.facts.map(([label, samples, weight]) => element('span', 'faint', `${weight ? percent(weight) : count(samples)} ${label}`))));
   }
-  function hottest() {
-    const lines = data.stacks.hot.map((where, at) => [chosen.hot[at], where]).filter(([hot]) => hot[0]).sort((a, b) => b[0][0] - a[0][0]);
-    const place = ([at, line]) => `${plain(data.files[at].path)}:${line}`;
-    $('hotlines').tBodies[0].replaceChildren(...lines.slice(0, HOTTEST).map(([hot, where]) => {
-      const [at, line, isCompiled, by] = where;
-      const file = data.files[at], source = element('code');
-      const ownText = line ? textOf(file, line) : '(line 0: the compiler names no line)';
-      // Generated code has no file: the line that it ran for.
-      const text = ownText || (by ? textOf(data.files[by[0]], by[1]) : '');
-      if (line && (isPython(file) || by)) page.highlight(source, text.trim(), ''); else source.append(text);
-      const made = row(hot[0], hot[1], [place(where) + (by ? ' by ' + place(by) : ''), by ? data.files[by[0]].path : file.path], source, () => table.goToLine(at, line));
+  function showHottest() {
+    const lines = data.stacks.hot.map((hotLine, number) => [selection.hot[number], hotLine]).filter(([hot]) => hot[0]).sort((a, b) => b[0][0] - a[0][0]);
+    const formatPosition = ([file, line]) => `${baseName(data.files[file].path)}:${line}`;
+    $('hotlines').tBodies[0].replaceChildren(...lines.slice(0, HOTTEST).map(([hot, hotLine]) => {
+      const [fileIndex, line, isCompiled, caller] = hotLine;
+      const file = data.files[fileIndex], source = element('code');
+      const sourceText = line ? textOf(file, line) : '(line 0: the compiler names no line)';
+      // Generated code has no file, so the line that it ran for is shown.
+      const text = sourceText || (caller ? textOf(data.files[caller[0]], caller[1]) : '');
+      if (line && (isPython(file) || caller)) page.highlight(source, text.trim(), ''); else source.append(text);
+      const tr = tableRow(hot[0], hot[1], [formatPosition(hotLine) + (caller ? ' by ' + formatPosition(caller) : ''), caller ? data.files[caller[0]].path : file.path], source, () => table.goToLine(fileIndex, line));
       const inC = hot[2] / hot[0], entry = file.lines[line], advised = entry && (entry.o || []).some((loop) => loop.advice.length);
-      made.append(element('td', 'faint', (isCompiled ? 'compiled' : 'Python') + (inC >= 0.1 ? `, ${(inC * 100).toFixed(0)} % in C` : '') + (advised ? ' ⚑' : '')));
-      return made;
+      tr.append(element('td', 'faint', (isCompiled ? 'compiled' : 'Python') + (inC >= 0.1 ? `, ${(inC * 100).toFixed(0)} % in C` : '') + (advised ? ' ⚑' : '')));
+      return tr;
     }));
-    const sum = lines.reduce((whole, [hot]) => whole + hot[0], 0);
+    const sum = lines.reduce((total, [hot]) => total + hot[0], 0);
     $('rest').textContent = `All ${count(lines.length)} lines of your files and of compiled code: ${amount(sum)}, ${percent(sum)}.`;
-    const least = chosen.all / 50, calling = [...chosen.calling].filter(([, [, there]]) => there && there >= least).sort((a, b) => b[1][0] - a[1][0]);
+    const minWeight = selection.all / 50, calling = [...selection.calling].filter(([, [, elsewhere]]) => elsewhere && elsewhere >= minWeight).sort((a, b) => b[1][0] - a[1][0]);
     $('calling').hidden = !calling.length;
     $('calling').tBodies[0].replaceChildren(...calling.slice(0, CALLING).map(([number, [below, , compiling]]) => {
-      const [at, line] = stacks.places[number], file = data.files[at], source = element('code');
+      const [fileIndex, line] = stacks.places[number], file = data.files[fileIndex], source = element('code');
       page.highlight(source, textOf(file, line).trim(), '');
-      const made = row(below, null, [place([at, line]), file.path], source, () => table.goToLine(at, line));
-      made.append(element('td', 'faint', compiling >= below / 10 ? `${(compiling / below * 100).toFixed(0)} % compiling` : ''));
-      return made;
+      const tr = tableRow(below, null, [formatPosition([fileIndex, line]), file.path], source, () => table.goToLine(fileIndex, line));
+      tr.append(element('td', 'faint', compiling >= below / 10 ? `${(compiling / below * 100).toFixed(0)} % compiling` : ''));
+      return tr;
     }));
-    const libraries = [...chosen.libraries].filter(([, own]) => own >= chosen.all / 200).sort((a, b) => b[1] - a[1]);
+    const libraries = [...selection.libraries].filter(([, own]) => own >= selection.all / 200).sort((a, b) => b[1] - a[1]);
     $('hotlibraries').hidden = !libraries.length;
-    $('hotlibraries').tBodies[0].replaceChildren(...libraries.slice(0, FUNCTIONS).map(([name, own]) => row(own, null, null, name, () => {})));
-    const functions = data.functions.map((_, at) => [ofFunction(at), at]).filter(([n, at]) => (n[1] || n[3] >= chosen.all / 200) && data.functions[at].yours).sort((a, b) => b[0][1] - a[0][1] || b[0][3] - a[0][3]);
+    $('hotlibraries').tBodies[0].replaceChildren(...libraries.slice(0, FUNCTIONS).map(([name, own]) => tableRow(own, null, null, name, () => {})));
+    const functions = data.functions.map((_, number) => [functionShares(number), number]).filter(([n, number]) => (n[1] || n[3] >= selection.all / 200) && data.functions[number].yours).sort((a, b) => b[0][1] - a[0][1] || b[0][3] - a[0][3]);
     $('hotfunctions').hidden = !functions.length;
-    $('hotfunctions').tBodies[0].replaceChildren(...functions.slice(0, FUNCTIONS).map(([n, at]) => {
-      const { name, kind, module, at: lines } = data.functions[at], code = element('code'), where = lines ? `${plain(data.files[lines[0]].path)}:${lines[1]}` : plain(module || '');
-      code.append(element('span', 'dot ' + kind), short(name));
+    $('hotfunctions').tBodies[0].replaceChildren(...functions.slice(0, FUNCTIONS).map(([n, number]) => {
+      const { name, kind, module, at: lines } = data.functions[number], code = element('code'), position = lines ? `${baseName(data.files[lines[0]].path)}:${lines[1]}` : baseName(module || '');
+      code.append(element('span', 'dot ' + kind), shortName(name));
       code.title = name;
-      const made = row(n[1], n[3], null, code, () => (lines ? table.goToFunction(at) : flameOf(at)));
-      made.append(element('td', 'faint', where));
-      return made;
+      const tr = tableRow(n[1], n[3], null, code, () => (lines ? table.goToFunction(number) : flameOf(number)));
+      tr.append(element('td', 'faint', position));
+      return tr;
     }));
   }
-  function flameOf(number) { $('search').value = data.functions[number].name; showView('flame'); pics.find(); }
-  function row(own, total, where, what, action) {
-    const made = element('tr'), cell = (inner, className) => { const td = element('td', className); td.append(inner); return td; };
-    made.append(cell(amount(own), 'n'), cell(share(own), 'n'));
-    if (total !== null) made.append(cell(share(total), 'n'));
-    if (where) {
-      const link = element('button', 'link', where[0]);
-      link.title = where[1];
-      made.append(cell(link));
+  function flameOf(number) { $('search').value = data.functions[number].name; showView('flame'); graphs.find(); }
+  function tableRow(own, total, position, content, action) {
+    const tr = element('tr'), makeCell = (content, className) => { const td = element('td', className); td.append(content); return td; };
+    tr.append(makeCell(amount(own), 'n'), makeCell(share(own), 'n'));
+    if (total !== null) tr.append(makeCell(share(total), 'n'));
+    if (position) {
+      const link = element('button', 'link', position[0]);
+      link.title = position[1];
+      tr.append(makeCell(link));
     }
-    made.append(cell(what, 'what'));
-    made.addEventListener('click', action);
-    return made;
+    tr.append(makeCell(content, 'what'));
+    tr.addEventListener('click', action);
+    return tr;
   }
   function textOf(file, line) {
     for (const [first, texts] of file.parts) if (line >= first && line < first + texts.length) return texts[line - first];
@@ -189,17 +188,16 @@
       choice.append(new Option(`${name}: ${percent(weight)}`, number));
     });
     choice.hidden = data.threads.length < 2;
-    choice.addEventListener('change', () => { thread = Number(choice.value); choose(); });
+    choice.addEventListener('change', () => { thread = Number(choice.value); applySelection(); });
   }
   function theme(dark) { document.documentElement.classList.toggle('dark', dark); time.draw(); }
 
-  // --- keys
-  // ---------------------------------------------------------------------------------------------------------------
+  // Keys.
 
-  const search = $('search'), VIEWS = ['hottest', 'source', 'flame', 'tree', 'balance', 'compilations'].slice(0, compiled.any ? 6 : 5);
+  const search = $('search'), VIEWS = ['hottest', 'source', 'flame', 'tree', 'balance', 'compilations'].slice(0, compiled.hasRows ? 6 : 5);
   const find = () => {
     if (['hottest', 'balance', 'compilations'].includes(view)) { showView('source'); search.focus(); }
-    if (view === 'source') table.find(); else pics.find();
+    if (view === 'source') table.find(); else graphs.find();
     if (!search.value) $('hits').textContent = '';
   };
   search.addEventListener('input', find);
@@ -208,17 +206,17 @@
     if (event.key === 'Escape') (view === 'source' ? $('main') : $(view)).focus();
   });
   for (const tab of document.querySelectorAll('#tabs button[data-view]')) tab.addEventListener('click', () => showView(tab.dataset.view));
-  window.addEventListener('resize', () => { time.draw(); table.draw(); pics.redraw(); });
+  window.addEventListener('resize', () => { time.draw(); table.draw(); graphs.redraw(); });
   $('theme').addEventListener('click', () => theme(!document.documentElement.classList.contains('dark')));
   $('keys').addEventListener('click', () => $('help').showModal());
   const KEYS = {
     d: () => $('theme').click(), '/': () => { search.focus(); search.select(); }, '?': () => $('help').showModal(),
-    Escape: () => { if (range) page.chooseRange(null); else pics.whole(); },
+    Escape: () => { if (range) page.chooseRange(null); else graphs.whole(); },
   };
   document.addEventListener('keydown', (event) => {
     const inField = /^(INPUT|SELECT)$/.test(event.target.tagName) || $('help').open;
     if (inField || event.ctrlKey || event.metaKey || event.altKey) return;
-    const digit = VIEWS[Number(event.key) - 1], ofView = view === 'source' ? table.keys : pics.keys;
+    const digit = VIEWS[Number(event.key) - 1], ofView = view === 'source' ? table.keys : graphs.keys;
     const action = digit ? () => showView(digit) : Object.hasOwn(KEYS, event.key) ? KEYS[event.key] : Object.hasOwn(ofView, event.key) ? ofView[event.key] : null;
     if (!action || event.target.tagName === 'BUTTON' && (event.key === 'Enter' || event.key === ' ')) return;
     event.preventDefault();

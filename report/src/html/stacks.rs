@@ -1,8 +1,8 @@
-//! The stacks of all samples, for the page's tree, flame graph and timeline: the page adds them up by what is chosen.
+//! Stacks of all samples for the page's call tree, flame graph and timeline. The page adds up the selected part.
 //!
-//! A tree of frames in preorder, and how much of each thread's time was at each of its nodes in each slice of time.
-//! However long a recording is, there are so many slices and nodes and no more; what is too light for a node of its own
-//! is added to its caller's `-1`. Nothing is lost: the numbers are all samples.
+//! The data is a tree of frames in preorder, and the time of each thread at each node per slice of time. The numbers of
+//! slices and nodes are limited whatever the length of the recording. A node that is too light is merged into a child
+//! of its caller with function -1, so all samples remain in the sums.
 
 use std::collections::BTreeMap;
 
@@ -15,23 +15,22 @@ use crate::export::{
     shown::{is_entry_of, shown_frames},
 };
 use crate::hottest::{HotLine, hottest};
-use crate::profile::{Count, Place};
+use crate::profile::{Count, SourcePosition};
 use crate::recording::Recording;
 use crate::report::Report;
 use crate::symbols::Frame;
 
-use super::barriers::barriers;
+use super::barriers::barrier_waits;
 
-/// Slices of time.
-const SLICES: u64 = 300;
-const MOST_NODES: usize = 30_000;
-const MOST_PARTS: usize = 150_000;
+/// Time slices of the timeline.
+const MAX_SLICES: u64 = 300;
+const MAX_NODES: usize = 30_000;
+const MAX_PARTS: usize = 150_000;
 
-/// Function, file and line, by their numbers in the page; -1 and 0 where there is none. And whether it is only the
-/// entry of the function that is next.
+/// Function, file and line by their indices in the page (-1, -1 and 0 if unknown); and true if the frame is only the
+/// entry of the next function.
 type Spot = (i64, i64, u32, bool);
-/// Slice, thread, node, activity, and which hot line: 0 for none, else twice its number behind one, and one more in a C
-/// function.
+/// Slice, thread, node, activity, and hot line: 0 if none, else 1 + 2 * index, plus 1 for time in a C function.
 type Part = (u64, u32, u32, u8, u32);
 
 #[derive(Debug, Clone, Copy)]
@@ -41,7 +40,7 @@ struct Node {
     weight: u64,
 }
 
-/// The root, which is no frame.
+/// Root of the tree, which is not a frame.
 const ROOT: u32 = 0;
 
 struct Tree {
@@ -60,11 +59,11 @@ impl Tree {
             nodes: vec![root],
             node_numbers: FxHashMap::default(),
         };
-        tree.spot((-1, -1, 0, false));
+        tree.intern_spot((-1, -1, 0, false));
         tree
     }
 
-    fn spot(&mut self, spot: Spot) -> u32 {
+    fn intern_spot(&mut self, spot: Spot) -> u32 {
         let next = self.spots.len() as u32;
         *self.spot_numbers.entry(spot).or_insert_with(|| {
             self.spots.push(spot);
@@ -72,7 +71,7 @@ impl Tree {
         })
     }
 
-    fn node(&mut self, parent: u32, spot: u32) -> u32 {
+    fn child(&mut self, parent: u32, spot: u32) -> u32 {
         let next = self.nodes.len() as u32;
         *self.node_numbers.entry((parent, spot)).or_insert_with(|| {
             self.nodes.push(Node { parent, spot, weight: 0 });
@@ -80,53 +79,53 @@ impl Tree {
         })
     }
 
-    /// For each node, the node that represents it.
-    fn fold(&mut self) -> Vec<u32> {
-        // A parent is older than its children.
-        for at in (1..self.nodes.len()).rev() {
-            let Node { parent, weight, .. } = self.nodes[at];
+    /// Merges light nodes, and returns for each node the one that now represents it.
+    fn merge_light_nodes(&mut self) -> Vec<u32> {
+        // Parents have smaller indices than their children.
+        for index in (1..self.nodes.len()).rev() {
+            let Node { parent, weight, .. } = self.nodes[index];
             let sum = &mut self.nodes[parent as usize].weight;
             *sum = sum.saturating_add(weight);
         }
         let mut weights: Vec<u64> = self.nodes.iter().map(|node| node.weight).collect();
         weights.sort_unstable_by(|a, b| b.cmp(a));
-        // Those of the same weight go together.
-        let least = weights.get(MOST_NODES).map_or(0, |weight| weight.saturating_add(1));
-        let mut kept: Vec<u32> = vec![ROOT];
-        for at in 1..self.nodes.len() {
-            let node = self.nodes[at];
-            let parent = kept[node.parent as usize];
+        // Nodes of equal weight are all kept or all merged.
+        let min_weight = weights.get(MAX_NODES).map_or(0, |weight| weight.saturating_add(1));
+        let mut representatives: Vec<u32> = vec![ROOT];
+        for index in 1..self.nodes.len() {
+            let node = self.nodes[index];
+            let parent = representatives[node.parent as usize];
             let is_folded = parent != ROOT && self.nodes[parent as usize].spot == 0;
-            kept.push(match node.weight >= least {
+            representatives.push(match node.weight >= min_weight {
                 _ if is_folded => parent,
-                true => at as u32,
+                true => index as u32,
                 false => {
-                    let rest = self.node(parent, 0);
-                    self.add_to(rest, node.weight)
+                    let rest = self.child(parent, 0);
+                    self.add_weight(rest, node.weight)
                 }
             });
         }
-        kept
+        representatives
     }
 
-    fn add_to(&mut self, node: u32, weight: u64) -> u32 {
+    fn add_weight(&mut self, node: u32, weight: u64) -> u32 {
         let sum = &mut self.nodes[node as usize].weight;
         *sum = sum.saturating_add(weight);
         node
     }
 }
 
-/// What the numbers of [`Spot`] are.
-struct Numbers {
+/// Indices that a [`Spot`] refers to.
+struct Indices {
     files: FxHashMap<u32, i64>,
 }
 
-impl Numbers {
-    fn new(report: &Report) -> Numbers {
+impl Indices {
+    fn new(report: &Report) -> Indices {
         let files: FxHashMap<&str, i64> =
             report.profile.files.iter().zip(0..).map(|(file, number)| (file.path.as_str(), number)).collect();
         let sources = report.symbols.sources.iter().zip(0..);
-        Numbers { files: sources.filter_map(|(path, at)| Some((at, *files.get(path.as_str())?))).collect() }
+        Indices { files: sources.filter_map(|(path, source)| Some((source, *files.get(path.as_str())?))).collect() }
     }
 
     fn spot(&self, report: &Report, frame: &Frame, is_entry: bool) -> Spot {
@@ -143,140 +142,151 @@ impl Numbers {
     }
 }
 
-/// The lines among which the hottest are, whatever part of the recording is chosen.
+/// Candidates for the list of hottest lines, for any selected part of the recording.
 struct HotLines {
-    numbers: FxHashMap<Place, u32>,
+    indices: FxHashMap<SourcePosition, u32>,
     lines: Vec<HotLine>,
 }
 
 impl HotLines {
     fn new(report: &Report) -> HotLines {
         let lines = hottest(report, usize::MAX);
-        HotLines { numbers: lines.iter().map(|line| line.place).zip(0..).collect(), lines }
+        HotLines { indices: lines.iter().map(|line| line.position).zip(0..).collect(), lines }
     }
 
-    /// See [`Part`].
-    fn of(&self, report: &Report, numbers: &Numbers, stack: u32) -> u32 {
-        let done = report.profile.activities.of(stack);
-        let place =
-            done.line.and_then(|(source, line)| Some((u32::try_from(*numbers.files.get(&source)?).ok()?, line)));
-        let number = place.and_then(|place| self.numbers.get(&place));
-        number.map_or(0, |number| 1 + 2 * number + u32::from(done.in_c))
+    /// Returns the hot line code of a stack, as in [`Part`].
+    fn line_code(&self, report: &Report, indices: &Indices, stack: u32) -> u32 {
+        let stack_activity = report.profile.activities.get(stack);
+        let position = stack_activity
+            .line
+            .and_then(|(source, line)| Some((u32::try_from(*indices.files.get(&source)?).ok()?, line)));
+        let number = position.and_then(|position| self.indices.get(&position));
+        number.map_or(0, |number| 1 + 2 * number + u32::from(stack_activity.in_c))
     }
 
-    /// File, line, whether it is of compiled code, and of generated code who called it.
-    fn value(&self, report: &Report) -> Value {
+    /// Returns for each line its file, its number, true if it is compiled, and the caller of generated code.
+    fn to_json(&self, report: &Report) -> Value {
         let line = |line: &HotLine| {
-            let (file, number) = line.place;
-            let by = report.profile.files[file as usize].lines.get(&number).and_then(|line| line.generated_by);
-            json!([file, number, line.compiled, by])
+            let (file, number) = line.position;
+            let generated_by =
+                report.profile.files[file as usize].lines.get(&number).and_then(|line| line.generated_by);
+            json!([file, number, line.compiled, generated_by])
         };
         self.lines.iter().map(line).collect()
     }
 }
 
-/// Beginning and end, and of each sample the time since the beginning.
-struct Times {
-    begins: FxHashMap<(String, u32), u64>,
+/// Time axis of the page: start of each process, and length.
+struct Timeline {
+    starts: FxHashMap<(String, u32), u64>,
     first: u64,
     length: u64,
 }
 
-impl Times {
-    fn new(recording: &Recording) -> Times {
-        // Different recordings may be of different days and clocks: each process begins at zero.
-        let mut begins: FxHashMap<(String, u32), u64> = FxHashMap::default();
+impl Timeline {
+    fn new(recording: &Recording) -> Timeline {
+        // Merged recordings may be from different days and clocks, so each process starts at zero.
+        let mut starts: FxHashMap<(String, u32), u64> = FxHashMap::default();
         let first = recording.samples.iter().map(|sample| sample.time).min().unwrap_or_default();
         if recording.parts > 1 {
             for sample in &recording.samples {
                 let thread = &recording.threads[sample.thread as usize];
-                let begin = begins.entry((thread.host.clone(), thread.pid)).or_insert(sample.time);
-                *begin = sample.time.min(*begin);
+                let start = starts.entry((thread.host.clone(), thread.pid)).or_insert(sample.time);
+                *start = sample.time.min(*start);
             }
         }
-        let mut times = Times { begins, first, length: 0 };
-        let begins = times.of_threads(recording);
-        let since = |(thread, time): (u32, u64)| time.saturating_sub(begins[thread as usize]);
-        times.length = recording.samples.iter().map(|sample| since((sample.thread, sample.time))).max().unwrap_or(0);
-        times
+        let mut timeline = Timeline { starts, first, length: 0 };
+        let starts = timeline.thread_starts(recording);
+        let offset = |(thread, time): (u32, u64)| time.saturating_sub(starts[thread as usize]);
+        timeline.length =
+            recording.samples.iter().map(|sample| offset((sample.thread, sample.time))).max().unwrap_or(0);
+        timeline
     }
 
-    /// When the process of each thread begins.
-    fn of_threads(&self, recording: &Recording) -> Vec<u64> {
-        let begin = |key: (String, u32)| self.begins.get(&key).copied().unwrap_or(self.first);
-        recording.threads.iter().map(|thread| begin((thread.host.clone(), thread.pid))).collect()
+    /// Returns the start time of each thread's process.
+    fn thread_starts(&self, recording: &Recording) -> Vec<u64> {
+        let start = |key: (String, u32)| self.starts.get(&key).copied().unwrap_or(self.first);
+        recording.threads.iter().map(|thread| start((thread.host.clone(), thread.pid))).collect()
     }
 }
 
 pub(super) fn stacks(report: &Report) -> Value {
     let recording = &report.recording;
-    let unit = Unit::of(report);
-    let (mut tree, numbers) = (Tree::new(), Numbers::new(report));
-    // Of each stack its node and what is done there.
+    let unit = Unit::for_report(report);
+    let (mut tree, indices) = (Tree::new(), Indices::new(report));
+    // Node, activity and hot line of each stack.
     let hot = HotLines::new(report);
-    let mut leafs: Vec<Option<(u32, u8, u32)>> = vec![None; recording.stacks.len()];
+    let mut leaves: Vec<Option<(u32, u8, u32)>> = vec![None; recording.stacks.len()];
     for sample in &recording.samples {
-        let (node, ..) = *leafs[sample.stack as usize].get_or_insert_with(|| {
+        let (node, ..) = *leaves[sample.stack as usize].get_or_insert_with(|| {
             let frames = shown_frames(report, sample.stack);
             let mut node = ROOT;
-            for (at, frame) in frames.iter().enumerate().rev() {
-                let is_entry = at != 0 && is_entry_of(report, frame, &frames[at - 1]);
-                let spot = tree.spot(numbers.spot(report, frame, is_entry));
-                node = tree.node(node, spot);
+            for (depth, frame) in frames.iter().enumerate().rev() {
+                let is_entry = depth != 0 && is_entry_of(report, frame, &frames[depth - 1]);
+                let spot = tree.intern_spot(indices.spot(report, frame, is_entry));
+                node = tree.child(node, spot);
             }
-            (node, activity(report, sample.stack), hot.of(report, &numbers, sample.stack))
+            (node, activity_index(report, sample.stack), hot.line_code(report, &indices, sample.stack))
         });
-        tree.add_to(node, unit.amount(Count { weight: sample.weight, samples: 1 }));
+        tree.add_weight(node, unit.amount(Count { weight: sample.weight, samples: 1 }));
     }
-    let kept = tree.fold();
-    let times = Times::new(recording);
-    let mut slices = SLICES;
+    let representatives = tree.merge_light_nodes();
+    let timeline = Timeline::new(recording);
+    let mut slices = MAX_SLICES;
     let (slice, parts) = loop {
-        let slice = times.length / slices + 1;
-        let parts = parts(recording, &times, slice, |stack| {
-            let (node, activity, hot) = leafs[stack as usize].unwrap_or_default();
-            (kept[node as usize], activity, hot)
+        let slice = timeline.length / slices + 1;
+        let parts = collect_parts(recording, &timeline, slice, |stack| {
+            let (node, activity, line_code) = leaves[stack as usize].unwrap_or_default();
+            (representatives[node as usize], activity, line_code)
         });
-        if parts.len() <= MOST_PARTS || slices == 1 {
+        if parts.len() <= MAX_PARTS || slices == 1 {
             break (slice, parts);
         }
         slices /= 2;
     };
-    let (order, depths) = preorder(&tree, &kept);
-    let mut flat: Vec<u64> = Vec::with_capacity(parts.len() * 7);
+    let (order, depths) = preorder(&tree, &representatives);
+    let mut flat_parts: Vec<u64> = Vec::with_capacity(parts.len() * 7);
     for ((slice, thread, node, activity, hot), count) in parts {
         let node = order[node as usize];
-        flat.extend([slice, thread.into(), node.into(), activity.into(), hot.into(), count.samples, count.weight]);
+        flat_parts.extend([
+            slice,
+            thread.into(),
+            node.into(),
+            activity.into(),
+            hot.into(),
+            count.samples,
+            count.weight,
+        ]);
     }
-    let barriers = barriers(report, &times.of_threads(recording), slice).into_iter();
+    let barriers = barrier_waits(report, &timeline.thread_starts(recording), slice).into_iter();
     json!({
         "clock": unit == Unit::Time,
         "unit": if unit == Unit::Samples { "samples" } else { report.event() },
         "slice": slice,
-        "slices": times.length / slice + 1,
+        "slices": timeline.length / slice + 1,
         "activities": Activity::ALL.map(Activity::words),
         "spots": tree.spots.iter().flat_map(|(function, file, line, is_entry)| {
             [*function, *file, i64::from(*line), i64::from(*is_entry)]
         }).collect::<Vec<_>>(),
         "nodes": depths.iter().flat_map(|(depth, spot)| [*depth, *spot]).collect::<Vec<_>>(),
-        "parts": flat,
-        "hot": hot.value(report),
+        "parts": flat_parts,
+        "hot": hot.to_json(report),
         "barriers": barriers
             .flat_map(|((f, thread, slice), waited)| [f.into(), thread.into(), slice, waited])
             .collect::<Vec<u64>>(),
     })
 }
 
-fn parts(
+fn collect_parts(
     recording: &Recording,
-    times: &Times,
+    timeline: &Timeline,
     slice: u64,
     leaf: impl Fn(u32) -> (u32, u8, u32),
 ) -> BTreeMap<Part, Count> {
-    let begins = times.of_threads(recording);
+    let starts = timeline.thread_starts(recording);
     let mut parts: FxHashMap<Part, Count> = FxHashMap::default();
     for sample in &recording.samples {
-        let time = sample.time.saturating_sub(begins[sample.thread as usize]);
+        let time = sample.time.saturating_sub(starts[sample.thread as usize]);
         let (node, activity, hot) = leaf(sample.stack);
         *parts.entry((time / slice, sample.thread, node, activity, hot)).or_default() +=
             Count { weight: sample.weight, samples: 1 };
@@ -284,27 +294,28 @@ fn parts(
     parts.into_iter().collect()
 }
 
-/// Of each node its number in preorder, and of each number its depth and spot. The root is number 0.
-fn preorder(tree: &Tree, kept: &[u32]) -> (Vec<u32>, Vec<(u32, u32)>) {
-    let is_kept = |at: usize| kept.get(at).is_none_or(|kept| *kept as usize == at);
+/// Returns the preorder number of each node, and the depth and spot of each number. The root is number 0.
+fn preorder(tree: &Tree, representatives: &[u32]) -> (Vec<u32>, Vec<(u32, u32)>) {
+    let is_kept =
+        |index: usize| representatives.get(index).is_none_or(|representatives| *representatives as usize == index);
     let mut children: Vec<Vec<u32>> = vec![Vec::new(); tree.nodes.len()];
-    for (at, node) in tree.nodes.iter().enumerate().skip(1).filter(|(at, _)| is_kept(*at)) {
-        children[node.parent as usize].push(at as u32);
+    for (index, node) in tree.nodes.iter().enumerate().skip(1).filter(|(index, _)| is_kept(*index)) {
+        children[node.parent as usize].push(index as u32);
     }
     let (mut order, mut depths) = (vec![0; tree.nodes.len()], Vec::new());
-    let mut left: Vec<(u32, u32)> = vec![(ROOT, 0)];
-    while let Some((node, depth)) = left.pop() {
+    let mut pending: Vec<(u32, u32)> = vec![(ROOT, 0)];
+    while let Some((node, depth)) = pending.pop() {
         order[node as usize] = depths.len() as u32;
         depths.push((depth, tree.nodes[node as usize].spot));
-        let below = &mut children[node as usize];
-        // The heaviest comes first: it is the last that is put on the stack.
-        below.sort_by_key(|child| (tree.nodes[*child as usize].weight, std::cmp::Reverse(*child)));
-        left.extend(below.iter().map(|child| (*child, depth + 1)));
+        let node_children = &mut children[node as usize];
+        // Children are pushed in ascending order of weight, so the heaviest one is popped first.
+        node_children.sort_by_key(|child| (tree.nodes[*child as usize].weight, std::cmp::Reverse(*child)));
+        pending.extend(node_children.iter().map(|child| (*child, depth + 1)));
     }
     (order, depths)
 }
 
-/// Index into [`Activity::ALL`].
-fn activity(report: &Report, stack: u32) -> u8 {
-    report.profile.activities.of(stack).activity as u8
+/// Returns the index into [`Activity::ALL`].
+fn activity_index(report: &Report, stack: u32) -> u8 {
+    report.profile.activities.get(stack).activity as u8
 }

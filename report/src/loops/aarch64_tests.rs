@@ -1,4 +1,4 @@
-//! Facts of kernels of `benches/why/kernels.py`, compiled for aarch64 by Numba (`benches/why/aarch64.py`).
+//! Facts of the kernels in `benches/why/kernels.py`, compiled for aarch64 by Numba (`benches/why/aarch64.py`).
 
 use super::facts::Facts;
 use super::found::Loop;
@@ -6,27 +6,27 @@ use super::{advice, count};
 use crate::graph;
 use crate::machine::{Flow, Machine};
 
-/// Facts of the innermost loops of some code.
+/// Returns the facts of the innermost loops.
 fn innermost(code: &[u8]) -> Vec<Facts> {
     let instructions = Machine::Aarch64.instructions(code, 0);
     let steps: Vec<_> = instructions.iter().map(|instruction| instruction.step).collect();
-    let natural = graph::loops(&steps).into_iter().filter(|natural| natural.is_innermost);
-    natural.map(|natural| count::facts(&instructions, &natural)).collect()
+    let natural_loops = graph::find_loops(&steps).into_iter().filter(|natural_loops| natural_loops.is_innermost);
+    natural_loops.map(|natural_loops| count::loop_facts(&instructions, &natural_loops)).collect()
 }
 
-fn code_of(kernel: &str) -> Vec<u8> {
+fn kernel_code(kernel: &str) -> Vec<u8> {
     let is_name = |line: &str| u32::from_str_radix(line.split(' ').next().unwrap_or_default(), 16).is_err();
     let lines = include_str!("aarch64.txt").lines().skip_while(|line| *line != kernel).skip(1);
     let words = lines.take_while(|line| !is_name(line)).flat_map(str::split_whitespace);
     words.flat_map(|word| u32::from_str_radix(word, 16).unwrap().to_le_bytes()).collect()
 }
 
-/// `2x, 1x fp-order`: how many values at a time each loop computes, and the advice that needs no samples.
-fn said(kernel: &str) -> String {
-    let loops = innermost(&code_of(kernel)).into_iter().map(|facts| {
-        let of = Loop::of_facts(facts);
-        let rules = advice::advice(&of).into_iter().map(|advice| advice.rule);
-        [of.chip()].iter().map(String::as_str).chain(rules).collect::<Vec<_>>().join(" ")
+/// Describes each loop by its number of lanes and the rules that apply without samples: `2x, 1x fp-order`.
+fn describe_loops(kernel: &str) -> String {
+    let loops = innermost(&kernel_code(kernel)).into_iter().map(|facts| {
+        let hot_loop = Loop::from_facts(facts);
+        let rules = advice::advice(&hot_loop).into_iter().map(|advice| advice.rule);
+        [hot_loop.chip()].iter().map(String::as_str).chain(rules).collect::<Vec<_>>().join(" ")
     });
     loops.collect::<Vec<_>>().join(", ")
 }
@@ -53,20 +53,20 @@ fn loops_of_real_kernels() {
         ("complex_product", "2x, 2x"),
     ];
     for (kernel, loops) in expected {
-        assert_eq!(said(kernel), loops, "{kernel}");
+        assert_eq!(describe_loops(kernel), loops, "{kernel}");
     }
 }
 
 #[test]
 fn calls_spills_and_exits() {
-    let [vector, scalar] = &innermost(&code_of("bell"))[..] else { panic!("two loops") };
+    let [vector, scalar] = &innermost(&kernel_code("bell"))[..] else { panic!("two loops") };
     assert_eq!((vector.calls, vector.spills, vector.memory, vector.packed), (2, 4, 2, 0));
     assert_eq!((scalar.calls, scalar.spills, scalar.memory), (2, 0, 4));
-    let [ratio] = &innermost(&code_of("ratio"))[..] else { panic!("one loop") };
+    let [ratio] = &innermost(&kernel_code("ratio"))[..] else { panic!("one loop") };
     assert_eq!((ratio.divisions, ratio.checked_divisions, ratio.exits, ratio.exceptions), (1, 1, 2, 1));
 }
 
-/// `movz x8, #1; movk x8, #2, lsl #16; br x8`, and without the constant.
+/// Machine code: `movz x8, #1; movk x8, #2, lsl #16; br x8`, and the same without the constant.
 #[test]
 fn a_jump_to_a_constant_leaves_the_function() {
     let flow = |code: &[u32]| {
@@ -77,17 +77,17 @@ fn a_jump_to_a_constant_leaves_the_function() {
     assert_eq!(flow(&[0xd503201f, 0xd61f0100]), Flow::Jump(None));
 }
 
-/// `ldr d0, [x9], #8; ptrue p0.d; subs x7, x7, #1; b.ne; ret`
+/// Machine code: `ldr d0, [x9], #8; ptrue p0.d; subs x7, x7, #1; b.ne; ret`.
 #[test]
 fn of_instructions_that_are_not_known_nothing_is_said() {
     let code: Vec<u8> = [0xfc408520_u32, 0x25d8e3e0, 0xf10004e7, 0x54ffffa1, 0xd65f03c0]
         .into_iter()
         .flat_map(u32::to_le_bytes)
         .collect();
-    let [found] = &innermost(&code)[..] else { panic!("one loop") };
-    assert_eq!((found.instructions, found.unknown), (4, 1));
+    let [facts] = &innermost(&code)[..] else { panic!("one loop") };
+    assert_eq!((facts.instructions, facts.unknown), (4, 1));
     assert_eq!(Machine::Aarch64.text(&code[4..], 4), ".inst 0x25d8e3e0");
     assert_eq!(Machine::Aarch64.text(&code[12..], 12), "b.ne 0x0");
-    let of = Loop::of_facts(Facts { scalar: 1, accumulators: 1, unknown: 1, ..Facts::default() });
-    assert_eq!((of.chip().as_str(), advice::advice(&of)), ("?x", Vec::new()));
+    let hot_loop = Loop::from_facts(Facts { scalar: 1, accumulators: 1, unknown: 1, ..Facts::default() });
+    assert_eq!((hot_loop.chip().as_str(), advice::advice(&hot_loop)), ("?x", Vec::new()));
 }

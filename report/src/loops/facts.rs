@@ -1,86 +1,86 @@
-//! Facts about a loop's instructions that decide its speed.
+//! Facts about a loop's instructions that determine its speed.
 
 use std::collections::BTreeMap;
 
-/// Facts of the machine code of a loop, without the loops inside it.
+/// Facts from the machine code of a loop, without the loops nested in it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Facts {
-    /// Instructions.
+    /// Number of instructions.
     pub instructions: u32,
-    /// Of these, those that the decoder does not know, such as those of SVE.
+    /// Instructions that the decoder does not know, such as those of SVE.
     pub unknown: u32,
     /// Operations on several values at a time.
     pub packed: u32,
     /// Floating-point operations on one value.
     pub scalar: u32,
-    /// Bits of the widest packed operation; 0 without one.
+    /// Width of the widest packed operation in bits; 0 if there is none.
     pub width: u32,
-    /// Bits of the values in most of the packed operations; 0 where the instructions do not say.
+    /// Size of the values in most packed operations, in bits; 0 if the instructions do not say.
     pub element: u32,
-    /// Loads of values that are not next to each other.
+    /// Loads of values that are not adjacent in memory.
     pub gathers: u32,
-    /// Stores of them.
+    /// Stores of values that are not adjacent in memory.
     pub scatters: u32,
     /// Floating-point divisions.
     pub divisions: u32,
-    /// Floating-point divisions whose divisor is compared first, in a loop that can be left early.
+    /// Floating-point divisions whose divisor is compared first, in a loop with several exits.
     pub checked_divisions: u32,
-    /// Floating-point divisions by a value that the loop does not change.
+    /// Floating-point divisions by a loop-invariant value.
     pub invariant_divisions: u32,
-    /// Square roots.
+    /// Number of square roots.
     pub square_roots: u32,
-    /// Integer divisions.
+    /// Number of integer divisions.
     pub integer_divisions: u32,
-    /// Integer divisions by a value that the loop does not change.
+    /// Integer divisions by a loop-invariant value.
     pub invariant_integer_divisions: u32,
     /// Conversions between float32 and float64.
     pub conversions: u32,
-    /// Of these, to float32.
+    /// Conversions from float64 to float32.
     pub narrowings: u32,
-    /// Calls.
+    /// Number of calls.
     pub calls: u32,
-    /// Atomic operations, as reference counting has them.
+    /// Atomic operations, such as those of reference counting.
     pub atomics: u32,
-    /// Loads and stores of the stack.
+    /// Loads and stores on the stack.
     pub spills: u32,
-    /// Loads and stores elsewhere.
+    /// Loads and stores outside of the stack.
     pub memory: u32,
-    /// Of these, at an address that was loaded in the loop: an index from an array.
+    /// Memory accesses at an address that was loaded in the loop: an index from an array.
     pub indirect: u32,
-    /// Loads and stores of floating-point values at an address that moves by a distance known only when the loop runs.
+    /// Loads and stores of floating-point values whose address advances by a distance unknown at compile time.
     pub strided: u32,
-    /// Sums and products that are carried from one round to the next, and used for nothing else.
+    /// Sums and products that are carried between iterations and not used otherwise.
     pub accumulators: u32,
-    /// Sums that only some rounds add to.
+    /// Sums that only some iterations add to.
     pub conditional_sums: u32,
-    /// Values of which each round keeps the larger or smaller, or another choice.
+    /// Values of which each iteration keeps the larger or smaller, or chooses otherwise.
     pub choices: u32,
-    /// Other floating-point values that are carried from one round to the next.
+    /// Other floating-point values that are carried between iterations.
     pub recurrences: u32,
     /// Choices of integers, such as a position.
     pub integer_choices: u32,
     /// Branches that leave the loop.
     pub exits: u32,
-    /// Of these, those that compare counters only: no value from memory.
+    /// Exits that compare only counters, not values from memory.
     pub counted_exits: u32,
-    /// Of these, those that are seen to raise an exception.
+    /// Exits that are known to raise an exception.
     pub exceptions: u32,
 }
 
 impl Facts {
-    /// Whether most operations are on several values at a time.
+    /// Returns true if most operations work on several values at a time.
     pub fn is_vectorised(&self) -> bool {
         self.unknown == 0 && self.width != 0 && self.packed >= self.scalar
     }
 
-    /// How many values an operation has; 0 where that is not known.
+    /// Returns the number of values per operation; 0 if unknown.
     pub fn lanes(&self) -> u32 {
         self.width.checked_div(self.element).unwrap_or(0)
     }
 
-    /// `8 values at a time (512 bits)`, if it is so.
-    pub fn vector(&self) -> Option<String> {
+    /// Describes the vector width of a vectorised loop: `8 values at a time (512 bits)`.
+    pub fn describe_vector(&self) -> Option<String> {
         let (lanes, bits) = (self.lanes(), self.width);
         self.is_vectorised().then(|| match lanes {
             0 | 1 => format!("several values at a time ({bits} bits)"),
@@ -88,27 +88,28 @@ impl Facts {
         })
     }
 
-    /// The same, or `one value at a time`.
-    pub(super) fn runs(&self) -> String {
-        let other = if self.unknown == 0 { "one value at a time" } else { "not known (SVE or other new instructions)" };
-        self.vector().unwrap_or_else(|| other.to_owned())
+    /// Describes the vector width, or says `one value at a time`.
+    pub(super) fn describe_lanes(&self) -> String {
+        let fallback =
+            if self.unknown == 0 { "one value at a time" } else { "not known (SVE or other new instructions)" };
+        self.describe_vector().unwrap_or_else(|| fallback.to_owned())
     }
 
-    /// `2 besides its end: 1 exception, 1 other`, where there is more than the end.
-    pub fn ways_out(&self) -> Option<String> {
+    /// Describes exits other than the end of the loop, if any: `2 besides its end: 1 exception, 1 other`.
+    pub fn describe_early_exits(&self) -> Option<String> {
         let early = self.exits.checked_sub(1).filter(|early| *early != 0)?;
         let exceptions = self.exceptions.min(early);
-        let counted = |count: u32, what: &str| match count {
+        let plural = |count: u32, noun: &str| match count {
             0 => None,
-            1 => Some(format!("1 {what}")),
-            _ => Some(format!("{count} {what}s")),
+            1 => Some(format!("1 {noun}")),
+            _ => Some(format!("{count} {noun}s")),
         };
         let parts =
-            [counted(exceptions, "exception"), (early != exceptions).then(|| format!("{} other", early - exceptions))];
+            [plural(exceptions, "exception"), (early != exceptions).then(|| format!("{} other", early - exceptions))];
         Some(format!("{early} besides its end: {}", parts.into_iter().flatten().collect::<Vec<_>>().join(", ")))
     }
 
-    /// `8 scalar operations, 4 divisions, 2 calls, 31 instructions`: what is worth a word.
+    /// Lists the counts that are not zero: `8 scalar operations, 4 divisions, 2 calls, 31 instructions`.
     pub fn summary(&self) -> String {
         let counted = [
             (self.packed, "packed operation"),
@@ -126,17 +127,17 @@ impl Facts {
             (self.instructions, "instruction"),
             (self.unknown, "unknown instruction"),
         ];
-        let words = counted.iter().filter(|(count, _)| *count != 0).map(|(count, what)| match (count, *what) {
-            (1, what) => format!("1 {what}"),
+        let words = counted.iter().filter(|(count, _)| *count != 0).map(|(count, noun)| match (count, *noun) {
+            (1, noun) => format!("1 {noun}"),
             (count, "memory access") => format!("{count} memory accesses"),
             (count, "stack access") => format!("{count} stack accesses"),
-            (count, what) => format!("{count} {what}s"),
+            (count, noun) => format!("{count} {noun}s"),
         });
         words.collect::<Vec<_>>().join(", ")
     }
 }
 
-/// Counts the sizes of elements, and knows the commonest.
+/// Histogram of element sizes.
 #[derive(Default)]
 pub(super) struct Elements(BTreeMap<u32, u32>);
 
@@ -145,7 +146,7 @@ impl Elements {
         *self.0.entry(bits).or_default() += 1;
     }
 
-    pub(super) fn commonest(&self) -> u32 {
+    pub(super) fn most_common(&self) -> u32 {
         self.0.iter().max_by_key(|(bits, count)| (**count, **bits)).map_or(0, |(bits, _)| *bits)
     }
 }

@@ -1,4 +1,4 @@
-//! A loop that ran, and its description.
+//! Description of a loop that has samples.
 
 use std::cmp::Reverse;
 use std::collections::BTreeSet;
@@ -8,108 +8,109 @@ use rustc_hash::FxHashSet;
 use super::facts::Facts;
 use crate::profile::Count;
 
-/// One piece of advice.
+/// Advice for a loop, from one rule.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Advice {
-    /// The rule's id.
+    /// Stable id of the rule.
     pub rule: &'static str,
-    /// One sentence.
+    /// Text of the advice: one sentence.
     pub text: String,
 }
 
-/// What LLVM said of a loop. It may be of another version of the loop than the one that ran.
+/// Optimisation remark of LLVM. It may be about another version of the loop than the one that ran.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Remark {
-    /// The line that it names: of the loop, or of the statement that is in the way.
+    /// Line of the loop, or of the statement that prevents the optimisation.
     pub line: u32,
-    /// LLVM's name for it, which differs between releases.
+    /// Name of the remark in LLVM, which differs between releases.
     pub name: String,
-    /// Its sentence.
+    /// Text of the remark.
     pub text: String,
 }
 
-/// A loop with samples.
+/// Natural loop of machine code with samples.
 #[derive(Clone, Debug)]
 pub struct Loop {
-    /// The function that it is in.
+    /// Function that contains the loop.
     pub function: String,
-    /// The source file of its hottest line.
+    /// Source file of the hottest line.
     pub path: String,
-    /// Its hottest line.
+    /// Hottest line.
     pub line: u32,
-    /// The source file of the loop itself: the hottest line may be of a function that was inlined into it.
-    pub around: String,
-    /// Whether it is of a function that was inlined: then its function here is the compiled one around it.
+    /// Source file of the loop itself. The hottest line may belong to a function inlined into the loop.
+    pub loop_path: String,
+    /// True if the loop belongs to an inlined function. `function` is then the compiled function that contains it.
     pub is_inlined: bool,
-    /// The first of its lines in that file.
+    /// First line of the loop in `loop_path`.
     pub first: u32,
-    /// The last one.
+    /// Last line of the loop in `loop_path`.
     pub last: u32,
-    /// Every line that it has code of, also of functions that were inlined into it.
+    /// All lines that the loop has code for, including those of inlined functions.
     pub lines: BTreeSet<(String, u32)>,
-    /// Samples in its own instructions.
+    /// Samples in the loop's own instructions.
     pub own: Count,
-    /// With the calls from there.
+    /// Samples including calls made from the loop.
     pub total: Count,
-    /// The functions that it calls, the heaviest first.
+    /// Called functions, the hottest first.
     pub calls: Vec<(String, Count)>,
-    /// By function that it calls, and the innermost one below that: every sample once.
+    /// Samples by called function and innermost function below it. Each sample counts once.
     pub(super) below: Vec<((String, String), Count)>,
-    /// What its instructions do.
+    /// Facts from the loop's instructions.
     pub facts: Facts,
-    /// Whether no loop is inside it.
+    /// True if no loop is nested in this one.
     pub is_innermost: bool,
-    /// The other loops that the compiler made of the same lines: with vector instructions, for the remainder, ...
+    /// Other loops that the compiler made of the same lines, for example a vector loop and its remainder.
     pub versions: Vec<Version>,
-    /// Its own instructions, without those of loops inside it.
+    /// Instructions of the loop without those of nested loops.
     pub instructions: Vec<Instruction>,
-    /// What LLVM said of it.
+    /// Remarks that LLVM made about the loop.
     pub remarks: Vec<Remark>,
-    /// What helps.
+    /// Advice, most relevant first.
     pub advice: Vec<Advice>,
 }
 
-/// Another loop for the same lines.
+/// Another loop that was made of the same lines.
 #[derive(Clone, Debug)]
 pub struct Version {
-    /// What its instructions do.
+    /// Facts from the version's instructions.
     pub facts: Facts,
-    /// Samples in it and its calls.
+    /// Samples in the version and its calls.
     pub total: Count,
 }
 
 /// An instruction of a loop.
 #[derive(Clone, Debug)]
 pub struct Instruction {
-    /// In the image.
+    /// Address in the image.
     pub address: u64,
-    /// Its line in the user's files; 0 without one.
+    /// Line in the user's files; 0 if none.
     pub line: u32,
-    /// Samples at it.
+    /// Samples at the instruction.
     pub own: Count,
-    /// With the functions that it calls.
+    /// Samples including the functions that it calls.
     pub total: Count,
-    /// Those, the heaviest first.
+    /// Called functions, the hottest first.
     pub calls: Vec<(String, Count)>,
-    /// As an assembler writes it.
+    /// Disassembly.
     pub text: String,
 }
 
-/// Two loops of which one has less of the samples of both than this: that one did not run.
-const NEXT_TO_NONE: u64 = 50;
-/// Calls that are named, and the least percent of each: of less, the kernel may have interrupted the loop.
-const MOST_CALLS: usize = 5;
-const LEAST_OF_A_CALL: f64 = 0.5;
+/// A version with fewer than one in this many of the loop's samples counts as not run.
+const DID_NOT_RUN_RATIO: u64 = 50;
+/// Limit on the calls of a loop that are named.
+const MAX_NAMED_CALLS: usize = 5;
+/// Minimum percentage of a named call. Below, the kernel may only have interrupted the loop.
+const MIN_CALL_PERCENT: f64 = 0.5;
 
 impl Loop {
-    /// An innermost loop with nothing but facts.
+    /// Builds an innermost loop that has only facts.
     #[cfg(test)]
-    pub(super) fn of_facts(facts: Facts) -> Loop {
+    pub(super) fn from_facts(facts: Facts) -> Loop {
         Loop {
             function: String::new(),
             path: String::new(),
             line: 0,
-            around: "prog.py".to_owned(),
+            loop_path: "prog.py".to_owned(),
             is_inlined: false,
             first: 0,
             last: 0,
@@ -127,7 +128,7 @@ impl Loop {
         }
     }
 
-    /// `loop 15-16`.
+    /// Returns the name with the line range: `loop 15-16`.
     pub fn name(&self) -> String {
         if self.first == self.last {
             format!("loop {}", self.first)
@@ -136,21 +137,21 @@ impl Loop {
         }
     }
 
-    /// Its name at its hottest line: with the file where that line is of a function of another file.
+    /// Returns the name for display at the hottest line. It includes the file if that line is in another one.
     pub fn name_at_line(&self) -> String {
-        if self.around == self.path {
+        if self.loop_path == self.path {
             self.name()
         } else {
-            format!("{} of {}", self.name(), self.around.rsplit('/').next().unwrap_or_default())
+            format!("{} of {}", self.name(), self.loop_path.rsplit('/').next().unwrap_or_default())
         }
     }
 
-    /// `8 values at a time (512 bits)`, if it is so.
-    pub fn vector(&self) -> Option<String> {
-        self.facts.vector()
+    /// Describes the vector width of a vectorised loop: `8 values at a time (512 bits)`.
+    pub fn describe_vector(&self) -> Option<String> {
+        self.facts.describe_vector()
     }
 
-    /// `8x` or `1x`: how many values at a time; `?x` where that is not known.
+    /// Returns the number of lanes as `8x` or `1x`; `?x` if unknown.
     pub fn chip(&self) -> String {
         if self.facts.unknown != 0 {
             return "?x".to_owned();
@@ -162,97 +163,102 @@ impl Loop {
         }
     }
 
-    /// What there is to know, as rows of a name and a text.
+    /// Describes the loop in rows of a name and a text.
     pub fn rows(&self) -> Vec<(&'static str, String)> {
-        let mut rows = vec![("runs", self.facts.runs()), ("machine code", self.facts.summary())];
-        if let Some(ways) = self.facts.ways_out() {
-            rows.push(("ways out", ways));
+        let mut rows = vec![("runs", self.facts.describe_lanes()), ("machine code", self.facts.summary())];
+        if let Some(exits) = self.facts.describe_early_exits() {
+            rows.push(("ways out", exits));
         }
         let calls = self.calls.iter().map(|(name, count)| (name, count.percent_of(self.total)));
-        let calls = calls.take(MOST_CALLS).filter(|(_, percent)| *percent >= LEAST_OF_A_CALL);
+        let calls = calls.take(MAX_NAMED_CALLS).filter(|(_, percent)| *percent >= MIN_CALL_PERCENT);
         let calls: Vec<String> = calls.map(|(name, percent)| format!("{name} {percent:.0} %")).collect();
         if !calls.is_empty() {
             rows.push(("calls", calls.join(", ")));
         }
-        for (at, (what, samples, count)) in self.distinct_versions().into_iter().enumerate() {
+        for (index, (lanes, samples, count)) in self.distinct_versions().into_iter().enumerate() {
             let samples = match samples {
                 0 => "did not run (no samples)".to_owned(),
                 1 => "1 sample".to_owned(),
                 samples => format!("{samples} samples"),
             };
             let times = if count == 1 { String::new() } else { format!(", {count} loops") };
-            rows.push((if at == 0 { "other versions" } else { "" }, format!("{what}{times}: {samples}")));
+            rows.push((if index == 0 { "other versions" } else { "" }, format!("{lanes}{times}: {samples}")));
         }
-        for (at, Remark { line, name, text }) in self.remarks.iter().enumerate() {
-            rows.push((if at == 0 { "LLVM said" } else { "" }, format!("{text} ({name}, line {line})")));
+        for (index, Remark { line, name, text }) in self.remarks.iter().enumerate() {
+            rows.push((if index == 0 { "LLVM said" } else { "" }, format!("{text} ({name}, line {line})")));
         }
         rows
     }
 
-    /// How other versions run, with their samples and the number of loops: the hottest first, equal ones that did not
-    /// run as one.
+    /// Returns how other versions run, their samples, and the number of loops, the hottest first. Equal versions
+    /// without samples are merged.
     fn distinct_versions(&self) -> Vec<(String, u64, u32)> {
-        let mut found: Vec<(String, u64, u32)> = Vec::new();
+        let mut distinct: Vec<(String, u64, u32)> = Vec::new();
         for version in &self.versions {
-            let (what, samples) = (version.facts.runs(), version.total.samples);
-            match found.iter_mut().find(|(other, none, _)| samples == 0 && *none == 0 && *other == what) {
+            let (lanes, samples) = (version.facts.describe_lanes(), version.total.samples);
+            match distinct
+                .iter_mut()
+                .find(|(other_lanes, other_samples, _)| samples == 0 && *other_samples == 0 && *other_lanes == lanes)
+            {
                 Some((_, _, count)) => *count += 1,
-                None => found.push((what, samples, 1)),
+                None => distinct.push((lanes, samples, 1)),
             }
         }
-        found.sort_by_key(|(_, samples, _)| Reverse(*samples));
-        found
+        distinct.sort_by_key(|(_, samples, _)| Reverse(*samples));
+        distinct
     }
 
     pub(super) fn is_one_at_a_time(&self) -> bool {
         self.facts.scalar != 0 && self.facts.unknown == 0 && !self.facts.is_vectorised()
     }
 
-    /// Whether the function has a loop of vector instructions for the same lines, with next to no samples.
+    /// Returns true if the function has a vector loop for the same lines that got almost no samples.
     pub fn vector_version_did_not_run(&self) -> bool {
-        let mut ran = Count::default();
+        let mut vector_total = Count::default();
         let vectors = self.versions.iter().filter(|version| version.facts.is_vectorised());
-        let count = vectors.map(|version| ran += version.total).count();
-        self.is_one_at_a_time() && count != 0 && ran.samples * NEXT_TO_NONE <= self.total.samples
+        let count = vectors.map(|version| vector_total += version.total).count();
+        self.is_one_at_a_time() && count != 0 && vector_total.samples * DID_NOT_RUN_RATIO <= self.total.samples
     }
 
-    /// How much of the loop is in calls of such functions, in percent. What those that it calls call in turn is not a
-    /// matter of this loop.
-    pub(super) fn share_of_calls(&self, is_meant: fn(&str) -> bool) -> f64 {
+    /// Returns the percentage of the loop that is in direct calls of matching functions.
+    pub(super) fn share_of_calls(&self, matches: fn(&str) -> bool) -> f64 {
         let mut sum = Count::default();
-        self.calls.iter().filter(|(name, _)| is_meant(name)).for_each(|(_, count)| sum += *count);
+        self.calls.iter().filter(|(name, _)| matches(name)).for_each(|(_, count)| sum += *count);
         sum.percent_of(self.total)
     }
 
-    /// As [`share_of_calls`](Loop::share_of_calls), with those that end in such functions.
-    pub(super) fn share_below(&self, is_meant: fn(&str) -> bool) -> f64 {
+    /// Returns the percentage in calls of matching functions, or in calls whose innermost function matches.
+    pub(super) fn share_below(&self, matches: fn(&str) -> bool) -> f64 {
         let mut sum = Count::default();
-        let meant = self.below.iter().filter(|((callee, leaf), _)| is_meant(callee) || is_meant(leaf));
-        meant.for_each(|(_, count)| sum += *count);
+        let matching = self.below.iter().filter(|((callee, leaf), _)| matches(callee) || matches(leaf));
+        matching.for_each(|(_, count)| sum += *count);
         sum.percent_of(self.total)
     }
 
-    pub(super) fn largest_call(&self, is_meant: fn(&str) -> bool) -> Option<&str> {
-        self.calls.iter().map(|(name, _)| name.as_str()).find(|name| is_meant(name))
+    pub(super) fn largest_call(&self, matches: fn(&str) -> bool) -> Option<&str> {
+        self.calls.iter().map(|(name, _)| name.as_str()).find(|name| matches(name))
     }
 }
 
-/// Tells the innermost loops of a function that were made of the same lines of each other. With each, where its
-/// instructions are from: two loops are versions of one where a whole chain of inlined calls is the same, not only the
-/// innermost line.
-pub(super) fn find_versions<Places: Eq + std::hash::Hash>(of_function: &mut [(Loop, FxHashSet<Places>)]) {
-    let versions: Vec<Vec<Version>> = of_function
+/// Links the innermost loops of a function that were made of the same lines. Each loop comes with the origins of its
+/// instructions. Two loops are versions of one if a whole chain of inlined calls is the same, not only the innermost
+/// line.
+pub(super) fn find_versions<Origin: Eq + std::hash::Hash>(function_loops: &mut [(Loop, FxHashSet<Origin>)]) {
+    let versions: Vec<Vec<Version>> = function_loops
         .iter()
         .enumerate()
-        .map(|(at, (of, places))| {
-            let others = of_function.iter().enumerate().filter(|(other_at, (other, other_places))| {
-                *other_at != at && of.is_innermost && other.is_innermost && !places.is_disjoint(other_places)
+        .map(|(index, (hot_loop, origins))| {
+            let siblings = function_loops.iter().enumerate().filter(|(other_index, (other, other_origins))| {
+                *other_index != index
+                    && hot_loop.is_innermost
+                    && other.is_innermost
+                    && !origins.is_disjoint(other_origins)
             });
-            others.map(|(_, (other, _))| Version { facts: other.facts.clone(), total: other.total }).collect()
+            siblings.map(|(_, (other, _))| Version { facts: other.facts.clone(), total: other.total }).collect()
         })
         .collect();
-    for ((of, _), versions) in of_function.iter_mut().zip(versions) {
-        of.versions = versions;
+    for ((hot_loop, _), versions) in function_loops.iter_mut().zip(versions) {
+        hot_loop.versions = versions;
     }
 }
 
@@ -264,8 +270,8 @@ mod tests {
     fn calls_of_next_to_no_time_are_not_named() {
         let count = |samples| Count { weight: samples, samples };
         let calls = vec![("pow".to_owned(), count(500)), ("[kernel]".to_owned(), count(4))];
-        let of = Loop { calls, total: count(1000), ..Loop::of_facts(Facts::default()) };
-        assert_eq!(of.rows().last(), Some(&("calls", "pow 50 %".to_owned())));
+        let hot_loop = Loop { calls, total: count(1000), ..Loop::from_facts(Facts::default()) };
+        assert_eq!(hot_loop.rows().last(), Some(&("calls", "pow 50 %".to_owned())));
     }
 
     #[test]
@@ -275,8 +281,8 @@ mod tests {
             total: Count { weight: samples, samples },
         };
         let versions = [version(0, 0), version(256, 0), version(0, 7), version(256, 0), version(0, 9)].to_vec();
-        let of = Loop { versions, ..Loop::of_facts(Facts::default()) };
-        let rows: Vec<String> = of.rows().into_iter().skip(2).map(|(_, text)| text).collect();
+        let hot_loop = Loop { versions, ..Loop::from_facts(Facts::default()) };
+        let rows: Vec<String> = hot_loop.rows().into_iter().skip(2).map(|(_, text)| text).collect();
         let expected = [
             "one value at a time: 9 samples",
             "one value at a time: 7 samples",

@@ -1,16 +1,16 @@
-//! The loops of compiled code that ran: facts from their machine code, and advice.
+//! Loops of compiled code that ran: facts from their machine code, and advice.
 //!
 //! ```text
 //!  samples ─ address ─┬─ crate::graph: natural loops of a function ┐
 //!                     └─ called from there, by name                ├─ Loop ─ advice
 //!  image ── machine: instructions ── count: facts of the loop      ┘
 //! ```
-//! One line of Python has two to six machine loops: a vector loop, its remainder, an unrolled scalar one. Only the
-//! addresses of samples say which of them ran, so samples and calls are counted by address, never by line. The machine
-//! code of the loop that ran is the truth; what the compiler said of a loop (`remarks.rs`) may be of another version of
-//! it, and is shown beside it.
+//! One line of Python becomes two to six machine loops: a vector loop, its remainder, an unrolled scalar one. Only
+//! sample addresses tell which of them ran, so samples and calls are counted by address, never by line. The facts come
+//! from the machine code of the loop that ran. Remarks of the compiler (`remarks.rs`) may be about another version of
+//! the loop, and are shown in addition.
 //!
-//! Works on any recording that names images, of x86-64 or aarch64.
+//! Works on any recording that names images, for x86-64 or aarch64.
 
 #[cfg(test)]
 mod aarch64_tests;
@@ -35,60 +35,60 @@ use crate::recording::Recording;
 use crate::roots::Roots;
 use crate::symbols::{ImageCode, Kind, Symbols};
 
-/// Loops with less of the samples of compiled code are not looked at.
-pub(crate) const LEAST_PERCENT: f64 = 1.0;
-pub(crate) const LEAST_SAMPLES: u64 = 5;
-/// More of a function is not decoded.
-const LONGEST_FUNCTION: u64 = 64 << 10;
-/// The section of an image with what LLVM said, and the longest that is read.
+/// Loops with fewer samples, or a lower percentage of the samples in compiled code, are not analysed.
+pub(crate) const MIN_PERCENT: f64 = 1.0;
+pub(crate) const MIN_SAMPLES: u64 = 5;
+/// Code of a function after this limit is not decoded.
+const MAX_FUNCTION_BYTES: u64 = 64 << 10;
+/// Image section with LLVM's remarks, and the maximum size that is read.
 const REMARKS: (&str, u64) = (".jitlisten.remarks", 1 << 20);
 
-/// Where an instruction is from: file and line of each call that was inlined there, the innermost first.
-type Places = Vec<(String, u32)>;
+/// Origin of an instruction: file and line of each call that was inlined there, innermost first.
+type Origin = Vec<(String, u32)>;
 
-/// What was sampled at an instruction, and what it called.
+/// Samples at an instruction, and the calls that it made.
 #[derive(Default)]
 struct Sampled {
     own: Count,
     total: Count,
-    /// By callee and leaf.
+    /// Samples by callee and innermost function.
     calls: FxHashMap<(String, String), Count>,
 }
 
-/// The loops of a recording, the heaviest first.
-pub(crate) fn loops(recording: &Recording, symbols: &Symbols, profile: &Profile, roots: &Roots) -> Vec<Loop> {
-    let mut found = Vec::new();
+/// Finds the loops that ran, the hottest first.
+pub(crate) fn find_loops(recording: &Recording, symbols: &Symbols, profile: &Profile, roots: &Roots) -> Vec<Loop> {
+    let mut hot_loops = Vec::new();
     for (file, offsets) in sampled_instructions(recording, symbols) {
         let Some(mut code) = ImageCode::open(roots, &recording.files[file as usize]) else { continue };
         if let Some(machine) = code.machine() {
-            image(&mut code, machine, offsets, profile, &mut found);
+            add_image_loops(&mut code, machine, offsets, profile, &mut hot_loops);
         }
     }
-    for of in &mut found {
-        of.advice = advice::advice(of);
-        show_at_a_line_with_samples(of, profile);
+    for hot_loop in &mut hot_loops {
+        hot_loop.advice = advice::advice(hot_loop);
+        move_to_sampled_line(hot_loop, profile);
     }
-    found.sort_by(|a, b| b.total.cmp(&a.total).then_with(|| (&a.path, a.line).cmp(&(&b.path, b.line))));
-    found
+    hot_loops.sort_by(|a, b| b.total.cmp(&a.total).then_with(|| (&a.path, a.line).cmp(&(&b.path, b.line))));
+    hot_loops
 }
 
-/// Moves a loop to the hottest of its lines that the profile has: samples of line 0 may count for another than its
-/// instructions say.
-fn show_at_a_line_with_samples(of: &mut Loop, profile: &Profile) {
-    let Some(file) = profile.files.iter().find(|file| file.path == of.path) else { return };
-    if of.path == of.around && !file.lines.contains_key(&of.line) {
-        let hottest = file.lines.range(of.first..=of.last).max_by_key(|(_, line)| line.shares.own);
-        of.line = hottest.map_or(of.line, |(line, _)| *line);
+/// Moves a loop to the hottest of its lines that the profile has. Samples at line 0 may be charged to another line than
+/// the instructions say.
+fn move_to_sampled_line(hot_loop: &mut Loop, profile: &Profile) {
+    let Some(file) = profile.files.iter().find(|file| file.path == hot_loop.path) else { return };
+    if hot_loop.path == hot_loop.loop_path && !file.lines.contains_key(&hot_loop.line) {
+        let hottest = file.lines.range(hot_loop.first..=hot_loop.last).max_by_key(|(_, line)| line.shares.own);
+        hot_loop.line = hottest.map_or(hot_loop.line, |(line, _)| *line);
     }
 }
 
-/// By image and offset: the instructions of compiled code that samples are in or were called from.
+/// Returns the instructions of compiled code with samples in them or in their callees, by image and offset.
 fn sampled_instructions(recording: &Recording, symbols: &Symbols) -> BTreeMap<u32, BTreeMap<u64, Sampled>> {
     let mut weights: FxHashMap<u32, Count> = FxHashMap::default();
     for sample in &recording.samples {
         *weights.entry(sample.stack).or_default() += Count { weight: sample.weight, samples: 1 };
     }
-    let mut found: BTreeMap<u32, BTreeMap<u64, Sampled>> = BTreeMap::new();
+    let mut sampled_by_file: BTreeMap<u32, BTreeMap<u64, Sampled>> = BTreeMap::new();
     let mut seen = FxHashSet::default();
     for (stack, count) in weights {
         let stack = recording.stacks.get(stack);
@@ -96,15 +96,17 @@ fn sampled_instructions(recording: &Recording, symbols: &Symbols) -> BTreeMap<u3
         for (depth, location) in stack.iter().enumerate() {
             let is_compiled =
                 symbols.frames(*location).first().is_some_and(|frame| symbols.function(frame).kind == Kind::Compiled);
-            let place = recording.locations[*location as usize].place.filter(|_| is_compiled);
-            let Some(place) = place.filter(|place| seen.insert((place.file, place.offset))) else { continue };
-            let sampled = found.entry(place.file).or_default().entry(place.offset).or_default();
+            let position = recording.locations[*location as usize].position.filter(|_| is_compiled);
+            let Some(position) = position.filter(|position| seen.insert((position.file, position.offset))) else {
+                continue;
+            };
+            let sampled = sampled_by_file.entry(position.file).or_default().entry(position.offset).or_default();
             sampled.total += count;
             if depth == 0 {
                 sampled.own += count;
                 continue;
             }
-            // What was inlined into a function is part of it.
+            // Inlined functions are part of the function that contains them.
             let name = |location: u32| {
                 let frame = symbols.frames(location).last();
                 frame.map(|frame| symbols.function(frame).base.clone()).unwrap_or_default()
@@ -112,136 +114,138 @@ fn sampled_instructions(recording: &Recording, symbols: &Symbols) -> BTreeMap<u3
             *sampled.calls.entry((name(stack[depth - 1]), name(stack[0]))).or_default() += count;
         }
     }
-    found
+    sampled_by_file
 }
 
-fn image(
+fn add_image_loops(
     code: &mut ImageCode,
     machine: Machine,
     offsets: BTreeMap<u64, Sampled>,
     profile: &Profile,
-    found: &mut Vec<Loop>,
+    hot_loops: &mut Vec<Loop>,
 ) {
     let sampled: BTreeMap<u64, Sampled> =
         offsets.into_iter().filter_map(|(offset, sampled)| Some((code.address(offset)?, sampled))).collect();
-    let is_hot = |total: Count| total.samples >= LEAST_SAMPLES && total.percent_of(profile.compiled) >= LEAST_PERCENT;
+    let is_hot = |total: Count| total.samples >= MIN_SAMPLES && total.percent_of(profile.compiled) >= MIN_PERCENT;
     let remarks = Remarks::parse(&code.section(REMARKS.0, REMARKS.1));
-    let mut done = 0;
+    let mut decoded_until = 0;
     for address in sampled.keys() {
-        let Some((name, range)) = code.function(*address).filter(|_| *address >= done) else { continue };
-        done = range.end;
-        let mut all = Count::default();
-        sampled.range(range.clone()).for_each(|(_, at)| all += at.total);
-        if !is_hot(all) {
+        let Some((name, range)) = code.function(*address).filter(|_| *address >= decoded_until) else { continue };
+        decoded_until = range.end;
+        let mut function_total = Count::default();
+        sampled.range(range.clone()).for_each(|(_, instruction)| function_total += instruction.total);
+        if !is_hot(function_total) {
             continue;
         }
-        let length = (range.end - range.start).min(LONGEST_FUNCTION);
+        let length = (range.end - range.start).min(MAX_FUNCTION_BYTES);
         let bytes = code.bytes(range.start, length as usize);
         let instructions = machine.instructions(&bytes, range.start);
-        let loops = graph::loops(&instructions.iter().map(|instruction| instruction.step).collect::<Vec<_>>());
-        let mut of_function: Vec<(Loop, FxHashSet<Places>)> =
-            loops.iter().filter_map(|natural| one(code, &instructions, natural, &sampled)).collect();
-        found::find_versions(&mut of_function);
-        let hot = of_function.into_iter().map(|(of, _)| of).filter(|of| is_hot(of.total));
-        found.extend(hot.map(|mut of| {
-            of.function.clone_from(&name);
-            of.remarks = remarks.of(range.start, &of);
-            for instruction in &mut of.instructions {
-                let from = (instruction.address - range.start) as usize;
-                instruction.text = machine.text(&bytes[from..], instruction.address);
+        let loops = graph::find_loops(&instructions.iter().map(|instruction| instruction.step).collect::<Vec<_>>());
+        let mut function_loops: Vec<(Loop, FxHashSet<Origin>)> = loops
+            .iter()
+            .filter_map(|natural_loop| describe_loop(code, &instructions, natural_loop, &sampled))
+            .collect();
+        found::find_versions(&mut function_loops);
+        let hot = function_loops.into_iter().map(|(hot_loop, _)| hot_loop).filter(|hot_loop| is_hot(hot_loop.total));
+        hot_loops.extend(hot.map(|mut hot_loop| {
+            hot_loop.function.clone_from(&name);
+            hot_loop.remarks = remarks.for_loop(range.start, &hot_loop);
+            for instruction in &mut hot_loop.instructions {
+                let offset = (instruction.address - range.start) as usize;
+                instruction.text = machine.text(&bytes[offset..], instruction.address);
             }
-            of
+            hot_loop
         }));
     }
 }
 
-/// A loop without its versions, and where its instructions are from.
-fn one(
+/// Describes a loop without its versions; also returns the origins of its instructions.
+fn describe_loop(
     code: &mut ImageCode,
     instructions: &[machine::Instruction],
-    natural: &graph::NaturalLoop,
+    natural_loop: &graph::NaturalLoop,
     sampled: &BTreeMap<u64, Sampled>,
-) -> Option<(Loop, FxHashSet<Places>)> {
+) -> Option<(Loop, FxHashSet<Origin>)> {
     let (mut own, mut total) = (Count::default(), Count::default());
     let mut below: FxHashMap<(String, String), Count> = FxHashMap::default();
-    // By place: samples, and instructions where there are none.
-    let mut lines: BTreeMap<Places, (Count, u32)> = BTreeMap::new();
-    let mut shown = Vec::new();
-    for machine::Step { address, end, .. } in natural.instructions().map(|at| instructions[at].step) {
-        let places = code.places_of_user(address);
-        let (mut here, mut calls) = (Sampled::default(), FxHashMap::default());
-        for (_, at) in sampled.range(address..end.max(address)) {
-            here.own += at.own;
-            here.total += at.total;
-            for ((callee, leaf), count) in &at.calls {
+    // By origin: samples, and number of instructions, which decides if there are no samples.
+    let mut lines: BTreeMap<Origin, (Count, u32)> = BTreeMap::new();
+    let mut shown_instructions = Vec::new();
+    for machine::Step { address, end, .. } in natural_loop.instructions().map(|index| instructions[index].step) {
+        let origin = code.user_lines(address);
+        let (mut sampled_here, mut calls) = (Sampled::default(), FxHashMap::default());
+        for (_, instruction) in sampled.range(address..end.max(address)) {
+            sampled_here.own += instruction.own;
+            sampled_here.total += instruction.total;
+            for ((callee, leaf), count) in &instruction.calls {
                 *below.entry((callee.clone(), leaf.clone())).or_default() += *count;
                 *calls.entry(callee.clone()).or_default() += *count;
             }
         }
-        own += here.own;
-        total += here.total;
-        shown.push(Instruction {
+        own += sampled_here.own;
+        total += sampled_here.total;
+        shown_instructions.push(Instruction {
             address,
-            line: places.first().map_or(0, |(_, line)| *line),
-            own: here.own,
-            total: here.total,
+            line: origin.first().map_or(0, |(_, line)| *line),
+            own: sampled_here.own,
+            total: sampled_here.total,
             calls: heaviest_first(calls),
             text: String::new(),
         });
-        if !places.is_empty() {
-            let entry = lines.entry(places).or_default();
-            entry.0 += here.total;
+        if !origin.is_empty() {
+            let entry = lines.entry(origin).or_default();
+            entry.0 += sampled_here.total;
             entry.1 += 1;
         }
     }
     let mut by_line: BTreeMap<&(String, u32), (Count, u32)> = BTreeMap::new();
-    for (places, (count, instructions)) in &lines {
-        let entry = by_line.entry(&places[0]).or_default();
+    for (origin, (count, instructions)) in &lines {
+        let entry = by_line.entry(&origin[0]).or_default();
         entry.0 += *count;
         entry.1 += instructions;
     }
     let ((path, line), _) = by_line.iter().max_by_key(|(_, weight)| **weight)?;
-    // The lines of the loop itself, without those of functions that were inlined into it.
-    let callers = callers_of_all(&lines.keys().collect::<Vec<_>>());
-    let own_place = |places: &Places| places[places.len() - 1 - callers].clone();
+    // Only lines of the loop itself count here, not those of functions inlined into it.
+    let callers = shared_callers(&lines.keys().collect::<Vec<_>>());
+    let loop_line = |origin: &Origin| origin[origin.len() - 1 - callers].clone();
     let hottest =
-        lines.iter().filter(|(places, _)| places[0] == (path.clone(), *line)).max_by_key(|(_, weight)| **weight);
-    let around = hottest.map_or_else(|| path.clone(), |(places, _)| own_place(places).0);
-    let of_loop = || lines.keys().map(own_place).filter(|(path, _)| *path == around).map(|(_, line)| line);
+        lines.iter().filter(|(origin, _)| origin[0] == (path.clone(), *line)).max_by_key(|(_, weight)| **weight);
+    let loop_path = hottest.map_or_else(|| path.clone(), |(origin, _)| loop_line(origin).0);
+    let loop_lines = || lines.keys().map(loop_line).filter(|(path, _)| *path == loop_path).map(|(_, line)| line);
     let mut calls: FxHashMap<String, Count> = FxHashMap::default();
     below.iter().for_each(|((callee, _), count)| *calls.entry(callee.clone()).or_default() += *count);
-    let of = Loop {
+    let hot_loop = Loop {
         function: String::new(),
         path: path.clone(),
         line: *line,
         is_inlined: callers != 0,
-        first: of_loop().min().unwrap_or(*line),
-        last: of_loop().max().unwrap_or(*line),
-        around,
+        first: loop_lines().min().unwrap_or(*line),
+        last: loop_lines().max().unwrap_or(*line),
+        loop_path,
         lines: lines.keys().flatten().cloned().collect(),
         own,
         total,
         calls: heaviest_first(calls),
         below: heaviest_first(below),
-        facts: count::facts(instructions, natural),
-        is_innermost: natural.is_innermost,
+        facts: count::loop_facts(instructions, natural_loop),
+        is_innermost: natural_loop.is_innermost,
         versions: Vec::new(),
-        instructions: shown,
+        instructions: shown_instructions,
         remarks: Vec::new(),
         advice: Vec::new(),
     };
-    Some((of, lines.into_keys().collect()))
+    Some((hot_loop, lines.into_keys().collect()))
 }
 
-/// How many calls, the outermost first, all instructions of a loop share: the loop is of a function that was inlined
-/// there, and its lines are not those of the calls.
-fn callers_of_all(all: &[&Places]) -> usize {
-    let shared = |at: usize| {
-        let caller = |places: &Places| (places.len() > at + 1).then(|| places[places.len() - 1 - at].clone());
-        let first = all.first().and_then(|places| caller(places));
-        first.is_some() && all.iter().all(|places| caller(places) == first)
+/// Counts the calls, outermost first, that the origins of all instructions share. The loop belongs to a function that
+/// was inlined there, so its lines are not those of these calls.
+fn shared_callers(origins: &[&Origin]) -> usize {
+    let shared = |depth: usize| {
+        let caller = |origin: &Origin| (origin.len() > depth + 1).then(|| origin[origin.len() - 1 - depth].clone());
+        let first = origins.first().and_then(|origin| caller(origin));
+        first.is_some() && origins.iter().all(|origin| caller(origin) == first)
     };
-    (0..).take_while(|at| shared(*at)).count()
+    (0..).take_while(|depth| shared(*depth)).count()
 }
 
 fn heaviest_first<T: Ord>(counts: FxHashMap<T, Count>) -> Vec<(T, Count)> {
@@ -254,21 +258,21 @@ fn heaviest_first<T: Ord>(counts: FxHashMap<T, Count>) -> Vec<(T, Count)> {
 mod tests {
     use super::*;
 
-    /// Lines of a chain of inlined calls, the innermost first, in one file.
-    fn callers_of(all: &[&[u32]]) -> usize {
-        let all: Vec<Places> =
-            all.iter().map(|lines| lines.iter().map(|line| ("prog.py".to_owned(), *line)).collect()).collect();
-        callers_of_all(&all.iter().collect::<Vec<_>>())
+    /// Counts the shared callers. Each chain is the lines of inlined calls in one file, innermost first.
+    fn shared_callers_of_lines(chains: &[&[u32]]) -> usize {
+        let chains: Vec<Origin> =
+            chains.iter().map(|lines| lines.iter().map(|line| ("prog.py".to_owned(), *line)).collect()).collect();
+        shared_callers(&chains.iter().collect::<Vec<_>>())
     }
 
     #[test]
     fn a_loop_is_of_the_innermost_function_that_has_all_its_instructions() {
-        assert_eq!(callers_of(&[&[15], &[16]]), 0);
-        assert_eq!(callers_of(&[&[15, 37], &[16, 37]]), 1, "inlined with its loop");
-        assert_eq!(callers_of(&[&[15, 37]]), 1);
-        assert_eq!(callers_of(&[&[15, 37, 50], &[16, 37, 50], &[3, 16, 37, 50]]), 2);
-        assert_eq!(callers_of(&[&[15, 37], &[37]]), 0, "what it calls was inlined into the loop");
-        assert_eq!(callers_of(&[&[15, 37], &[15, 38]]), 0);
-        assert_eq!(callers_of(&[]), 0);
+        assert_eq!(shared_callers_of_lines(&[&[15], &[16]]), 0);
+        assert_eq!(shared_callers_of_lines(&[&[15, 37], &[16, 37]]), 1, "inlined with its loop");
+        assert_eq!(shared_callers_of_lines(&[&[15, 37]]), 1);
+        assert_eq!(shared_callers_of_lines(&[&[15, 37, 50], &[16, 37, 50], &[3, 16, 37, 50]]), 2);
+        assert_eq!(shared_callers_of_lines(&[&[15, 37], &[37]]), 0, "what it calls was inlined into the loop");
+        assert_eq!(shared_callers_of_lines(&[&[15, 37], &[15, 38]]), 0);
+        assert_eq!(shared_callers_of_lines(&[]), 0);
     }
 }

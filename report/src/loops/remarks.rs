@@ -1,16 +1,16 @@
-//! What LLVM's vectoriser said of the loops of a function, as the image carries it (`jitlisten/src/remarks.rs`).
+//! Remarks of LLVM's vectoriser about the loops of a function, which the image carries (`jitlisten/src/remarks.rs`).
 
 use std::collections::BTreeMap;
 use std::path::Path;
 
 use super::found::{Loop, Remark};
 
-/// Remarks by the address of their function, each with the file as the compiler calls it.
+/// Remarks by the address of their function, each with the file name that the compiler uses.
 #[derive(Default)]
 pub(super) struct Remarks(BTreeMap<u64, Vec<(String, Remark)>>);
 
-/// More of a function are not kept.
-const MOST: usize = 64;
+/// Limit on the remarks of one function. More are ignored.
+const MAX_REMARKS_PER_FUNCTION: usize = 64;
 
 impl Remarks {
     pub(super) fn parse(section: &[u8]) -> Remarks {
@@ -20,21 +20,22 @@ impl Remarks {
             let mut next = || fields.next().unwrap_or_default();
             let (address, line, file, name, text) = (next(), next(), next(), next(), next());
             let (Ok(address), Ok(line)) = (u64::from_str_radix(address, 16), line.parse()) else { continue };
-            let of_function = remarks.0.entry(address).or_default();
-            if of_function.len() < MOST {
-                of_function.push((file.to_owned(), Remark { line, name: name.to_owned(), text: text.to_owned() }));
+            let function_remarks = remarks.0.entry(address).or_default();
+            if function_remarks.len() < MAX_REMARKS_PER_FUNCTION {
+                function_remarks.push((file.to_owned(), Remark { line, name: name.to_owned(), text: text.to_owned() }));
             }
         }
         remarks
     }
 
-    /// Those of a loop of the function that begins at `start`. LLVM speaks of innermost loops only.
-    pub(super) fn of(&self, start: u64, of: &Loop) -> Vec<Remark> {
-        let is_of = |file: &str, line: u32| {
-            of.is_innermost && of.lines.iter().any(|(path, at)| *at == line && Path::new(path).ends_with(file))
+    /// Returns the remarks about a loop of the function at `start`. LLVM reports on innermost loops only.
+    pub(super) fn for_loop(&self, start: u64, hot_loop: &Loop) -> Vec<Remark> {
+        let is_about = |file: &str, line: u32| {
+            hot_loop.is_innermost
+                && hot_loop.lines.iter().any(|(path, loop_line)| *loop_line == line && Path::new(path).ends_with(file))
         };
-        let here = self.0.get(&start).into_iter().flatten();
-        here.filter(|(file, remark)| is_of(file, remark.line)).map(|(_, remark)| remark.clone()).collect()
+        let remarks = self.0.get(&start).into_iter().flatten();
+        remarks.filter(|(file, remark)| is_about(file, remark.line)).map(|(_, remark)| remark.clone()).collect()
     }
 }
 

@@ -1,42 +1,44 @@
-//! Instructions of aarch64. Those of SVE are unknown to the decoder.
+//! Decoder for aarch64. SVE instructions are unknown to it.
 
 use yaxpeax_arch::{Decoder as _, U8Reader};
 use yaxpeax_arm::armv8::a64::{InstDecoder, Instruction as Decoded, Opcode, Operand, SIMDSizeCode};
 
-use super::{Class, Does, Flow, Instruction, Memory, Registers, Step, VECTOR};
+use super::{Class, FIRST_VECTOR, Flow, Instruction, Memory, Operation, Registers, Step};
 
-const LENGTH: usize = 4;
-/// As many instructions restore registers before a tail call.
-const FARTHEST_CONSTANT: usize = 16;
-/// As an operand: the stack pointer, or zero.
-const LAST: u16 = 31;
-const FRAME: u16 = 29;
+const INSTRUCTION_BYTES: usize = 4;
+/// Limit on the instructions between a constant and the tail call that uses it. They restore registers.
+const MAX_INSTRUCTIONS_TO_TAIL_CALL: usize = 16;
+/// Register number that an operand uses for the stack pointer or for zero.
+const SP_OR_ZERO: u16 = 31;
+const FRAME_POINTER: u16 = 29;
 
-/// Each word with its address; nothing for a word that is no known instruction.
-fn decoded(code: &[u8], address: u64) -> impl Iterator<Item = (u64, Option<Decoded>)> + '_ {
+/// Decodes each word with its address; `None` for an unknown instruction.
+fn decode_all(code: &[u8], address: u64) -> impl Iterator<Item = (u64, Option<Decoded>)> + '_ {
     let decoder = InstDecoder::default();
-    let words = code.chunks_exact(LENGTH).zip((address..).step_by(LENGTH));
-    words.map(move |(word, at)| (at, decoder.decode(&mut U8Reader::new(word)).ok()))
+    let words = code.chunks_exact(INSTRUCTION_BYTES).zip((address..).step_by(INSTRUCTION_BYTES));
+    words.map(move |(word, position)| (position, decoder.decode(&mut U8Reader::new(word)).ok()))
 }
 
 pub(super) fn steps(code: &[u8], address: u64) -> Vec<Step> {
-    let all: Vec<_> = decoded(code, address).collect();
-    (0..all.len()).map(|at| step(&all, at)).collect()
+    let decoded: Vec<_> = decode_all(code, address).collect();
+    (0..decoded.len()).map(|index| decode_step(&decoded, index)).collect()
 }
 
 pub(super) fn instructions(code: &[u8], address: u64) -> Vec<Instruction> {
-    let all: Vec<_> = decoded(code, address).collect();
-    (0..all.len()).map(|at| instruction(step(&all, at), all[at].1.as_ref())).collect()
+    let decoded: Vec<_> = decode_all(code, address).collect();
+    (0..decoded.len())
+        .map(|index| decode_instruction(decode_step(&decoded, index), decoded[index].1.as_ref()))
+        .collect()
 }
 
 pub(super) fn text(code: &[u8], address: u64) -> String {
-    let Some((_, decoded)) = decoded(code, address).next() else { return String::new() };
+    let Some((_, decoded)) = decode_all(code, address).next() else { return String::new() };
     let Some(decoded) = decoded else {
-        let word = code.iter().take(LENGTH).rev().fold(0, |word, byte| word << 8 | u32::from(*byte));
+        let word = code.iter().take(INSTRUCTION_BYTES).rev().fold(0, |word, byte| word << 8 | u32::from(*byte));
         return format!(".inst 0x{word:08x}");
     };
     let text = decoded.to_string();
-    // The decoder does not know where it is.
+    // The decoder does not know the instruction's address.
     match (pc_offset(&decoded), text.split_once('$')) {
         (Some(offset), Some((before, _))) if decoded.opcode == Opcode::ADRP => {
             format!("{before}0x{:x}", (address & !0xfff).wrapping_add_signed(offset))
@@ -53,50 +55,51 @@ fn pc_offset(decoded: &Decoded) -> Option<i64> {
     })
 }
 
-fn step(all: &[(u64, Option<Decoded>)], at: usize) -> Step {
+fn decode_step(instructions: &[(u64, Option<Decoded>)], index: usize) -> Step {
     use Opcode as O;
-    let (address, decoded) = (all[at].0, all[at].1.as_ref());
+    let (address, decoded) = (instructions[index].0, instructions[index].1.as_ref());
     let target = || decoded.and_then(pc_offset).map(|offset| address.wrapping_add_signed(offset));
     let flow = match decoded.map(|decoded| decoded.opcode) {
         Some(O::B) => Flow::Jump(target()),
-        Some(O::BR) if is_tail_call(&all[..at], decoded) => Flow::Leave,
+        Some(O::BR) if is_tail_call(&instructions[..index], decoded) => Flow::Leave,
         Some(O::BR | O::BRAA | O::BRAAZ | O::BRAB | O::BRABZ) => Flow::Jump(None),
         Some(O::Bcc(_) | O::BCcc(_) | O::CBZ | O::CBNZ | O::TBZ | O::TBNZ) => Flow::Branch(target()),
         Some(O::RET | O::RETAA | O::RETAB | O::ERET | O::ERETAA | O::ERETAB | O::BRK | O::HLT | O::UDF) => Flow::Leave,
         _ => Flow::Next,
     };
-    Step { address, end: address.wrapping_add(LENGTH as u64), flow }
+    Step { address, end: address.wrapping_add(INSTRUCTION_BYTES as u64), flow }
 }
 
-/// Whether a jump to a register goes to a constant, which is another function.
-fn is_tail_call(before: &[(u64, Option<Decoded>)], jump: Option<&Decoded>) -> bool {
-    let nearest = before.iter().rev().take(FARTHEST_CONSTANT).filter_map(|(_, decoded)| decoded.as_ref());
-    let target = jump.map(|jump| registers(&jump.operands[0]));
-    let set = nearest.into_iter().find(|one| Some(registers(&one.operands[0])) == target);
-    set.is_some_and(|set| matches!(set.opcode, Opcode::MOVZ | Opcode::MOVK))
+/// Returns true for a jump to a register that holds a constant, which is the address of another function.
+fn is_tail_call(preceding: &[(u64, Option<Decoded>)], jump: Option<&Decoded>) -> bool {
+    let candidates =
+        preceding.iter().rev().take(MAX_INSTRUCTIONS_TO_TAIL_CALL).filter_map(|(_, decoded)| decoded.as_ref());
+    let target = jump.map(|jump| operand_registers(&jump.operands[0]));
+    let setter = candidates.into_iter().find(|candidate| Some(operand_registers(&candidate.operands[0])) == target);
+    setter.is_some_and(|setter| matches!(setter.opcode, Opcode::MOVZ | Opcode::MOVK))
 }
 
-fn instruction(step: Step, decoded: Option<&Decoded>) -> Instruction {
+fn decode_instruction(step: Step, decoded: Option<&Decoded>) -> Instruction {
     let mut out = Instruction {
         step,
-        does: Does::Unknown,
+        operation: Operation::Unknown,
         class: Class::Other,
         read: Registers::default(),
         written: Registers::default(),
         memory: None,
         sets_flags: false,
-        grows: None,
+        increment: None,
         status: None,
     };
     let Some(decoded) = decoded else { return out };
-    let shape = Shape::of(decoded.opcode);
-    out.does = does(decoded);
-    out.class = class(decoded);
-    out.memory = memory(decoded, shape);
-    let written = shape.written();
-    for (at, operand) in decoded.operands.iter().enumerate() {
-        let registers = registers(operand);
-        if at < written && !is_address(operand) {
+    let shape = Shape::from_opcode(decoded.opcode);
+    out.operation = decode_operation(decoded);
+    out.class = classify(decoded);
+    out.memory = memory_access(decoded, shape);
+    let written = shape.written_operands();
+    for (index, operand) in decoded.operands.iter().enumerate() {
+        let registers = operand_registers(operand);
+        if index < written && !is_address(operand) {
             out.written |= registers;
         } else {
             out.read |= registers;
@@ -105,36 +108,36 @@ fn instruction(step: Step, decoded: Option<&Decoded>) -> Instruction {
     let is_part =
         matches!(decoded.operands[0], Operand::SIMDRegisterElementsLane(..) | Operand::SIMDRegisterGroupLane(..));
     if shape == Shape::ReadsTarget || is_part {
-        out.read |= registers(&decoded.operands[0]);
+        out.read |= operand_registers(&decoded.operands[0]);
     }
-    if out.memory.is_some_and(|memory| memory.moves_on) {
-        out.written |= decoded.operands.iter().filter_map(base).collect();
+    if out.memory.is_some_and(|memory| memory.updates_base) {
+        out.written |= decoded.operands.iter().filter_map(base_register).collect();
     }
     out.sets_flags = shape == Shape::Compares || sets_flags(decoded.opcode);
-    out.grows = grows(decoded);
+    out.increment = find_increment(decoded);
     let is_status = matches!(decoded.operands[0], Operand::Register(_, 0) | Operand::RegisterOrSP(_, 0));
-    out.status = (is_status && written == 1 && out.memory.is_none()).then(|| constant(decoded));
+    out.status = (is_status && written == 1 && out.memory.is_none()).then(|| written_constant(decoded));
     out
 }
 
-/// Which of its operands an instruction writes.
+/// Operands that an instruction writes.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Shape {
-    /// The first one.
+    /// Writes the first operand.
     Computes,
-    /// The first one, which it also reads.
+    /// Writes the first operand, which it also reads.
     ReadsTarget,
-    /// Two registers from memory.
+    /// Loads two registers from memory.
     LoadsPair,
     Stores,
-    /// None, but the flags.
+    /// Writes only the flags.
     Compares,
-    /// None.
+    /// Writes no register.
     Reads,
 }
 
 impl Shape {
-    fn of(opcode: Opcode) -> Shape {
+    fn from_opcode(opcode: Opcode) -> Shape {
         use Opcode as O;
         match opcode {
             O::STP
@@ -156,7 +159,7 @@ impl Shape {
             | O::ST2
             | O::ST3
             | O::ST4 => Shape::Stores,
-            // Of an atomic operation, also the value that it adds.
+            // The addend of an atomic operation counts as written, too.
             O::LDP
             | O::LDPSW
             | O::LDNP
@@ -205,7 +208,7 @@ impl Shape {
         }
     }
 
-    fn written(self) -> usize {
+    fn written_operands(self) -> usize {
         match self {
             Shape::Computes | Shape::ReadsTarget => 1,
             Shape::LoadsPair => 2,
@@ -214,54 +217,60 @@ impl Shape {
     }
 }
 
-fn general(number: u16) -> Option<u8> {
+fn general_register(number: u16) -> Option<u8> {
     u8::try_from(number).ok()
 }
 
-fn vector(number: u16) -> Option<u8> {
-    u8::try_from(number).ok().map(|number| number + VECTOR)
+fn vector_register(number: u16) -> Option<u8> {
+    u8::try_from(number).ok().map(|number| number + FIRST_VECTOR)
 }
 
-/// The registers of an operand; zero is none.
-fn registers(operand: &Operand) -> Registers {
-    let several = |first: u16, count: u8| (0..u16::from(count)).filter_map(|at| vector((first + at) % 32)).collect();
+/// Returns the registers of an operand, except the zero register.
+fn operand_registers(operand: &Operand) -> Registers {
+    let consecutive = |first: u16, count: u8| {
+        (0..u16::from(count)).filter_map(|index| vector_register((first + index) % 32)).collect()
+    };
     match *operand {
-        Operand::Register(_, number) | Operand::RegShift(_, _, _, number) if number == LAST => Registers::default(),
-        Operand::Register(_, number) | Operand::RegShift(_, _, _, number) | Operand::RegisterOrSP(_, number) => {
-            general(number).into_iter().collect()
+        Operand::Register(_, number) | Operand::RegShift(_, _, _, number) if number == SP_OR_ZERO => {
+            Registers::default()
         }
-        Operand::RegisterPair(_, number) => [general(number), general(number + 1)].into_iter().flatten().collect(),
+        Operand::Register(_, number) | Operand::RegShift(_, _, _, number) | Operand::RegisterOrSP(_, number) => {
+            general_register(number).into_iter().collect()
+        }
+        Operand::RegisterPair(_, number) => {
+            [general_register(number), general_register(number + 1)].into_iter().flatten().collect()
+        }
         Operand::SIMDRegister(_, number)
         | Operand::SIMDRegisterElements(_, number, _)
         | Operand::SIMDRegisterElementsLane(_, number, ..)
-        | Operand::SIMDRegisterElementsMultipleLane(_, number, ..) => vector(number).into_iter().collect(),
+        | Operand::SIMDRegisterElementsMultipleLane(_, number, ..) => vector_register(number).into_iter().collect(),
         Operand::SIMDRegisterGroup(_, number, _, count) | Operand::SIMDRegisterGroupLane(number, _, count, _) => {
-            several(number, count)
+            consecutive(number, count)
         }
-        Operand::RegRegOffset(base, index, ..) if index == LAST => general(base).into_iter().collect(),
+        Operand::RegRegOffset(base, index, ..) if index == SP_OR_ZERO => general_register(base).into_iter().collect(),
         Operand::RegRegOffset(base, index, ..) | Operand::RegPostIndexReg(base, index) => {
-            [general(base), general(index)].into_iter().flatten().collect()
+            [general_register(base), general_register(index)].into_iter().flatten().collect()
         }
-        Operand::RegPreIndex(base, ..) | Operand::RegPostIndex(base, _) => general(base).into_iter().collect(),
+        Operand::RegPreIndex(base, ..) | Operand::RegPostIndex(base, _) => general_register(base).into_iter().collect(),
         _ => Registers::default(),
     }
 }
 
 fn is_address(operand: &Operand) -> bool {
-    base(operand).is_some()
+    base_register(operand).is_some()
 }
 
-fn base(operand: &Operand) -> Option<u8> {
+fn base_register(operand: &Operand) -> Option<u8> {
     match *operand {
         Operand::RegRegOffset(base, ..)
         | Operand::RegPostIndexReg(base, _)
         | Operand::RegPreIndex(base, ..)
-        | Operand::RegPostIndex(base, _) => general(base),
+        | Operand::RegPostIndex(base, _) => general_register(base),
         _ => None,
     }
 }
 
-fn memory(decoded: &Decoded, shape: Shape) -> Option<Memory> {
+fn memory_access(decoded: &Decoded, shape: Shape) -> Option<Memory> {
     use Opcode as O;
     let address = decoded.operands.iter().find(|operand| is_address(operand))?;
     if matches!(decoded.opcode, O::PRFM | O::PRFUM) {
@@ -272,26 +281,29 @@ fn memory(decoded: &Decoded, shape: Shape) -> Option<Memory> {
         O::LDADD(_) | O::LDCLR(_) | O::LDSET(_) | O::LDEOR(_) | O::SWP(_) | O::CAS(_) | O::CASP(_) | O::LDXR | O::LDAXR
     );
     Some(Memory {
-        address: registers(address),
-        is_stack: matches!(*address, Operand::RegPreIndex(LAST | FRAME, ..) | Operand::RegPostIndex(LAST | FRAME, _)),
+        address: operand_registers(address),
+        is_stack: matches!(
+            *address,
+            Operand::RegPreIndex(SP_OR_ZERO | FRAME_POINTER, ..) | Operand::RegPostIndex(SP_OR_ZERO | FRAME_POINTER, _)
+        ),
         is_store: shape == Shape::Stores,
         is_atomic,
-        moves_on: matches!(
+        updates_base: matches!(
             address,
             Operand::RegPreIndex(_, _, true) | Operand::RegPostIndex(..) | Operand::RegPostIndexReg(..)
         ),
     })
 }
 
-/// The element and the register of a vector operand, in bits.
-fn packed(operand: &Operand) -> Option<(u32, u32)> {
+/// Returns the sizes of the element and the register of a vector operand, in bits.
+fn packed_sizes(operand: &Operand) -> Option<(u32, u32)> {
     match *operand {
-        Operand::SIMDRegisterElements(whole, _, element) => Some((bits(element), bits(whole))),
+        Operand::SIMDRegisterElements(whole, _, element) => Some((size_bits(element), size_bits(whole))),
         _ => None,
     }
 }
 
-fn bits(size: SIMDSizeCode) -> u32 {
+fn size_bits(size: SIMDSizeCode) -> u32 {
     match size {
         SIMDSizeCode::B => 8,
         SIMDSizeCode::H => 16,
@@ -301,10 +313,10 @@ fn bits(size: SIMDSizeCode) -> u32 {
     }
 }
 
-/// Arithmetic on floating-point values, and on vectors of integers; moves are none.
-fn class(decoded: &Decoded) -> Class {
+/// Returns the class of arithmetic on floating-point values and on vectors of integers. Moves are not arithmetic.
+fn classify(decoded: &Decoded) -> Class {
     use Opcode as O;
-    let vectors = || decoded.operands.iter().filter_map(packed);
+    let vectors = || decoded.operands.iter().filter_map(packed_sizes);
     let width = vectors().map(|(_, bits)| bits).max();
     match decoded.opcode {
         O::FADD
@@ -348,8 +360,8 @@ fn class(decoded: &Decoded) -> Class {
             Some(width) => Class::Packed(width, vectors().map(|(element, _)| element).next()),
             None => Class::Scalar,
         },
-        // Of the values of one register: the end of a vectorised sum, or of a complex product.
-        O::FADDP | O::FMAXP | O::FMINP | O::FMAXNMP | O::FMINNMP => match packed(&decoded.operands[0]) {
+        // Pairwise operations within one register end a vectorised sum or a complex product.
+        O::FADDP | O::FMAXP | O::FMINP | O::FMAXNMP | O::FMINNMP => match packed_sizes(&decoded.operands[0]) {
             Some((element, width)) => Class::Packed(width, Some(element)),
             None => Class::Scalar,
         },
@@ -393,48 +405,48 @@ fn class(decoded: &Decoded) -> Class {
     }
 }
 
-fn does(decoded: &Decoded) -> Does {
+fn decode_operation(decoded: &Decoded) -> Operation {
     use Opcode as O;
     let operands = &decoded.operands;
-    let vector_at = |at: usize| match operands[at] {
+    let vector_at = |index: usize| match operands[index] {
         Operand::SIMDRegister(_, number)
         | Operand::SIMDRegisterElements(_, number, _)
-        | Operand::SIMDRegisterElementsLane(_, number, ..) => vector(number),
+        | Operand::SIMDRegisterElementsLane(_, number, ..) => vector_register(number),
         _ => None,
     };
-    let general_at = |at: usize| match operands[at] {
-        Operand::Register(_, number) => general(number),
+    let general_at = |index: usize| match operands[index] {
+        Operand::Register(_, number) => general_register(number),
         _ => None,
     };
     let is_lane = matches!(operands[0], Operand::SIMDRegisterGroupLane(..));
-    let is_zero = |at: usize| matches!(operands[at], Operand::Register(_, LAST));
+    let is_zero = |index: usize| matches!(operands[index], Operand::Register(_, SP_OR_ZERO));
     match decoded.opcode {
-        O::Invalid => Does::Unknown,
-        O::BL | O::BLR | O::BLRAA | O::BLRAAZ | O::BLRAB | O::BLRABZ => Does::Call,
-        O::FADD => Does::Add([vector_at(1), vector_at(2)]),
-        O::FSUB => Does::Add([vector_at(1), None]),
-        O::FMADD | O::FMSUB | O::FNMADD | O::FNMSUB => Does::Add([vector_at(3), None]),
-        O::FMLA | O::FMLS => Does::Add([vector_at(0), None]),
-        O::FMUL | O::FNMUL => Does::Multiply([vector_at(1), vector_at(2)]),
-        O::FDIV => Does::Divide(vector_at(2)),
-        O::SDIV | O::UDIV => Does::DivideInteger(general_at(2)),
-        O::FSQRT => Does::SquareRoot,
-        O::FCMP | O::FCMPE | O::FCCMP | O::FCCMPE => Does::Compare,
-        O::FMAX | O::FMIN | O::FMAXNM | O::FMINNM | O::FCSEL | O::BSL | O::BIT | O::BIF => Does::Choose,
-        // Not the bit of a condition.
-        O::CSEL | O::CSINC | O::CSINV | O::CSNEG if !(is_zero(1) && is_zero(2)) => Does::ChooseInteger,
-        O::FCVTL | O::FCVTL2 => Does::Widen,
-        O::FCVTN | O::FCVTN2 => Does::Narrow,
+        O::Invalid => Operation::Unknown,
+        O::BL | O::BLR | O::BLRAA | O::BLRAAZ | O::BLRAB | O::BLRABZ => Operation::Call,
+        O::FADD => Operation::Add([vector_at(1), vector_at(2)]),
+        O::FSUB => Operation::Add([vector_at(1), None]),
+        O::FMADD | O::FMSUB | O::FNMADD | O::FNMSUB => Operation::Add([vector_at(3), None]),
+        O::FMLA | O::FMLS => Operation::Add([vector_at(0), None]),
+        O::FMUL | O::FNMUL => Operation::Multiply([vector_at(1), vector_at(2)]),
+        O::FDIV => Operation::Divide(vector_at(2)),
+        O::SDIV | O::UDIV => Operation::DivideInteger(general_at(2)),
+        O::FSQRT => Operation::SquareRoot,
+        O::FCMP | O::FCMPE | O::FCCMP | O::FCCMPE => Operation::Compare,
+        O::FMAX | O::FMIN | O::FMAXNM | O::FMINNM | O::FCSEL | O::BSL | O::BIT | O::BIF => Operation::Choose,
+        // The choice between 0 and 1 only materialises a condition.
+        O::CSEL | O::CSINC | O::CSINV | O::CSNEG if !(is_zero(1) && is_zero(2)) => Operation::ChooseInteger,
+        O::FCVTL | O::FCVTL2 => Operation::Widen,
+        O::FCVTN | O::FCVTN2 => Operation::Narrow,
         O::FCVT => match (operands[0], operands[1]) {
-            (Operand::SIMDRegister(SIMDSizeCode::D, _), _) => Does::Widen,
-            _ => Does::Narrow,
+            (Operand::SIMDRegister(SIMDSizeCode::D, _), _) => Operation::Widen,
+            _ => Operation::Narrow,
         },
-        O::LD1 if is_lane => Does::Gather,
-        O::ST1 if is_lane => Does::Scatter,
-        O::FMOV if vector_at(0).is_some() && vector_at(1).is_some() => Does::Move,
-        // `mov v0.16b, v1.16b`
-        O::ORR if vector_at(1).is_some() && vector_at(1) == vector_at(2) => Does::Move,
-        _ => Does::Other,
+        O::LD1 if is_lane => Operation::Gather,
+        O::ST1 if is_lane => Operation::Scatter,
+        O::FMOV if vector_at(0).is_some() && vector_at(1).is_some() => Operation::Move,
+        // Assembler syntax: `mov v0.16b, v1.16b`.
+        O::ORR if vector_at(1).is_some() && vector_at(1) == vector_at(2) => Operation::Move,
+        _ => Operation::Other,
     }
 }
 
@@ -443,23 +455,23 @@ fn sets_flags(opcode: Opcode) -> bool {
     matches!(opcode, O::ADDS | O::SUBS | O::ANDS | O::BICS | O::ADCS | O::SBCS)
 }
 
-fn grows(decoded: &Decoded) -> Option<(u8, u8)> {
-    let one = |operand: &Operand| match *operand {
+fn find_increment(decoded: &Decoded) -> Option<(u8, u8)> {
+    let register_of = |operand: &Operand| match *operand {
         Operand::Register(_, number) | Operand::RegisterOrSP(_, number) | Operand::RegShift(_, _, _, number)
-            if number != LAST =>
+            if number != SP_OR_ZERO =>
         {
-            general(number)
+            general_register(number)
         }
         _ => None,
     };
     if let Some(Operand::RegPostIndexReg(base, by)) = decoded.operands.iter().find(|operand| is_address(operand)) {
-        return Some((general(*base)?, general(*by)?));
+        return Some((general_register(*base)?, general_register(*by)?));
     }
     if !matches!(decoded.opcode, Opcode::ADD | Opcode::SUB | Opcode::ADDS | Opcode::SUBS) {
         return None;
     }
-    // Of `a = b + 8 * a`, neither grows.
-    let [target, first, second] = [0, 1, 2].map(|at| one(&decoded.operands[at]));
+    // Neither register is incremented in `a = b + 8 * a`.
+    let [target, first, second] = [0, 1, 2].map(|index| register_of(&decoded.operands[index]));
     let is_shifted = !matches!(decoded.operands[2], Operand::RegShift(_, 0, ..));
     match target? {
         target if first == Some(target) => Some((target, second?)),
@@ -468,14 +480,14 @@ fn grows(decoded: &Decoded) -> Option<(u8, u8)> {
     }
 }
 
-/// The constant that an instruction writes.
-fn constant(decoded: &Decoded) -> Option<u32> {
+/// Returns the constant that an instruction writes.
+fn written_constant(decoded: &Decoded) -> Option<u32> {
     match (decoded.opcode, decoded.operands[1], decoded.operands[2]) {
         (Opcode::MOVZ, Operand::ImmShift(value, 0), _) => Some(value.into()),
         (Opcode::MOVZ, Operand::Immediate(value), _) => Some(value),
-        (Opcode::ORR, Operand::Register(_, LAST), Operand::Immediate(value)) => Some(value),
-        (Opcode::ORR, Operand::Register(_, LAST), Operand::Imm64(value)) => u32::try_from(value).ok(),
-        (Opcode::ORR, Operand::Register(_, LAST), Operand::RegShift(_, 0, _, LAST)) => Some(0),
+        (Opcode::ORR, Operand::Register(_, SP_OR_ZERO), Operand::Immediate(value)) => Some(value),
+        (Opcode::ORR, Operand::Register(_, SP_OR_ZERO), Operand::Imm64(value)) => u32::try_from(value).ok(),
+        (Opcode::ORR, Operand::Register(_, SP_OR_ZERO), Operand::RegShift(_, 0, _, SP_OR_ZERO)) => Some(0),
         _ => None,
     }
 }

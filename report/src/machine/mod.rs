@@ -1,5 +1,5 @@
-//! Machine code of x86-64 and aarch64: how control leaves an instruction, and what the facts of a loop need to know of
-//! it, in terms of no instruction set.
+//! Decoders for x86-64 and aarch64. They describe control flow and operations of an instruction independently of the
+//! instruction set.
 
 mod aarch64;
 mod x86_64;
@@ -8,7 +8,7 @@ use std::ops::{BitOr, BitOrAssign, Not};
 
 use object::elf;
 
-/// The instruction set of a file with code.
+/// Instruction set of a file with code.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Machine {
     X86_64,
@@ -18,44 +18,44 @@ pub(crate) enum Machine {
 /// How control leaves an instruction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Flow {
-    /// To the next instruction, also behind a call.
+    /// Continues with the next instruction, also after a call.
     Next,
-    /// To the target, if it is known.
+    /// Jumps to the target, if it is known.
     Jump(Option<u64>),
-    /// To the target or to the next instruction.
+    /// Jumps to the target or continues with the next instruction.
     Branch(Option<u64>),
-    /// Out of the function.
+    /// Leaves the function.
     Leave,
 }
 
-/// An instruction as the graph of a function needs it.
+/// Instruction as the control flow graph needs it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Step {
     pub(crate) address: u64,
-    /// The next instruction's address.
+    /// Address of the next instruction.
     pub(crate) end: u64,
     pub(crate) flow: Flow,
 }
 
-/// A set of registers, each as a whole: a part of a register is that register.
+/// Set of whole registers: a part of a register counts as the register.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Registers(u128);
 
-/// What an instruction does, as far as it is of interest.
+/// Operation of an instruction, as far as the facts of a loop need it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) enum Does {
+pub(crate) enum Operation {
     #[default]
     Other,
-    /// The decoder does not know it.
+    /// Unknown to the decoder.
     Unknown,
     Call,
-    /// Copies a vector register, loads or stores it.
+    /// Copies, loads or stores a vector register.
     Move,
     /// Adds to the value of one of these registers, or subtracts from it.
     Add([Option<u8>; 2]),
     /// Multiplies the value of one of these registers.
     Multiply([Option<u8>; 2]),
-    /// Of two floating-point values one: the larger, the smaller, or as a mask says.
+    /// Chooses one of two floating-point values: the larger, the smaller, or by a mask.
     Choose,
     ChooseInteger,
     /// Compares floating-point values.
@@ -63,54 +63,55 @@ pub(crate) enum Does {
     Divide(Option<u8>),
     DivideInteger(Option<u8>),
     SquareRoot,
-    /// Between float32 and float64.
+    /// Converts from float32 to float64; `Narrow` converts back.
     Widen,
     Narrow,
     Gather,
     Scatter,
 }
 
-/// How many values an operation has.
+/// Number of values that an operation works on.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum Class {
-    /// Several, in a register of so many bits; those of a value, where they are known.
+    /// Several values; width of the register in bits, and width of a value if known.
     Packed(u32, Option<u32>),
     /// One floating-point value.
     Scalar,
-    /// No arithmetic.
+    /// Not arithmetic.
     #[default]
     Other,
 }
 
-/// An access to memory.
+/// Memory access of an instruction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Memory {
-    /// Those of the address.
+    /// Registers that form the address.
     pub(crate) address: Registers,
     pub(crate) is_stack: bool,
     pub(crate) is_store: bool,
     pub(crate) is_atomic: bool,
-    /// The address's register is moved on.
-    pub(crate) moves_on: bool,
+    /// True if the access updates the address register.
+    pub(crate) updates_base: bool,
 }
 
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Instruction {
     pub(crate) step: Step,
-    pub(crate) does: Does,
+    pub(crate) operation: Operation,
     pub(crate) class: Class,
     pub(crate) read: Registers,
     pub(crate) written: Registers,
     pub(crate) memory: Option<Memory>,
     pub(crate) sets_flags: bool,
-    /// The first register grows by the second one.
-    pub(crate) grows: Option<(u8, u8)>,
-    /// Whether it writes the register of a function's status: a constant, or something else.
+    /// Registers `(target, addend)`: the instruction adds the second to the first.
+    pub(crate) increment: Option<(u8, u8)>,
+    /// Set if the instruction writes the register of a function's status: the constant, or `None` if it is not
+    /// constant.
     pub(crate) status: Option<Option<u32>>,
 }
 
 impl Machine {
-    pub(crate) fn of(machine: elf::Machine) -> Option<Machine> {
+    pub(crate) fn from_elf(machine: elf::Machine) -> Option<Machine> {
         match machine {
             elf::EM_X86_64 => Some(Machine::X86_64),
             elf::EM_AARCH64 => Some(Machine::Aarch64),
@@ -132,7 +133,7 @@ impl Machine {
         }
     }
 
-    /// The one instruction at an address, as an assembler writes it.
+    /// Disassembles the instruction at an address.
     pub(crate) fn text(self, code: &[u8], address: u64) -> String {
         match self {
             Machine::X86_64 => x86_64::text(code, address),
@@ -141,15 +142,15 @@ impl Machine {
     }
 }
 
-/// The first vector register; those before it are general ones. There are up to 32 of each.
-pub(crate) const VECTOR: u8 = 32;
-const MASK: u8 = 64;
+/// First vector register. General registers precede it; there are up to 32 of each.
+pub(crate) const FIRST_VECTOR: u8 = 32;
+const FIRST_MASK: u8 = 64;
 
 impl Registers {
-    pub(crate) const GENERAL: Registers = Registers((1 << VECTOR) - 1);
-    pub(crate) const VECTORS: Registers = Registers(((1 << VECTOR) - 1) << VECTOR);
+    pub(crate) const GENERAL: Registers = Registers((1 << FIRST_VECTOR) - 1);
+    pub(crate) const VECTORS: Registers = Registers(((1 << FIRST_VECTOR) - 1) << FIRST_VECTOR);
 
-    pub(crate) fn one(number: u8) -> Registers {
+    pub(crate) fn single(number: u8) -> Registers {
         Registers(1_u128.checked_shl(number.into()).unwrap_or(0))
     }
 
@@ -157,17 +158,17 @@ impl Registers {
         Registers(self.0 & other.0)
     }
 
-    pub(crate) fn meets(self, other: Registers) -> bool {
+    pub(crate) fn intersects(self, other: Registers) -> bool {
         self.0 & other.0 != 0
     }
 
-    pub(crate) fn has(self, number: u8) -> bool {
-        self.meets(Registers::one(number))
+    pub(crate) fn contains(self, number: u8) -> bool {
+        self.intersects(Registers::single(number))
     }
 
-    /// From 0, where they are vector registers.
+    /// Yields the vector registers, numbered from 0.
     pub(crate) fn vectors(self) -> impl Iterator<Item = usize> {
-        (0..usize::from(VECTOR)).filter(move |at| self.has(VECTOR + *at as u8))
+        (0..usize::from(FIRST_VECTOR)).filter(move |index| self.contains(FIRST_VECTOR + *index as u8))
     }
 }
 
@@ -193,19 +194,19 @@ impl Not for Registers {
 
 impl FromIterator<u8> for Registers {
     fn from_iter<All: IntoIterator<Item = u8>>(numbers: All) -> Registers {
-        numbers.into_iter().fold(Registers::default(), |all, number| all | Registers::one(number))
+        numbers.into_iter().fold(Registers::default(), |registers, number| registers | Registers::single(number))
     }
 }
 
 impl Instruction {
     pub(crate) fn has_vectors(&self) -> bool {
-        (self.read | self.written).meets(Registers::VECTORS)
+        (self.read | self.written).intersects(Registers::VECTORS)
     }
 
-    /// Registers whose new value is from memory, where it is a load: not that of the address.
+    /// Returns the registers that a load writes from memory, without an updated address register.
     pub(crate) fn loaded(&self) -> Registers {
         match self.memory {
-            Some(Memory { moves_on: true, address, .. }) => self.written.and(!address),
+            Some(Memory { updates_base: true, address, .. }) => self.written.and(!address),
             _ => self.written,
         }
     }

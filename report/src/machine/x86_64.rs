@@ -1,28 +1,28 @@
-//! Instructions of x86-64.
+//! Decoder for x86-64.
 
 use iced_x86::{
     Decoder, DecoderOptions, FlowControl, Formatter as _, GasFormatter, Instruction as Decoded, InstructionInfoFactory,
     Mnemonic, OpAccess, OpKind, Register,
 };
 
-use super::{Class, Does, Flow, Instruction, MASK, Memory, Registers, Step, VECTOR};
+use super::{Class, FIRST_MASK, FIRST_VECTOR, Flow, Instruction, Memory, Operation, Registers, Step};
 
-/// As many instructions restore registers before a tail call.
-const FARTHEST_CONSTANT: usize = 16;
+/// Limit on the instructions between a constant and the tail call that uses it. They restore registers.
+const MAX_INSTRUCTIONS_TO_TAIL_CALL: usize = 16;
 
 fn decoder(code: &[u8], address: u64) -> Decoder<'_> {
     Decoder::with_ip(64, code, address, DecoderOptions::NONE)
 }
 
 pub(super) fn steps(code: &[u8], address: u64) -> Vec<Step> {
-    let all: Vec<Decoded> = decoder(code, address).into_iter().collect();
-    (0..all.len()).map(|at| step(&all, at)).collect()
+    let decoded: Vec<Decoded> = decoder(code, address).into_iter().collect();
+    (0..decoded.len()).map(|index| decode_step(&decoded, index)).collect()
 }
 
 pub(super) fn instructions(code: &[u8], address: u64) -> Vec<Instruction> {
     let mut factory = InstructionInfoFactory::new();
-    let all: Vec<Decoded> = decoder(code, address).into_iter().collect();
-    (0..all.len()).map(|at| instruction(&all, at, &mut factory)).collect()
+    let decoded: Vec<Decoded> = decoder(code, address).into_iter().collect();
+    (0..decoded.len()).map(|index| decode_instruction(&decoded, index, &mut factory)).collect()
 }
 
 pub(super) fn text(code: &[u8], address: u64) -> String {
@@ -31,70 +31,72 @@ pub(super) fn text(code: &[u8], address: u64) -> String {
     text
 }
 
-fn step(all: &[Decoded], at: usize) -> Step {
-    let decoded = &all[at];
+fn decode_step(instructions: &[Decoded], index: usize) -> Step {
+    let decoded = &instructions[index];
     let target = || Some(decoded.near_branch_target()).filter(|target| *target != 0);
     let flow = match decoded.flow_control() {
         FlowControl::Next | FlowControl::Call | FlowControl::IndirectCall => Flow::Next,
         FlowControl::UnconditionalBranch => Flow::Jump(target()),
         FlowControl::ConditionalBranch => Flow::Branch(target()),
-        FlowControl::IndirectBranch if !is_tail_call(&all[..at], decoded) => Flow::Jump(None),
+        FlowControl::IndirectBranch if !is_tail_call(&instructions[..index], decoded) => Flow::Jump(None),
         _ => Flow::Leave,
     };
     Step { address: decoded.ip(), end: decoded.next_ip(), flow }
 }
 
-/// Whether a jump to a register goes to a constant, which is another function.
-fn is_tail_call(before: &[Decoded], jump: &Decoded) -> bool {
-    let mut nearest = before.iter().rev().take(FARTHEST_CONSTANT);
-    let set = nearest.find(|one| one.op0_kind() == OpKind::Register && one.op0_register() == jump.op0_register());
-    jump.op0_kind() == OpKind::Register && set.is_some_and(|set| set.op1_kind() == OpKind::Immediate64)
+/// Returns true for a jump to a register that holds a constant, which is the address of another function.
+fn is_tail_call(preceding: &[Decoded], jump: &Decoded) -> bool {
+    let mut candidates = preceding.iter().rev().take(MAX_INSTRUCTIONS_TO_TAIL_CALL);
+    let setter = candidates
+        .find(|candidate| candidate.op0_kind() == OpKind::Register && candidate.op0_register() == jump.op0_register());
+    jump.op0_kind() == OpKind::Register && setter.is_some_and(|setter| setter.op1_kind() == OpKind::Immediate64)
 }
 
-fn instruction(all: &[Decoded], at: usize, factory: &mut InstructionInfoFactory) -> Instruction {
-    let decoded = &all[at];
-    let name = name(decoded);
+fn decode_instruction(instructions: &[Decoded], index: usize, factory: &mut InstructionInfoFactory) -> Instruction {
+    let decoded = &instructions[index];
+    let mnemonic = mnemonic(decoded);
     let bits = vector_bits(decoded);
     let (mut read, mut written) = (Registers::default(), Registers::default());
-    for used in factory.info(decoded).used_registers() {
-        let register: Registers = number(used.register()).into_iter().collect();
-        let access = used.access();
+    for register_use in factory.info(decoded).used_registers() {
+        let registers: Registers = register_number(register_use.register()).into_iter().collect();
+        let access = register_use.access();
         if matches!(access, OpAccess::Read | OpAccess::CondRead | OpAccess::ReadWrite | OpAccess::ReadCondWrite) {
-            read |= register;
+            read |= registers;
         }
         if matches!(access, OpAccess::Write | OpAccess::CondWrite | OpAccess::ReadWrite | OpAccess::ReadCondWrite) {
-            written |= register;
+            written |= registers;
         }
     }
     Instruction {
-        step: step(all, at),
-        does: does(decoded, &name),
-        class: class(&name, bits),
+        step: decode_step(instructions, index),
+        operation: decode_operation(decoded, &mnemonic),
+        class: classify(&mnemonic, bits),
         read,
         written,
-        memory: memory(decoded, &name),
+        memory: memory_access(decoded, &mnemonic),
         sets_flags: decoded.rflags_modified() != 0,
-        grows: grows(decoded),
-        status: status(decoded),
+        increment: find_increment(decoded),
+        status: status_write(decoded),
     }
 }
 
-/// The mnemonic in capitals, without the `V` that AVX puts in front.
-fn name(decoded: &Decoded) -> String {
-    let name = format!("{:?}", decoded.mnemonic()).to_uppercase();
-    match name.strip_prefix('V') {
-        Some(rest) if !name.starts_with("VERR") => rest.to_owned(),
-        _ => name,
+/// Returns the mnemonic in capitals, without the `V` prefix of AVX.
+fn mnemonic(decoded: &Decoded) -> String {
+    let mnemonic = format!("{:?}", decoded.mnemonic()).to_uppercase();
+    match mnemonic.strip_prefix('V') {
+        Some(rest) if !mnemonic.starts_with("VERR") => rest.to_owned(),
+        _ => mnemonic,
     }
 }
 
-fn number(register: Register) -> Option<u8> {
-    let whole = register.full_register();
-    let from = |first: Register, number: u8| u8::try_from(whole as u32 - first as u32).ok().map(|at| at + number);
-    match whole {
-        whole if whole.is_gpr64() => from(Register::RAX, 0),
-        whole if whole.is_zmm() => from(Register::ZMM0, VECTOR),
-        whole if whole.is_k() => from(Register::K0, MASK),
+fn register_number(register: Register) -> Option<u8> {
+    let full_register = register.full_register();
+    let offset_from =
+        |first: Register, base: u8| u8::try_from(full_register as u32 - first as u32).ok().map(|index| index + base);
+    match full_register {
+        full_register if full_register.is_gpr64() => offset_from(Register::RAX, 0),
+        full_register if full_register.is_zmm() => offset_from(Register::ZMM0, FIRST_VECTOR),
+        full_register if full_register.is_k() => offset_from(Register::K0, FIRST_MASK),
         _ => None,
     }
 }
@@ -110,8 +112,8 @@ fn vector_bits(decoded: &Decoded) -> u32 {
     bits.max().unwrap_or(0)
 }
 
-/// Arithmetic on floating-point values, and on vectors of integers; moves are none.
-fn class(name: &str, bits: u32) -> Class {
+/// Returns the class of arithmetic on floating-point values and on vectors of integers. Moves are not arithmetic.
+fn classify(mnemonic: &str, bits: u32) -> Class {
     const FLOAT: [&str; 16] = [
         "ADD", "SUB", "MUL", "DIV", "SQRT", "MAX", "MIN", "FMADD", "FMSUB", "FNMADD", "FNMSUB", "FMADDSUB", "ROUND",
         "RNDSCALE", "ADDSUB", "CMP",
@@ -120,25 +122,26 @@ fn class(name: &str, bits: u32) -> Class {
     if bits == 0 {
         return Class::Other;
     }
-    if name.starts_with("UCOMIS")
-        || name.starts_with("COMIS")
-        || name.starts_with("CVTSI2")
-        || name.starts_with("CVTTS")
+    if mnemonic.starts_with("UCOMIS")
+        || mnemonic.starts_with("COMIS")
+        || mnemonic.starts_with("CVTSI2")
+        || mnemonic.starts_with("CVTTS")
     {
         return Class::Scalar;
     }
-    if INTEGER.iter().any(|start| name.starts_with(start)) {
-        let element = [("Q", 64), ("D", 32), ("W", 16), ("B", 8)].into_iter().find(|(end, _)| name.ends_with(end));
+    if INTEGER.iter().any(|start| mnemonic.starts_with(start)) {
+        let element = [("Q", 64), ("D", 32), ("W", 16), ("B", 8)].into_iter().find(|(end, _)| mnemonic.ends_with(end));
         return Class::Packed(bits, element.map(|(_, bits)| bits));
     }
-    if name.starts_with("CVT") {
-        let is_packed = name.contains("PD") || name.contains("PS") || name.contains("DQ") || name.contains("QQ");
+    if mnemonic.starts_with("CVT") {
+        let is_packed =
+            mnemonic.contains("PD") || mnemonic.contains("PS") || mnemonic.contains("DQ") || mnemonic.contains("QQ");
         return if is_packed { Class::Packed(bits, None) } else { Class::Scalar };
     }
-    if !FLOAT.iter().any(|start| name.starts_with(start)) {
+    if !FLOAT.iter().any(|start| mnemonic.starts_with(start)) {
         return Class::Other;
     }
-    match name.get(name.len().saturating_sub(2)..) {
+    match mnemonic.get(mnemonic.len().saturating_sub(2)..) {
         Some("SD" | "SS") => Class::Scalar,
         Some("PD") => Class::Packed(bits, Some(64)),
         Some("PS") => Class::Packed(bits, Some(32)),
@@ -146,78 +149,78 @@ fn class(name: &str, bits: u32) -> Class {
     }
 }
 
-fn does(decoded: &Decoded, name: &str) -> Does {
+fn decode_operation(decoded: &Decoded, mnemonic: &str) -> Operation {
     const MOVES: [&str; 3] = ["MOVAP", "MOVUP", "MOVDQ"];
-    let starts = |list: &[&str]| list.iter().any(|start| name.starts_with(start));
+    let has_prefix = |list: &[&str]| list.iter().any(|start| mnemonic.starts_with(start));
     let register =
-        |operand: u32| (operand < decoded.op_count()).then(|| number(decoded.op_register(operand))).flatten();
+        |operand: u32| (operand < decoded.op_count()).then(|| register_number(decoded.op_register(operand))).flatten();
     let last = || decoded.op_count().checked_sub(1).and_then(register);
-    // Of two registers, the result replaces one.
+    // With two operands, the result replaces the first one.
     let sources = || if decoded.op_count() == 3 { [register(1), register(2)] } else { [register(0), register(1)] };
     if matches!(decoded.flow_control(), FlowControl::Call | FlowControl::IndirectCall) {
-        return Does::Call;
+        return Operation::Call;
     }
-    match name {
-        "INVALID" => Does::Unknown,
-        "DIVSD" | "DIVSS" | "DIVPD" | "DIVPS" => Does::Divide(last()),
-        "DIV" | "IDIV" => Does::DivideInteger(last()),
-        "CVTPS2PD" | "CVTSS2SD" => Does::Widen,
-        "CVTPD2PS" | "CVTSD2SS" => Does::Narrow,
-        "ADDSD" | "ADDSS" | "ADDPD" | "ADDPS" => Does::Add(sources()),
-        "SUBSD" | "SUBSS" | "SUBPD" | "SUBPS" => Does::Add([sources()[0], None]),
-        "MULSD" | "MULSS" | "MULPD" | "MULPS" => Does::Multiply(sources()),
-        _ if starts(&["FMADD", "FMSUB", "FNMADD", "FNMSUB"]) => {
+    match mnemonic {
+        "INVALID" => Operation::Unknown,
+        "DIVSD" | "DIVSS" | "DIVPD" | "DIVPS" => Operation::Divide(last()),
+        "DIV" | "IDIV" => Operation::DivideInteger(last()),
+        "CVTPS2PD" | "CVTSS2SD" => Operation::Widen,
+        "CVTPD2PS" | "CVTSD2SS" => Operation::Narrow,
+        "ADDSD" | "ADDSS" | "ADDPD" | "ADDPS" => Operation::Add(sources()),
+        "SUBSD" | "SUBSS" | "SUBPD" | "SUBPS" => Operation::Add([sources()[0], None]),
+        "MULSD" | "MULSS" | "MULPD" | "MULPS" => Operation::Multiply(sources()),
+        _ if has_prefix(&["FMADD", "FMSUB", "FNMADD", "FNMSUB"]) => {
             let addend = match () {
-                () if name.contains("231") => 0,
-                () if name.contains("213") => 2,
+                () if mnemonic.contains("231") => 0,
+                () if mnemonic.contains("213") => 2,
                 () => 1,
             };
-            Does::Add([register(addend), None])
+            Operation::Add([register(addend), None])
         }
-        _ if name.contains("GATHER") => Does::Gather,
-        _ if name.contains("SCATTER") => Does::Scatter,
-        _ if starts(&["SQRT"]) => Does::SquareRoot,
-        _ if starts(&["CMOV"]) => Does::ChooseInteger,
-        _ if starts(&["MAXS", "MINS", "MAXP", "MINP", "BLEND"]) => Does::Choose,
-        _ if starts(&["MOV"]) && decoded.has_op_mask() && !(decoded.zeroing_masking() && starts(&MOVES)) => {
-            Does::Choose
+        _ if mnemonic.contains("GATHER") => Operation::Gather,
+        _ if mnemonic.contains("SCATTER") => Operation::Scatter,
+        _ if has_prefix(&["SQRT"]) => Operation::SquareRoot,
+        _ if has_prefix(&["CMOV"]) => Operation::ChooseInteger,
+        _ if has_prefix(&["MAXS", "MINS", "MAXP", "MINP", "BLEND"]) => Operation::Choose,
+        _ if has_prefix(&["MOV"]) && decoded.has_op_mask() && !(decoded.zeroing_masking() && has_prefix(&MOVES)) => {
+            Operation::Choose
         }
-        _ if name.contains("COMIS") || starts(&["CMPS", "CMPP"]) => Does::Compare,
-        _ if starts(&MOVES) => Does::Move,
-        _ => Does::Other,
+        _ if mnemonic.contains("COMIS") || has_prefix(&["CMPS", "CMPP"]) => Operation::Compare,
+        _ if has_prefix(&MOVES) => Operation::Move,
+        _ => Operation::Other,
     }
 }
 
-fn memory(decoded: &Decoded, name: &str) -> Option<Memory> {
+fn memory_access(decoded: &Decoded, mnemonic: &str) -> Option<Memory> {
     let operand = (0..decoded.op_count()).find(|operand| decoded.op_kind(*operand) == OpKind::Memory)?;
     if matches!(decoded.mnemonic(), Mnemonic::Lea | Mnemonic::Nop) {
         return None;
     }
     let (base, index) = (decoded.memory_base(), decoded.memory_index());
     Some(Memory {
-        address: [base, index].into_iter().filter_map(number).collect(),
+        address: [base, index].into_iter().filter_map(register_number).collect(),
         is_stack: matches!(base, Register::RSP | Register::RBP) && index == Register::None,
-        is_store: operand == 0 && name.starts_with("MOV"),
+        is_store: operand == 0 && mnemonic.starts_with("MOV"),
         is_atomic: decoded.has_lock_prefix() || decoded.mnemonic() == Mnemonic::Xchg,
-        moves_on: false,
+        updates_base: false,
     })
 }
 
-fn grows(decoded: &Decoded) -> Option<(u8, u8)> {
-    let target = number(decoded.op0_register()).filter(|target| *target < VECTOR)?;
-    let other = match decoded.mnemonic() {
-        Mnemonic::Add | Mnemonic::Sub => number(decoded.op1_register()),
-        Mnemonic::Lea => match [decoded.memory_base(), decoded.memory_index()].map(number) {
-            [base, other] if base == Some(target) => other,
-            [other, index] if index == Some(target) => other,
+fn find_increment(decoded: &Decoded) -> Option<(u8, u8)> {
+    let target = register_number(decoded.op0_register()).filter(|target| *target < FIRST_VECTOR)?;
+    let addend = match decoded.mnemonic() {
+        Mnemonic::Add | Mnemonic::Sub => register_number(decoded.op1_register()),
+        Mnemonic::Lea => match [decoded.memory_base(), decoded.memory_index()].map(register_number) {
+            [base, addend] if base == Some(target) => addend,
+            [addend, index] if index == Some(target) => addend,
             _ => None,
         },
         _ => None,
     };
-    other.map(|other| (target, other))
+    addend.map(|addend| (target, addend))
 }
 
-fn status(decoded: &Decoded) -> Option<Option<u32>> {
+fn status_write(decoded: &Decoded) -> Option<Option<u32>> {
     let is_status =
         decoded.op_count() == 2 && decoded.op0_kind() == OpKind::Register && decoded.op0_register() == Register::EAX;
     match decoded.mnemonic() {

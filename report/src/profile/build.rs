@@ -1,4 +1,4 @@
-//! Builds the profile in one pass over the distinct stacks.
+//! Construction of the profile, in one pass over the distinct stacks.
 
 use std::collections::BTreeMap;
 
@@ -8,14 +8,14 @@ use super::libraries::{Libraries, frames};
 use super::summary::Sums;
 use super::tree::{Parent, Trees};
 use super::{Count, Detail, Extent, FunctionRow, Inlined, Line, Profile, Shares, SourceLines, ThreadRow, stack_counts};
-use crate::activity::{Activities, Activity, Done, is_generated};
+use crate::activity::{Activities, Activity, StackActivity, is_generated};
 use crate::recording::Recording;
 use crate::symbols::{Frame, Kind, Symbols, is_entry};
 
-/// A line: source and number.
+/// Source line, as source index and line number.
 type Spot = (u32, u32);
 
-/// A caller, the line it calls from, and the callee.
+/// Call: caller's row, line of the call, and callee's row.
 type Edge = (u32, Option<Spot>, u32);
 
 pub(super) fn build(recording: &Recording, symbols: &Symbols, activities: Activities, detail: Detail) -> Profile {
@@ -25,9 +25,9 @@ pub(super) fn build(recording: &Recording, symbols: &Symbols, activities: Activi
         by_stack.entry(stack).or_default().push((thread, count));
     }
     builder.threads = vec![(Count::default(), Count::default()); recording.threads.len()];
-    builder.working = vec![false; recording.threads.len()];
+    builder.ran_user_code = vec![false; recording.threads.len()];
     for (stack, threads) in by_stack {
-        builder.stack(recording.stacks.get(stack), activities.of(stack), &threads);
+        builder.add_stack(recording.stacks.get(stack), activities.get(stack), &threads);
     }
     let mut profile = builder.finish(recording);
     profile.activities = activities;
@@ -40,28 +40,28 @@ struct Builder<'a> {
     sums: Sums,
     libraries: Libraries,
     detail: Detail,
-    /// Of each function the number of its row.
+    /// Row of each function.
     rows: Vec<u32>,
     row_names: Vec<(String, Kind)>,
     profile: Profile,
     lines: FxHashMap<Spot, Line>,
     functions: Vec<Shares>,
     row_shares: Vec<Shares>,
-    /// Of each row and thread, if that is wanted.
+    /// Shares by row and thread, if requested.
     row_threads: FxHashMap<(u32, u32), Shares>,
-    /// Of a row and one of its sources, with the weight.
+    /// Line range and weight by row and source.
     extents: FxHashMap<(u32, u32), (Extent, u64)>,
     outside: FxHashMap<String, Count>,
     edges: FxHashMap<Edge, Count>,
-    /// Lines of generated code, and those of the user's that they ran for.
+    /// Lines of generated code, with the user's lines that they ran for.
     generated: FxHashMap<(Spot, Spot), Count>,
     trees: Trees,
     threads: Vec<(Count, Count)>,
-    working: Vec<bool>,
+    ran_user_code: Vec<bool>,
     seen: Seen,
 }
 
-/// What a stack has, each once.
+/// Items of one stack, without duplicates.
 #[derive(Default)]
 struct Seen {
     spots: Vec<(Spot, u32)>,
@@ -78,27 +78,28 @@ impl Seen {
         self.calls.clear();
     }
 
-    fn once(&mut self) {
-        fn once<T: Ord>(all: &mut Vec<T>) {
-            all.sort_unstable();
-            all.dedup();
+    fn deduplicate(&mut self) {
+        fn deduplicate<T: Ord>(items: &mut Vec<T>) {
+            items.sort_unstable();
+            items.dedup();
         }
-        once(&mut self.spots);
-        once(&mut self.functions);
-        once(&mut self.edges);
-        once(&mut self.calls);
+        deduplicate(&mut self.spots);
+        deduplicate(&mut self.functions);
+        deduplicate(&mut self.edges);
+        deduplicate(&mut self.calls);
     }
 }
 
 impl<'a> Builder<'a> {
     fn new(symbols: &'a Symbols, activities: &'a Activities, detail: Detail) -> Builder<'a> {
-        let mut numbers: FxHashMap<(&str, Kind, &str), u32> = FxHashMap::default();
+        let mut row_indices: FxHashMap<(&str, Kind, &str), u32> = FxHashMap::default();
         let (mut rows, mut row_names) = (Vec::new(), Vec::new());
         for function in &symbols.functions {
-            // Compilations of one function are in different images.
+            // The compilations of a function are in different images, so the module does not tell compiled functions
+            // apart.
             let module = if function.kind == Kind::Compiled { "" } else { function.module.as_str() };
-            let next = numbers.len() as u32;
-            let row = *numbers.entry((&function.base, function.kind, module)).or_insert_with(|| {
+            let next = row_indices.len() as u32;
+            let row = *row_indices.entry((&function.base, function.kind, module)).or_insert_with(|| {
                 row_names.push((function.base.clone(), function.kind));
                 next
             });
@@ -123,7 +124,7 @@ impl<'a> Builder<'a> {
             generated: FxHashMap::default(),
             trees: Trees::default(),
             threads: Vec::new(),
-            working: Vec::new(),
+            ran_user_code: Vec::new(),
             seen: Seen::default(),
         }
     }
@@ -132,8 +133,8 @@ impl<'a> Builder<'a> {
         self.rows[frame.function as usize]
     }
 
-    /// Whether the lines of a frame are wanted.
-    fn in_table(&self, frame: &Frame) -> bool {
+    /// Returns true if the frame's line belongs in the line table.
+    fn is_listed(&self, frame: &Frame) -> bool {
         match self.symbols.function(frame).kind {
             Kind::Compiled => true,
             Kind::Python => frame.line.is_some(),
@@ -147,46 +148,46 @@ impl<'a> Builder<'a> {
     }
 
     fn spot(&self, frame: &Frame) -> Option<Spot> {
-        self.in_table(frame).then_some(frame.source.zip(frame.line)).flatten()
+        self.is_listed(frame).then_some(frame.source.zip(frame.line)).flatten()
     }
 
-    fn stack(&mut self, locations: &[u32], done: &Done, threads: &[(u32, Count)]) {
+    fn add_stack(&mut self, locations: &[u32], stack_activity: &StackActivity, threads: &[(u32, Count)]) {
         let mut count = Count::default();
-        for (thread, part) in threads {
-            count += *part;
-            self.working[*thread as usize] |= done.owner.is_some();
+        for (thread, thread_count) in threads {
+            count += *thread_count;
+            self.ran_user_code[*thread as usize] |= stack_activity.owner.is_some();
         }
         self.profile.all += count;
-        self.sums.add(done, count);
-        self.libraries.add(self.activities, done, frames(self.symbols, locations), &self.rows, count);
+        self.sums.add(stack_activity, count);
+        self.libraries.add(self.activities, stack_activity, frames(self.symbols, locations), &self.rows, count);
         let Some((leaf, callers)) = locations.split_first() else { return };
-        self.leaf(*leaf, done, count, threads);
-        self.below(done, count);
+        self.add_self(*leaf, stack_activity, count, threads);
+        self.charge_lines(stack_activity, count);
         self.seen.clear();
         let mut inner = None;
         for location in std::iter::once(leaf).chain(callers) {
-            inner = self.location(*location, inner);
+            inner = self.visit_location(*location, inner);
         }
-        self.seen.once();
+        self.seen.deduplicate();
         self.add_totals(count, threads);
     }
 
-    /// The line that it is the time of, and that of the user's which called it.
-    fn below(&mut self, done: &Done, count: Count) {
-        if let Some(spot) = done.user {
+    /// Charges the time to the stack's line and to the user's line that led to it.
+    fn charge_lines(&mut self, stack_activity: &StackActivity, count: Count) {
+        if let Some(spot) = stack_activity.user {
             let line = self.lines.entry(spot).or_default();
             line.below += count;
-            if done.activity == Activity::Compiling {
+            if stack_activity.activity == Activity::Compiling {
                 line.below_compiling += count;
             }
         }
-        let Some(spot) = done.line else { return };
+        let Some(spot) = stack_activity.line else { return };
         let line = self.lines.entry(spot).or_default();
         line.hot += count;
-        if done.in_c {
+        if stack_activity.in_c {
             line.in_c += count;
         }
-        if let Some(user) = done.user.filter(|_| is_generated(&self.symbols.sources[spot.0 as usize])) {
+        if let Some(user) = stack_activity.user.filter(|_| is_generated(&self.symbols.sources[spot.0 as usize])) {
             *self.generated.entry((spot, user)).or_default() += count;
         }
     }
@@ -196,33 +197,35 @@ impl<'a> Builder<'a> {
         let row = self.row(frame);
         self.row_shares[row as usize].own += count;
         if self.detail.by_thread {
-            for (thread, part) in threads {
-                self.row_threads.entry((row, *thread)).or_default().own += *part;
+            for (thread, thread_count) in threads {
+                self.row_threads.entry((row, *thread)).or_default().own += *thread_count;
             }
         }
     }
 
-    /// Self: the innermost frame of the innermost place, and where an interpreted line called C, that line.
-    fn leaf(&mut self, location: u32, done: &Done, count: Count, threads: &[(u32, Count)]) {
+    /// Charges self time to the innermost frame, or to the interpreted line that called a C function.
+    fn add_self(&mut self, location: u32, stack_activity: &StackActivity, count: Count, threads: &[(u32, Count)]) {
         let Some(frame) = self.symbols.frames(location).first() else { return };
-        let owner = done.owner.filter(|owner| done.in_c && self.is_python_line(owner) && !self.in_table(frame));
+        let owner = stack_activity
+            .owner
+            .filter(|owner| stack_activity.in_c && self.is_python_line(owner) && !self.is_listed(frame));
         let frame = owner.as_ref().unwrap_or(frame);
         self.add_own(frame, count, threads);
-        let in_table = self.in_table(frame);
+        let is_listed = self.is_listed(frame);
         let is_python = self.is_python_line(frame);
-        for (thread, part) in threads {
+        for (thread, thread_count) in threads {
             let (all, compiled) = &mut self.threads[*thread as usize];
-            *all += *part;
-            if in_table && !is_python {
-                *compiled += *part;
+            *all += *thread_count;
+            if is_listed && !is_python {
+                *compiled += *thread_count;
             }
         }
-        if !in_table {
+        if !is_listed {
             *self.outside.entry(outside_name(self.symbols, frame)).or_default() += count;
             return;
         }
-        let whole = if is_python { &mut self.profile.interpreted } else { &mut self.profile.compiled };
-        *whole += count;
+        let group_count = if is_python { &mut self.profile.interpreted } else { &mut self.profile.compiled };
+        *group_count += count;
         let Some(spot) = self.spot(frame) else {
             self.profile.without_line += count;
             return;
@@ -243,81 +246,81 @@ impl<'a> Builder<'a> {
             }
         }
         if owner.is_none() {
-            self.inlined(location, Some(count));
+            self.visit_inlined(location, Some(count));
         }
     }
 
-    /// Notes everything at a location; returns its outermost row, which the next location calls.
-    fn location(&mut self, location: u32, mut inner: Option<(u32, bool)>) -> Option<(u32, bool)> {
+    /// Records the frames at a location. Returns the row of its outermost function, which the next location calls.
+    fn visit_location(&mut self, location: u32, mut inner: Option<(u32, bool)>) -> Option<(u32, bool)> {
         for frame in self.symbols.frames(location) {
-            let (row, spot, in_table) = (self.row(frame), self.spot(frame), self.in_table(frame));
+            let (row, spot, is_listed) = (self.row(frame), self.spot(frame), self.is_listed(frame));
             self.seen.functions.push(frame.function);
             if let Some(spot) = spot {
                 self.seen.spots.push((spot, row));
             }
             if let Some((callee, callee_in_table)) = inner
-                && (in_table || callee_in_table)
-                // What calls itself through an entry is not recursive.
+                && (is_listed || callee_in_table)
+                // A function that is called through its own entry is not recursive.
                 && !(row == callee && is_entry(&self.symbols.function(frame).name))
             {
                 self.seen.edges.push((row, spot, callee));
             }
-            inner = Some((row, in_table));
+            inner = Some((row, is_listed));
         }
-        self.inlined(location, None);
+        self.visit_inlined(location, None);
         inner
     }
 
-    /// The trees below each line of a location: notes their calls, or adds self to the innermost.
-    fn inlined(&mut self, location: u32, own: Option<Count>) {
+    /// Visits the trees below each line of a location. Records their calls, or adds self time to the innermost one.
+    fn visit_inlined(&mut self, location: u32, self_count: Option<Count>) {
         let frames = self.symbols.frames(location);
         if frames.len() > 16 {
-            // Every level has a tree of all below it: of very deep inlining only the outermost is kept.
-            return self.tree_below(frames, own);
+            // Each level has a tree of everything below it, so only the outermost tree is kept for very deep inlining.
+            return self.add_inlined_tree(frames, self_count);
         }
         for end in 2..=frames.len() {
-            self.tree_below(&frames[..end], own);
+            self.add_inlined_tree(&frames[..end], self_count);
         }
     }
 
-    /// `frames`: the innermost first, the last one is the line that the tree stands below.
-    fn tree_below(&mut self, frames: &[Frame], own: Option<Count>) {
+    /// `frames` are innermost first. The last one is the line at the root of the tree.
+    fn add_inlined_tree(&mut self, frames: &[Frame], self_count: Option<Count>) {
         let Some((line, calls)) = frames.split_last() else { return };
         let Some(spot) = self.spot(line) else { return };
         let mut parent = Parent::Line(spot.0, spot.1);
         let mut last = None;
         for frame in calls.iter().rev() {
             let call = (self.row(frame), frame.source, frame.line.unwrap_or_default());
-            let node = self.trees.node(parent, call);
-            if own.is_none() {
+            let node = self.trees.intern(parent, call);
+            if self_count.is_none() {
                 self.seen.calls.push(node);
             }
             (parent, last) = (Parent::Call(node), Some(node));
         }
-        if let (Some(node), Some(count)) = (last, own) {
+        if let (Some(node), Some(count)) = (last, self_count) {
             self.trees.add_own(node, count);
         }
     }
 
     fn add_totals(&mut self, count: Count, threads: &[(u32, Count)]) {
-        let mut before = None;
+        let mut last_spot = None;
         for (spot, row) in &self.seen.spots {
             let line = self.lines.entry(*spot).or_default();
-            if before != Some(*spot) {
+            if last_spot != Some(*spot) {
                 line.shares.total += count;
                 if self.detail.by_thread {
-                    for (thread, part) in threads {
-                        line.by_thread.entry(*thread).or_default().total += *part;
+                    for (thread, thread_count) in threads {
+                        line.by_thread.entry(*thread).or_default().total += *thread_count;
                     }
                 }
             }
-            before = Some(*spot);
+            last_spot = Some(*spot);
             if !line.functions.contains(row) {
                 line.functions.push(*row);
             }
             if spot.1 != 0 {
-                let one = Extent { file: spot.0, first: spot.1, last: spot.1 };
-                let (extent, weight) = self.extents.entry((*row, spot.0)).or_insert((one, 0));
+                let line_extent = Extent { file: spot.0, first: spot.1, last: spot.1 };
+                let (extent, weight) = self.extents.entry((*row, spot.0)).or_insert((line_extent, 0));
                 (extent.first, extent.last) = (extent.first.min(spot.1), extent.last.max(spot.1));
                 *weight = weight.saturating_add(count.weight);
             }
@@ -332,8 +335,8 @@ impl<'a> Builder<'a> {
         for row in rows {
             self.row_shares[row as usize].total += count;
             if self.detail.by_thread {
-                for (thread, part) in threads {
-                    self.row_threads.entry((row, *thread)).or_default().total += *part;
+                for (thread, thread_count) in threads {
+                    self.row_threads.entry((row, *thread)).or_default().total += *thread_count;
                 }
             }
         }
@@ -353,7 +356,7 @@ impl<'a> Builder<'a> {
         profile.threads = recording
             .threads
             .iter()
-            .zip(self.threads.iter().zip(&self.working))
+            .zip(self.threads.iter().zip(&self.ran_user_code))
             .map(|(thread, ((all, compiled), works))| ThreadRow {
                 thread: thread.clone(),
                 all: *all,
@@ -367,14 +370,14 @@ impl<'a> Builder<'a> {
 
     fn finish_tables(self, profile: &mut Profile) {
         let order = row_order(&self.row_names, &self.row_shares);
-        let new_row: FxHashMap<u32, u32> = order.iter().zip(0..).map(|(old, new)| (*old, new)).collect();
-        profile.rows = self.rows.iter().map(|old| new_row.get(old).copied().unwrap_or(u32::MAX)).collect();
+        let new_rows: FxHashMap<u32, u32> = order.iter().zip(0..).map(|(old_row, new)| (*old_row, new)).collect();
+        profile.rows = self.rows.iter().map(|old_row| new_rows.get(old_row).copied().unwrap_or(u32::MAX)).collect();
         let files = file_order(self.symbols, &self.lines);
         let file_numbers: FxHashMap<u32, u32> = files.iter().zip(0..).map(|(source, file)| (*source, file)).collect();
         let file_of = |source: Option<u32>| source.and_then(|source| file_numbers.get(&source).copied());
         let mut trees = self.trees.finish(&file_of);
         profile.summary = self.sums.finish(self.activities, &file_of);
-        profile.libraries = self.libraries.finish(self.activities, &new_row);
+        profile.libraries = self.libraries.finish(self.activities, &new_rows);
         profile.files = files
             .iter()
             .map(|source| SourceLines { path: self.symbols.sources[*source as usize].clone(), lines: BTreeMap::new() })
@@ -383,20 +386,20 @@ impl<'a> Builder<'a> {
         let mut callers: FxHashMap<u32, Vec<(u32, Option<Spot>, Count)>> = FxHashMap::default();
         for ((caller, spot, callee), count) in &self.edges {
             if let Some(spot) = spot {
-                *calls.entry(*spot).or_default().entry(new_row[callee]).or_default() += *count;
+                *calls.entry(*spot).or_default().entry(new_rows[callee]).or_default() += *count;
             }
-            let from = spot.and_then(|(source, line)| Some((file_of(Some(source))?, line)));
-            callers.entry(*callee).or_default().push((new_row[caller], from, *count));
+            let call_site = spot.and_then(|(source, line)| Some((file_of(Some(source))?, line)));
+            callers.entry(*callee).or_default().push((new_rows[caller], call_site, *count));
         }
         let mut generated: Vec<((Spot, Spot), Count)> = self.generated.into_iter().collect();
         generated.sort_by_key(|(spots, count)| (*count, *spots));
-        // The heaviest comes last.
+        // The heaviest line comes last and wins.
         let generated: FxHashMap<Spot, Spot> = generated.into_iter().map(|(spots, _)| spots).collect();
         for (spot, mut line) in self.lines {
             line.generated_by = generated.get(&spot).and_then(|user| Some((file_of(Some(user.0))?, user.1)));
             line.inlined = trees.remove(&spot).unwrap_or_default();
-            renumber(&mut line.inlined, &new_row);
-            line.functions.iter_mut().for_each(|row| *row = new_row[row]);
+            renumber(&mut line.inlined, &new_rows);
+            line.functions.iter_mut().for_each(|row| *row = new_rows[row]);
             line.functions.sort_unstable();
             line.calls = calls.remove(&spot).map(|calls| calls.into_iter().collect()).unwrap_or_default();
             line.calls.sort_by(|a, b| b.1.cmp(&a.1).then(a.0.cmp(&b.0)));
@@ -412,38 +415,38 @@ impl<'a> Builder<'a> {
         let mut extents: FxHashMap<u32, (u64, Extent)> = FxHashMap::default();
         for ((row, source), (extent, weight)) in self.extents {
             let Some(file) = file_of(Some(source)) else { continue };
-            let one = (weight, Extent { file, ..extent });
-            let best = extents.entry(row).or_insert(one);
+            let candidate = (weight, Extent { file, ..extent });
+            let best = extents.entry(row).or_insert(candidate);
             if (weight, std::cmp::Reverse(file)) > (best.0, std::cmp::Reverse(best.1.file)) {
-                *best = one;
+                *best = candidate;
             }
         }
         let mut by_thread: FxHashMap<u32, BTreeMap<u32, Shares>> = FxHashMap::default();
         for ((row, thread), shares) in self.row_threads {
             by_thread.entry(row).or_default().insert(thread, shares);
         }
-        let of_libraries: FxHashSet<u32> =
+        let library_rows: FxHashSet<u32> =
             profile.libraries.iter().flat_map(|library| &library.functions).map(|(row, _)| *row).collect();
-        for old in order {
-            let (name, kind) = self.row_names[old as usize].clone();
-            let mut compilations = merge_compilations(compilations.remove(&old).unwrap_or_default());
+        for old_row in order {
+            let (name, kind) = self.row_names[old_row as usize].clone();
+            let mut compilations = merge_compilations(compilations.remove(&old_row).unwrap_or_default());
             compilations.sort_by(|a, b| b.1.own.cmp(&a.1.own).then_with(|| a.0.cmp(&b.0)));
-            let mut callers = callers.remove(&old).unwrap_or_default();
+            let mut callers = callers.remove(&old_row).unwrap_or_default();
             callers.sort_by(|a, b| b.2.cmp(&a.2).then((a.0, a.1).cmp(&(b.0, b.1))));
-            let lines = extents.get(&old).map(|(_, lines)| *lines);
-            let shares = self.row_shares[old as usize];
-            let by_thread = by_thread.remove(&old).unwrap_or_default();
-            let is_of_library = of_libraries.contains(&new_row[&old]);
-            let row = FunctionRow { name, kind, shares, by_thread, compilations, lines, is_of_library, callers };
+            let lines = extents.get(&old_row).map(|(_, lines)| *lines);
+            let shares = self.row_shares[old_row as usize];
+            let by_thread = by_thread.remove(&old_row).unwrap_or_default();
+            let is_library_function = library_rows.contains(&new_rows[&old_row]);
+            let row = FunctionRow { name, kind, shares, by_thread, compilations, lines, is_library_function, callers };
             profile.functions.push(row);
         }
     }
 }
 
-/// The same compilation may be known from several images: a copy of it is in each object that calls it.
-fn merge_compilations(all: Vec<(String, Shares)>) -> Vec<(String, Shares)> {
+/// Merges equal compilations from several images: each object that calls a function has its own copy.
+fn merge_compilations(compilations: Vec<(String, Shares)>) -> Vec<(String, Shares)> {
     let mut merged: BTreeMap<String, Shares> = BTreeMap::new();
-    for (name, shares) in all {
+    for (name, shares) in compilations {
         let sum = merged.entry(name).or_default();
         sum.own += shares.own;
         sum.total += shares.total;
@@ -451,10 +454,10 @@ fn merge_compilations(all: Vec<(String, Shares)>) -> Vec<(String, Shares)> {
     merged.into_iter().collect()
 }
 
-fn renumber(calls: &mut [Inlined], new_row: &FxHashMap<u32, u32>) {
+fn renumber(calls: &mut [Inlined], new_rows: &FxHashMap<u32, u32>) {
     for call in calls {
-        call.function = new_row[&call.function];
-        renumber(&mut call.inlined, new_row);
+        call.function = new_rows[&call.function];
+        renumber(&mut call.inlined, new_rows);
     }
 }
 

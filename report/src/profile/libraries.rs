@@ -1,76 +1,76 @@
-//! What is not the user's, folded: a row for each library, one for Numba's compiler and one for the import system.
+//! Time outside of the user's code: a row for each library, for Numba's compiler, and for the import system.
 
 use rustc_hash::FxHashMap;
 
 use super::{Count, Shares};
-use crate::activity::{Activities, Activity, Done};
+use crate::activity::{Activities, Activity, StackActivity};
 use crate::symbols::{Frame, Symbols};
 
-/// A library, with what was compiled of its code and what was interpreted.
+/// Row of a library with its compiled and interpreted code.
 #[derive(Clone, Debug)]
 pub struct LibraryRow {
-    /// `numpy`, `Numba's compiler`.
+    /// Name of the library, such as `numpy`, or `Numba's compiler`.
     pub name: String,
-    /// Its own code, with the C functions that it calls; and all that it calls. Of a library of C without a package,
-    /// of the compiler and of the import system, both are the same.
+    /// Time in the library's own code and the C functions that it calls, and in everything that it calls. Both are
+    /// equal for C libraries without a package, the compiler and the import system.
     pub shares: Shares,
-    /// Its functions, indexes into [`functions`](super::Profile::functions), the heaviest first; none of the compiler.
+    /// Functions, hottest first, as indices into [`functions`](super::Profile::functions). Empty for the compiler.
     pub functions: Vec<(u32, Count)>,
 }
 
-/// What a row is of.
+/// Key of a row.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-enum Fold {
+enum RowKey {
     Compiler,
     Imports,
-    /// Index into [`Activities::names`].
+    /// Library, as an index into [`Activities::names`].
     Library(u32),
 }
 
-/// While they are added up.
+/// Rows under construction.
 #[derive(Debug, Default)]
 pub(super) struct Libraries {
-    shares: FxHashMap<Fold, Shares>,
+    shares: FxHashMap<RowKey, Shares>,
     functions: FxHashMap<(u32, u32), Count>,
     seen: Vec<u32>,
 }
 
 impl Libraries {
-    /// A stack, the innermost frame first; `rows` has the row of each function.
+    /// Adds a stack, innermost frame first. `rows` holds the row of each function.
     pub(super) fn add<'a>(
         &mut self,
         activities: &Activities,
-        done: &Done,
+        stack_activity: &StackActivity,
         frames: impl Iterator<Item = &'a Frame>,
         rows: &[u32],
         count: Count,
     ) {
-        let owner = match done.activity {
-            Activity::Compiling => Some(Fold::Compiler),
-            Activity::Importing => Some(Fold::Imports),
-            Activity::Library => Some(Fold::Library(done.name)),
-            Activity::Compiled => done.package.map(Fold::Library),
+        let row_key = match stack_activity.activity {
+            Activity::Compiling => Some(RowKey::Compiler),
+            Activity::Importing => Some(RowKey::Imports),
+            Activity::Library => Some(RowKey::Library(stack_activity.name)),
+            Activity::Compiled => stack_activity.package.map(RowKey::Library),
             Activity::Interpreted | Activity::Collecting | Activity::Waiting => None,
         };
-        if let Some(fold) = owner {
-            self.shares.entry(fold).or_default().own += count;
-            if let (Fold::Library(name), Some(owner)) = (fold, done.owner) {
+        if let Some(key) = row_key {
+            self.shares.entry(key).or_default().own += count;
+            if let (RowKey::Library(name), Some(owner)) = (key, stack_activity.owner) {
                 *self.functions.entry((name, rows[owner.function as usize])).or_default() += count;
             }
         }
         self.seen.clear();
         self.seen.extend(frames.filter_map(|frame| activities.package(frame)));
-        self.seen.extend(owner.and_then(|fold| match fold {
-            Fold::Library(name) => Some(name),
-            Fold::Compiler | Fold::Imports => None,
+        self.seen.extend(row_key.and_then(|key| match key {
+            RowKey::Library(name) => Some(name),
+            RowKey::Compiler | RowKey::Imports => None,
         }));
         self.seen.sort_unstable();
         self.seen.dedup();
         for name in &self.seen {
-            self.shares.entry(Fold::Library(*name)).or_default().total += count;
+            self.shares.entry(RowKey::Library(*name)).or_default().total += count;
         }
-        if let Some(fold @ (Fold::Compiler | Fold::Imports)) = owner {
-            self.shares.entry(fold).or_default().total += count;
+        if let Some(key @ (RowKey::Compiler | RowKey::Imports)) = row_key {
+            self.shares.entry(key).or_default().total += count;
         }
     }
 
@@ -79,11 +79,11 @@ impl Libraries {
         for ((name, row), count) in self.functions {
             functions.entry(name).or_default().extend(new_row.get(&row).map(|row| (*row, count)));
         }
-        let row = |(fold, shares): (Fold, Shares)| {
-            let (name, mut functions) = match fold {
-                Fold::Compiler => ("Numba's compiler", Vec::new()),
-                Fold::Imports => ("import system", Vec::new()),
-                Fold::Library(name) => {
+        let row = |(key, shares): (RowKey, Shares)| {
+            let (name, mut functions) = match key {
+                RowKey::Compiler => ("Numba's compiler", Vec::new()),
+                RowKey::Imports => ("import system", Vec::new()),
+                RowKey::Library(name) => {
                     (activities.names[name as usize].as_str(), functions.remove(&name).unwrap_or_default())
                 }
             };
@@ -97,7 +97,7 @@ impl Libraries {
     }
 }
 
-/// All frames of a stack.
+/// Returns all frames of a stack.
 pub(super) fn frames<'a>(symbols: &'a Symbols, locations: &'a [u32]) -> impl Iterator<Item = &'a Frame> {
     locations.iter().flat_map(|location| symbols.frames(*location))
 }

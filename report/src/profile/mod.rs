@@ -1,12 +1,12 @@
-//! Samples added up: by line, by function, by thread.
+//! Samples added up by line, by function and by thread.
 //!
-//! *self* is where the program counter was, and of an interpreted line also what the C functions take that it calls:
-//! every sample has exactly one place of self, so the selfs of all lines, of the code without a line, of line 0 and of
-//! what is outside are all the samples. *total* is self and everything that the line or function called; a line that is
-//! on a stack several times, as with recursion, counts once for the sample.
+//! *Self* is the time at the program counter. For an interpreted line it includes the C functions that the line calls.
+//! Every sample has exactly one line or function with its self time. So the self time of all lines, of code without a
+//! line, of line 0, and of everything outside adds up to all samples. *Total* is self plus everything that the line or
+//! function called. A line that is on a stack several times, as with recursion, counts once per sample.
 //!
-//! Inlined calls are known from the line table: a place inside of `g` that was inlined into line 20 of `f` is self of
-//! `g`'s own line and total of line 20, and the tree below line 20 says how much of its total that is.
+//! Inlined calls come from the line table. If `g` was inlined into line 20 of `f`, a sample there is self time of `g`'s
+//! own line and total time of line 20. The tree below line 20 shows how much of its total that is.
 
 mod build;
 mod libraries;
@@ -26,22 +26,22 @@ pub use libraries::LibraryRow;
 pub use summary::Summary;
 pub use tree::Inlined;
 
-/// A number of samples, and the sum of their periods.
+/// Number of samples, and the sum of their periods.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Count {
-    /// Events: nanoseconds of a clock, cycles.
+    /// Sum of the periods: ns of a clock, or events such as cycles.
     pub weight: u64,
-    /// Samples.
+    /// Number of samples.
     pub samples: u64,
 }
 
 impl Count {
-    /// Whether it is nothing.
+    /// Returns true if there are no samples.
     pub fn is_zero(&self) -> bool {
         self.samples == 0
     }
 
-    /// In percent of a whole, by weight.
+    /// Returns the percentage of `whole`, by weight.
     pub fn percent_of(&self, whole: Count) -> f64 {
         if whole.weight == 0 { 0.0 } else { self.weight as f64 * 100.0 / whole.weight as f64 }
     }
@@ -54,168 +54,171 @@ impl AddAssign for Count {
     }
 }
 
-/// Self and total.
+/// Self and total time.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Shares {
-    /// Where the program counter was.
+    /// Time at the program counter.
     pub own: Count,
-    /// With everything that was called.
+    /// Time including callees.
     pub total: Count,
 }
 
-/// One line of a source file.
+/// Samples of one line of a source file.
 #[derive(Clone, Debug, Default)]
 pub struct Line {
-    /// Of all threads.
+    /// Self and total over all threads.
     pub shares: Shares,
-    /// What of its self has no line by the compiler, and this one by the instructions around.
+    /// Self time that the compiler assigned to no line, and the surrounding instructions to this one.
     pub approximate: Count,
-    /// Its time for a person: self, with the C functions that it called, and of a compiled line with the code of
-    /// Numba's own.
+    /// Self time for the list of hottest lines, including called C functions. For a compiled line, it also includes
+    /// code that Numba compiles in.
     pub hot: Count,
-    /// What of that was in C functions.
+    /// Part of `hot` that was in C functions.
     pub in_c: Count,
-    /// Of a line in the user's files: samples of which it is the innermost such line, so that it called what they are
-    /// of.
+    /// For a line of the user's: samples whose innermost line in the user's files is this one, including those in
+    /// callees.
     pub below: Count,
-    /// What of those was compiling.
+    /// Part of `below` that was spent compiling.
     pub below_compiling: Count,
-    /// By thread, if that was wanted: indexes into [`Profile::threads`].
+    /// Shares by thread, if requested, as indices into [`Profile::threads`].
     pub by_thread: BTreeMap<u32, Shares>,
-    /// Of generated code, which has no file: the line of the user's that most of it ran for.
-    pub generated_by: Option<Place>,
-    /// The functions that have code here: indexes into [`Profile::functions`].
+    /// For generated code, which has no file: the user's line that most of it ran for.
+    pub generated_by: Option<SourcePosition>,
+    /// Functions that have code at the line, as indices into [`Profile::functions`].
     pub functions: Vec<u32>,
-    /// The calls that were inlined here.
+    /// Calls that were inlined at the line.
     pub inlined: Vec<Inlined>,
-    /// Functions that are called from here: indexes into [`Profile::functions`].
+    /// Functions that the line calls, as indices into [`Profile::functions`].
     pub calls: Vec<(u32, Count)>,
 }
 
 /// The lines of one source file that have samples.
 #[derive(Clone, Debug, Default)]
 pub struct SourceLines {
-    /// As the compiler names it.
+    /// Path that the compiler wrote.
     pub path: String,
-    /// By number; 0 is the code of which the compiler says that it is of no line.
+    /// Lines by number. 0 is the code to which the compiler assigned no line.
     pub lines: BTreeMap<u32, Line>,
 }
 
-/// A file, as an index into [`Profile::files`], and a line.
-pub(crate) type Place = (u32, u32);
+/// Source line: index into [`Profile::files`], and line number.
+pub(crate) type SourcePosition = (u32, u32);
 
-/// Lines of one file.
+/// Range of lines in one file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Extent {
-    /// An index into [`Profile::files`].
+    /// Index into [`Profile::files`].
     pub file: u32,
-    /// The first line with samples.
+    /// First line with samples.
     pub first: u32,
-    /// The last one.
+    /// Last line with samples.
     pub last: u32,
 }
 
-/// A function, with all its compilations.
+/// Row of a function, with all its compilations.
 #[derive(Clone, Debug)]
 pub struct FunctionRow {
-    /// Without argument types.
+    /// Function name without argument types.
     pub name: String,
-    /// Whose it is.
+    /// Kind of code.
     pub kind: Kind,
-    /// Added up.
+    /// Self and total of all compilations.
     pub shares: Shares,
-    /// By thread, if that was wanted: indexes into [`Profile::threads`].
+    /// Shares by thread, if requested, as indices into [`Profile::threads`].
     pub by_thread: BTreeMap<u32, Shares>,
-    /// Each by its full name.
+    /// Shares of each compilation by its full name.
     pub compilations: Vec<(String, Shares)>,
-    /// Where its own lines are.
+    /// Range of the function's own lines.
     pub lines: Option<Extent>,
-    /// Whether a library runs it.
-    pub is_of_library: bool,
-    /// What calls it: a function, from where, and how much.
-    pub callers: Vec<(u32, Option<Place>, Count)>,
+    /// True if the function is run by a library.
+    pub is_library_function: bool,
+    /// Callers: function, line of the call, and count.
+    pub callers: Vec<(u32, Option<SourcePosition>, Count)>,
 }
 
 impl FunctionRow {
-    /// The compilations that a person wants to see: all, if there are several. The entry that Python calls is none of
-    /// its own.
+    /// Returns the compilations if there are several. The entry that Python calls does not count as one.
     pub fn several_compilations(&self) -> &[(String, Shares)] {
         let count = self.compilations.iter().filter(|(name, _)| !is_entry(name)).count();
         if count > 1 { &self.compilations } else { &[] }
     }
 }
 
-/// A thread with samples.
+/// Row of a thread with samples.
 #[derive(Clone, Debug)]
 pub struct ThreadRow {
-    /// Which.
+    /// Thread that the row is about.
     pub thread: Thread,
-    /// All its samples.
+    /// All samples of the thread.
     pub all: Count,
-    /// Those in compiled code.
+    /// Samples in compiled code.
     pub compiled: Count,
-    /// Whether it ran any function of Python or of compiled code, and was not only a library's.
+    /// True if the thread ran Python or compiled code, not only library code.
     pub works: bool,
 }
 
-/// A recording, added up.
+/// Profile of a recording.
 #[derive(Clone, Debug, Default)]
 pub struct Profile {
     /// All samples.
     pub all: Count,
-    /// Those in compiled code.
+    /// Samples in compiled code.
     pub compiled: Count,
-    /// Those in functions that the interpreter ran, whose lines are known, and in C functions that these called.
+    /// Samples in interpreted functions with known lines, and in the C functions that these called.
     pub interpreted: Count,
-    /// Of [`compiled`](Profile::compiled), the ones in code without line table.
+    /// Part of [`compiled`](Profile::compiled) in code without a line table.
     pub without_line: Count,
-    /// Of those, the ones in code of which the compiler says that it is of no line.
+    /// Part of the samples in compiled code to which the compiler assigned no line.
     pub line_zero: Count,
-    /// Of the others, the ones whose line is that of the instructions around.
+    /// Samples whose line was taken from the surrounding instructions.
     pub approximate: Count,
-    /// The others, by the library or `[kernel]`, the heaviest first.
+    /// Samples outside of compiled and interpreted code, by library or `[kernel]`, hottest first.
     pub outside: Vec<(String, Count)>,
     /// Samples that the recorder lost.
     pub lost: u64,
-    /// The source files of compiled code, the heaviest first.
+    /// Source files of compiled code, hottest first.
     pub files: Vec<SourceLines>,
-    /// Functions, the heaviest self first.
+    /// Functions, ordered by self time.
     pub functions: Vec<FunctionRow>,
-    /// What is not the user's, a row for each library, the heaviest self first.
+    /// Time outside of the user's code, a row for each library, ordered by self time.
     pub libraries: Vec<LibraryRow>,
-    /// Threads, the heaviest first.
+    /// Threads, hottest first.
     pub threads: Vec<ThreadRow>,
-    /// What the program did, all together.
+    /// Samples by activity.
     pub summary: Summary,
-    /// What it did at each stack.
+    /// Activity at each stack.
     pub activities: Activities,
-    /// Of each of [`Symbols::functions`] its row in [`functions`](Profile::functions); `u32::MAX` of one without
-    /// samples.
+    /// Row in [`functions`](Profile::functions) of each of [`Symbols::functions`]; `u32::MAX` if it has no samples.
     pub(crate) rows: Vec<u32>,
 }
 
-/// What to add up.
+/// Level of detail of a profile.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Detail {
-    /// The lines of each thread.
+    /// Keep the lines of each thread apart.
     pub by_thread: bool,
-    /// Lines of libraries with debug information, too; the symbols must have been resolved with
+    /// Include lines of libraries with debug information. The symbols must have been resolved with
     /// [`native_lines`](crate::Lookup::native_lines).
     pub native_lines: bool,
 }
 
 impl Profile {
-    /// Adds up.
+    /// Builds the profile of a recording.
     pub fn new(recording: &Recording, symbols: &Symbols, detail: Detail) -> Profile {
-        Profile::with(recording, symbols, Activities::new(recording, symbols), detail)
+        Profile::with_activities(recording, symbols, Activities::new(recording, symbols), detail)
     }
 
-    /// With what was done at each stack.
-    pub(crate) fn with(recording: &Recording, symbols: &Symbols, activities: Activities, detail: Detail) -> Profile {
+    /// Builds the profile from known activities.
+    pub(crate) fn with_activities(
+        recording: &Recording,
+        symbols: &Symbols,
+        activities: Activities,
+        detail: Detail,
+    ) -> Profile {
         build::build(recording, symbols, activities, detail)
     }
 
-    /// What is outside compiled code, all together.
+    /// Returns the samples outside of compiled and interpreted code.
     pub fn outside_all(&self) -> Count {
         let mut all = Count::default();
         for (_, count) in &self.outside {
@@ -225,7 +228,7 @@ impl Profile {
     }
 }
 
-/// The counts of each stack, and of each stack in each thread.
+/// Counts the samples of each stack in each thread.
 pub(crate) fn stack_counts(recording: &Recording) -> FxHashMap<(u32, u32), Count> {
     let mut counts: FxHashMap<(u32, u32), Count> = FxHashMap::default();
     for sample in &recording.samples {

@@ -1,40 +1,40 @@
-//! Where all the time went: what was done, each sample once.
+//! Summary of all time by activity. Each sample counts once.
 
 use rustc_hash::FxHashMap;
 
-use super::{Count, Place};
-use crate::activity::{Activities, Activity, Done};
+use super::{Count, SourcePosition};
+use crate::activity::{Activities, Activity, StackActivity};
 
-/// All samples, by what was done. Everything here together is all there is.
+/// Samples by activity. The fields add up to all samples.
 #[derive(Clone, Debug, Default)]
 pub struct Summary {
-    /// In compiled code, with the C functions that it calls.
+    /// Compiled code, including the C functions that it calls.
     pub compiled: Count,
-    /// In the user's Python, with the C functions that it calls.
+    /// The user's Python code, including the C functions that it calls.
     pub interpreted: Count,
-    /// In libraries, the heaviest first.
+    /// Libraries, hottest first.
     pub libraries: Vec<(String, Count)>,
-    /// Compiling.
+    /// Numba's compiler and LLVM.
     pub compiling: Count,
-    /// What of this was LLVM.
+    /// Part of `compiling` in LLVM.
     pub in_llvm: Count,
-    /// For which line of the user's it was compiled: file and number, the heaviest first.
-    pub compiling_for: Vec<(Place, Count)>,
-    /// Importing, by library, the heaviest first.
+    /// Compiling by the user's line that triggered it: file and line number, hottest first.
+    pub compiling_for: Vec<(SourcePosition, Count)>,
+    /// Imports by library, hottest first.
     pub importing: Vec<(String, Count)>,
-    /// Looking for garbage.
+    /// Garbage collection.
     pub collecting: Count,
-    /// Waiting, by what for, the heaviest first.
+    /// Waits by reason, longest first.
     pub waiting: Vec<(String, Count)>,
 }
 
 impl Summary {
-    /// How much of each there is.
+    /// Returns the count of each activity.
     pub fn rows(&self) -> [(Activity, Count); 7] {
-        Activity::ALL.map(|activity| (activity, self.of(activity)))
+        Activity::ALL.map(|activity| (activity, self.count_of(activity)))
     }
 
-    fn of(&self, activity: Activity) -> Count {
+    fn count_of(&self, activity: Activity) -> Count {
         match activity {
             Activity::Compiled => self.compiled,
             Activity::Interpreted => self.interpreted,
@@ -47,47 +47,47 @@ impl Summary {
     }
 }
 
-/// While it is added up.
+/// Summary under construction.
 #[derive(Debug, Default)]
 pub(super) struct Sums {
     summary: Summary,
-    named: FxHashMap<(Activity, u32), Count>,
+    by_name: FxHashMap<(Activity, u32), Count>,
     compiling_for: FxHashMap<(u32, u32), Count>,
 }
 
 impl Sums {
-    pub(super) fn add(&mut self, done: &Done, count: Count) {
-        match done.activity {
+    pub(super) fn add(&mut self, stack_activity: &StackActivity, count: Count) {
+        match stack_activity.activity {
             Activity::Compiled => self.summary.compiled += count,
             Activity::Interpreted => self.summary.interpreted += count,
             Activity::Collecting => self.summary.collecting += count,
             Activity::Compiling => {
                 self.summary.compiling += count;
-                if done.in_llvm {
+                if stack_activity.in_llvm {
                     self.summary.in_llvm += count;
                 }
-                if let Some(user) = done.user {
+                if let Some(user) = stack_activity.user {
                     *self.compiling_for.entry(user).or_default() += count;
                 }
             }
             Activity::Library | Activity::Importing | Activity::Waiting => {
-                *self.named.entry((done.activity, done.name)).or_default() += count;
+                *self.by_name.entry((stack_activity.activity, stack_activity.name)).or_default() += count;
             }
         }
     }
 
     pub(super) fn finish(self, activities: &Activities, file_of: &impl Fn(Option<u32>) -> Option<u32>) -> Summary {
         let mut summary = self.summary;
-        for ((activity, name), count) in self.named {
-            let list = match activity {
+        for ((activity, name), count) in self.by_name {
+            let rows = match activity {
                 Activity::Importing => &mut summary.importing,
                 Activity::Waiting => &mut summary.waiting,
                 _ => &mut summary.libraries,
             };
-            list.push((activities.names[name as usize].clone(), count));
+            rows.push((activities.names[name as usize].clone(), count));
         }
-        for list in [&mut summary.libraries, &mut summary.importing, &mut summary.waiting] {
-            list.sort_by(|a, b| b.1.cmp(&a.1).then_with(|| a.0.cmp(&b.0)));
+        for rows in [&mut summary.libraries, &mut summary.importing, &mut summary.waiting] {
+            rows.sort_by(|a, b| b.1.cmp(&a.1).then_with(|| a.0.cmp(&b.0)));
         }
         let lines = self.compiling_for.into_iter();
         summary.compiling_for =
@@ -97,11 +97,11 @@ impl Sums {
     }
 }
 
-/// All of a list.
+/// Returns the sum over a list.
 fn sum<'a>(counts: impl IntoIterator<Item = &'a (String, Count)>) -> Count {
-    let mut all = Count::default();
+    let mut total = Count::default();
     for (_, count) in counts {
-        all += *count;
+        total += *count;
     }
-    all
+    total
 }

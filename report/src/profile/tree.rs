@@ -1,25 +1,25 @@
-//! The calls inlined at a line, and those inlined into these.
+//! Trees of inlined calls below source lines.
 
 use rustc_hash::FxHashMap;
 
 use super::{Count, Shares};
 
-/// An inlined call.
+/// Inlined call, with the calls inlined into it.
 #[derive(Clone, Debug)]
 pub struct Inlined {
     /// Index into [`Profile::functions`](super::Profile::functions).
     pub function: u32,
     /// Index into [`Profile::files`](super::Profile::files).
     pub file: Option<u32>,
-    /// The line in the inlined function.
+    /// Line in the inlined function.
     pub line: u32,
-    /// What of the sample counts is in this call.
+    /// Part of the samples in this call.
     pub shares: Shares,
-    /// What was inlined into it.
+    /// Calls that were inlined into this one.
     pub inlined: Vec<Inlined>,
 }
 
-/// Below what a call is inlined: a line (source and number), or another inlined call.
+/// Parent of an inlined call: a line (source and number), or another inlined call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) enum Parent {
     Line(u32, u32),
@@ -29,18 +29,18 @@ pub(super) enum Parent {
 /// Function, source and line of an inlined call.
 pub(super) type Call = (u32, Option<u32>, u32);
 
-/// All trees while they grow.
+/// Trees of inlined calls under construction.
 #[derive(Debug, Default)]
 pub(super) struct Trees {
-    numbers: FxHashMap<(Parent, Call), u32>,
+    indices: FxHashMap<(Parent, Call), u32>,
     nodes: Vec<(Parent, Call, Shares)>,
 }
 
 impl Trees {
-    pub(super) fn node(&mut self, parent: Parent, call: Call) -> u32 {
+    pub(super) fn intern(&mut self, parent: Parent, call: Call) -> u32 {
         let next = self.nodes.len() as u32;
         let nodes = &mut self.nodes;
-        *self.numbers.entry((parent, call)).or_insert_with(|| {
+        *self.indices.entry((parent, call)).or_insert_with(|| {
             nodes.push((parent, call, Shares::default()));
             next
         })
@@ -54,18 +54,18 @@ impl Trees {
         self.nodes[node as usize].2.own += count;
     }
 
-    /// The finished trees, by line.
+    /// Returns the finished trees by line.
     pub(super) fn finish(self, file_of: &impl Fn(Option<u32>) -> Option<u32>) -> FxHashMap<(u32, u32), Vec<Inlined>> {
-        let mut below: FxHashMap<u32, Vec<Inlined>> = FxHashMap::default();
+        let mut children: FxHashMap<u32, Vec<Inlined>> = FxHashMap::default();
         let mut roots: FxHashMap<(u32, u32), Vec<Inlined>> = FxHashMap::default();
-        // A parent is older than its children.
-        for (number, (parent, (function, source, line), shares)) in self.nodes.into_iter().enumerate().rev() {
-            let mut inlined = below.remove(&(number as u32)).unwrap_or_default();
+        // Parents have smaller indices than their children.
+        for (index, (parent, (function, source, line), shares)) in self.nodes.into_iter().enumerate().rev() {
+            let mut inlined = children.remove(&(index as u32)).unwrap_or_default();
             inlined.sort_by(|a: &Inlined, b| b.shares.total.cmp(&a.shares.total).then(a.line.cmp(&b.line)));
             let call = Inlined { function, file: file_of(source), line, shares, inlined };
             match parent {
                 Parent::Line(source, line) => roots.entry((source, line)).or_default().push(call),
-                Parent::Call(parent) => below.entry(parent).or_default().push(call),
+                Parent::Call(parent) => children.entry(parent).or_default().push(call),
             }
         }
         for calls in roots.values_mut() {

@@ -1,14 +1,14 @@
-//! Little-endian numbers out of a slice, which may end anywhere.
+//! Little-endian numbers from a slice that may be truncated.
 
-/// The rest of a record.
+/// Unread part of a record.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Bytes<'a>(pub(super) &'a [u8]);
 
 impl<'a> Bytes<'a> {
     pub(super) fn take(&mut self, count: usize) -> Option<&'a [u8]> {
-        let (taken, rest) = self.0.split_at_checked(count)?;
+        let (head, rest) = self.0.split_at_checked(count)?;
         self.0 = rest;
-        Some(taken)
+        Some(head)
     }
 
     fn array<const N: usize>(&mut self) -> Option<[u8; N]> {
@@ -27,12 +27,12 @@ impl<'a> Bytes<'a> {
         self.array().map(u64::from_le_bytes)
     }
 
-    /// `count` numbers of eight bytes.
+    /// Takes `count` numbers of eight bytes.
     pub(super) fn u64s(&mut self, count: u64) -> Option<&'a [u8]> {
         self.take(usize::try_from(count).ok()?.checked_mul(8)?)
     }
 
-    /// Up to the first zero byte, or all of it.
+    /// Returns the bytes up to the first zero, or all of them.
     pub(super) fn text(&self) -> &'a [u8] {
         self.0.split(|byte| *byte == 0).next().unwrap_or_default()
     }

@@ -1,24 +1,24 @@
-//! `struct perf_event_attr`: what was counted, and so how its records are laid out.
+//! Parser for `struct perf_event_attr`: the event, and the layout of its records.
 
 use perf_format::*;
 use rustc_hash::FxHashMap;
 
 use super::bytes::Bytes;
 
-/// Which event has an id. A recording of many processors has an id of each event for each of them.
+/// Index of the event that has an id. A recording of many processors has an id per event and processor.
 #[derive(Debug, Default)]
-pub(super) struct ById(FxHashMap<u64, usize>);
+pub(super) struct EventIds(FxHashMap<u64, usize>);
 
-impl ById {
-    pub(super) fn of(events: &[Event]) -> ById {
-        let mut all = ById::default();
-        events.iter().enumerate().for_each(|(number, event)| all.add(number, event));
-        all
+impl EventIds {
+    pub(super) fn new(events: &[Event]) -> EventIds {
+        let mut ids = EventIds::default();
+        events.iter().enumerate().for_each(|(index, event)| ids.add(index, event));
+        ids
     }
 
-    pub(super) fn add(&mut self, number: usize, event: &Event) {
+    pub(super) fn add(&mut self, index: usize, event: &Event) {
         for id in &event.ids {
-            self.0.entry(*id).or_insert(number);
+            self.0.entry(*id).or_insert(index);
         }
     }
 
@@ -27,14 +27,14 @@ impl ById {
     }
 }
 
-/// One event of a recording.
+/// Event of a recording.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Event {
-    /// The name it was asked for with, or its number.
+    /// Name given to the recorder, or the event's number.
     pub name: String,
-    /// Samples a second, or events between two samples, whichever [`is_frequency`](Event::is_frequency) says.
+    /// Samples per second, or events per sample, depending on [`is_frequency`](Event::is_frequency).
     pub rate: u64,
-    /// Whether `rate` is a frequency.
+    /// True if `rate` is a frequency.
     pub is_frequency: bool,
     pub(super) kind: u32,
     pub(super) config: u64,
@@ -47,7 +47,7 @@ pub struct Event {
 }
 
 impl Event {
-    /// `attr` may be of an older kernel, and then shorter: the missing fields are zero.
+    /// Parses the attribute. It may be shorter if an older kernel wrote it; missing fields are zero.
     pub(super) fn parse(attr: &[u8]) -> Option<Event> {
         let mut cursor = Bytes(attr);
         let kind = cursor.u32()?;
@@ -57,7 +57,7 @@ impl Event {
         let sample_type = cursor.u64()?;
         let read_format = cursor.u64()?;
         let flags = cursor.u64()?;
-        // wakeup_events and bp_type, config1, config2
+        // Skipped fields: wakeup_events and bp_type, config1, config2.
         let _ = cursor.take(24);
         let branches = cursor.u64().unwrap_or_default();
         let user_registers = cursor.u64().unwrap_or_default();
@@ -83,15 +83,15 @@ impl Event {
         }
     }
 
-    /// Whether two descriptions are of one event.
-    pub(super) fn is_same(&self, other: &Event) -> bool {
+    /// Returns true if both describe the same event.
+    pub(super) fn is_same_event(&self, other: &Event) -> bool {
         match (self.ids.first(), other.ids.first()) {
             (Some(ours), Some(theirs)) => ours == theirs,
             _ => (self.kind, self.config, self.sample_type) == (other.kind, other.config, other.sample_type),
         }
     }
 
-    /// The period of each sample, where the samples have none. A clock that is sampled so often a second has a fixed
+    /// Returns the period of samples that have no period field. A clock that is sampled at a frequency has a fixed
     /// period, too.
     pub(super) fn fixed_period(&self) -> u64 {
         match (self.is_frequency, self.kind, self.config) {
@@ -102,25 +102,27 @@ impl Event {
         }
     }
 
-    pub(super) fn has(&self, bit: u64) -> bool {
+    pub(super) fn has_field(&self, bit: u64) -> bool {
         self.sample_type & bit != 0
     }
 
-    /// How far the time is from the end of a record that is no sample, in bytes; none if it has no time.
+    /// Returns the distance of the time from the end of a record other than a sample, in bytes; `None` if it has no
+    /// time.
     pub(super) fn time_from_end(&self) -> Option<usize> {
-        let behind = [PERF_SAMPLE_TIME, PERF_SAMPLE_ID, PERF_SAMPLE_STREAM_ID, PERF_SAMPLE_CPU, PERF_SAMPLE_IDENTIFIER];
-        let count = behind.iter().filter(|bit| self.has(**bit)).count();
-        (self.sample_id_all && self.has(PERF_SAMPLE_TIME)).then_some(count * 8)
+        let trailing_fields =
+            [PERF_SAMPLE_TIME, PERF_SAMPLE_ID, PERF_SAMPLE_STREAM_ID, PERF_SAMPLE_CPU, PERF_SAMPLE_IDENTIFIER];
+        let count = trailing_fields.iter().filter(|bit| self.has_field(**bit)).count();
+        (self.sample_id_all && self.has_field(PERF_SAMPLE_TIME)).then_some(count * 8)
     }
 
-    /// Whether samples have copies of registers and stack, which have to be walked.
+    /// Returns true if samples have copies of registers and stack that need to be unwound.
     pub(super) fn has_stack_copies(&self) -> bool {
-        self.has(PERF_SAMPLE_STACK_USER) && self.has(PERF_SAMPLE_REGS_USER)
+        self.has_field(PERF_SAMPLE_STACK_USER) && self.has_field(PERF_SAMPLE_REGS_USER)
     }
 }
 
 fn default_name(kind: u32, config: u64) -> String {
-    let known = match (kind, config) {
+    let name = match (kind, config) {
         (0, 0) => "cycles",
         (0, 1) => "instructions",
         (0, 3) => "cache-misses",
@@ -131,5 +133,5 @@ fn default_name(kind: u32, config: u64) -> String {
         (1, 3) => "context-switches",
         _ => return format!("event {kind}:{config:#x}"),
     };
-    known.to_owned()
+    name.to_owned()
 }

@@ -1,7 +1,7 @@
-//! A recording that is still being written: what came since the last look, as a recording of its own.
+//! Reader for a recording that is still being written. Each call returns the new part as a recording of its own.
 //!
-//! The recorder appends whole records and then stores their size in the header (`data.size`), so everything up to there
-//! can be read. A file of perf itself has its size only at the end, and cannot be followed.
+//! The recorder appends whole records and then stores their size in the header (`data.size`), so everything up to that
+//! point can be read. perf itself stores the size only at the end, so its recordings cannot be followed.
 
 use std::fs::File;
 use std::io::{Read, Seek, SeekFrom};
@@ -14,28 +14,28 @@ use perf_format::PERF_RECORD_SAMPLE;
 
 use super::format::{self, Container};
 use super::tasks::Tasks;
-use super::{Recording, Selection, count, event_of, records};
+use super::{Recording, Selection, count_sample, event_index, records};
 use crate::Error;
 
-/// Where in the header the offset and the size of the records stand.
-const DATA_AT: u64 = 40;
+/// Offset in the header of the position and size of the records.
+const DATA_SECTION_OFFSET: u64 = 40;
 
-/// See the module's head.
+/// Reader for a growing recording.
 #[derive(Debug)]
 pub struct Follower {
     file: File,
     container: Container,
     tasks: Tasks,
-    at: u64,
+    offset: u64,
 }
 
 impl Follower {
-    /// Opens the file; nothing if the recorder has not made it yet.
+    /// Opens the recording. Returns `None` if the recorder has not created it yet.
     ///
     /// # Errors
-    /// When it is no recording.
+    /// Returns an error if the file is not a recording.
     pub fn open(path: &Path) -> Result<Option<Follower>, Error> {
-        // A pipe in its place does not make anyone wait.
+        // Opening a pipe at this path must not block.
         let mut options = File::options();
         let flags = (OFlags::NONBLOCK | OFlags::NOCTTY).bits() as i32;
         let mut file = match options.read(true).write(true).custom_flags(flags).open(path) {
@@ -43,55 +43,55 @@ impl Follower {
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
             Err(error) => return Err(Error::io("open", path, error)),
         };
-        if !file.metadata().is_ok_and(|found| found.is_file()) {
+        if !file.metadata().is_ok_and(|metadata| metadata.is_file()) {
             return Err(Error::io("open", path, std::io::Error::other("not a regular file")));
         }
         match data_section(&mut file) {
             Ok((start, size)) if size != 0 => {
                 let container = format::open(&mut file)?;
-                Ok(Some(Follower { file, container, tasks: Tasks::default(), at: start }))
+                Ok(Some(Follower { file, container, tasks: Tasks::default(), offset: start }))
             }
-            // The header is written in one piece, but not at the moment when the file is made.
+            // The header is written in one piece, but after the file has been created.
             _ => Ok(None),
         }
     }
 
-    /// What came since the last call.
+    /// Returns the part that was written since the last call.
     ///
     /// # Errors
-    /// When the file cannot be read.
+    /// Returns an error if the file cannot be read.
     pub fn next_part(&mut self, selection: &Selection) -> Result<Recording, Error> {
-        let read = |error| Error::io("read", "the recording", error);
-        let (start, size) = data_section(&mut self.file).map_err(read)?;
-        let range = self.at..start.saturating_add(size).max(self.at);
-        self.at = range.end;
+        let read_error = |error| Error::io("read", "the recording", error);
+        let (start, size) = data_section(&mut self.file).map_err(read_error)?;
+        let range = self.offset..start.saturating_add(size).max(self.offset);
+        self.offset = range.end;
         let (tasks, events, by_id) = (&mut self.tasks, &self.container.events, &self.container.by_id);
         let mut counts = Vec::new();
         records::for_each(&mut self.file, range.clone(), |record| match record.kind {
-            PERF_RECORD_SAMPLE => count(&mut counts, event_of(events, by_id, record.body)),
-            _ => tasks.record(record, events),
+            PERF_RECORD_SAMPLE => count_sample(&mut counts, event_index(events, by_id, record.body)),
+            _ => tasks.add_record(record, events),
         })
-        .map_err(read)?;
+        .map_err(read_error)?;
         let event = self.container.choose(&counts, selection)?;
         let counts = counts.into_iter().chain(std::iter::repeat(0));
         let events = events.iter().cloned().zip(counts).collect();
         let mut recording = Recording { events, event, ..Recording::default() };
-        self.tasks.fill(&mut recording);
-        recording.read_samples(&mut self.file, range, selection, &[]).map_err(read)?;
+        self.tasks.fill_recording(&mut recording);
+        recording.read_samples(&mut self.file, range, selection, &[]).map_err(read_error)?;
         Ok(recording)
     }
 
-    /// The file, and how far it has been read.
+    /// Returns the file, and the offset up to which it has been read.
     pub fn progress(&self) -> (&File, u64) {
-        (&self.file, self.at)
+        (&self.file, self.offset)
     }
 }
 
 fn data_section(file: &mut File) -> std::io::Result<(u64, u64)> {
     let mut bytes = [0; 16];
-    file.seek(SeekFrom::Start(DATA_AT))?;
+    file.seek(SeekFrom::Start(DATA_SECTION_OFFSET))?;
     file.read_exact(&mut bytes)?;
     let (start, size) = bytes.split_at(8);
-    let number = |bytes: &[u8]| bytes.try_into().map(u64::from_le_bytes).unwrap_or_default();
-    Ok((number(start), number(size)))
+    let parse_u64 = |bytes: &[u8]| bytes.try_into().map(u64::from_le_bytes).unwrap_or_default();
+    Ok((parse_u64(start), parse_u64(size)))
 }

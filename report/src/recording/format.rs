@@ -1,4 +1,4 @@
-//! The container of a `perf.data`: header, events, features, records. Layout:
+//! Container format of a `perf.data`: header, events, features, records. Layout:
 //! `tools/perf/Documentation/perf.data-file-format.txt` and `include/uapi/linux/perf_event.h` in the kernel's source.
 //!
 //! ```text
@@ -8,60 +8,60 @@
 //!        after data: a section for each feature bit
 //! ```
 //!
-//! Read by hand and not with the crate linux-perf-data, because a recording may come from anywhere and may be large:
-//! the crate allocates what a number in the file says, asserts, and keeps all records until a round is finished, of
-//! which some writers have none. The test suite compares what is read here with what that crate reads.
+//! The crate linux-perf-data is not used here, because a recording may come from anywhere and may be large. That crate
+//! allocates sizes from the file, asserts, and keeps all records until a round is finished, but some writers never
+//! finish one. The tests compare this reader with that crate.
 
 use std::io::{self, Read, Seek, SeekFrom};
 
 use perf_format::*;
 
 use super::bytes::Bytes;
-use super::event::{ById, Event};
+use super::event::{Event, EventIds};
 use crate::Error;
 use crate::printable::printable;
 
-/// A feature section longer than this is not read.
-const LONGEST_FEATURE: u64 = 16 << 20;
-/// The longest section of event descriptions or ids that is read.
-const LONGEST_EVENTS: u64 = 4 << 20;
-/// More events are not read.
-const MOST_EVENTS: usize = 4096;
-/// The part of the file header before the features, and with them.
-const HEADER_SIZE: usize = 104;
-const PIPE_HEADER_SIZE: u64 = 16;
+/// Longer feature sections are not read.
+const MAX_FEATURE_BYTES: u64 = 16 << 20;
+/// Longer sections of event descriptions or ids are not read.
+const MAX_EVENT_SECTION_BYTES: u64 = 4 << 20;
+/// Further events are not read.
+const MAX_EVENTS: usize = 4096;
+/// Size of the file header with the feature bits, in bytes.
+const HEADER_BYTES: usize = 104;
+const PIPE_HEADER_BYTES: u64 = 16;
 
-/// What the recording says of itself.
+/// Facts about the recording from its header.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Facts {
-    /// The machine's name.
+    /// Name of the machine.
     pub host: String,
-    /// Its kernel.
+    /// Kernel release.
     pub kernel: String,
-    /// Its architecture, as `uname -m` says it.
+    /// Architecture as printed by `uname -m`.
     pub architecture: String,
-    /// The command line of the recorder.
+    /// Command line of the recorder.
     pub command: Vec<String>,
 }
 
-/// Where the records are, and what was known before the first of them.
+/// Position of the records, and everything that is known before the first one.
 #[derive(Debug)]
 pub(super) struct Container {
     pub(super) facts: Facts,
     pub(super) events: Vec<Event>,
-    pub(super) by_id: ById,
-    /// Where records begin and where they end in the file.
+    pub(super) by_id: EventIds,
+    /// File offsets of the records.
     pub(super) data: std::ops::Range<u64>,
-    /// Build ids that perf has written down at the end, by path.
+    /// Build ids by path, which perf writes at the end of the file.
     pub(super) build_ids: Vec<(String, Vec<u8>)>,
     pub(super) notes: Vec<String>,
 }
 
-/// Reads the header, and for the file format the features.
+/// Reads the header and, except for pipes, the features.
 pub(super) fn open(file: &mut (impl Read + Seek)) -> Result<Container, Error> {
-    let read = |error: io::Error| Error::io("read", "the recording", error);
-    let length = file.seek(SeekFrom::End(0)).map_err(read)?;
-    let header = read_at(file, 0, HEADER_SIZE as u64).map_err(read)?;
+    let read_error = |error: io::Error| Error::io("read", "the recording", error);
+    let length = file.seek(SeekFrom::End(0)).map_err(read_error)?;
+    let header = read_at(file, 0, HEADER_BYTES as u64).map_err(read_error)?;
     let mut cursor = Bytes(&header);
     match cursor.take(8) {
         Some(b"PERFILE2") => {}
@@ -72,12 +72,12 @@ pub(super) fn open(file: &mut (impl Read + Seek)) -> Result<Container, Error> {
     let mut container = Container {
         facts: Facts::default(),
         events: Vec::new(),
-        by_id: ById::default(),
-        data: PIPE_HEADER_SIZE..length,
+        by_id: EventIds::default(),
+        data: PIPE_HEADER_BYTES..length,
         build_ids: Vec::new(),
         notes: Vec::new(),
     };
-    if size == PIPE_HEADER_SIZE {
+    if size == PIPE_HEADER_BYTES {
         return Ok(container);
     }
     container.read_file_header(file, cursor, length).ok_or(Error::BadHeader("it ends early"))?;
@@ -92,14 +92,15 @@ impl Container {
         let _event_types = (cursor.u64()?, cursor.u64()?);
         let features = [cursor.u64()?, cursor.u64()?, cursor.u64()?, cursor.u64()?];
         self.data = self.data_section(data, data_size, length);
-        self.read_attrs(file, attr_size, attrs, attrs_size.min(LONGEST_EVENTS), length);
+        self.read_attrs(file, attr_size, attrs, attrs_size.min(MAX_EVENT_SECTION_BYTES), length);
         if self.data.end == data.saturating_add(data_size) && data_size != 0 {
             self.read_features(file, features);
         }
         Some(())
     }
 
-    /// A recorder that was killed has left the size at 0, or at what it meant to write.
+    /// Returns the range of the records. A recorder that was killed leaves the size at 0, or at the size that it
+    /// planned to write.
     fn data_section(&mut self, start: u64, size: u64, length: u64) -> std::ops::Range<u64> {
         let end = start.saturating_add(size);
         if start > length {
@@ -120,20 +121,20 @@ impl Container {
     }
 
     fn read_attrs(&mut self, file: &mut (impl Read + Seek), attr_size: u64, start: u64, size: u64, length: u64) {
-        // attr_size counts the attribute and the section of its ids.
+        // `attr_size` counts the attribute and the section with its ids.
         let Ok(attr_size) = usize::try_from(attr_size) else { return };
         if !(64 + 16..=4096).contains(&attr_size) {
             return;
         }
         let Ok(bytes) = read_at(file, start, size) else { return };
-        // Sections of ids do not overlap: together they are no longer than the file.
+        // Sections of ids do not overlap, so together they are not longer than the file.
         let mut unread = length;
-        for entry in bytes.chunks_exact(attr_size).take(MOST_EVENTS) {
+        for entry in bytes.chunks_exact(attr_size).take(MAX_EVENTS) {
             let (attr, ids) = entry.split_at(attr_size - 16);
             let Some(mut event) = Event::parse(attr) else { continue };
             let mut section = Bytes(ids);
             if let (Some(offset), Some(size)) = (section.u64(), section.u64())
-                && let Ok(ids) = read_at(file, offset, size.min(LONGEST_EVENTS).min(unread))
+                && let Ok(ids) = read_at(file, offset, size.min(MAX_EVENT_SECTION_BYTES).min(unread))
             {
                 unread -= ids.len() as u64;
                 event.add_ids(&ids);
@@ -142,91 +143,91 @@ impl Container {
         }
     }
 
-    /// Takes in an event, unless there are too many.
+    /// Adds an event, unless there are too many.
     pub(super) fn add_event(&mut self, event: Event) {
-        if self.events.len() < MOST_EVENTS {
+        if self.events.len() < MAX_EVENTS {
             self.by_id.add(self.events.len(), &event);
             self.events.push(event);
         }
     }
 
     fn read_features(&mut self, file: &mut (impl Read + Seek), bits: [u64; 4]) {
-        let mut at = self.data.end;
+        let mut offset = self.data.end;
         for feature in (0_u32..256).filter(|bit| bits[(bit / 64) as usize] >> (bit % 64) & 1 == 1) {
-            let Ok(section) = read_at(file, at, 16) else { break };
+            let Ok(section) = read_at(file, offset, 16) else { break };
             let mut section = Bytes(&section);
-            let (Some(offset), Some(size)) = (section.u64(), section.u64()) else {
+            let (Some(start), Some(size)) = (section.u64(), section.u64()) else {
                 self.notes.push("the recording was cut off before its last features".to_owned());
                 break;
             };
-            at += 16;
-            if wanted(feature)
-                && size <= LONGEST_FEATURE
-                && let Ok(bytes) = read_at(file, offset, size)
+            offset += 16;
+            if is_used_feature(feature)
+                && size <= MAX_FEATURE_BYTES
+                && let Ok(bytes) = read_at(file, start, size)
             {
-                self.feature(feature, &bytes);
+                self.add_feature(feature, &bytes);
             }
         }
     }
 
-    /// Takes in one feature, wherever it was found.
-    pub(super) fn feature(&mut self, feature: u32, bytes: &[u8]) {
+    /// Adds one feature, from any part of the file.
+    pub(super) fn add_feature(&mut self, feature: u32, bytes: &[u8]) {
         let bytes = Bytes(bytes);
         match feature {
-            HEADER_BUILD_ID => self.build_ids(bytes),
+            HEADER_BUILD_ID => self.add_build_ids(bytes),
             HEADER_HOSTNAME => self.facts.host = printable(&string(bytes)),
             HEADER_OSRELEASE => self.facts.kernel = printable(&string(bytes)),
-            HEADER_VERSION => self.notes.extend(doubts(&string(bytes))),
+            HEADER_VERSION => self.notes.extend(recorder_notes(&string(bytes))),
             HEADER_ARCH => self.facts.architecture = printable(&string(bytes)),
             HEADER_CMDLINE => self.facts.command = strings(bytes).unwrap_or_default(),
-            HEADER_EVENT_DESC => self.event_names(bytes),
+            HEADER_EVENT_DESC => self.add_event_names(bytes),
             _ => {}
         }
     }
 
-    /// `HEADER_BUILD_ID`: records of a process, twenty bytes of build id in 24, and a path.
-    fn build_ids(&mut self, mut bytes: Bytes<'_>) {
-        let mut one = || {
+    /// Parses `HEADER_BUILD_ID`: records of a pid, a 20-byte build id in 24 bytes, and a path.
+    fn add_build_ids(&mut self, mut bytes: Bytes<'_>) {
+        let mut next_entry = || {
             let (_kind, misc, size) = (bytes.u32()?, bytes.u16()?, usize::from(bytes.u16()?));
             let mut body = Bytes(bytes.take(size.checked_sub(8)?)?);
             let (_pid, id) = (body.u32()?, body.take(24)?);
             let length = if misc & PERF_RECORD_MISC_BUILD_ID_SIZE != 0 { usize::from(id[20]).min(20) } else { 20 };
             Some((String::from_utf8_lossy(body.text()).into_owned(), id[..length].to_vec()))
         };
-        while let Some(entry) = one() {
+        while let Some(entry) = next_entry() {
             self.build_ids.push(entry);
         }
     }
 
-    /// `HEADER_EVENT_DESC`: the events once more, with names.
-    fn event_names(&mut self, mut bytes: Bytes<'_>) {
+    /// Parses `HEADER_EVENT_DESC`: the events again, with names.
+    fn add_event_names(&mut self, mut bytes: Bytes<'_>) {
         let (Some(count), Some(attr_size)) = (bytes.u32(), bytes.u32()) else { return };
         for _ in 0..count.min(4096) {
             let Some(event) = described_event(&mut bytes, attr_size as usize) else { return };
-            match self.events.iter_mut().find(|known| known.is_same(&event)) {
-                Some(known) => known.name = event.name,
+            match self.events.iter_mut().find(|existing| existing.is_same_event(&event)) {
+                Some(existing) => existing.name = event.name,
                 None => self.add_event(event),
             }
         }
     }
 }
 
-fn wanted(feature: u32) -> bool {
+fn is_used_feature(feature: u32) -> bool {
     [HEADER_BUILD_ID, HEADER_HOSTNAME, HEADER_OSRELEASE, HEADER_VERSION, HEADER_ARCH, HEADER_CMDLINE, HEADER_EVENT_DESC]
         .contains(&feature)
 }
 
-/// What our own recorder has counted (`version` in `sampler/src/writer/mod.rs`), if more than one stack in a hundred is not
-/// whole, a thread was not sampled, or more than one sample in a hundred was skipped. Lost samples have records of
-/// their own.
-fn doubts(version: &str) -> Vec<String> {
-    let counters =
+/// Returns notes from the counters of our own recorder (`version` in `sampler/src/recording/counters.rs`): if more than one stack
+/// in a hundred is incomplete, a thread was not sampled, or more than one sample in a hundred was skipped. Lost samples
+/// have records of their own.
+fn recorder_notes(version: &str) -> Vec<String> {
+    let counter_text =
         version.strip_prefix("jitlisten ").and_then(|rest| rest.split_once('(')).map_or("", |(_, rest)| rest);
     let count = |name: &str| -> Option<u64> {
-        counters.split([',', ')']).find_map(|one| one.trim().strip_prefix(name)?.trim().parse().ok())
+        counter_text.split([',', ')']).find_map(|counter| counter.trim().strip_prefix(name)?.trim().parse().ok())
     };
-    let counted = [count("samples"), count("incomplete"), count("truncated"), count("threads without a timer")];
-    let [Some(samples), Some(incomplete), Some(truncated), Some(without)] = counted else { return Vec::new() };
+    let counters = [count("samples"), count("incomplete"), count("truncated"), count("threads without a timer")];
+    let [Some(samples), Some(incomplete), Some(truncated), Some(without_timer)] = counters else { return Vec::new() };
     let mut notes = Vec::new();
     let partial = incomplete.saturating_add(truncated);
     if partial > samples / 100 {
@@ -235,10 +236,10 @@ fn doubts(version: &str) -> Vec<String> {
              callers are too low"
         ));
     }
-    if without > 0 {
-        notes.push(format!("threads without a timer, which are not in the recording: {without}"));
+    if without_timer > 0 {
+        notes.push(format!("threads without a timer, which are not in the recording: {without_timer}"));
     }
-    // Recordings of before had no such counter.
+    // Older recordings do not have this counter.
     if let Some(skipped) = count("skipped").filter(|skipped| *skipped > samples / 100) {
         notes.push(format!(
             "{skipped} samples were skipped beside {samples}: taking a stack needed more than 5 % of the interval. \
@@ -261,7 +262,7 @@ fn described_event(bytes: &mut Bytes<'_>, attr_size: usize) -> Option<Event> {
     Some(event)
 }
 
-/// `perf_header_string`: a length, and text that is filled up with zeros.
+/// Parses `perf_header_string`: a length, and text padded with zeros.
 fn header_string(bytes: &mut Bytes<'_>) -> Option<String> {
     let length = bytes.u32()?;
     let text = bytes.take(length as usize)?;
@@ -277,7 +278,7 @@ fn strings(mut bytes: Bytes<'_>) -> Option<Vec<String>> {
     Some((0..count).map_while(|_| header_string(&mut bytes)).collect())
 }
 
-/// At most `size` bytes from `offset`; fewer where the file ends.
+/// Reads at most `size` bytes at `offset`; fewer at the end of the file.
 fn read_at(file: &mut (impl Read + Seek), offset: u64, size: u64) -> io::Result<Vec<u8>> {
     file.seek(SeekFrom::Start(offset))?;
     let mut bytes = Vec::new();
@@ -289,37 +290,37 @@ fn read_at(file: &mut (impl Read + Seek), offset: u64, size: u64) -> io::Result<
 mod tests {
     use super::*;
 
-    /// Counts the bytes read.
-    struct Counted(io::Cursor<Vec<u8>>, u64);
+    /// Reader that counts the bytes read.
+    struct CountingReader(io::Cursor<Vec<u8>>, u64);
 
-    impl Read for Counted {
+    impl Read for CountingReader {
         fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
-            let count = self.0.read(buffer)?;
-            self.1 += count as u64;
-            Ok(count)
+            let size = self.0.read(buffer)?;
+            self.1 += size as u64;
+            Ok(size)
         }
     }
 
-    impl Seek for Counted {
+    impl Seek for CountingReader {
         fn seek(&mut self, to: SeekFrom) -> io::Result<u64> {
             self.0.seek(to)
         }
     }
 
-    /// Each of them names the whole file as its ids.
+    /// Each event claims the whole file as its section of ids.
     #[test]
     fn events_that_share_their_ids_cost_no_more_than_the_file() {
         const EVENTS: u64 = 4000;
-        let length = HEADER_SIZE as u64 + EVENTS * 80;
-        let numbers = [104, 80, HEADER_SIZE as u64, EVENTS * 80, length, 0, 0, 0, 0, 0, 0, 0];
+        let length = HEADER_BYTES as u64 + EVENTS * 80;
+        let numbers = [104, 80, HEADER_BYTES as u64, EVENTS * 80, length, 0, 0, 0, 0, 0, 0, 0];
         let mut bytes = [b"PERFILE2", &numbers.map(u64::to_le_bytes).concat()[..]].concat();
         for _ in 0..EVENTS {
-            // PERF_ATTR_SIZE_VER0
+            // Attributes have the size PERF_ATTR_SIZE_VER0.
             let attr = [0, 64 << 32, 0, 0, 0, 0, 0, 0, 0, length];
             bytes.extend(attr.map(u64::to_le_bytes).concat());
         }
         assert_eq!(bytes.len() as u64, length);
-        let mut file = Counted(io::Cursor::new(bytes), 0);
+        let mut file = CountingReader(io::Cursor::new(bytes), 0);
         let container = open(&mut file).expect("a recording");
         assert_eq!(container.events.len() as u64, EVENTS);
         assert!(file.1 < 4 * length, "{} of {length} bytes were read", file.1);
@@ -333,18 +334,18 @@ mod tests {
                  threads 3, threads without a timer {without})"
             )
         };
-        assert!(doubts(&version(8, 10, 0)).is_empty());
+        assert!(recorder_notes(&version(8, 10, 0)).is_empty());
         for (version, note) in [
             (version(9, 0, 0), "11 of 1000 stacks are incomplete (2 of them too deep)"),
             (version(0, 0, 1), "not in the recording: 1"),
             (version(0, 11, 0), "11 samples were skipped beside 1000"),
         ] {
-            let notes = doubts(&version);
+            let notes = recorder_notes(&version);
             assert!(notes.len() == 1 && notes[0].contains(note), "{notes:?}");
         }
-        assert_eq!(doubts(&version(9, 11, 0)).len(), 2);
+        assert_eq!(recorder_notes(&version(9, 11, 0)).len(), 2);
         for other in ["6.1.0", "jitlisten 0.1.0", "jitlisten 1 (samples 1, incomplete x)", ""] {
-            assert!(doubts(other).is_empty());
+            assert!(recorder_notes(other).is_empty());
         }
     }
 }

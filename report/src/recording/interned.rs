@@ -1,4 +1,4 @@
-//! Interned places and stacks.
+//! Interned locations and stacks.
 
 use std::hash::Hasher;
 
@@ -9,71 +9,71 @@ use super::Recording;
 use super::address_space::{KERNEL, Space};
 use super::sample::RawSample;
 use super::tasks::{MappedFile, Thread};
-use crate::unwind::Mapped;
+use crate::unwind::MappedAddress;
 
 const NONE: u32 = u32::MAX;
-/// So many earlier findings of an address are looked at. Where more has been mapped than that, a place has several
-/// locations.
-const LONGEST_SEARCH: usize = 256;
+/// Limit on the earlier entries of an address that are searched. If more has been mapped there, a position may have
+/// several locations.
+const MAX_ENTRIES_PER_ADDRESS: usize = 256;
 
-/// An address in a process.
+/// Code address in a process.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Location {
-    /// Whose process: index into [`Recording::origins`].
+    /// Origin of the process, as an index into [`Recording::origins`].
     pub origin: u32,
-    /// The process; none for the kernel.
+    /// Process; `None` for the kernel.
     pub pid: Option<u32>,
-    /// The instruction: of a caller the last byte of its call.
+    /// Address of the instruction. For a caller: of the last byte of the call.
     pub address: u64,
-    /// The file that was mapped there then.
-    pub place: Option<Place>,
+    /// Position in the file that was mapped there at that time.
+    pub position: Option<FilePosition>,
 }
 
-/// An offset in a mapped file.
+/// Position in a mapped file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Place {
+pub struct FilePosition {
     /// Index into [`Recording::files`].
     pub file: u32,
     /// Offset in the file.
     pub offset: u64,
 }
 
-/// All stacks, the innermost place first.
+/// All distinct stacks, innermost location first.
 #[derive(Debug, Default)]
 pub struct Stacks {
-    places: Vec<u32>,
+    locations: Vec<u32>,
     ends: Vec<u32>,
     pub(super) spaces: FxHashMap<u32, Space>,
     pub(super) names: FxHashMap<u32, String>,
 }
 
 impl Stacks {
-    /// How many there are.
+    /// Returns the number of stacks.
     pub fn len(&self) -> usize {
         self.ends.len()
     }
 
-    /// Whether there is none.
+    /// Returns true if there are no stacks.
     pub fn is_empty(&self) -> bool {
         self.ends.is_empty()
     }
 
-    /// Puts the stacks of another recording behind these; its locations begin at `first_location`.
+    /// Appends the stacks of another recording, whose locations start at `first_location`.
     pub(super) fn append(&mut self, other: &Stacks, first_location: u32) {
-        let first = self.places.len() as u32;
-        self.places.extend(other.places.iter().map(|place| place + first_location));
+        let first = self.locations.len() as u32;
+        self.locations.extend(other.locations.iter().map(|location| location + first_location));
         self.ends.extend(other.ends.iter().map(|end| end + first));
     }
 
-    /// The indexes of one stack's locations, the innermost first.
+    /// Returns the location indices of one stack, innermost first.
     pub fn get(&self, stack: u32) -> &[u32] {
-        let at = stack as usize;
-        let begin = at.checked_sub(1).map_or(0, |before| self.ends[before]);
-        &self.places[begin as usize..self.ends[at] as usize]
+        let index = stack as usize;
+        let start = index.checked_sub(1).map_or(0, |previous| self.ends[previous]);
+        &self.locations[start as usize..self.ends[index] as usize]
     }
 }
 
-/// How long the finding of a location holds, and the next one of the same address.
+/// Time span in which a location is valid, and the next entry of the same address.
 #[derive(Clone, Copy, Debug)]
 struct Validity {
     from: u64,
@@ -81,7 +81,7 @@ struct Validity {
     next: u32,
 }
 
-/// Whether the recorder itself has walked the stack of the program.
+/// Returns true if the recorder itself has unwound the user stack.
 pub(super) fn has_user_part(sample: &RawSample<'_>) -> bool {
     let mut numbers = sample.chain.chunks_exact(8).filter_map(|number| number.try_into().map(u64::from_le_bytes).ok());
     numbers.by_ref().any(|number| number == PERF_CONTEXT_USER) && numbers.next().is_some()
@@ -90,7 +90,7 @@ pub(super) fn has_user_part(sample: &RawSample<'_>) -> bool {
 #[derive(Debug, Default)]
 pub(super) struct Interner {
     spaces: FxHashMap<u32, Space>,
-    nowhere: Space,
+    empty_space: Space,
     locations: Vec<Location>,
     validity: Vec<Validity>,
     by_address: FxHashMap<(u32, u64), u32>,
@@ -106,7 +106,7 @@ impl Interner {
         Interner { spaces, ..Interner::default() }
     }
 
-    pub(super) fn thread(&mut self, pid: u32, tid: u32) -> u32 {
+    pub(super) fn intern_thread(&mut self, pid: u32, tid: u32) -> u32 {
         let next = self.threads.len() as u32;
         let threads = &mut self.threads;
         *self.by_tid.entry((pid, tid)).or_insert_with(|| {
@@ -115,49 +115,55 @@ impl Interner {
         })
     }
 
-    /// The file at an address.
-    pub(super) fn mapped<'f>(&self, files: &'f [MappedFile], pid: u32, address: u64, time: u64) -> Option<Mapped<'f>> {
+    /// Returns the file mapped at an address.
+    pub(super) fn find_file<'f>(
+        &self,
+        files: &'f [MappedFile],
+        pid: u32,
+        address: u64,
+        time: u64,
+    ) -> Option<MappedAddress<'f>> {
         let mapping = self.spaces.get(&pid)?.find(address, time).mapping?;
         let file = files.get(mapping.file as usize)?;
         let offset = mapping.offset.wrapping_add(address.checked_sub(mapping.start)?);
-        Some(Mapped { file: mapping.file, offset, path: &file.path, build_id: &file.build_id })
+        Some(MappedAddress { file: mapping.file, offset, path: &file.path, build_id: &file.build_id })
     }
 
-    /// The number of the sample's stack. `walked` is what was found in a copy of it: instructions, the innermost first.
-    pub(super) fn stack(&mut self, sample: &RawSample<'_>, kernel: bool, walked: &[u64]) -> u32 {
+    /// Interns the sample's stack. `walked` are the instructions unwound from its stack copy, innermost first.
+    pub(super) fn intern_stack(&mut self, sample: &RawSample<'_>, kernel: bool, walked: &[u64]) -> u32 {
         self.chain.clear();
         let mut space = if kernel { KERNEL } else { sample.pid };
-        // The first number behind a mark is an instruction, the others are return addresses.
-        let mut exact = true;
+        // The first number after a context marker is an instruction, later ones are return addresses.
+        let mut is_exact = true;
         for number in sample.chain.chunks_exact(8) {
             let Ok(number) = number.try_into().map(u64::from_le_bytes) else { continue };
             match number {
-                PERF_CONTEXT_USER => (space, exact) = (sample.pid, true),
-                PERF_CONTEXT_KERNEL => (space, exact) = (KERNEL, true),
-                PERF_CONTEXT_MAX.. => exact = true,
+                PERF_CONTEXT_USER => (space, is_exact) = (sample.pid, true),
+                PERF_CONTEXT_KERNEL => (space, is_exact) = (KERNEL, true),
+                PERF_CONTEXT_MAX.. => is_exact = true,
                 _ => {
-                    let address = if exact { number } else { number.wrapping_sub(1) };
-                    exact = false;
-                    let place = self.location(space, address, sample.time);
-                    self.chain.push(place);
+                    let address = if is_exact { number } else { number.wrapping_sub(1) };
+                    is_exact = false;
+                    let location = self.intern_location(space, address, sample.time);
+                    self.chain.push(location);
                 }
             }
         }
         for address in walked {
-            let place = self.location(sample.pid, *address, sample.time);
-            self.chain.push(place);
+            let location = self.intern_location(sample.pid, *address, sample.time);
+            self.chain.push(location);
         }
         if self.chain.is_empty() {
-            let place = self.location(space, sample.ip, sample.time);
-            self.chain.push(place);
+            let location = self.intern_location(space, sample.ip, sample.time);
+            self.chain.push(location);
         }
-        self.stack_of_chain()
+        self.intern_chain()
     }
 
-    fn stack_of_chain(&mut self) -> u32 {
+    fn intern_chain(&mut self) -> u32 {
         let mut hasher = FxHasher::default();
-        for place in &self.chain {
-            hasher.write_u32(*place);
+        for location in &self.chain {
+            hasher.write_u32(*location);
         }
         let mut hash = hasher.finish();
         loop {
@@ -167,32 +173,33 @@ impl Interner {
                 None => break,
             }
         }
-        let number = self.stacks.ends.len() as u32;
-        self.stacks.places.extend_from_slice(&self.chain);
-        self.stacks.ends.push(self.stacks.places.len() as u32);
-        self.by_hash.insert(hash, number);
-        number
+        let stack = self.stacks.ends.len() as u32;
+        self.stacks.locations.extend_from_slice(&self.chain);
+        self.stacks.ends.push(self.stacks.locations.len() as u32);
+        self.by_hash.insert(hash, stack);
+        stack
     }
 
-    fn location(&mut self, space: u32, address: u64, time: u64) -> u32 {
+    fn intern_location(&mut self, space: u32, address: u64, time: u64) -> u32 {
         let first = self.by_address.get(&(space, address)).copied().unwrap_or(NONE);
-        let mut at = first;
-        for _ in 0..LONGEST_SEARCH {
-            let Some(validity) = self.validity.get(at as usize) else { break };
+        let mut entry = first;
+        for _ in 0..MAX_ENTRIES_PER_ADDRESS {
+            let Some(validity) = self.validity.get(entry as usize) else { break };
             if validity.from <= time && time < validity.to {
-                return at;
+                return entry;
             }
-            at = validity.next;
+            entry = validity.next;
         }
-        let found = self.spaces.get(&space).unwrap_or(&self.nowhere).find(address, time);
-        let place = found
-            .mapping
-            .map(|mapping| Place { file: mapping.file, offset: mapping.offset.wrapping_add(address - mapping.start) });
-        let number = self.locations.len() as u32;
-        self.locations.push(Location { origin: 0, pid: (space != KERNEL).then_some(space), address, place });
-        self.validity.push(Validity { from: found.from, to: found.to, next: first });
-        self.by_address.insert((space, address), number);
-        number
+        let mapping_at = self.spaces.get(&space).unwrap_or(&self.empty_space).find(address, time);
+        let position = mapping_at.mapping.map(|mapping| FilePosition {
+            file: mapping.file,
+            offset: mapping.offset.wrapping_add(address - mapping.start),
+        });
+        let location = self.locations.len() as u32;
+        self.locations.push(Location { origin: 0, pid: (space != KERNEL).then_some(space), address, position });
+        self.validity.push(Validity { from: mapping_at.from, to: mapping_at.to, next: first });
+        self.by_address.insert((space, address), location);
+        location
     }
 
     pub(super) fn finish(self, recording: &mut Recording) {

@@ -1,39 +1,41 @@
-//! Several recordings as one: of the processes of a program, of its ranks on several machines, of repetitions.
+//! Merging of several recordings: of the processes of a program, of its ranks on several machines, or of repetitions.
 
 use rustc_hash::FxHashMap;
 
 use super::Origin;
-use super::{Location, MappedFile, Place, Recording, Sample, Thread};
+use super::{FilePosition, Location, MappedFile, Recording, Sample, Thread};
 use crate::Error;
 
 impl Recording {
-    /// Adds them up. They have to be of the same event.
+    /// Merges recordings of the same event.
     ///
     /// # Errors
-    /// When there is none, or their samples count different things.
+    /// Returns an error if there are no recordings, or their samples count different events.
     pub fn merged(recordings: Vec<Recording>) -> Result<Recording, Error> {
-        let mut all = recordings.into_iter();
-        let mut merged = all.next().ok_or(Error::NoEvent)?;
-        let mut numbers = Numbers::of(&merged);
-        for recording in all {
-            merged.add(recording, &mut numbers)?;
+        let mut remaining = recordings.into_iter();
+        let mut merged = remaining.next().ok_or(Error::NoEvent)?;
+        let mut indices = Indices::new(&merged);
+        for recording in remaining {
+            merged.add(recording, &mut indices)?;
         }
         Ok(merged)
     }
 
-    fn add(&mut self, other: Recording, numbers: &mut Numbers) -> Result<(), Error> {
+    fn add(&mut self, other: Recording, indices: &mut Indices) -> Result<(), Error> {
         let (ours, theirs) = (self.event_name(), other.event_name());
-        if plain(&ours) != plain(&theirs) {
+        if without_modifiers(&ours) != without_modifiers(&theirs) {
             return Err(Error::DifferentEvents { first: ours, other: theirs });
         }
-        let threads: Vec<u32> = other.threads.iter().map(|thread| numbers.thread(thread, &mut self.threads)).collect();
-        let files: Vec<u32> = other.files.iter().map(|file| numbers.file(file, &mut self.files)).collect();
-        let origins: Vec<u32> = other.origins.iter().map(|origin| number_of(origin, &mut self.origins)).collect();
+        let threads: Vec<u32> =
+            other.threads.iter().map(|thread| indices.thread_index(thread, &mut self.threads)).collect();
+        let files: Vec<u32> = other.files.iter().map(|file| indices.file_index(file, &mut self.files)).collect();
+        let origins: Vec<u32> = other.origins.iter().map(|origin| origin_index(origin, &mut self.origins)).collect();
         let (first_location, first_stack) = (self.locations.len() as u32, self.stacks.len() as u32);
         self.locations.extend(other.locations.into_iter().map(|location| {
-            let place = location.place.map(|place| Place { file: files[place.file as usize], ..place });
+            let position =
+                location.position.map(|position| FilePosition { file: files[position.file as usize], ..position });
             let origin = origins.get(location.origin as usize).copied().unwrap_or_default();
-            Location { origin, place, ..location }
+            Location { origin, position, ..location }
         }));
         self.stacks.append(&other.stacks, first_location);
         self.samples.extend(other.samples.into_iter().map(|sample| Sample {
@@ -67,45 +69,45 @@ impl Recording {
     }
 }
 
-/// There are as many as machines.
-fn number_of(origin: &Origin, all: &mut Vec<Origin>) -> u32 {
-    let known = all.iter().position(|known| known == origin);
-    known.unwrap_or_else(|| {
-        all.push(origin.clone());
-        all.len() - 1
+/// Returns the index of an origin. There are only as many origins as machines.
+fn origin_index(origin: &Origin, origins: &mut Vec<Origin>) -> u32 {
+    let existing = origins.iter().position(|existing| existing == origin);
+    existing.unwrap_or_else(|| {
+        origins.push(origin.clone());
+        origins.len() - 1
     }) as u32
 }
 
-/// `cycles` and `cycles:u` are the same where the kernel may not be counted.
-fn plain(name: &str) -> &str {
+/// Returns an event name without modifiers. `cycles` becomes `cycles:u` where users may not count the kernel.
+fn without_modifiers(name: &str) -> &str {
     name.split(':').next().unwrap_or_default()
 }
 
-/// What has a number in the sum already.
-struct Numbers {
+/// Indices of threads and files in the merged recording.
+struct Indices {
     threads: FxHashMap<Thread, u32>,
     files: FxHashMap<MappedFile, u32>,
 }
 
-impl Numbers {
-    fn of(recording: &Recording) -> Numbers {
-        Numbers {
+impl Indices {
+    fn new(recording: &Recording) -> Indices {
+        Indices {
             threads: recording.threads.iter().cloned().zip(0..).collect(),
             files: recording.files.iter().cloned().zip(0..).collect(),
         }
     }
 
-    fn thread(&mut self, thread: &Thread, all: &mut Vec<Thread>) -> u32 {
+    fn thread_index(&mut self, thread: &Thread, entries: &mut Vec<Thread>) -> u32 {
         *self.threads.entry(thread.clone()).or_insert_with(|| {
-            all.push(thread.clone());
-            all.len() as u32 - 1
+            entries.push(thread.clone());
+            entries.len() as u32 - 1
         })
     }
 
-    fn file(&mut self, file: &MappedFile, all: &mut Vec<MappedFile>) -> u32 {
+    fn file_index(&mut self, file: &MappedFile, entries: &mut Vec<MappedFile>) -> u32 {
         *self.files.entry(file.clone()).or_insert_with(|| {
-            all.push(file.clone());
-            all.len() as u32 - 1
+            entries.push(file.clone());
+            entries.len() as u32 - 1
         })
     }
 }

@@ -1,7 +1,7 @@
-//! Reads a recording: samples by thread and stack, without symbols.
+//! Reader for recordings: samples by thread and stack, without symbols.
 //!
-//! Two passes over the file: the first collects mappings and threads with their names; the second stores each distinct
-//! address and each distinct stack of the samples once.
+//! The reader makes two passes over the file. The first collects mappings, threads and their names; the second interns
+//! the addresses and stacks of the samples.
 
 mod address_space;
 mod beside;
@@ -24,7 +24,7 @@ use std::path::{Path, PathBuf};
 pub use event::Event;
 pub use follower::Follower;
 pub use format::Facts;
-pub use interned::{Location, Place, Stacks};
+pub use interned::{FilePosition, Location, Stacks};
 pub use origin::Origin;
 pub use tasks::{MappedFile, Thread};
 
@@ -35,85 +35,85 @@ use rustc_hash::FxHashMap;
 use crate::Error;
 use crate::unwind::{Machine, Unwinder};
 
-use event::ById;
+use event::EventIds;
 use format::Container;
 use interned::Interner;
 use record::Record;
 use records::End;
 use tasks::Tasks;
 
-/// Which part of a recording is wanted.
+/// Selected part of a recording.
 #[derive(Clone, Debug, Default)]
 pub struct Selection {
-    /// The name of the event; without it, the first that has samples.
+    /// Name of the event. By default, the first event that has samples.
     pub event: Option<String>,
-    /// Only this process.
+    /// Only samples of this process.
     pub process: Option<u32>,
-    /// Only this thread.
+    /// Only samples of this thread.
     pub thread: Option<u32>,
 }
 
-/// One sample.
+/// Sample of a thread's stack.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Sample {
     /// Index into [`Recording::threads`].
     pub thread: u32,
-    /// Number of the stack in [`Recording::stacks`].
+    /// Index into [`Recording::stacks`].
     pub stack: u32,
-    /// When, in nanoseconds of the recorder's clock.
+    /// Time in ns of the recorder's clock.
     pub time: u64,
-    /// Its period: nanoseconds or events.
+    /// Period in ns or events.
     pub weight: u64,
 }
 
-/// A recording in memory.
+/// Recording in memory.
 #[derive(Debug, Default)]
 pub struct Recording {
-    /// What the file says of itself.
+    /// Facts from the file's header.
     pub facts: Facts,
-    /// The events, with the number of samples each has.
+    /// Events, with the number of samples of each.
     pub events: Vec<(Event, u64)>,
-    /// Which of them was read.
+    /// Index of the event whose samples were read.
     pub event: usize,
-    /// The threads that have samples.
+    /// Threads that have samples.
     pub threads: Vec<Thread>,
-    /// The machines and folders that it is from: one, of several recordings the different ones.
+    /// Machines and directories that the recording comes from; several if it was merged.
     pub origins: Vec<Origin>,
-    /// The files that were mapped.
+    /// Mapped files.
     pub files: Vec<MappedFile>,
-    /// Every place that a sample or a stack names.
+    /// Locations of samples and stacks.
     pub locations: Vec<Location>,
-    /// Every stack, once.
+    /// Distinct stacks.
     pub stacks: Stacks,
-    /// The samples, in the order of the file.
+    /// Samples in the order of the file.
     pub samples: Vec<Sample>,
-    /// Samples that the recorder could not keep.
+    /// Samples that the recorder lost.
     pub lost: u64,
-    /// How many recordings were added up.
+    /// Number of recordings that were merged.
     pub parts: usize,
-    /// What a reader of the report has to know about the recording.
+    /// Notes about the recording for readers of the report.
     pub notes: Vec<String>,
 }
 
 impl Recording {
-    /// Whether its samples are of wall-clock time, which passes while a thread waits.
+    /// Returns true if samples measure wall-clock time, which includes waiting.
     pub fn is_wall(&self) -> bool {
         self.events.get(self.event).is_some_and(|(event, _)| event.name.starts_with("wall-clock"))
     }
 
-    /// Reads a file.
+    /// Reads a recording from a file.
     ///
     /// # Errors
-    /// When nothing of it can be read. What is cut off or damaged behind its beginning is a note.
+    /// Returns an error if nothing can be read. Truncated or damaged records after a good start are a note.
     pub fn open(path: &Path, selection: &Selection) -> Result<Recording, Error> {
         Recording::open_with(path, selection, &[])
     }
 
-    /// As [`open`](Recording::open). The files whose rules are needed to walk copies of stacks (`perf record
-    /// --call-graph dwarf`) are looked for in these directories first.
+    /// Same as [`open`](Recording::open), with additional directories. Files whose unwind rules are needed for stack
+    /// copies (`perf record --call-graph dwarf`) are searched there first.
     ///
     /// # Errors
-    /// As [`open`](Recording::open).
+    /// Same as [`open`](Recording::open).
     pub fn open_with(path: &Path, selection: &Selection, roots: &[PathBuf]) -> Result<Recording, Error> {
         let mut file = open_regular(path).map_err(|error| Error::io("open", path, error))?;
         Recording::read_with(&mut file, selection, roots).map_err(|error| match error {
@@ -122,18 +122,18 @@ impl Recording {
         })
     }
 
-    /// Reads from anything that can seek.
+    /// Reads a recording from any seekable source.
     ///
     /// # Errors
-    /// As [`open`](Recording::open).
+    /// Same as [`open`](Recording::open).
     pub fn read(file: &mut (impl Read + Seek), selection: &Selection) -> Result<Recording, Error> {
         Recording::read_with(file, selection, &[])
     }
 
-    /// As [`open_with`](Recording::open_with), from anything that can seek.
+    /// Same as [`open_with`](Recording::open_with), for any seekable source.
     ///
     /// # Errors
-    /// As [`open`](Recording::open).
+    /// Same as [`open`](Recording::open).
     pub fn read_with(
         file: &mut (impl Read + Seek),
         selection: &Selection,
@@ -143,18 +143,20 @@ impl Recording {
         let mut tasks = Tasks::default();
         let mut counts = Vec::new();
         let range = container.data.clone();
-        let read = |error| Error::io("read", "the recording", error);
+        let read_error = |error| Error::io("read", "the recording", error);
         let end = records::for_each(file, range.clone(), |record| match record.kind {
             PERF_RECORD_HEADER_ATTR => container.pipe_attr(record.body),
             PERF_RECORD_HEADER_FEATURE => container.pipe_feature(record.body),
-            PERF_RECORD_SAMPLE => count(&mut counts, event_of(&container.events, &container.by_id, record.body)),
-            _ => tasks.record(record, &container.events),
+            PERF_RECORD_SAMPLE => {
+                count_sample(&mut counts, event_index(&container.events, &container.by_id, record.body))
+            }
+            _ => tasks.add_record(record, &container.events),
         })
-        .map_err(read)?;
-        container.say_how_it_ended(end);
+        .map_err(read_error)?;
+        container.note_end(end);
         let event = container.choose(&counts, selection)?;
-        let mut recording = Recording::begin(container, counts, event, tasks);
-        recording.read_samples(file, range, selection, roots).map_err(read)?;
+        let mut recording = Recording::from_container(container, counts, event, tasks);
+        recording.read_samples(file, range, selection, roots).map_err(read_error)?;
         recording.parts = 1;
         for thread in &mut recording.threads {
             thread.host.clone_from(&recording.facts.host);
@@ -163,7 +165,7 @@ impl Recording {
         Ok(recording)
     }
 
-    /// The folder with this recording's own files.
+    /// Sets the directory with this recording's own files.
     pub(crate) fn set_root(&mut self, root: &Path) {
         for origin in &mut self.origins {
             origin.root = Some(root.to_owned());
@@ -173,7 +175,7 @@ impl Recording {
         }
     }
 
-    fn begin(container: Container, counts: Vec<u64>, event: usize, tasks: Tasks) -> Recording {
+    fn from_container(container: Container, counts: Vec<u64>, event: usize, tasks: Tasks) -> Recording {
         let Container { facts, events, notes, build_ids, .. } = container;
         let counts = counts.into_iter().chain(std::iter::repeat(0));
         let mut recording =
@@ -195,29 +197,29 @@ impl Recording {
     ) -> std::io::Result<()> {
         let mut interner = Interner::new(std::mem::take(&mut self.stacks.spaces));
         let events: Vec<Event> = self.events.iter().map(|(event, _)| event.clone()).collect();
-        let by_id = ById::of(&events);
+        let by_id = EventIds::new(&events);
         let Some(event) = events.get(self.event) else { return Ok(()) };
         let mut unreadable = 0_u64;
         let mut unwinder = Unwinder::new(roots, self.machine());
         let files = &self.files;
         let samples = &mut self.samples;
         records::for_each(file, range, |record| {
-            if record.kind != PERF_RECORD_SAMPLE || event_of(&events, &by_id, record.body) != self.event {
+            if record.kind != PERF_RECORD_SAMPLE || event_index(&events, &by_id, record.body) != self.event {
                 return;
             }
             let Some(sample) = sample::parse(event, record.body) else {
                 unreadable += 1;
                 return;
             };
-            if !selection.takes(sample.pid, sample.tid) {
+            if !selection.matches(sample.pid, sample.tid) {
                 return;
             }
-            let walked = sample.copied.filter(|_| !interned::has_user_part(&sample)).map(|copied| {
-                unwinder.walk(&copied, |address| interner.mapped(files, sample.pid, address, sample.time))
+            let walked = sample.stack_copy.filter(|_| !interned::has_user_part(&sample)).map(|stack_copy| {
+                unwinder.walk(&stack_copy, |address| interner.find_file(files, sample.pid, address, sample.time))
             });
-            let stack = interner.stack(&sample, is_kernel(record), &walked.unwrap_or_default());
+            let stack = interner.intern_stack(&sample, is_kernel(record), &walked.unwrap_or_default());
             samples.push(Sample {
-                thread: interner.thread(sample.pid, sample.tid),
+                thread: interner.intern_thread(sample.pid, sample.tid),
                 stack,
                 time: sample.time,
                 weight: sample.period,
@@ -226,14 +228,15 @@ impl Recording {
         if unreadable != 0 {
             self.notes.push(format!("{unreadable} samples are damaged and not counted"));
         }
-        if unwinder.cut != 0 {
+        if unwinder.truncated_walks != 0 {
             self.notes.push(format!(
                 "{} stacks are longer than their copies: record with --call-graph dwarf,65528",
-                unwinder.cut
+                unwinder.truncated_walks
             ));
         }
-        if unwinder.broken != 0 {
-            self.notes.push(format!("{} stacks end early: no unwind information for the last frame", unwinder.broken));
+        if unwinder.failed_walks != 0 {
+            self.notes
+                .push(format!("{} stacks end early: no unwind information for the last frame", unwinder.failed_walks));
         }
         interner.finish(self);
         Ok(())
@@ -248,8 +251,8 @@ impl Recording {
 }
 
 impl Selection {
-    fn takes(&self, pid: u32, tid: u32) -> bool {
-        self.process.is_none_or(|wanted| wanted == pid) && self.thread.is_none_or(|wanted| wanted == tid)
+    fn matches(&self, pid: u32, tid: u32) -> bool {
+        self.process.is_none_or(|selected| selected == pid) && self.thread.is_none_or(|selected| selected == tid)
     }
 }
 
@@ -266,20 +269,20 @@ impl Container {
     fn pipe_feature(&mut self, body: &[u8]) {
         let mut cursor = bytes::Bytes(body);
         if let Some(feature) = cursor.u64().and_then(|feature| u32::try_from(feature).ok()) {
-            self.feature(feature, cursor.0);
+            self.add_feature(feature, cursor.0);
         }
     }
 
-    fn say_how_it_ended(&mut self, end: End) {
+    fn note_end(&mut self, end: End) {
         match end {
             End::Whole => {}
-            End::CutOff(at) => {
+            End::CutOff(offset) => {
                 self.notes.push(format!(
-                    "the recording was cut off at byte {at}, inside a record; all records before it are read"
+                    "the recording was cut off at byte {offset}, inside a record; all records before it are read"
                 ));
             }
-            End::Damaged(at) => {
-                self.notes.push(format!("the recording is damaged at byte {at}; all records before it are read"));
+            End::Damaged(offset) => {
+                self.notes.push(format!("the recording is damaged at byte {offset}; all records before it are read"));
             }
             End::CompressedDamaged => {
                 self.notes.push(
@@ -291,39 +294,39 @@ impl Container {
         }
     }
 
-    /// The index of the event to read.
+    /// Returns the index of the selected event.
     fn choose(&self, counts: &[u64], selection: &Selection) -> Result<usize, Error> {
-        let known = ["", "x86_64", "aarch64", "amd64", "arm64"];
-        if !known.contains(&self.facts.architecture.as_str()) {
+        let supported = ["", "x86_64", "aarch64", "amd64", "arm64"];
+        if !supported.contains(&self.facts.architecture.as_str()) {
             return Err(Error::OtherArchitecture(self.facts.architecture.clone()));
         }
         if self.events.is_empty() {
             return Err(Error::NoEvent);
         }
-        let Some(wanted) = &selection.event else {
+        let Some(name) = &selection.event else {
             return Ok(counts.iter().position(|count| *count != 0).unwrap_or_default());
         };
-        // `cycles` is also found as `cycles:u`.
-        let plain = |name: &str| name.split(':').next().unwrap_or_default().to_owned();
-        let named = |event: &Event| event.name == *wanted || plain(&event.name) == *wanted;
-        self.events.iter().position(named).ok_or_else(|| Error::UnknownEvent {
-            wanted: wanted.clone(),
+        // The selection `cycles` also matches `cycles:u`.
+        let without_modifiers = |name: &str| name.split(':').next().unwrap_or_default().to_owned();
+        let has_name = |event: &Event| event.name == *name || without_modifiers(&event.name) == *name;
+        self.events.iter().position(has_name).ok_or_else(|| Error::UnknownEvent {
+            wanted: name.clone(),
             present: self.events.iter().map(|event| event.name.clone()).collect(),
         })
     }
 }
 
-fn count(counts: &mut Vec<u64>, event: usize) {
+fn count_sample(counts: &mut Vec<u64>, event: usize) {
     if counts.len() <= event {
         counts.resize(event + 1, 0);
     }
     counts[event] += 1;
 }
 
-/// The index of the event that a sample is of.
-fn event_of(events: &[Event], by_id: &ById, body: &[u8]) -> usize {
+/// Returns the index of a sample's event.
+fn event_index(events: &[Event], by_id: &EventIds, body: &[u8]) -> usize {
     let [first, _, ..] = events else { return 0 };
-    sample::id(first, body).and_then(|id| by_id.find(id)).unwrap_or_default()
+    sample::event_id(first, body).and_then(|id| by_id.find(id)).unwrap_or_default()
 }
 
 fn is_kernel(record: Record<'_>) -> bool {

@@ -1,20 +1,20 @@
-//! The machine of a recording, and the directory that it is in.
+//! Machine of a recording, and directory of its files.
 
 use std::path::PathBuf;
 
-/// What tells the files of two recordings apart that have one path.
+/// Distinguishes the files of two recordings that have the same path.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Origin {
-    /// The machine; empty where the recording does not say it.
+    /// Name of the machine; empty if the recording does not contain it.
     pub host: String,
-    /// The folder in which this recording's own files are looked for first.
+    /// Directory in which this recording's own files are searched first.
     pub root: Option<PathBuf>,
 }
 
 impl Origin {
-    /// Whether the recording was made on the machine that reads it; unknown where it does not say its machine.
+    /// Returns true if the recording was made on this machine; `None` if its machine is unknown.
     pub(crate) fn is_here(&self) -> Option<bool> {
-        let here = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
-        (!self.host.is_empty()).then(|| self.host == here.trim_end())
+        let hostname = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
+        (!self.host.is_empty()).then(|| self.host == hostname.trim_end())
     }
 }

@@ -4,10 +4,10 @@ use perf_format::PERF_RECORD_AUXTRACE;
 
 use super::bytes::Bytes;
 
-/// `struct perf_event_header`
-const HEADER_SIZE: usize = 8;
+/// Size of `struct perf_event_header`.
+const HEADER_BYTES: usize = 8;
 
-/// One record, without its header.
+/// Record without its header.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Record<'a> {
     pub(super) kind: u32,
@@ -15,39 +15,39 @@ pub(super) struct Record<'a> {
     pub(super) body: &'a [u8],
 }
 
-/// What ends a run of records.
+/// Reason for the end of a run of records.
 pub(super) enum Break {
     Damaged,
-    /// So many bytes behind the last record belong to it.
-    Behind(u64),
+    /// This many bytes after the last record belong to it.
+    TrailingBytes(u64),
 }
 
-/// Hands on the records that are whole; returns how many bytes they have.
-pub(super) fn records_in(bytes: &[u8], each: &mut impl FnMut(Record<'_>)) -> (usize, Option<Break>) {
-    let mut used = 0;
-    while let Some((record, size)) = record_at(&bytes[used..]) {
-        let Some(record) = record else { return (used, Some(Break::Damaged)) };
-        if bytes.len() - used < size {
+/// Passes complete records to `visit`, and returns the number of bytes that they occupy.
+pub(super) fn records_in(bytes: &[u8], visit: &mut impl FnMut(Record<'_>)) -> (usize, Option<Break>) {
+    let mut consumed = 0;
+    while let Some((record, size)) = record_at(&bytes[consumed..]) {
+        let Some(record) = record else { return (consumed, Some(Break::Damaged)) };
+        if bytes.len() - consumed < size {
             break;
         }
-        each(record);
-        used += size;
+        visit(record);
+        consumed += size;
         if record.kind == PERF_RECORD_AUXTRACE {
-            let behind = Bytes(record.body).u64().unwrap_or_default();
-            return (used, Some(Break::Behind(behind)));
+            let trailing = Bytes(record.body).u64().unwrap_or_default();
+            return (consumed, Some(Break::TrailingBytes(trailing)));
         }
     }
-    (used, None)
+    (consumed, None)
 }
 
-/// The record at the beginning of `bytes` and its size; no record where its size cannot be right, nothing where `bytes`
-/// end.
+/// Parses the record at the start of `bytes`. Returns the record, or `None` in its place if its size is invalid, and
+/// the size. Returns `None` if `bytes` ends first.
 fn record_at(bytes: &[u8]) -> Option<(Option<Record<'_>>, usize)> {
     let mut cursor = Bytes(bytes);
     let (kind, misc, size) = (cursor.u32()?, cursor.u16()?, usize::from(cursor.u16()?));
-    if size < HEADER_SIZE {
+    if size < HEADER_BYTES {
         return Some((None, 0));
     }
-    let body = bytes.get(HEADER_SIZE..size)?;
+    let body = bytes.get(HEADER_BYTES..size)?;
     Some((Some(Record { kind, misc, body }), size))
 }

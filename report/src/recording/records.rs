@@ -1,4 +1,4 @@
-//! The records of a recording, one after the other, in a buffer of bounded size.
+//! Iteration over the records of a file, with a buffer of bounded size.
 
 use std::io::{self, Read, Seek, SeekFrom};
 
@@ -8,52 +8,52 @@ use super::bytes::Bytes;
 use super::compressed::Decompressor;
 use super::record::{Break, Record, records_in};
 
-const BUFFER: usize = 1 << 20;
-/// A record's size has sixteen bits.
-const LONGEST_RECORD: usize = 1 << 16;
+const BUFFER_BYTES: usize = 1 << 20;
+/// Size limit of a record, whose size field has 16 bits.
+const MAX_RECORD_BYTES: usize = 1 << 16;
 
-/// How the reading ended.
+/// Reason why reading ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum End {
-    /// With the last record.
+    /// The last record is complete.
     Whole,
-    /// In the middle of one, at this offset.
+    /// The file ends inside a record, at this offset.
     CutOff(u64),
-    /// At a record that cannot be one, at this offset.
+    /// An invalid record is at this offset.
     Damaged(u64),
-    /// With the last record; some of the compressed records cannot be read.
+    /// The last record is complete, but some compressed records cannot be read.
     CompressedDamaged,
 }
 
-/// Calls `each` for every record in `range` of the file, those in compressed records included.
+/// Calls `visit` for every record in `range` of the file, including those in compressed records.
 pub(super) fn for_each(
     file: &mut (impl Read + Seek),
     range: std::ops::Range<u64>,
-    mut each: impl FnMut(Record<'_>),
+    mut visit: impl FnMut(Record<'_>),
 ) -> io::Result<End> {
     let mut decompressor = Decompressor::new();
-    let end = for_each_in_file(file, range, |record| match record.kind {
-        PERF_RECORD_COMPRESSED => decompressor.add(record.body, &mut each),
+    let end = visit_file(file, range, |record| match record.kind {
+        PERF_RECORD_COMPRESSED => decompressor.add(record.body, &mut visit),
         PERF_RECORD_COMPRESSED2 => {
             let mut body = Bytes(record.body);
             let size = body.u64().and_then(|size| usize::try_from(size).ok());
-            // Without the padding. A wrong size makes the stream a damaged one.
-            decompressor.add(size.and_then(|size| body.take(size)).unwrap_or(body.0), &mut each);
+            // The size excludes the padding. A wrong size damages the stream.
+            decompressor.add(size.and_then(|size| body.take(size)).unwrap_or(body.0), &mut visit);
         }
-        _ => each(record),
+        _ => visit(record),
     })?;
-    let readable = decompressor.finish(&mut each);
+    let readable = decompressor.finish(&mut visit);
     Ok(if end == End::Whole && !readable { End::CompressedDamaged } else { end })
 }
 
-fn for_each_in_file(
+fn visit_file(
     file: &mut (impl Read + Seek),
     mut range: std::ops::Range<u64>,
-    mut each: impl FnMut(Record<'_>),
+    mut visit: impl FnMut(Record<'_>),
 ) -> io::Result<End> {
-    let mut buffer = vec![0; BUFFER];
+    let mut buffer = vec![0; BUFFER_BYTES];
     loop {
-        match records_until_a_stop(file, range.clone(), &mut buffer, &mut each)? {
+        match visit_until_stop(file, range.clone(), &mut buffer, &mut visit)? {
             Stop::End(end) => return Ok(end),
             Stop::Skip(next) if next >= range.end => return Ok(End::Whole),
             Stop::Skip(next) => range.start = next,
@@ -61,39 +61,39 @@ fn for_each_in_file(
     }
 }
 
-/// Why the reading stopped: there is no more, or it goes on at an offset.
+/// Reason why a run of records stopped: the end, or an offset at which to continue.
 enum Stop {
     End(End),
     Skip(u64),
 }
 
-fn records_until_a_stop(
+fn visit_until_stop(
     file: &mut (impl Read + Seek),
     range: std::ops::Range<u64>,
     buffer: &mut [u8],
-    each: &mut impl FnMut(Record<'_>),
+    visit: &mut impl FnMut(Record<'_>),
 ) -> io::Result<Stop> {
     file.seek(SeekFrom::Start(range.start))?;
     let mut input = file.take(range.end.saturating_sub(range.start));
     let (mut filled, mut offset) = (0, range.start);
     loop {
-        let mut used = 0;
+        let mut consumed = 0;
         loop {
-            let (more, break_) = records_in(&buffer[used..filled], each);
-            used += more;
-            let at = offset.saturating_add(used as u64);
-            match break_ {
-                Some(Break::Damaged) => return Ok(Stop::End(End::Damaged(at))),
-                // What is here already is not read again.
-                Some(Break::Behind(count)) if count <= (filled - used) as u64 => used += count as usize,
-                Some(Break::Behind(count)) => return Ok(Stop::Skip(at.saturating_add(count))),
+            let (size, break_reason) = records_in(&buffer[consumed..filled], visit);
+            consumed += size;
+            let position = offset.saturating_add(consumed as u64);
+            match break_reason {
+                Some(Break::Damaged) => return Ok(Stop::End(End::Damaged(position))),
+                // Bytes that are already in the buffer are not read again.
+                Some(Break::TrailingBytes(count)) if count <= (filled - consumed) as u64 => consumed += count as usize,
+                Some(Break::TrailingBytes(count)) => return Ok(Stop::Skip(position.saturating_add(count))),
                 None => break,
             }
         }
-        offset += used as u64;
-        buffer.copy_within(used..filled, 0);
-        filled -= used;
-        debug_assert!(buffer.len() - filled >= LONGEST_RECORD);
+        offset += consumed as u64;
+        buffer.copy_within(consumed..filled, 0);
+        filled -= consumed;
+        debug_assert!(buffer.len() - filled >= MAX_RECORD_BYTES);
         match input.read(&mut buffer[filled..]) {
             Ok(0) => return Ok(Stop::End(if filled == 0 { End::Whole } else { End::CutOff(offset) })),
             Ok(count) => filled += count,

@@ -1,12 +1,12 @@
-//! `PERF_RECORD_SAMPLE`: its fields stand one after the other, those that the event asked for.
+//! Parser for `PERF_RECORD_SAMPLE`, which contains the fields that the event requested.
 
 use perf_format::*;
 
 use super::bytes::Bytes;
 use super::event::Event;
-use crate::unwind::Copied;
+use crate::unwind::StackCopy;
 
-/// What is used of a sample.
+/// Fields of a sample that the report needs.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct RawSample<'a> {
     pub(super) ip: u64,
@@ -14,29 +14,29 @@ pub(super) struct RawSample<'a> {
     pub(super) tid: u32,
     pub(super) time: u64,
     pub(super) period: u64,
-    /// The call chain, numbers of eight bytes.
+    /// Call chain of eight-byte numbers.
     pub(super) chain: &'a [u8],
-    /// Registers and stack, as with `--call-graph dwarf`.
-    pub(super) copied: Option<Copied<'a>>,
+    /// Copy of registers and stack, from `--call-graph dwarf`.
+    pub(super) stack_copy: Option<StackCopy<'a>>,
 }
 
-/// The id of the event that a sample is of.
-pub(super) fn id(event: &Event, body: &[u8]) -> Option<u64> {
+/// Returns the id of the event that a sample belongs to.
+pub(super) fn event_id(event: &Event, body: &[u8]) -> Option<u64> {
     let mut cursor = Bytes(body);
-    if event.has(PERF_SAMPLE_IDENTIFIER) {
+    if event.has_field(PERF_SAMPLE_IDENTIFIER) {
         return cursor.u64();
     }
-    if !event.has(PERF_SAMPLE_ID) {
+    if !event.has_field(PERF_SAMPLE_ID) {
         return None;
     }
-    let before = [PERF_SAMPLE_IP, PERF_SAMPLE_TID, PERF_SAMPLE_TIME, PERF_SAMPLE_ADDR];
-    cursor.take(before.iter().filter(|bit| event.has(**bit)).count() * 8)?;
+    let preceding_fields = [PERF_SAMPLE_IP, PERF_SAMPLE_TID, PERF_SAMPLE_TIME, PERF_SAMPLE_ADDR];
+    cursor.take(preceding_fields.iter().filter(|bit| event.has_field(**bit)).count() * 8)?;
     cursor.u64()
 }
 
 pub(super) fn parse<'a>(event: &Event, body: &'a [u8]) -> Option<RawSample<'a>> {
     let mut cursor = Bytes(body);
-    let mut field = |bit: u64| if event.has(bit) { cursor.u64().map(Some) } else { Some(None) };
+    let mut field = |bit: u64| if event.has_field(bit) { cursor.u64().map(Some) } else { Some(None) };
     field(PERF_SAMPLE_IDENTIFIER)?;
     let ip = field(PERF_SAMPLE_IP)?;
     let thread = field(PERF_SAMPLE_TID)?;
@@ -46,11 +46,11 @@ pub(super) fn parse<'a>(event: &Event, body: &'a [u8]) -> Option<RawSample<'a>> 
     field(PERF_SAMPLE_STREAM_ID)?;
     field(PERF_SAMPLE_CPU)?;
     let period = field(PERF_SAMPLE_PERIOD)?;
-    if event.has(PERF_SAMPLE_READ) {
+    if event.has_field(PERF_SAMPLE_READ) {
         skip_counts(event, &mut cursor)?;
     }
     let mut chain: &[u8] = &[];
-    if event.has(PERF_SAMPLE_CALLCHAIN) {
+    if event.has_field(PERF_SAMPLE_CALLCHAIN) {
         let count = cursor.u64()?;
         chain = cursor.u64s(count)?;
     }
@@ -62,44 +62,44 @@ pub(super) fn parse<'a>(event: &Event, body: &'a [u8]) -> Option<RawSample<'a>> 
         time: time.unwrap_or_default(),
         period: period.unwrap_or_else(|| event.fixed_period()),
         chain,
-        copied: copied(event, cursor),
+        stack_copy: stack_copy(event, cursor),
     })
 }
 
-/// What is behind the call chain. A sample whose end is damaged is a sample without it.
-fn copied<'a>(event: &Event, mut cursor: Bytes<'a>) -> Option<Copied<'a>> {
+/// Parses the fields after the call chain. If they are damaged, the sample is used without them.
+fn stack_copy<'a>(event: &Event, mut cursor: Bytes<'a>) -> Option<StackCopy<'a>> {
     if !event.has_stack_copies() {
         return None;
     }
-    if event.has(PERF_SAMPLE_RAW) {
+    if event.has_field(PERF_SAMPLE_RAW) {
         let size = cursor.u32()?;
         cursor.take(size as usize)?;
     }
-    if event.has(PERF_SAMPLE_BRANCH_STACK) {
+    if event.has_field(PERF_SAMPLE_BRANCH_STACK) {
         let count = cursor.u64()?;
         if event.has_hardware_index {
             cursor.u64()?;
         }
         cursor.u64s(count.checked_mul(3)?)?;
     }
-    // PERF_SAMPLE_REGS_ABI_64; of a thread of the kernel there are none.
+    // The value is PERF_SAMPLE_REGS_ABI_64; kernel threads have no registers.
     if cursor.u64()? != 2 {
         return None;
     }
     let registers = cursor.u64s(u64::from(event.user_registers.count_ones()))?;
     let size = usize::try_from(cursor.u64()?).ok()?;
     let stack = cursor.take(size)?;
-    let filled = if size == 0 { 0 } else { usize::try_from(cursor.u64()?).ok()? };
-    Some(Copied { mask: event.user_registers, registers, stack: stack.get(..filled).unwrap_or(stack) })
+    let used_bytes = if size == 0 { 0 } else { usize::try_from(cursor.u64()?).ok()? };
+    Some(StackCopy { mask: event.user_registers, registers, stack: stack.get(..used_bytes).unwrap_or(stack) })
 }
 
-/// `PERF_SAMPLE_READ`: the values of the counter, or of its group.
+/// Skips `PERF_SAMPLE_READ`: the values of the counter or of its group.
 fn skip_counts(event: &Event, cursor: &mut Bytes<'_>) -> Option<()> {
     let format = event.read_format;
-    let times = [PERF_FORMAT_TOTAL_TIME_ENABLED, PERF_FORMAT_TOTAL_TIME_RUNNING];
-    let times = times.iter().filter(|bit| format & **bit != 0).count() as u64;
-    let each = 1 + u64::from(format & PERF_FORMAT_ID != 0) + u64::from(format & PERF_FORMAT_LOST != 0);
+    let time_fields = [PERF_FORMAT_TOTAL_TIME_ENABLED, PERF_FORMAT_TOTAL_TIME_RUNNING];
+    let time_fields = time_fields.iter().filter(|bit| format & **bit != 0).count() as u64;
+    let fields_per_counter = 1 + u64::from(format & PERF_FORMAT_ID != 0) + u64::from(format & PERF_FORMAT_LOST != 0);
     let count = if format & PERF_FORMAT_GROUP != 0 { cursor.u64()? } else { 1 };
-    cursor.u64s(times.checked_add(count.checked_mul(each)?)?)?;
+    cursor.u64s(time_fields.checked_add(count.checked_mul(fields_per_counter)?)?)?;
     Some(())
 }

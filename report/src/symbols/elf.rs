@@ -1,4 +1,4 @@
-//! One ELF file: its mapped ranges, its functions, and lazily its line table.
+//! ELF file: its mapped ranges, its functions, and its line table, which is loaded on first use.
 
 use std::borrow::Cow;
 use std::fs::File;
@@ -21,25 +21,25 @@ use crate::source_hashes;
 type Slice = EndianArcSlice<RunTimeEndian>;
 type Parsed<'a> = ElfFile64<'a, Endianness, &'a ReadCache<File>>;
 
-/// The longest name of a symbol that is kept.
-const LONGEST_NAME: usize = 64 << 10;
-/// A section of debug information that is longer is not read.
-const LONGEST_SECTION: u64 = 4 << 30;
-/// Inlined calls deeper than this are cut.
-const DEEPEST_INLINING: usize = 256;
+/// Longer symbol names are ignored.
+const MAX_NAME_BYTES: usize = 64 << 10;
+/// Longer sections of debug information are not read.
+const MAX_SECTION_BYTES: u64 = 4 << 30;
+/// Deeper levels of inlined calls are dropped.
+const MAX_INLINE_DEPTH: usize = 256;
 
-/// An ELF file that has been opened.
+/// ELF file that has been opened.
 pub(super) struct Elf {
     cache: ReadCache<File>,
     segments: Segments,
     symbols: Symbols,
     lines: Option<Lines>,
-    /// Of each function that has code of line 0, by its start.
+    /// Basic blocks of functions that have code at line 0, by start address.
     blocks: FxHashMap<u64, Arc<Blocks>>,
-    /// The bytes of the sections with code, for the disassembler.
+    /// Instruction set, for the disassembler.
     pub(super) machine: Option<Machine>,
     pub(super) build_id: Vec<u8>,
-    /// Made by no linker: compiled at run time.
+    /// True if no linker made the file: its code was compiled at run time.
     pub(super) is_image: bool,
 }
 
@@ -51,38 +51,39 @@ impl Elf {
         let parsed = Parsed::parse(&cache).map_err(|error| error.to_string())?;
         let endian = parsed.endian();
         let headers = parsed.elf_program_headers();
-        let segments = Segments::of(headers, endian);
+        let segments = Segments::from_headers(headers, endian);
         let is_dynamic = headers.iter().any(|header| header.p_type(endian) == elf::PT_DYNAMIC);
         let header = parsed.elf_header();
         let is_image = header.e_type.get(endian) == elf::ET_DYN && !is_dynamic;
-        let machine = Machine::of(header.e_machine.get(endian));
+        let machine = Machine::from_elf(header.e_machine.get(endian));
         let symbols = Symbols::read(&parsed, usize::try_from(length).unwrap_or(usize::MAX));
         let build_id = parsed.build_id().ok().flatten().unwrap_or_default().to_vec();
         Ok(Elf { segments, symbols, lines: None, blocks: FxHashMap::default(), machine, build_id, is_image, cache })
     }
 
-    /// The address in the file's own terms of what is at an offset.
+    /// Converts a file offset to an address in the file's address space.
     pub(super) fn address_of_offset(&self, offset: u64) -> Option<u64> {
         self.segments.address_of_offset(offset)
     }
 
-    /// The function at an address: its name and where it begins and ends.
+    /// Returns name and address range of the function at an address.
     pub(super) fn function(&self, address: u64) -> Option<(&str, std::ops::Range<u64>)> {
         self.symbols.find(address)
     }
 
-    /// Every symbol that an address is in.
-    pub(super) fn all_names(&self, address: u64) -> Vec<String> {
-        let covers = |symbol: &&Symbol| address.checked_sub(symbol.address).is_some_and(|at| at < symbol.size.max(1));
+    /// Returns the names of all symbols that cover an address.
+    pub(super) fn symbol_names(&self, address: u64) -> Vec<String> {
+        let covers =
+            |symbol: &&Symbol| address.checked_sub(symbol.address).is_some_and(|offset| offset < symbol.size.max(1));
         self.symbols.entries.iter().filter(covers).map(|symbol| self.symbols.name(symbol).to_owned()).collect()
     }
 
-    /// The name a function has at the address where the symbol of another name begins.
-    pub(super) fn readable_twin(&self, linkage_name: &str) -> Option<&str> {
-        self.symbols.twin(linkage_name)
+    /// Returns the readable name of a function, from the symbol at the same address as the linkage name.
+    pub(super) fn readable_alias(&self, linkage_name: &str) -> Option<&str> {
+        self.symbols.alias(linkage_name)
     }
 
-    /// The lines at an address, the innermost inlined call first. Empty without line table.
+    /// Returns the frames at an address, innermost inlined call first. Empty without a line table.
     pub(super) fn frames(&mut self, address: u64) -> Vec<SourceFrame> {
         let cache = &self.cache;
         let lines =
@@ -90,32 +91,32 @@ impl Elf {
         lines.frames(address)
     }
 
-    /// The line of code that has none, by the instructions around it.
-    pub(super) fn frames_around(&mut self, address: u64) -> Option<Vec<SourceFrame>> {
+    /// Infers the line of code at line 0 from the surrounding instructions.
+    pub(super) fn infer_frames(&mut self, address: u64) -> Option<Vec<SourceFrame>> {
         let machine = self.machine?;
         let (_, range) = self.function(address)?;
         let start = range.start;
         let blocks = match self.blocks.get(&start) {
             Some(blocks) => Arc::clone(blocks),
-            None => Arc::new(Blocks::new(&machine.steps(&self.code(start, Blocks::length(&range)), start))),
+            None => Arc::new(Blocks::new(&machine.steps(&self.code(start, Blocks::decoded_length(&range)), start))),
         };
         self.blocks.insert(start, Arc::clone(&blocks));
-        blocks.line(address, |at| self.frames(at))
+        blocks.infer_frames(address, |neighbour| self.frames(neighbour))
     }
 
-    /// Path and hash of sources, as far as the line table has been read.
+    /// Returns path and hash of sources, from the part of the line table that has been read.
     pub(super) fn source_hashes(&self) -> &[(String, String)] {
         self.lines.as_ref().map_or(&[], |lines| &lines.hashes)
     }
 
-    /// The bytes of a section; none if there is no such section, or it is longer than `most`.
-    pub(super) fn section(&self, name: &str, most: u64) -> Vec<u8> {
+    /// Returns the bytes of a section; empty if it does not exist or is longer than `max_bytes`.
+    pub(super) fn section(&self, name: &str, max_bytes: u64) -> Vec<u8> {
         let Ok(file) = Parsed::parse(&self.cache) else { return Vec::new() };
-        let section = file.section_by_name(name).filter(|section| section.size() <= most);
+        let section = file.section_by_name(name).filter(|section| section.size() <= max_bytes);
         section.and_then(|section| Some(section.data().ok()?.to_vec())).unwrap_or_default()
     }
 
-    /// Bytes of code, at most `length`.
+    /// Returns at most `length` bytes of code.
     pub(super) fn code(&self, address: u64, length: usize) -> Vec<u8> {
         let Ok(file) = Parsed::parse(&self.cache) else { return Vec::new() };
         let section = file.sections().find(|section| {
@@ -128,7 +129,7 @@ impl Elf {
     }
 }
 
-/// Functions by address; of several at one address a global one, which in images is the readable one.
+/// Functions by address. If several have one address, a global one comes first, which in images is the readable one.
 #[derive(Default)]
 struct Symbols {
     entries: Vec<Symbol>,
@@ -143,30 +144,33 @@ struct Symbol {
 }
 
 impl Symbols {
-    /// `length` of the file: many symbols may have one long name, which is stored for each.
+    /// Reads the symbol tables. `length` is that of the file: many symbols may share one long name, which is stored for
+    /// each.
     fn read(file: &Parsed<'_>, length: usize) -> Symbols {
         let mut symbols = Symbols::default();
-        let most = length.saturating_mul(4).saturating_add(LONGEST_NAME);
-        symbols.add(file.symbols(), most);
-        symbols.add(file.dynamic_symbols(), most);
+        let max_name_bytes = length.saturating_mul(4).saturating_add(MAX_NAME_BYTES);
+        symbols.add(file.symbols(), max_name_bytes);
+        symbols.add(file.dynamic_symbols(), max_name_bytes);
         symbols.entries.sort_by_key(|symbol| (symbol.address, !symbol.global));
         symbols
     }
 
-    fn add<'data>(&mut self, symbols: impl Iterator<Item = impl ObjectSymbol<'data>>, most: usize) {
+    fn add<'data>(&mut self, symbols: impl Iterator<Item = impl ObjectSymbol<'data>>, max_name_bytes: usize) {
         for symbol in symbols.filter(|symbol| symbol.kind() == SymbolKind::Text && symbol.is_definition()) {
             let Ok(name) = symbol.name_bytes() else { continue };
-            if name.is_empty() || name.len() > LONGEST_NAME {
+            if name.is_empty() || name.len() > MAX_NAME_BYTES {
                 continue;
             }
             let start = self.names.len();
-            if start > most {
+            if start > max_name_bytes {
                 return;
             }
             self.names.push_str(&String::from_utf8_lossy(name));
-            let (Ok(from), Ok(to)) = (u32::try_from(start), u32::try_from(self.names.len())) else { return };
+            let (Ok(name_start), Ok(name_end)) = (u32::try_from(start), u32::try_from(self.names.len())) else {
+                return;
+            };
             let (address, size) = (symbol.address(), symbol.size());
-            self.entries.push(Symbol { address, size, name: (from, to), global: !symbol.is_local() });
+            self.entries.push(Symbol { address, size, name: (name_start, name_end), global: !symbol.is_local() });
         }
     }
 
@@ -175,36 +179,36 @@ impl Symbols {
     }
 
     fn find(&self, address: u64) -> Option<(&str, std::ops::Range<u64>)> {
-        let after = self.entries.partition_point(|symbol| symbol.address <= address);
-        let last = self.entries.get(after.checked_sub(1)?)?;
-        // A smaller function may lie inside of a larger one; a few steps back find it.
-        for at in (0..after).rev().take(64) {
-            let symbol = &self.entries[at];
+        let next_index = self.entries.partition_point(|symbol| symbol.address <= address);
+        let previous = self.entries.get(next_index.checked_sub(1)?)?;
+        // A smaller function may be nested in a larger one, so a few preceding symbols are searched.
+        for index in (0..next_index).rev().take(64) {
+            let symbol = &self.entries[index];
             let first = self.entries.partition_point(|other| other.address < symbol.address);
-            let mut same = self.entries[first..=at].iter().take(64);
-            let best = same.find(|other| other.size > address - other.address);
+            let mut candidates = self.entries[first..=index].iter().take(64);
+            let best = candidates.find(|other| other.size > address - other.address);
             if let Some(best) = best {
                 return Some((self.name(best), best.address..best.address.saturating_add(best.size)));
             }
         }
-        let next = self.entries.get(after).map_or(u64::MAX, |symbol| symbol.address);
-        (last.size == 0).then(|| (self.name(last), last.address..next))
+        let next = self.entries.get(next_index).map_or(u64::MAX, |symbol| symbol.address);
+        (previous.size == 0).then(|| (self.name(previous), previous.address..next))
     }
 
-    fn twin(&self, linkage_name: &str) -> Option<&str> {
-        let known = self.entries.iter().find(|symbol| self.name(symbol) == linkage_name)?;
-        let first = self.entries.partition_point(|other| other.address < known.address);
+    fn alias(&self, linkage_name: &str) -> Option<&str> {
+        let named = self.entries.iter().find(|symbol| self.name(symbol) == linkage_name)?;
+        let first = self.entries.partition_point(|other| other.address < named.address);
         self.entries.get(first).map(|symbol| self.name(symbol))
     }
 }
 
-/// What is no file (`<string>`) has the directory of its compile unit, and is in none.
+/// Removes the directory of the compile unit from a name that is not a file, such as `<string>`.
 fn without_directory(path: &str) -> &str {
     let name = path.rsplit('/').next().unwrap_or(path);
     if name.starts_with('<') && name.ends_with('>') { name } else { path }
 }
 
-/// The line table, where there is one.
+/// Line table, if there is one.
 #[derive(Default)]
 struct Lines {
     context: Option<addr2line::Context<Slice>>,
@@ -215,31 +219,31 @@ impl Lines {
     fn load(file: &Parsed<'_>) -> Lines {
         let endian = if file.is_little_endian() { RunTimeEndian::Little } else { RunTimeEndian::Big };
         let load = |id: gimli::SectionId| -> Result<Slice, gimli::Error> {
-            let section = file.section_by_name(id.name()).filter(|section| section.size() < LONGEST_SECTION);
+            let section = file.section_by_name(id.name()).filter(|section| section.size() < MAX_SECTION_BYTES);
             let data = section.and_then(|section| section.uncompressed_data().ok()).unwrap_or(Cow::Borrowed(&[]));
             Ok(Slice::new(Arc::from(&*data), endian))
         };
         let Ok(dwarf) = gimli::Dwarf::load(load) else { return Lines::default() };
-        let hashes = source_hashes::of(&dwarf);
+        let hashes = source_hashes::read_hashes(&dwarf);
         Lines { context: addr2line::Context::from_dwarf(dwarf).ok(), hashes }
     }
 
     fn frames(&self, address: u64) -> Vec<SourceFrame> {
         let Some(context) = &self.context else { return Vec::new() };
         let Ok(mut frames) = context.find_frames(address).skip_all_loads() else { return Vec::new() };
-        let mut found = Vec::new();
+        let mut source_frames = Vec::new();
         while let Ok(Some(frame)) = frames.next() {
-            if found.len() == DEEPEST_INLINING {
+            if source_frames.len() == MAX_INLINE_DEPTH {
                 break;
             }
             let name = frame.function.as_ref().and_then(|function| function.raw_name().ok());
             let location = frame.location.as_ref();
-            found.push(SourceFrame {
+            source_frames.push(SourceFrame {
                 linkage_name: name.map(Cow::into_owned),
                 file: location.and_then(|location| location.file).map(|path| without_directory(path).to_owned()),
                 line: location.and_then(|location| location.line),
             });
         }
-        found
+        source_frames
     }
 }

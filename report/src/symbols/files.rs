@@ -1,23 +1,23 @@
-//! The files that a recording names, opened on first use.
+//! Files that a recording names. They are opened on first use.
 
 use std::path::Path;
 
 use super::elf::Elf;
 use super::line_zero::is_line_zero;
 use super::source_frame::SourceFrame;
-use crate::lookup::{Lookup, candidates, same_id};
+use crate::lookup::{Lookup, build_ids_match, candidates};
 use crate::machine::Machine;
 use crate::recording::{MappedFile, Recording};
 use crate::roots::Roots;
 
-/// All files of a recording.
+/// Files of a recording, by index.
 #[derive(Default)]
 pub(super) struct Files {
-    files: Vec<Opened>,
+    files: Vec<FileEntry>,
     roots: Roots,
 }
 
-struct Opened {
+struct FileEntry {
     file: MappedFile,
     name: String,
     state: State,
@@ -25,116 +25,115 @@ struct Opened {
 
 enum State {
     Unopened,
-    /// No file: memory, or a part of the kernel.
+    /// Not a file: memory, or a part of the kernel.
     Anonymous,
     Open(Box<Elf>),
     Missing(String),
 }
 
-/// What a file says about an offset.
-pub(super) struct Found {
+/// Symbol and frames at an offset in a file.
+pub(super) struct Symbolized {
     pub(super) symbol: Option<String>,
     pub(super) frames: Vec<SourceFrame>,
     pub(super) is_image: bool,
-    /// The compiler names no line, and the instructions around do.
+    /// True if the compiler named no line and the surrounding instructions did.
     pub(super) approximate: bool,
 }
 
 impl Files {
-    /// Takes in the files of a recording. Of one that grows, those that are known already stay as they are; says
-    /// whether they do.
+    /// Adds the files of a recording. Files of a growing recording stay open; returns true if they did.
     pub(super) fn extend(&mut self, recording: &Recording, lookup: &Lookup) -> bool {
-        let same = self.files.iter().zip(&recording.files).all(|(known, file)| known.file == *file);
-        let roots = Roots::of(recording, lookup);
-        let same = same && self.roots == roots;
-        if !same {
+        let is_unchanged = self.files.iter().zip(&recording.files).all(|(entry, file)| entry.file == *file);
+        let roots = Roots::new(recording, lookup);
+        let is_unchanged = is_unchanged && self.roots == roots;
+        if !is_unchanged {
             self.files.clear();
         }
         self.roots = roots;
-        // While it is recorded, functions of Python are added to their images.
-        for opened in self.files.iter_mut().filter(|opened| opened.name.starts_with("python-")) {
-            opened.state = State::Unopened;
+        // The recorder adds Python functions to their images while it runs.
+        for entry in self.files.iter_mut().filter(|entry| entry.name.starts_with("python-")) {
+            entry.state = State::Unopened;
         }
         let files = recording.files.iter().skip(self.files.len()).map(|file| {
-            let anonymous = is_anonymous(&file.path);
-            let state = if anonymous { State::Anonymous } else { State::Unopened };
+            let is_anonymous_name = is_anonymous(&file.path);
+            let state = if is_anonymous_name { State::Anonymous } else { State::Unopened };
             let name = file.path.rsplit('/').next().filter(|name| !name.is_empty()).unwrap_or(&file.path).to_owned();
-            Opened { file: file.clone(), name: if anonymous { file.path.clone() } else { name }, state }
+            FileEntry { file: file.clone(), name: if is_anonymous_name { file.path.clone() } else { name }, state }
         });
         self.files.extend(files);
-        same
+        is_unchanged
     }
 
-    /// The hashes of sources that images have, by path.
+    /// Returns path and hash of the sources that images contain.
     pub(super) fn source_hashes(&self) -> impl Iterator<Item = &(String, String)> {
-        self.files.iter().flat_map(|opened| match &opened.state {
+        self.files.iter().flat_map(|entry| match &entry.state {
             State::Open(elf) => elf.source_hashes(),
             _ => &[],
         })
     }
 
-    /// The last part of the path.
+    /// Returns the last component of the path.
     pub(super) fn name(&self, file: u32) -> &str {
-        self.files.get(file as usize).map_or("", |opened| &opened.name)
+        self.files.get(file as usize).map_or("", |entry| &entry.name)
     }
 
-    /// Whether the file holds code that was compiled at run time; by its name where it is missing.
+    /// Returns true if the file contains code compiled at run time. A missing file is judged by its name.
     pub(super) fn is_image(&self, file: u32) -> bool {
         match self.files.get(file as usize) {
-            Some(Opened { state: State::Open(elf), file, .. }) => elf.is_image || is_image_path(&file.path),
-            Some(opened) => is_image_path(&opened.file.path),
+            Some(FileEntry { state: State::Open(elf), file, .. }) => elf.is_image || is_image_path(&file.path),
+            Some(entry) => is_image_path(&entry.file.path),
             None => false,
         }
     }
 
-    pub(super) fn find(&mut self, file: u32, offset: u64, native_lines: bool) -> Option<Found> {
+    pub(super) fn find(&mut self, file: u32, offset: u64, native_lines: bool) -> Option<Symbolized> {
         let roots = &self.roots;
-        let opened = self.files.get_mut(file as usize)?;
-        if matches!(opened.state, State::Unopened) {
-            opened.state = open(roots, &opened.file);
+        let entry = self.files.get_mut(file as usize)?;
+        if matches!(entry.state, State::Unopened) {
+            entry.state = open(roots, &entry.file);
         }
-        let is_image = is_image_path(&opened.file.path);
-        let State::Open(elf) = &mut opened.state else { return None };
+        let is_image = is_image_path(&entry.file.path);
+        let State::Open(elf) = &mut entry.state else { return None };
         let is_image = is_image || elf.is_image;
         let address = elf.address_of_offset(offset)?;
         let mut frames = if is_image || native_lines { elf.frames(address) } else { Vec::new() };
-        let around = if is_line_zero(&frames) { elf.frames_around(address) } else { None };
-        let approximate = around.is_some();
-        frames = around.unwrap_or(frames);
+        let inferred = if is_line_zero(&frames) { elf.infer_frames(address) } else { None };
+        let approximate = inferred.is_some();
+        frames = inferred.unwrap_or(frames);
         let symbol = elf.function(address).map(|(name, _)| name.to_owned());
-        Some(Found { symbol, frames, is_image, approximate })
+        Some(Symbolized { symbol, frames, is_image, approximate })
     }
 
-    /// The name for people of a function that is known by its linkage name.
-    pub(super) fn twin(&self, file: u32, linkage_name: &str) -> Option<String> {
+    /// Returns the readable name of the function with this linkage name.
+    pub(super) fn alias(&self, file: u32, linkage_name: &str) -> Option<String> {
         match &self.files.get(file as usize)?.state {
-            State::Open(elf) if elf.is_image => elf.readable_twin(linkage_name).map(str::to_owned),
+            State::Open(elf) if elf.is_image => elf.readable_alias(linkage_name).map(str::to_owned),
             _ => None,
         }
     }
 
-    /// What could not be opened.
+    /// Returns notes about the files that could not be opened.
     pub(super) fn notes(&self) -> Vec<String> {
-        let missing = self.files.iter().filter_map(|opened| match &opened.state {
-            State::Missing(why) => Some((opened, why)),
+        let missing = self.files.iter().filter_map(|entry| match &entry.state {
+            State::Missing(error) => Some((entry, error)),
             _ => None,
         });
-        let (images, others): (Vec<_>, Vec<_>) = missing.partition(|(opened, _)| is_image_path(&opened.file.path));
+        let (images, libraries): (Vec<_>, Vec<_>) = missing.partition(|(entry, _)| is_image_path(&entry.file.path));
         let mut notes = Vec::new();
-        if let Some((first, why)) = images.first() {
+        if let Some((first, error)) = images.first() {
             notes.push(format!(
-                "{} of the images of compiled code cannot be read (the first: {}: {why}); their code has no lines here",
+                "{} of the images of compiled code cannot be read (the first: {}: {error}); their code has no lines here",
                 images.len(),
                 first.file.path
             ));
         }
         notes.extend(
-            others
+            libraries
                 .iter()
                 .take(8)
-                .map(|(opened, why)| format!("{}: {why}; its code has no names here", opened.file.path)),
+                .map(|(entry, error)| format!("{}: {error}; its code has no names here", entry.file.path)),
         );
-        if let Some(more) = others.len().checked_sub(8).filter(|more| *more != 0) {
+        if let Some(more) = libraries.len().checked_sub(8).filter(|more| *more != 0) {
             notes.push(format!("and {more} files more cannot be read"));
         }
         notes
@@ -143,24 +142,24 @@ impl Files {
 
 fn open(roots: &Roots, file: &MappedFile) -> State {
     let path = Path::new(&file.path);
-    let mut why = String::new();
-    for candidate in candidates(&roots.of_file(file), path) {
+    let mut last_error = String::new();
+    for candidate in candidates(&roots.for_file(file), path) {
         match Elf::open(&candidate) {
-            Ok(elf) if is_recorded_one(&elf, file) => return State::Open(Box::new(elf)),
-            Ok(_) => why = "is another file than the one that was recorded (its build id differs)".to_owned(),
-            // Of a file that is there more can be said than of one that is not.
-            Err(error) if why.is_empty() || candidate.exists() => why = error,
+            Ok(elf) if is_recorded_file(&elf, file) => return State::Open(Box::new(elf)),
+            Ok(_) => last_error = "is another file than the one that was recorded (its build id differs)".to_owned(),
+            // An error about an existing file says more than one about a missing file.
+            Err(error) if last_error.is_empty() || candidate.exists() => last_error = error,
             Err(_) => {}
         }
     }
-    State::Missing(why)
+    State::Missing(last_error)
 }
 
-fn is_recorded_one(elf: &Elf, file: &MappedFile) -> bool {
-    file.build_id.is_empty() || elf.build_id.is_empty() || same_id(&elf.build_id, &file.build_id)
+fn is_recorded_file(elf: &Elf, file: &MappedFile) -> bool {
+    file.build_id.is_empty() || elf.build_id.is_empty() || build_ids_match(&elf.build_id, &file.build_id)
 }
 
-/// Whether a name of a mapping is not that of a file.
+/// Returns true if the name of a mapping is not a file name.
 pub(super) fn is_anonymous(path: &str) -> bool {
     path.is_empty()
         || path.starts_with("//anon")
@@ -171,37 +170,37 @@ pub(super) fn is_anonymous(path: &str) -> bool {
         || path.starts_with("anon_inode:")
 }
 
-/// Images of jitlisten, and those that `perf inject --jit` writes.
+/// Returns true for images of jitlisten, and for those that `perf inject --jit` writes.
 fn is_image_path(path: &str) -> bool {
     let mut parts = path.rsplit('/');
     let name = parts.next().unwrap_or_default();
     let directory = parts.next().unwrap_or_default();
     name.starts_with("jitted-") && name.ends_with(".so")
         || name.starts_with("object-") && name.ends_with(".so") && directory.starts_with("image-")
-        // As `jitlisten record` keeps them.
+        // This form is used by `jitlisten record`.
         || name.starts_with("image-") && name.ends_with(".so") && directory.ends_with(".images")
 }
 
-/// The symbols of one file, without a recording: for comparison with other tools.
+/// Symbols of one file without a recording, for comparison with other tools.
 pub struct FileSymbols(Elf);
 
 impl FileSymbols {
     /// Opens an ELF file.
     ///
-    /// # Errors
-    /// A sentence, where it is none.
+    /// Returns a sentence that says why the file is not a valid ELF file.
+    /// Returns a message if the file is not a valid ELF file.
     pub fn open(path: &Path) -> Result<FileSymbols, String> {
         Elf::open(path).map(FileSymbols)
     }
 
-    /// The lines at an address, the innermost inlined call first.
+    /// Returns the frames at an address, innermost inlined call first.
     pub fn frames(&mut self, address: u64) -> Vec<SourceFrame> {
         self.0.frames(address)
     }
 
-    /// The symbols at an address.
+    /// Returns the symbols at an address.
     pub fn symbols(&self, address: u64) -> Vec<String> {
-        self.0.all_names(address)
+        self.0.symbol_names(address)
     }
 }
 
@@ -211,17 +210,17 @@ impl std::fmt::Debug for FileSymbols {
     }
 }
 
-/// The code of one image, for a disassembler.
+/// Code of one image, for a disassembler.
 pub(crate) struct ImageCode(Elf);
 
 impl ImageCode {
     pub(crate) fn open(roots: &Roots, file: &MappedFile) -> Option<ImageCode> {
-        let roots = roots.of_file(file);
-        let mut found = candidates(&roots, Path::new(&file.path)).filter_map(|path| Elf::open(&path).ok());
-        found.find(|elf| is_recorded_one(elf, file)).map(ImageCode)
+        let roots = roots.for_file(file);
+        let mut opened = candidates(&roots, Path::new(&file.path)).filter_map(|path| Elf::open(&path).ok());
+        opened.find(|elf| is_recorded_file(elf, file)).map(ImageCode)
     }
 
-    /// Whose instructions can be decoded.
+    /// Returns the instruction set, if there is a decoder for it.
     pub(crate) fn machine(&self) -> Option<Machine> {
         self.0.machine
     }
@@ -230,29 +229,29 @@ impl ImageCode {
         self.0.address_of_offset(offset)
     }
 
-    /// The name of the function at an address, for people, and where it is.
+    /// Returns readable name and address range of the function at an address.
     pub(crate) fn function(&self, address: u64) -> Option<(String, std::ops::Range<u64>)> {
         self.0.function(address).map(|(name, range)| (super::names::readable(name), range))
     }
 
-    pub(crate) fn section(&self, name: &str, most: u64) -> Vec<u8> {
-        self.0.section(name, most)
+    pub(crate) fn section(&self, name: &str, max_bytes: u64) -> Vec<u8> {
+        self.0.section(name, max_bytes)
     }
 
     pub(crate) fn bytes(&self, address: u64, length: usize) -> Vec<u8> {
         self.0.code(address, length)
     }
 
-    /// Paths and lines of an instruction, the innermost inlined call first, without Numba's own files unless there are
-    /// no others.
-    pub(crate) fn places_of_user(&mut self, address: u64) -> Vec<(String, u32)> {
+    /// Returns path and line of each inlined call at an instruction, innermost first. Numba's own files are omitted
+    /// unless there are no others.
+    pub(crate) fn user_lines(&mut self, address: u64) -> Vec<(String, u32)> {
         let frames = self.0.frames(address).into_iter();
-        let places = frames.filter_map(|frame| Some((frame.file?, frame.line.filter(|line| *line != 0)?)));
-        let (library, users): (Vec<_>, Vec<_>) = places.partition(|(file, _)| file.contains("/numba/"));
+        let lines = frames.filter_map(|frame| Some((frame.file?, frame.line.filter(|line| *line != 0)?)));
+        let (library, users): (Vec<_>, Vec<_>) = lines.partition(|(file, _)| file.contains("/numba/"));
         if users.is_empty() { library } else { users }
     }
 
-    /// Path and line of an instruction.
+    /// Returns path and line of an instruction.
     pub(crate) fn line(&mut self, address: u64) -> Option<(String, u32)> {
         let frame = self.0.frames(address).into_iter().next()?;
         Some((frame.file?, frame.line.unwrap_or_default()))

@@ -1,82 +1,83 @@
-//! Names of functions, and which compilations belong to one function.
+//! Function names, and the grouping of compilations by function.
 
 use std::borrow::Cow;
 
-/// The longest name that is shown.
-const LONGEST: usize = 4096;
+/// Longer names are truncated.
+const MAX_NAME_BYTES: usize = 4096;
 
-/// What stands before the name of an entry that Numba makes for a function (`names/src/numba.rs`).
-const ENTRIES: [&str; 5] = ["cpython::", "cfunc::", "kernel::", "gufunc::", "ufunc::"];
+/// Prefixes of the entries that Numba makes for a function (`names/src/numba.rs`).
+const ENTRY_PREFIXES: [&str; 5] = ["cpython::", "cfunc::", "kernel::", "gufunc::", "ufunc::"];
 
-/// A name for people.
+/// Returns a readable name.
 pub(super) fn readable(linkage_name: &str) -> String {
     let name = if linkage_name.starts_with("_R") || linkage_name.starts_with("_ZN") && is_rust_hash(linkage_name) {
         format!("{:#}", rustc_demangle::demangle(linkage_name))
     } else {
         jitlisten_names::readable(linkage_name, None).text
     };
-    cut(name)
+    truncate(name)
 }
 
-/// `17h` and sixteen digits end the path of a symbol of Rust's old scheme.
+/// Returns true for a symbol of Rust's legacy mangling, whose path ends with `17h` and sixteen digits.
 fn is_rust_hash(name: &str) -> bool {
     let end = name.find('.').unwrap_or(name.len());
     name[..end]
         .strip_suffix('E')
-        .and_then(|rest| rest.get(rest.len().checked_sub(19)?..))
+        .and_then(|path| path.get(path.len().checked_sub(19)?..))
         .is_some_and(|hash| hash.starts_with("17h") && hash[3..].bytes().all(|byte| byte.is_ascii_hexdigit()))
 }
 
-fn cut(mut name: String) -> String {
-    if name.len() > LONGEST {
-        let end = (0..=LONGEST).rev().find(|at| name.is_char_boundary(*at)).unwrap_or_default();
+fn truncate(mut name: String) -> String {
+    if name.len() > MAX_NAME_BYTES {
+        let end = (0..=MAX_NAME_BYTES).rev().find(|end| name.is_char_boundary(*end)).unwrap_or_default();
         name.truncate(end);
         name.push('…');
     }
     name
 }
 
-/// The function a compilation is of: without entry kind, argument types and count of specialisations.
+/// Returns the function that a compilation belongs to: the name without entry prefix, argument types and version.
 pub(super) fn base(name: &str) -> &str {
-    let mut rest = name;
-    for prefix in ENTRIES {
-        rest = rest.strip_prefix(prefix).unwrap_or(rest);
+    let mut remaining = name;
+    for prefix in ENTRY_PREFIXES {
+        remaining = remaining.strip_prefix(prefix).unwrap_or(remaining);
     }
-    // `operator()` and `(anonymous namespace)` are no arguments.
-    let arguments = rest
-        .match_indices('(')
-        .map(|(at, _)| at)
-        .find(|at| *at != 0 && !rest[..*at].ends_with("operator") && !rest[*at..].starts_with("(anonymous namespace)"));
-    let end = arguments.unwrap_or(rest.len());
-    let end = rest[..end].find(" [v").or_else(|| rest[..end].find(" [0x")).unwrap_or(end);
-    rest[..end].trim_end()
+    // Parentheses in `operator()` and `(anonymous namespace)` do not begin arguments.
+    let arguments = remaining.match_indices('(').map(|(offset, _)| offset).find(|offset| {
+        *offset != 0
+            && !remaining[..*offset].ends_with("operator")
+            && !remaining[*offset..].starts_with("(anonymous namespace)")
+    });
+    let end = arguments.unwrap_or(remaining.len());
+    let end = remaining[..end].find(" [v").or_else(|| remaining[..end].find(" [0x")).unwrap_or(end);
+    remaining[..end].trim_end()
 }
 
-/// Whether the name in the line table says where a function that Numba generated comes from, which its symbol cannot:
-/// `prange kernel prog.py:42 in prog.diffuse [v6]`, `prog.Point.ctor(float64) [v3]`. Those of Numba's end with the
-/// count that the symbol ends with.
-pub(super) fn says_more(described: &str, symbol: &str) -> bool {
-    let count = |name: &str| {
+/// Returns true if the name in the line table says where a generated function comes from, which its symbol cannot:
+/// `prange kernel prog.py:42 in prog.diffuse [v6]`, `prog.Point.ctor(float64) [v3]`. Numba's names end with the same
+/// version as the symbol.
+pub(super) fn names_origin(described: &str, symbol: &str) -> bool {
+    let version_of = |name: &str| {
         let end = name.strip_suffix(']')?.rsplit_once([' ', '['])?.1;
         end.strip_prefix('v').filter(|digits| digits.parse::<u32>().is_ok()).map(str::to_owned)
     };
     let kinds = ["prange kernel ", "array expression ", "stencil ", "<dynamic>."];
-    let generated = kinds.iter().any(|kind| symbol.contains(kind));
-    generated && count(described).is_some_and(|known| count(symbol) == Some(known))
+    let is_generated = kinds.iter().any(|kind| symbol.contains(kind));
+    is_generated && version_of(described).is_some_and(|version| version_of(symbol) == Some(version))
 }
 
-/// Whether this is what Numba makes of an expression with arrays.
+/// Returns true for a function that Numba generated for an array expression.
 pub(super) fn is_array_expression(name: &str) -> bool {
     name.starts_with("array expression ")
 }
 
-/// Whether Numba made this for another function, which has the same [`base`].
+/// Returns true for an entry that Numba made for another function, which has the same [`base`].
 pub(crate) fn is_entry(name: &str) -> bool {
-    ENTRIES.iter().any(|prefix| name.starts_with(prefix))
+    ENTRY_PREFIXES.iter().any(|prefix| name.starts_with(prefix))
 }
 
-/// `py::name:/path/file.py`, as CPython writes its trampolines into a perf map.
-pub(super) fn python(name: &str) -> Option<(Cow<'_, str>, &str)> {
+/// Parses `py::name:/path/file.py`, which CPython writes into perf maps for its trampolines.
+pub(super) fn parse_python_name(name: &str) -> Option<(Cow<'_, str>, &str)> {
     let (function, file) = name.strip_prefix("py::")?.split_once(':')?;
     Some((Cow::Borrowed(function), file))
 }
@@ -106,20 +107,20 @@ mod tests {
     #[test]
     fn a_generated_function_is_called_by_what_it_was_made_for() {
         let kernel = "gufunc::prange kernel prog.py:42 in prog.diffuse [v6]";
-        assert!(says_more(kernel, "gufunc::prange kernel prog.py:42 [v6]"));
-        assert!(says_more(kernel, "gufunc::prange kernel [0x7fe7 v6]"));
+        assert!(names_origin(kernel, "gufunc::prange kernel prog.py:42 [v6]"));
+        assert!(names_origin(kernel, "gufunc::prange kernel [0x7fe7 v6]"));
         assert_eq!(base(kernel), "prange kernel prog.py:42 in prog.diffuse");
         let expression = "array expression prog.py:7 in prog.f [v3]";
-        assert!(says_more(expression, "array expression [0x7fe7 v3]"));
+        assert!(names_origin(expression, "array expression [0x7fe7 v3]"));
         assert_eq!(base(expression), "array expression prog.py:7 in prog.f");
-        assert!(says_more("prog.C.ctor(float64) [v3]", "<dynamic>.ctor(float64) [v3]"));
+        assert!(names_origin("prog.C.ctor(float64) [v3]", "<dynamic>.ctor(float64) [v3]"));
         for (described, symbol) in [
             (kernel, "gufunc::prange kernel prog.py:42 [v7]"),
             (kernel, "__main__.f(int64) [v6]"),
             ("prange kernel prog.py:42", "prange kernel prog.py:42 [v6]"),
             ("_ZN13_3cdynamic_3e4ctorB2v3Ed", "<dynamic>.ctor(float64) [v3]"),
         ] {
-            assert!(!says_more(described, symbol), "{described} {symbol}");
+            assert!(!names_origin(described, symbol), "{described} {symbol}");
         }
     }
 

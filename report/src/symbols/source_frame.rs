@@ -1,12 +1,12 @@
-//! One frame of an address: a function and a line in it.
+//! Frame of an address: a function and a line in it.
 
-/// A function, or a call of one that was inlined.
+/// Function, or an inlined call of one.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct SourceFrame {
-    /// The function's name as the compiler writes it.
+    /// Function name as the compiler writes it.
     pub linkage_name: Option<String>,
-    /// The source file.
+    /// Path of the source file.
     pub file: Option<String>,
-    /// The line, 0 where the compiler says that there is none.
+    /// Line number; 0 if the compiler assigned none.
     pub line: Option<u32>,
 }

@@ -1,164 +1,179 @@
-//! The first screen: the summary, and the hottest lines of the whole program.
+//! First screen: the summary, and the hottest lines of the whole program.
 
-use super::{Table, cut, heat, percent, wrapped};
+use super::{Table, heat_colour, percent, truncate, wrap};
 use crate::activity::Activity;
 use crate::compilations::{Compilation, Why};
-use crate::hottest::{CallingLine, HotLine, calling, hottest};
+use crate::hottest::{CallingLine, HotLine, calling_lines, hottest};
 use crate::printable::printable;
-use crate::profile::{Count, Place};
-use crate::report::{counted, duration, file_name, grouped};
+use crate::profile::{Count, SourcePosition};
+use crate::report::{duration, file_name, group_digits, plural};
 
-/// Hottest lines that are shown.
-const HOTTEST: usize = 10;
-/// Lines of the user's that called what took long elsewhere.
-const CALLING: usize = 5;
-/// Libraries that are named.
-const LIBRARIES: usize = 4;
-/// Functions that were compiled, and how much of all compiling is worth a row.
-const COMPILED: usize = 5;
-const LEAST_COMPILED: u64 = 50;
-/// Less of the time that passed was not without a processor.
-const LEAST_IDLE: u64 = 20;
-/// Columns of `file:line`, at most.
-const WIDEST_PLACE: usize = 32;
+/// Limit on the hottest lines.
+const MAX_HOT_LINES: usize = 10;
+/// Limit on the user's lines whose callees took long.
+const MAX_CALLING_LINES: usize = 5;
+/// Limit on the libraries that are named in a row.
+const MAX_NAMED_LIBRARIES: usize = 4;
+/// Limit on compiled functions. Functions below 1/50 of all compiling are omitted.
+const MAX_COMPILED_FUNCTIONS: usize = 5;
+const COMPILED_SHARE_DIVISOR: u64 = 50;
+/// Time off the processor is reported from 1/20 of the elapsed time.
+const IDLE_SHARE_DIVISOR: u64 = 20;
+/// Maximum width of `file:line`.
+const MAX_POSITION_COLUMNS: usize = 32;
 
 impl Table<'_> {
-    pub(super) fn head(&mut self) {
+    pub(super) fn write_head(&mut self) {
         let report = self.report;
         let columns = self.style.width.unwrap_or(usize::MAX);
-        for line in wrapped(&printable(&report.title()), " · ", columns) {
-            self.coloured(&line, "1");
+        for line in wrap(&printable(&report.title()), " · ", columns) {
+            self.write_coloured(&line, "1");
         }
         let command = report.recording.facts.command.join(" ");
         if self.style.all && !command.is_empty() {
-            self.coloured(&printable(&format!("recorded by: {command}")), "2");
+            self.write_coloured(&printable(&format!("recorded by: {command}")), "2");
         }
         for note in &report.notes {
-            for (at, line) in wrapped(&printable(note), " ", columns.saturating_sub(6).max(20)).iter().enumerate() {
-                self.coloured(&format!("{} {line}", if at == 0 { "note:" } else { "     " }), "33");
+            for (index, line) in wrap(&printable(note), " ", columns.saturating_sub(6).max(20)).iter().enumerate() {
+                self.write_coloured(&format!("{} {line}", if index == 0 { "note:" } else { "     " }), "33");
             }
         }
-        self.summary();
-        self.hottest();
-        self.calling();
+        self.write_summary();
+        self.write_hottest();
+        self.write_calling();
     }
 
-    fn summary(&mut self) {
-        self.line("");
+    fn write_summary(&mut self) {
+        self.write_line("");
         let profile = &self.report.profile;
         let summary = &profile.summary;
         let mut rows = summary.rows();
         rows.sort_by_key(|row| std::cmp::Reverse(row.1));
         for (activity, count) in rows.iter().filter(|(_, count)| !count.is_zero()) {
-            let more = match activity {
-                Activity::Compiled => self.of_compiled(),
-                Activity::Compiling => self.of_compiling(),
-                Activity::Library => self.named(&summary.libraries),
-                Activity::Importing => self.named(&summary.importing),
-                Activity::Waiting => self.named(&summary.waiting),
+            let remark = match activity {
+                Activity::Compiled => self.compiled_remark(),
+                Activity::Compiling => self.compiling_remark(),
+                Activity::Library => self.top_names(&summary.libraries),
+                Activity::Importing => self.top_names(&summary.importing),
+                Activity::Waiting => self.top_names(&summary.waiting),
                 Activity::Interpreted | Activity::Collecting => String::new(),
             };
-            let what = activity.words();
-            let row = format!("{} {}  {what:<18}  {more}", self.seconds(*count), self.percent(*count));
-            self.line(&printable(&row));
+            let label = activity.words();
+            let row = format!("{} {}  {label:<18}  {remark}", self.seconds(*count), self.percent(*count));
+            self.write_line(&printable(&row));
             if *activity == Activity::Compiling {
-                self.compiled_functions();
+                self.write_compiled_functions();
             }
         }
-        if let Some(idle) = self.idle() {
-            self.line(&format!("{:>9} {:8}  {:<18}  --wall shows where", duration(idle), "", "off the processor"));
+        if let Some(idle) = self.idle_ns() {
+            self.write_line(&format!(
+                "{:>9} {:8}  {:<18}  --wall shows where",
+                duration(idle),
+                "",
+                "off the processor"
+            ));
         }
-        // Also where that was too short for a sample.
-        let again = self.report.compilations.iter().filter(|row| row.why == Why::NoLines).count();
-        if again > 0 && !self.report.no_compile {
-            let (what, whose) = if again == 1 { ("function", "its entry") } else { ("functions", "their entries") };
-            let row = format!("{again} {what} compiled again: {whose} in Numba's cache had no lines");
-            self.line(&format!("{:>18}  {row}", ""));
+        // Recompilations are reported even if they were too short for a sample.
+        let recompiled = self.report.compilations.iter().filter(|row| row.why == Why::NoLines).count();
+        if recompiled > 0 && !self.report.no_compile {
+            let (noun, entry) =
+                if recompiled == 1 { ("function", "its entry") } else { ("functions", "their entries") };
+            let row = format!("{recompiled} {noun} compiled again: {entry} in Numba's cache had no lines");
+            self.write_line(&format!("{:>18}  {row}", ""));
         }
         if profile.lost != 0 {
-            self.coloured(&format!("{:>18}  samples lost by the recorder", grouped(profile.lost)), "33");
+            self.write_coloured(&format!("{:>18}  samples lost by the recorder", group_digits(profile.lost)), "33");
         }
     }
 
-    /// What of compiled code has no line, or one that is inferred.
-    fn of_compiled(&self) -> String {
+    /// Describes compiled code without a line or with an inferred one.
+    fn compiled_remark(&self) -> String {
         let profile = &self.report.profile;
         let rows = [
             (profile.without_line, "without a line table"),
             (profile.line_zero, "line 0: the compiler names no line"),
             (profile.approximate, "~ by the instructions around"),
         ];
-        let of_it = |count: Count| percent(count.percent_of(profile.compiled)).trim().to_owned();
+        let share = |count: Count| percent(count.percent_of(profile.compiled)).trim().to_owned();
         let rows = rows.iter().filter(|(count, _)| !count.is_zero());
-        let rows: Vec<String> = rows.map(|(count, what)| format!("{} of it {what}", of_it(*count))).collect();
+        let rows: Vec<String> = rows.map(|(count, label)| format!("{} of it {label}", share(*count))).collect();
         rows.join(", ")
     }
 
-    fn of_compiling(&self) -> String {
+    fn compiling_remark(&self) -> String {
         let summary = &self.report.profile.summary;
-        let mut said = vec![format!("LLVM {}", self.short(summary.in_llvm))];
-        // Of a recording that does not say what was compiled.
+        let mut parts = vec![format!("LLVM {}", self.short_amount(summary.in_llvm))];
+        // Recordings of perf do not contain the compilations.
         let is_known = !self.report.compilations.is_empty();
-        let place = summary.compiling_for.first().filter(|_| !is_known && !summary.compiling.is_zero());
-        said.extend(place.map(|(place, count)| format!("for {} {}", self.place(*place), self.short(*count))));
+        let hottest_line = summary.compiling_for.first().filter(|_| !is_known && !summary.compiling.is_zero());
+        parts.extend(hottest_line.map(|(hottest_line, count)| {
+            format!("for {} {}", self.format_position(*hottest_line), self.short_amount(*count))
+        }));
         if !is_known {
-            said.push("a second run differs where code is cached".to_owned());
+            parts.push("a second run differs where code is cached".to_owned());
         }
-        said.join(" · ")
+        parts.join(" · ")
     }
 
-    /// What a second run will take from Numba's cache, and what it compiles again.
-    fn next_run(&mut self) {
+    /// Reports what a second run will load from Numba's cache, and what it will compile again.
+    fn write_next_run(&mut self) {
         let rows = || self.report.compilations.iter().filter(|row| row.is_outermost() && !row.failed);
-        let of = |is_cached: bool| {
-            let is_it = |row: &&Compilation| match row.why {
+        let total_if = |is_cached: bool| {
+            let matches = |row: &&Compilation| match row.why {
                 Why::NewEntry | Why::NoLines => is_cached,
                 Why::NotCached | Why::Dynamic | Why::Lifted => !is_cached,
                 Why::Cached | Why::Other => false,
             };
-            rows().filter(is_it).fold((0, 0), |(count, took), row| (count + 1, took + row.took))
+            rows().filter(matches).fold((0, 0), |(count, took), row| (count + 1, took + row.took))
         };
         let reason = if rows().any(|row| row.why == Why::NotCached) { "; cache=True not set" } else { "" };
-        for ((count, took), what, reason) in [(of(true), "from the cache", ""), (of(false), "again", reason)] {
+        for ((count, took), source, reason) in
+            [(total_if(true), "from the cache", ""), (total_if(false), "again", reason)]
+        {
             if count > 0 {
-                let count = counted(count, "compilation");
-                self.line(&format!("{:>18}  next run: {count} {what} ({}){reason}", "", duration(took)));
+                let count = plural(count, "compilation");
+                self.write_line(&format!("{:>18}  next run: {count} {source} ({}){reason}", "", duration(took)));
             }
         }
     }
 
-    /// The functions that took longest to compile, with what is compiled for them.
-    fn compiled_functions(&mut self) {
+    /// Reports the functions that took longest to compile, including nested compilations.
+    fn write_compiled_functions(&mut self) {
         let functions = self.report.compiling_by_function();
-        let all: u64 = functions.iter().map(|one| one.took).sum();
-        for one in functions.iter().take(COMPILED).filter(|one| one.took >= all / LEAST_COMPILED) {
-            let times = if one.count == 1 { String::new() } else { format!(", and {} more", one.count - 1) };
-            let row = format!("{:>18}  {:<18}  ", duration(one.took), format!("LLVM {}", duration(one.llvm)));
-            let name = format!("{}{}{times}", one.function, one.signature);
-            self.coloured(&printable(&format!("{row}{name}")), "2");
+        let total: u64 = functions.iter().map(|function| function.took).sum();
+        for function in functions
+            .iter()
+            .take(MAX_COMPILED_FUNCTIONS)
+            .filter(|function| function.took >= total / COMPILED_SHARE_DIVISOR)
+        {
+            let times = if function.count == 1 { String::new() } else { format!(", and {} more", function.count - 1) };
+            let row = format!("{:>18}  {:<18}  ", duration(function.took), format!("LLVM {}", duration(function.llvm)));
+            let name = format!("{}{}{times}", function.function, function.signature);
+            self.write_coloured(&printable(&format!("{row}{name}")), "2");
         }
-        self.next_run();
+        self.write_next_run();
     }
 
-    /// Seconds where samples are of time, else percent of everything.
-    pub(super) fn short(&self, count: Count) -> String {
+    /// Formats seconds if samples measure time, otherwise percent of the total.
+    pub(super) fn short_amount(&self, count: Count) -> String {
         match self.report.is_time() {
             true => duration(count.weight),
             false => self.percent(count).trim().to_owned(),
         }
     }
 
-    fn named(&self, names: &[(String, Count)]) -> String {
-        let shown = names.iter().take(LIBRARIES).map(|(name, count)| format!("{name} {}", self.short(*count)));
-        let mut shown = shown.collect::<Vec<_>>().join(" · ");
-        if names.len() > LIBRARIES {
-            shown.push_str(" · …");
+    fn top_names(&self, names: &[(String, Count)]) -> String {
+        let text =
+            names.iter().take(MAX_NAMED_LIBRARIES).map(|(name, count)| format!("{name} {}", self.short_amount(*count)));
+        let mut text = text.collect::<Vec<_>>().join(" · ");
+        if names.len() > MAX_NAMED_LIBRARIES {
+            text.push_str(" · …");
         }
-        shown
+        text
     }
 
-    /// What of the time that passed the busiest thread was not on a processor: it waited, or others ran.
-    fn idle(&self) -> Option<u64> {
+    /// Returns the elapsed time that the busiest thread was off the processor: waiting, or preempted.
+    fn idle_ns(&self) -> Option<u64> {
         let report = self.report;
         if report.recording.is_wall() || !report.is_time() || report.no_compile || report.processes().len() != 1 {
             return None;
@@ -166,46 +181,49 @@ impl Table<'_> {
         let elapsed = report.elapsed()?;
         let busiest = report.profile.threads.iter().map(|row| row.all.weight).max()?;
         let idle = elapsed.checked_sub(busiest)?;
-        (idle > elapsed / LEAST_IDLE).then_some(idle)
+        (idle > elapsed / IDLE_SHARE_DIVISOR).then_some(idle)
     }
 
-    fn hottest(&mut self) {
-        let lines = hottest(self.report, if self.style.all { HOTTEST * 3 } else { HOTTEST });
+    fn write_hottest(&mut self) {
+        let lines = hottest(self.report, if self.style.all { MAX_HOT_LINES * 3 } else { MAX_HOT_LINES });
         if lines.is_empty() {
             return;
         }
-        let places: Vec<String> = lines.iter().map(|line| self.place(line.place)).collect();
-        let columns = columns_of(&places);
-        self.line("");
+        let positions: Vec<String> = lines.iter().map(|line| self.format_position(line.position)).collect();
+        let columns = max_columns(&positions);
+        self.write_line("");
         let total = if self.is_wide() { "  total %" } else { "" };
-        self.coloured(&format!("  {:>7}   self %{total}  hottest lines", self.unit()), "1");
-        for (line, place) in lines.iter().zip(&places) {
+        self.write_coloured(&format!("  {:>7}   self %{total}  hottest lines", self.unit()), "1");
+        for (line, position) in lines.iter().zip(&positions) {
             let HotLine { own, total, .. } = *line;
             let total = if self.is_wide() { format!(" {}", self.percent(total)) } else { String::new() };
             let kind = if line.compiled { "compiled" } else { "Python" };
-            let row = format!("{} {}{total}  {place:<columns$}  {kind:<8}  ", self.seconds(own), self.percent(own));
-            let colour = heat(own.percent_of(self.report.profile.all));
-            let row = self.with_source(&row, line.place, &self.remark(line));
-            self.coloured(&row, colour);
+            let row = format!("{} {}{total}  {position:<columns$}  {kind:<8}  ", self.seconds(own), self.percent(own));
+            let colour = heat_colour(own.percent_of(self.report.profile.all));
+            let row = self.append_source(&row, line.position, &self.remark(line));
+            self.write_coloured(&row, colour);
         }
     }
 
-    fn calling(&mut self) {
-        let lines = calling(self.report, CALLING);
+    fn write_calling(&mut self) {
+        let lines = calling_lines(self.report, MAX_CALLING_LINES);
         if lines.is_empty() {
             return;
         }
-        let places: Vec<String> = lines.iter().map(|line| self.place(line.place)).collect();
-        let columns = columns_of(&places);
-        self.line("");
-        self.coloured(&format!("  {:>7}        %  your lines, with what they called in libraries", self.unit()), "1");
-        for (line, place) in lines.iter().zip(&places) {
+        let positions: Vec<String> = lines.iter().map(|line| self.format_position(line.position)).collect();
+        let columns = max_columns(&positions);
+        self.write_line("");
+        self.write_coloured(
+            &format!("  {:>7}        %  your lines, with what they called in libraries", self.unit()),
+            "1",
+        );
+        for (line, position) in lines.iter().zip(&positions) {
             let CallingLine { below, compiling, .. } = *line;
-            let row = format!("{} {}  {place:<columns$}  ", self.seconds(below), self.percent(below));
+            let row = format!("{} {}  {position:<columns$}  ", self.seconds(below), self.percent(below));
             let share = compiling.percent_of(below);
             let remark = if share >= 10.0 { format!("{share:.0} % compiling") } else { String::new() };
-            let row = self.with_source(&row, line.place, &remark);
-            self.line(&row);
+            let row = self.append_source(&row, line.position, &remark);
+            self.write_line(&row);
         }
     }
 
@@ -217,56 +235,58 @@ impl Table<'_> {
         if self.report.is_time() { format!("{:>9}", duration(count.weight)) } else { format!("{:>9}", "") }
     }
 
-    /// `prog.py:12`, with the place it was called from where it was generated and has no file.
-    fn place(&self, (file, line): Place) -> String {
+    /// Returns `prog.py:12`. For generated code without a file, also returns its caller's line.
+    fn format_position(&self, (file, line): SourcePosition) -> String {
         let path = self.report.profile.files.get(file as usize).map_or("", |file| file.path.as_str());
-        let place = format!("{}:{line}", printable(file_name(path)));
+        let position = format!("{}:{line}", printable(file_name(path)));
         let line = self.report.profile.files.get(file as usize).and_then(|file| file.lines.get(&line));
         if let Some(caller) = line.and_then(|line| line.generated_by) {
-            return format!("{place} by {}", self.place(caller));
+            return format!("{position} by {}", self.format_position(caller));
         }
-        place
+        position
     }
 
-    /// What else is to be said of a line.
+    /// Returns remarks on a line: time in C functions, and a flag for advice.
     fn remark(&self, line: &HotLine) -> String {
         let share = line.in_c.percent_of(line.own);
-        let in_c = match share {
+        let in_c_remark = match share {
             _ if !self.is_wide() => "",
             90.0.. => "nearly all in C",
             40.0.. => "half in C",
             _ => "",
         };
-        let path = &self.report.profile.files[line.place.0 as usize].path;
-        let mut loops = self.report.loops().iter().filter(|of| of.line == line.place.1 && of.path == *path);
-        let flag = if loops.any(|of| !of.advice.is_empty()) { "⚑" } else { "" };
-        [in_c, flag].iter().filter(|word| !word.is_empty()).copied().collect::<Vec<_>>().join(" ")
+        let path = &self.report.profile.files[line.position.0 as usize].path;
+        let mut loops =
+            self.report.loops().iter().filter(|hot_loop| hot_loop.line == line.position.1 && hot_loop.path == *path);
+        let flag = if loops.any(|hot_loop| !hot_loop.advice.is_empty()) { "⚑" } else { "" };
+        [in_c_remark, flag].iter().filter(|word| !word.is_empty()).copied().collect::<Vec<_>>().join(" ")
     }
 
-    /// A row, then the source of its line, cut so that a remark has its place at the end.
-    fn with_source(&self, row: &str, (file, line): Place, remark: &str) -> String {
-        let of = |(file, line): Place| self.report.sources.get(file as usize).and_then(|source| source.line(line));
-        // Generated code has no file: the line that it ran for.
-        let line_of = || self.report.profile.files.get(file as usize)?.lines.get(&line)?.generated_by;
-        let source = of((file, line)).or_else(|| of(line_of()?)).unwrap_or_default();
+    /// Appends the source of a line, which is truncated so that the remark fits at the end.
+    fn append_source(&self, row: &str, (file, line): SourcePosition, remark: &str) -> String {
+        let source_line =
+            |(file, line): SourcePosition| self.report.sources.get(file as usize).and_then(|source| source.line(line));
+        // Generated code has no file, so the line that it ran for is shown.
+        let generated_by = || self.report.profile.files.get(file as usize)?.lines.get(&line)?.generated_by;
+        let source = source_line((file, line)).or_else(|| source_line(generated_by()?)).unwrap_or_default();
         let source = if line == 0 { "(code of no line)" } else { source.trim() };
         let source = printable(source);
-        let columns = unicode_width::UnicodeWidthStr::width;
+        let width_of = unicode_width::UnicodeWidthStr::width;
         let remark = if remark.is_empty() { String::new() } else { format!("  {remark}") };
         match self.style.width {
-            Some(width) if width >= columns(row) + columns(remark.as_str()) + 12 => {
-                format!("{row}{}{remark}", cut(&source, width - columns(row) - columns(remark.as_str())))
+            Some(width) if width >= width_of(row) + width_of(remark.as_str()) + 12 => {
+                format!("{row}{}{remark}", truncate(&source, width - width_of(row) - width_of(remark.as_str())))
             }
             _ => format!("{row}{source}{remark}"),
         }
     }
 }
 
-fn columns_of(places: &[String]) -> usize {
-    places
+fn max_columns(positions: &[String]) -> usize {
+    positions
         .iter()
-        .map(|place| unicode_width::UnicodeWidthStr::width(place.as_str()))
+        .map(|position| unicode_width::UnicodeWidthStr::width(position.as_str()))
         .max()
         .unwrap_or(0)
-        .min(WIDEST_PLACE)
+        .min(MAX_POSITION_COLUMNS)
 }

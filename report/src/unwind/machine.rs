@@ -1,42 +1,44 @@
-//! Registers, by the numbers that DWARF has for them.
+//! Registers by their DWARF numbers.
 
 pub(crate) use jitlisten_unwinder::Machine;
 
-use super::Copied;
+use super::StackCopy;
 
-/// So many registers have a place here: those of aarch64 are 0 to 31.
-const COUNT: usize = 32;
+/// Number of stored registers: those of aarch64 are 0 to 31.
+const REGISTER_COUNT: usize = 32;
 
-/// Their rules.
-pub(super) type Row = jitlisten_unwinder::Row<COUNT>;
+/// Unwind rules of all registers at an address.
+pub(super) type Row = jitlisten_unwinder::Row<REGISTER_COUNT>;
 
-/// DWARF's number of each `PERF_REG_X86_*`, in their order; the flags and segments have none.
-const X86_64: [usize; 24] = {
+/// DWARF number of each `PERF_REG_X86_*`, in their order. Flags and segments have none.
+const PERF_TO_DWARF_X86_64: [usize; 24] = {
     const NONE: usize = usize::MAX;
     [0, 3, 2, 1, 4, 5, 6, 7, 16, NONE, NONE, NONE, NONE, NONE, NONE, NONE, 8, 9, 10, 11, 12, 13, 14, 15]
 };
-/// `PERF_REG_ARM64_PC`
+/// Number of `PERF_REG_ARM64_PC`.
 const ARM64_PC: usize = 32;
 
-/// The state of a frame.
+/// Registers of a frame.
 #[derive(Clone, Debug)]
 pub(super) struct Registers {
     machine: Machine,
-    /// By DWARF's number; none where it is not known any more.
-    pub(super) values: [Option<u64>; COUNT],
+    /// Values by DWARF number; `None` if unknown in this frame.
+    pub(super) values: [Option<u64>; REGISTER_COUNT],
     pub(super) pc: u64,
 }
 
 impl Registers {
-    pub(super) fn new(machine: Machine, copied: &Copied<'_>) -> Option<Registers> {
-        let mut registers = Registers { machine, values: [None; COUNT], pc: 0 };
-        let numbers = (0..64).filter(|bit| copied.mask >> bit & 1 == 1);
-        for (number, value) in numbers.zip(copied.registers.chunks_exact(8)) {
+    pub(super) fn new(machine: Machine, stack_copy: &StackCopy<'_>) -> Option<Registers> {
+        let mut registers = Registers { machine, values: [None; REGISTER_COUNT], pc: 0 };
+        let numbers = (0..64).filter(|bit| stack_copy.mask >> bit & 1 == 1);
+        for (number, value) in numbers.zip(stack_copy.registers.chunks_exact(8)) {
             let value = value.try_into().map(u64::from_le_bytes).ok()?;
             match machine {
                 Machine::Aarch64 if number == ARM64_PC => registers.pc = value,
                 Machine::Aarch64 => registers.set(number, value),
-                Machine::X86_64 => registers.set(X86_64.get(number).copied().unwrap_or(usize::MAX), value),
+                Machine::X86_64 => {
+                    registers.set(PERF_TO_DWARF_X86_64.get(number).copied().unwrap_or(usize::MAX), value)
+                }
             }
         }
         if machine == Machine::X86_64 {
@@ -47,8 +49,8 @@ impl Registers {
     }
 
     fn set(&mut self, number: usize, value: u64) {
-        if let Some(place) = self.values.get_mut(number) {
-            *place = Some(value);
+        if let Some(slot) = self.values.get_mut(number) {
+            *slot = Some(value);
         }
     }
 
@@ -68,8 +70,8 @@ impl Registers {
         self.machine.return_address()
     }
 
-    /// Whether a function has to leave this register as it was, so that without a rule it still is.
-    pub(super) fn is_kept(&self, number: usize) -> bool {
+    /// Returns true for a callee-saved register, which keeps its value if there is no rule.
+    pub(super) fn is_callee_saved(&self, number: usize) -> bool {
         match self.machine {
             Machine::X86_64 => matches!(number, 3 | 6 | 12..=15),
             Machine::Aarch64 => matches!(number, 19..=30),
@@ -80,24 +82,24 @@ impl Registers {
         self.values[self.stack_column()].unwrap_or_default()
     }
 
-    /// The address in a return address.
-    pub(super) fn address(&self, value: u64) -> u64 {
+    /// Returns the code address in a return address.
+    pub(super) fn code_address(&self, value: u64) -> u64 {
         self.machine.code_address(value)
     }
 
-    /// The caller by the frame pointer: it points to its own old value, with the return address above.
-    pub(super) fn leave_by_frame_pointer(&mut self, read: &impl Fn(u64) -> Option<u64>) -> bool {
-        let mut leave = || {
+    /// Steps to the caller by the frame pointer. It points to the caller's frame pointer, below the return address.
+    pub(super) fn step_by_frame_pointer(&mut self, read: &impl Fn(u64) -> Option<u64>) -> bool {
+        let mut step = || {
             let frame = self.values[self.frame_column()].filter(|frame| *frame >= self.stack_pointer())?;
-            let (before, back) = (read(frame)?, read(frame.checked_add(8)?)?);
-            self.go(self.address(back), frame.checked_add(16)?, before)
+            let (caller_frame, return_address) = (read(frame)?, read(frame.checked_add(8)?)?);
+            self.set_caller(self.code_address(return_address), frame.checked_add(16)?, caller_frame)
         };
-        leave().is_some()
+        step().is_some()
     }
 
-    /// The caller of one of CPython's trampolines, of which a word is on the stack: with a frame pointer from 3.13 on,
-    /// the old value of it. `in_interpreter`: whether a return address is one of the interpreter's.
-    pub(super) fn leave_trampoline(
+    /// Steps to the caller of a CPython trampoline, which has one word on the stack. From 3.13 on, that word is the
+    /// caller's frame pointer. `in_interpreter` returns true for return addresses in the interpreter.
+    pub(super) fn step_over_trampoline(
         &mut self,
         read: &impl Fn(u64) -> Option<u64>,
         in_interpreter: impl Fn(u64) -> bool,
@@ -105,23 +107,24 @@ impl Registers {
         if self.machine != Machine::X86_64 {
             return false;
         }
-        let mut leave = || {
+        let mut step = || {
             let stack = self.stack_pointer();
-            let back = read(stack.checked_add(8)?).filter(|back| in_interpreter(*back))?;
+            let return_address =
+                read(stack.checked_add(8)?).filter(|return_address| in_interpreter(*return_address))?;
             let frame = self.values[self.frame_column()]?;
             let frame = if frame == stack { read(stack)? } else { frame };
-            self.go(back, stack.checked_add(16)?, frame)
+            self.set_caller(return_address, stack.checked_add(16)?, frame)
         };
-        leave().is_some()
+        step().is_some()
     }
 
-    fn go(&mut self, pc: u64, stack: u64, frame: u64) -> Option<()> {
+    fn set_caller(&mut self, pc: u64, stack: u64, frame: u64) -> Option<()> {
         if pc == 0 {
             return None;
         }
         let (stack_column, frame_column, return_column) =
             (self.stack_column(), self.frame_column(), self.return_column());
-        for number in (0..COUNT).filter(|number| !self.is_kept(*number)).collect::<Vec<_>>() {
+        for number in (0..REGISTER_COUNT).filter(|number| !self.is_callee_saved(*number)).collect::<Vec<_>>() {
             self.values[number] = None;
         }
         self.values[stack_column] = Some(stack);

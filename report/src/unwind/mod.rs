@@ -1,10 +1,10 @@
-//! Unwinds copied stacks: `perf record --call-graph dwarf` stores registers and a piece of the stack with each sample,
-//! and the reader walks it.
+//! Unwinder for stack copies: `perf record --call-graph dwarf` stores registers and part of the stack with each sample,
+//! and the reader unwinds it.
 //!
-//! The rules are in the `.eh_frame` of the files that were mapped (images have one, too), and are evaluated by the
-//! crate `jitlisten-unwinder`, as in the sampler. Code without a rule is left by its frame pointer, or, if it is one of
-//! CPython's trampolines, by their one shape. A return address that is in no mapping is not believed. What is read is
-//! the copy and the files; nothing in them is trusted.
+//! The rules come from the `.eh_frame` of the mapped files (images have one, too). The crate `jitlisten-unwinder`
+//! evaluates them, as in the sampler. Code without a rule is unwound by its frame pointer. CPython's trampolines have
+//! no rules; all have the same shape. A return address outside of all mappings is rejected. The unwinder reads only the
+//! copy and the files, and trusts neither.
 
 mod machine;
 mod module;
@@ -17,54 +17,54 @@ pub(crate) use machine::Machine;
 use machine::Registers;
 use module::{Module, Step};
 
-/// A stack has no more frames.
-const MOST_FRAMES: usize = 1024;
+/// Limit on the frames of a stack.
+const MAX_FRAMES: usize = 1024;
 
-/// What a sample has of its thread.
+/// Registers and stack of a sample's thread.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Copied<'a> {
-    /// `PERF_REG_*` numbers, a bit for each register that is there.
+pub(crate) struct StackCopy<'a> {
+    /// Bit for each `PERF_REG_*` number that is present.
     pub(crate) mask: u64,
-    /// Eight bytes for each.
+    /// Values of eight bytes each.
     pub(crate) registers: &'a [u8],
-    /// From the stack pointer on.
+    /// Copy of the stack, from the stack pointer on.
     pub(crate) stack: &'a [u8],
 }
 
-/// Where an address is.
+/// Mapped file at an address.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Mapped<'a> {
+pub(crate) struct MappedAddress<'a> {
     /// Index of the file.
     pub(crate) file: u32,
-    /// Offset in it.
+    /// Offset in the file.
     pub(crate) offset: u64,
     pub(crate) path: &'a str,
     pub(crate) build_id: &'a [u8],
 }
 
-/// The files that are open, and how the walks ended.
+/// Open files, and counts of incomplete walks.
 #[derive(Debug, Default)]
 pub(crate) struct Unwinder {
     roots: Vec<PathBuf>,
     machine: Machine,
     modules: FxHashMap<u32, Option<Module>>,
-    /// Stacks that end at a frame whose caller could not be found, and not at the outermost one or at the end of the
-    /// copy.
-    pub(crate) broken: u64,
-    /// Stacks that go on behind the end of the copy.
-    pub(crate) cut: u64,
+    /// Number of stacks that end because the caller was not found. Excludes stacks that end at the outermost frame or
+    /// at the end of the copy.
+    pub(crate) failed_walks: u64,
+    /// Number of stacks that continue after the end of the copy.
+    pub(crate) truncated_walks: u64,
 }
 
-/// How a step to the caller ends.
+/// Result of a step to the caller.
 enum Outcome {
     Caller {
         is_exact: bool,
     },
-    /// The outermost frame.
+    /// The outermost frame is reached.
     Outermost,
-    /// Something that is needed is behind the end of the copy.
-    BehindTheCopy,
-    Broken,
+    /// A required value is after the end of the copy.
+    BeyondCopy,
+    Failed,
 }
 
 impl Unwinder {
@@ -72,37 +72,43 @@ impl Unwinder {
         Unwinder { roots: roots.to_vec(), machine, ..Unwinder::default() }
     }
 
-    /// The frames of a stack, the innermost first: the instruction, of callers the last byte of the call.
-    pub(crate) fn walk<'m>(&mut self, copied: &Copied<'_>, find: impl Fn(u64) -> Option<Mapped<'m>>) -> Vec<u64> {
-        let Some(mut registers) = Registers::new(self.machine, copied) else { return Vec::new() };
-        let (start, stack) = (registers.stack_pointer(), copied.stack);
+    /// Unwinds a stack, innermost first. Frames are instructions; for callers, the last byte of the call.
+    pub(crate) fn walk<'m>(
+        &mut self,
+        stack_copy: &StackCopy<'_>,
+        find_mapping: impl Fn(u64) -> Option<MappedAddress<'m>>,
+    ) -> Vec<u64> {
+        let Some(mut registers) = Registers::new(self.machine, stack_copy) else { return Vec::new() };
+        let (start, stack) = (registers.stack_pointer(), stack_copy.stack);
         let read = move |address: u64| {
-            let at = usize::try_from(address.checked_sub(start)?).ok()?;
-            stack.get(at..at.checked_add(8)?)?.try_into().map(u64::from_le_bytes).ok()
+            let offset = usize::try_from(address.checked_sub(start)?).ok()?;
+            stack.get(offset..offset.checked_add(8)?)?.try_into().map(u64::from_le_bytes).ok()
         };
         let mut frames = Vec::new();
         let mut is_exact = true;
         let mut callee: Option<u32> = None;
-        while frames.len() < MOST_FRAMES {
-            let at = if is_exact { registers.pc } else { registers.pc.wrapping_sub(1) };
-            let mapped = find(at);
+        while frames.len() < MAX_FRAMES {
+            let address = if is_exact { registers.pc } else { registers.pc.wrapping_sub(1) };
+            let mapped = find_mapping(address);
             if !frames.is_empty() && mapped.is_none() {
-                self.broken += 1;
+                self.failed_walks += 1;
                 break;
             }
-            frames.push(at);
-            let before = (registers.pc, registers.stack_pointer());
-            match self.step(&mut registers, mapped, callee, frames.len() == 1, &find, &read) {
-                Outcome::Caller { is_exact: exact } if (registers.pc, registers.stack_pointer()) != before => {
-                    is_exact = exact;
+            frames.push(address);
+            let previous = (registers.pc, registers.stack_pointer());
+            match self.step(&mut registers, mapped, callee, frames.len() == 1, &find_mapping, &read) {
+                Outcome::Caller { is_exact: caller_is_exact }
+                    if (registers.pc, registers.stack_pointer()) != previous =>
+                {
+                    is_exact = caller_is_exact;
                 }
                 Outcome::Outermost => break,
-                Outcome::BehindTheCopy => {
-                    self.cut += 1;
+                Outcome::BeyondCopy => {
+                    self.truncated_walks += 1;
                     break;
                 }
-                Outcome::Caller { .. } | Outcome::Broken => {
-                    self.broken += 1;
+                Outcome::Caller { .. } | Outcome::Failed => {
+                    self.failed_walks += 1;
                     break;
                 }
             }
@@ -114,10 +120,10 @@ impl Unwinder {
     fn step<'m>(
         &mut self,
         registers: &mut Registers,
-        mapped: Option<Mapped<'m>>,
+        mapped: Option<MappedAddress<'m>>,
         callee: Option<u32>,
         is_first: bool,
-        find: &impl Fn(u64) -> Option<Mapped<'m>>,
+        find_mapping: &impl Fn(u64) -> Option<MappedAddress<'m>>,
         read: &impl Fn(u64) -> Option<u64>,
     ) -> Outcome {
         if let Some(mapped) = mapped
@@ -127,23 +133,25 @@ impl Unwinder {
             return match step {
                 Step::Caller { is_signal_frame } => Outcome::Caller { is_exact: is_signal_frame },
                 Step::Outermost => Outcome::Outermost,
-                Step::BehindTheCopy => Outcome::BehindTheCopy,
-                Step::Broken => Outcome::Broken,
+                Step::BeyondCopy => Outcome::BeyondCopy,
+                Step::Failed => Outcome::Failed,
             };
         }
-        // A trampoline stands between two frames of the interpreter.
-        let in_interpreter =
-            |address: u64| callee.is_some() && find(address.wrapping_sub(1)).map(|mapped| mapped.file) == callee;
-        if mapped.is_none_or(|mapped| is_anonymous(mapped.path)) && registers.leave_trampoline(read, in_interpreter) {
+        // Trampolines occur between two frames of the interpreter.
+        let in_interpreter = |address: u64| {
+            callee.is_some() && find_mapping(address.wrapping_sub(1)).map(|mapped| mapped.file) == callee
+        };
+        if mapped.is_none_or(|mapped| is_anonymous(mapped.path)) && registers.step_over_trampoline(read, in_interpreter)
+        {
             return Outcome::Caller { is_exact: false };
         }
-        match registers.leave_by_frame_pointer(read) {
+        match registers.step_by_frame_pointer(read) {
             true => Outcome::Caller { is_exact: false },
-            false => Outcome::Broken,
+            false => Outcome::Failed,
         }
     }
 
-    fn module(&mut self, mapped: Mapped<'_>) -> Option<&mut Module> {
+    fn module(&mut self, mapped: MappedAddress<'_>) -> Option<&mut Module> {
         let (roots, machine) = (&self.roots, self.machine);
         let open = || {
             (!is_anonymous(mapped.path))

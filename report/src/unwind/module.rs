@@ -1,4 +1,4 @@
-//! The unwind rules of one file.
+//! Unwind rules of one file.
 
 use std::fs::File;
 use std::path::{Path, PathBuf};
@@ -9,31 +9,31 @@ use object::read::elf::ElfFile64;
 use object::{Endianness, Object as _, ObjectSection as _, ReadCache, elf};
 
 use super::machine::{Machine, Registers, Row};
-use crate::lookup::{candidates, same_id};
+use crate::lookup::{build_ids_match, candidates};
 use crate::segments::Segments;
 
-/// A section of rules that is longer is not read.
-const LONGEST_SECTION: u64 = 256 << 20;
-/// Functions of one file.
-const MOST_ENTRIES: usize = 4 << 20;
+/// Longer unwind sections are not read.
+const MAX_SECTION_BYTES: u64 = 256 << 20;
+/// Limit on the functions of one file.
+const MAX_ENTRIES: usize = 4 << 20;
 
-/// See the module's head.
+/// Unwind table of one mapped file.
 pub(super) struct Module {
     segments: Segments,
     section: Vec<u8>,
-    /// Where the section is.
+    /// Address of the section.
     address: u64,
     machine: Machine,
-    /// By address.
-    entries: Vec<Place>,
+    /// Functions, ordered by address.
+    entries: Vec<FunctionEntry>,
 }
 
-/// Where the entry of a function is.
+/// Address range of a function, and position of its entry.
 #[derive(PartialEq, Eq, PartialOrd, Ord)]
-struct Place {
+struct FunctionEntry {
     start: u64,
     end: u64,
-    /// In the section.
+    /// Offset of the entry in the section.
     offset: usize,
 }
 
@@ -43,31 +43,31 @@ impl std::fmt::Debug for Module {
     }
 }
 
-/// Where a step leads.
+/// Result of a step to the caller.
 pub(super) enum Step {
     Caller { is_signal_frame: bool },
     Outermost,
-    BehindTheCopy,
-    Broken,
+    BeyondCopy,
+    Failed,
 }
 
-/// A rule that cannot be followed.
-enum Stop {
-    BehindTheCopy,
-    Broken,
+/// Reason why a rule cannot be evaluated.
+enum StepError {
+    BeyondCopy,
+    Failed,
 }
 
 impl Module {
     pub(super) fn open(roots: &[PathBuf], path: &Path, build_id: &[u8], machine: Machine) -> Option<Module> {
-        candidates(roots, path).find_map(|path| Module::open_one(&path, build_id, machine))
+        candidates(roots, path).find_map(|path| Module::open_file(&path, build_id, machine))
     }
 
-    fn open_one(path: &Path, build_id: &[u8], machine: Machine) -> Option<Module> {
+    fn open_file(path: &Path, build_id: &[u8], machine: Machine) -> Option<Module> {
         let file = open_regular(path).ok()?;
         let cache = ReadCache::new(file);
         let file = ElfFile64::<Endianness, &ReadCache<File>>::parse(&cache).ok()?;
-        let own = file.build_id().ok().flatten().unwrap_or_default();
-        if !build_id.is_empty() && !own.is_empty() && !same_id(own, build_id) {
+        let file_build_id = file.build_id().ok().flatten().unwrap_or_default();
+        if !build_id.is_empty() && !file_build_id.is_empty() && !build_ids_match(file_build_id, build_id) {
             return None;
         }
         let expected = match machine {
@@ -78,15 +78,15 @@ impl Module {
         if endian != Endianness::Little || file.elf_header().e_machine.get(endian) != expected {
             return None;
         }
-        let segments = Segments::of(file.elf_program_headers(), endian);
-        let found = file.section_by_name(".eh_frame").filter(|section| section.size() < LONGEST_SECTION)?;
-        let section = found.data().ok()?.to_vec();
-        let address = found.address();
+        let segments = Segments::from_headers(file.elf_program_headers(), endian);
+        let eh_frame = file.section_by_name(".eh_frame").filter(|section| section.size() < MAX_SECTION_BYTES)?;
+        let section = eh_frame.data().ok()?.to_vec();
+        let address = eh_frame.address();
         let entries = entries(table(&section, address));
         Some(Module { segments, section, address, machine, entries })
     }
 
-    /// Changes `registers` to those of the caller; nothing where there is no rule for the address.
+    /// Replaces `registers` by the caller's. Returns `None` if there is no rule for the address.
     pub(super) fn step(
         &self,
         registers: &mut Registers,
@@ -95,9 +95,9 @@ impl Module {
         read: &impl Fn(u64) -> Option<u64>,
     ) -> Option<Step> {
         let address = self.segments.address_of_offset(offset)?;
-        let last = self.entries.partition_point(|place| place.start <= address).checked_sub(1)?;
-        let place = self.entries.get(last).filter(|place| address < place.end)?;
-        let entry = table(&self.section, self.address).entry(place.offset).ok()?;
+        let index = self.entries.partition_point(|function| function.start <= address).checked_sub(1)?;
+        let function = self.entries.get(index).filter(|function| address < function.end)?;
+        let entry = table(&self.section, self.address).entry(function.offset).ok()?;
         let row = Row::find(&entry, address, self.machine)?;
         Some(match caller(&entry, &row, registers, is_first, read) {
             Ok(Some(caller)) => {
@@ -105,8 +105,8 @@ impl Module {
                 Step::Caller { is_signal_frame: entry.common.is_signal_frame }
             }
             Ok(None) => Step::Outermost,
-            Err(Stop::BehindTheCopy) => Step::BehindTheCopy,
-            Err(Stop::Broken) => Step::Broken,
+            Err(StepError::BeyondCopy) => Step::BeyondCopy,
+            Err(StepError::Failed) => Step::Failed,
         })
     }
 }
@@ -115,68 +115,72 @@ fn table(bytes: &[u8], address: u64) -> Section<'_> {
     Section { bytes, address, data_base: None }
 }
 
-fn entries(section: Section<'_>) -> Vec<Place> {
+fn entries(section: Section<'_>) -> Vec<FunctionEntry> {
     let entry = |record: jitlisten_unwinder::Record| {
         let entry = section.entry_of(record, section.common(record.common?).ok()?).ok()?;
-        Some(Place { start: entry.start, end: entry.start.checked_add(entry.size)?, offset: record.start })
+        Some(FunctionEntry { start: entry.start, end: entry.start.checked_add(entry.size)?, offset: record.start })
     };
-    let mut all: Vec<_> = section.records(0).map_while(Result::ok).filter_map(entry).take(MOST_ENTRIES).collect();
-    all.sort_unstable();
-    all
+    let mut functions: Vec<_> = section.records(0).map_while(Result::ok).filter_map(entry).take(MAX_ENTRIES).collect();
+    functions.sort_unstable();
+    functions
 }
 
-/// The caller's registers; `None` for the outermost frame.
+/// Returns the caller's registers; `None` for the outermost frame.
 fn caller(
     entry: &Entry<'_>,
     row: &Row,
     registers: &Registers,
     is_first: bool,
     read: &impl Fn(u64) -> Option<u64>,
-) -> Result<Option<Registers>, Stop> {
+) -> Result<Option<Registers>, StepError> {
     let stack = registers.stack_pointer();
-    let known = |number: u64| u16::try_from(number).ok().and_then(|number| registers.get(number));
-    let mut is_behind = false;
+    let register_value = |number: u64| u16::try_from(number).ok().and_then(|number| registers.get(number));
+    let mut is_beyond_copy = false;
     let mut load = |address: u64| {
         let value = read(address);
-        is_behind |= value.is_none();
+        is_beyond_copy |= value.is_none();
         value
     };
-    let base = row.frame_address(entry.section, &known, &mut load);
-    let base = base.ok_or(if is_behind { Stop::BehindTheCopy } else { Stop::Broken })?;
-    // The stack grows downwards: a caller's frame is above.
-    if base < stack {
-        return Err(Stop::Broken);
+    let frame_address = row.frame_address(entry.section, &register_value, &mut load);
+    let frame_address = frame_address.ok_or(if is_beyond_copy { StepError::BeyondCopy } else { StepError::Failed })?;
+    // The stack grows downwards, so a caller's frame has a higher address.
+    if frame_address < stack {
+        return Err(StepError::Failed);
     }
     let mut caller = registers.clone();
     for ((number, value), rule) in caller.values.iter_mut().enumerate().zip(&row.rules) {
-        let own = registers.values[number];
-        let is_kept = registers.is_kept(number);
-        // What is below the stack pointer is not in the copy; a register whose place is there has been restored
-        // already. One that is behind the end is not known, which matters only if it is needed.
-        let mut load = |address: u64| read(address).or(own.filter(|_| address < stack && is_kept));
+        let old_value = registers.values[number];
+        let is_saved = registers.is_callee_saved(number);
+        // Memory below the stack pointer is not in the copy; a register saved there has already been restored. A value
+        // after the end of the copy is unknown, which matters only if it is needed.
+        let mut load = |address: u64| read(address).or(old_value.filter(|_| address < stack && is_saved));
         *value = match *rule {
             Rule::Expression(start) => {
                 let address = Rule::ValueExpression(start);
-                address.value(entry.section, base, None, &known, &mut |address| read(address)).and_then(load)
+                address
+                    .value(entry.section, frame_address, None, &register_value, &mut |address| read(address))
+                    .and_then(load)
             }
-            rule => rule.value(entry.section, base, own.filter(|_| is_kept), &known, &mut load),
+            rule => {
+                rule.value(entry.section, frame_address, old_value.filter(|_| is_saved), &register_value, &mut load)
+            }
         };
     }
     let stack_column = caller.stack_column();
     if let Some(Rule::Same | Rule::Undefined) = row.rules.get(stack_column) {
-        caller.values[stack_column] = Some(base);
+        caller.values[stack_column] = Some(frame_address);
     }
-    // A leaf may have its return address in a register; any other frame has saved it, or is the outermost.
-    let column = usize::try_from(entry.common.return_address).map_err(|_| Stop::Broken)?;
-    let back = match row.rules.get(column) {
+    // A leaf may have its return address in a register. Any other frame has saved it, or is the outermost one.
+    let column = usize::try_from(entry.common.return_address).map_err(|_| StepError::Failed)?;
+    let return_address = match row.rules.get(column) {
         Some(Rule::Undefined) => return Ok(None),
         None | Some(Rule::Same) if !is_first => return Ok(None),
         _ => caller.values.get(column).copied().flatten(),
     };
-    let back = caller.address(back.ok_or(Stop::BehindTheCopy)?);
-    if back == 0 {
+    let return_address = caller.code_address(return_address.ok_or(StepError::BeyondCopy)?);
+    if return_address == 0 {
         return Ok(None);
     }
-    caller.pc = back;
+    caller.pc = return_address;
     Ok(Some(caller))
 }

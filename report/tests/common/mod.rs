@@ -1,4 +1,4 @@
-//! Recordings written by hand, so that every number in them is known.
+//! Handwritten recordings in which every number is known.
 #![allow(dead_code, missing_docs, unreachable_pub)]
 
 pub mod tools;
@@ -16,7 +16,7 @@ pub const ID: u64 = 64;
 pub const PERIOD: u64 = 256;
 pub const REGS_USER: u64 = 1 << 12;
 pub const STACK_USER: u64 = 1 << 13;
-/// `PERF_REG_X86_*` from AX to IP, and R8 to R15.
+/// Mask of `PERF_REG_X86_*` from AX to IP, and R8 to R15.
 pub const REGISTERS: u64 = 0xff_01ff;
 pub const USER: u64 = -512_i64 as u64;
 
@@ -24,22 +24,23 @@ pub fn testdata() -> PathBuf {
     PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("testdata/sides")
 }
 
-/// Options that find the fixture's images and source.
-pub fn rooted() -> Options {
+/// Returns options that find the fixture's images and source.
+pub fn fixture_options() -> Options {
     Options { lookup: Lookup { roots: vec![testdata().join("root")], ..Lookup::default() }, ..Options::default() }
 }
 
-/// Without an event, samples have IP, TID, TIME, PERIOD and CALLCHAIN; times are behind other records, too.
+/// Builder of recordings. Samples have IP, TID, TIME, PERIOD and CALLCHAIN, and an ID if there are events. Other
+/// records end with the time.
 #[derive(Clone, Default)]
 pub struct Writer {
     pub records: Vec<u8>,
-    /// Type, config and id of each event; with none there is a cpu-clock without id.
+    /// Type, config and id of each event. If empty, there is one cpu-clock without an id.
     pub events: Vec<(u32, u64, u64)>,
     pub architecture: Option<&'static str>,
     pub host: Option<String>,
-    /// Samples have copies of all registers of x86_64 but the segments, and of the stack.
+    /// Adds copies of the stack and of all x86_64 registers except segments to samples.
     pub copies: bool,
-    /// Samples have no period.
+    /// Omits the period of samples.
     pub without_period: bool,
 }
 
@@ -59,7 +60,7 @@ impl Writer {
         self
     }
 
-    /// What `sample_id_all` puts behind a record.
+    /// Returns the fields that `sample_id_all` appends to a record.
     fn trailer(&self, pid: u32, tid: u32, time: u64) -> Vec<u8> {
         let mut bytes = [pid.to_le_bytes(), tid.to_le_bytes()].concat();
         bytes.extend(time.to_le_bytes());
@@ -103,7 +104,7 @@ impl Writer {
         self.record(2, 0, &body)
     }
 
-    /// `chain`: the leaf, then return addresses.
+    /// Adds a sample. `chain` is the leaf, followed by return addresses.
     pub fn sample(&mut self, tid: (u32, u32), time: u64, period: u64, chain: &[u64]) -> &mut Writer {
         self.sample_of(self.events.first().map_or(0, |event| event.2), tid, time, period, chain)
     }
@@ -124,11 +125,11 @@ impl Writer {
         self.record(9, 2, &body)
     }
 
-    /// A sample that is to be walked: registers in the kernel's order, and the stack from `registers[7]` on.
+    /// Adds a sample with a stack copy: registers in the kernel's order, and the stack from `registers[7]` on.
     pub fn copy(&mut self, tid: (u32, u32), time: u64, registers: &[u64; 17], stack: &[u8]) -> &mut Writer {
         let mut body = registers[8].to_le_bytes().to_vec();
         body.extend([tid.0.to_le_bytes(), tid.1.to_le_bytes()].concat());
-        // Time, period, an empty chain, PERF_SAMPLE_REGS_ABI_64.
+        // Fields: time, period, an empty chain, PERF_SAMPLE_REGS_ABI_64.
         body.extend([time, 1, 0, 2].iter().flat_map(|number: &u64| number.to_le_bytes()));
         body.extend(registers.iter().flat_map(|number| number.to_le_bytes()));
         body.extend((stack.len() as u64).to_le_bytes());
@@ -156,33 +157,33 @@ impl Writer {
         }
     }
 
-    /// The file format.
+    /// Returns the recording in the file format.
     pub fn file(&self) -> Vec<u8> {
         let attrs = self.attrs();
         let ids = 104 + attrs.len() * 144;
         let data = ids + attrs.len() * 8;
         let mut file = b"PERFILE2".to_vec();
-        // HEADER_HOSTNAME and HEADER_ARCH, in the order of their bits.
+        // Features HEADER_HOSTNAME and HEADER_ARCH, in the order of their bits.
         let texts = [(3, self.host.as_deref()), (6, self.architecture)];
         let texts: Vec<(u32, &str)> = texts.into_iter().filter_map(|(bit, text)| Some((bit, text?))).collect();
         let features = texts.iter().fold(0_u64, |bits, (bit, _)| bits | 1 << bit);
         let numbers =
             [104, 144, 104, attrs.len() as u64 * 144, data as u64, self.records.len() as u64, 0, 0, features, 0, 0, 0];
         file.extend(numbers.iter().flat_map(|number| number.to_le_bytes()));
-        for (at, (attr, id)) in attrs.iter().enumerate() {
+        for (index, (attr, id)) in attrs.iter().enumerate() {
             file.extend(attr);
-            file.extend(((ids + at * 8) as u64).to_le_bytes());
+            file.extend(((ids + index * 8) as u64).to_le_bytes());
             file.extend(if id.is_some() { 8_u64 } else { 0 }.to_le_bytes());
         }
         for (_, id) in &attrs {
             file.extend(id.unwrap_or_default().to_le_bytes());
         }
         file.extend(&self.records);
-        let mut at = file.len() as u64 + 16 * texts.len() as u64;
+        let mut offset = file.len() as u64 + 16 * texts.len() as u64;
         for (_, text) in &texts {
             let size = 4 + text.len() as u64;
-            file.extend([at, size].iter().flat_map(|number| number.to_le_bytes()));
-            at += size;
+            file.extend([offset, size].iter().flat_map(|number| number.to_le_bytes()));
+            offset += size;
         }
         for (_, text) in &texts {
             file.extend((text.len() as u32).to_le_bytes());
@@ -191,7 +192,7 @@ impl Writer {
         file
     }
 
-    /// The pipe format.
+    /// Returns the recording in the pipe format.
     pub fn pipe(&self) -> Vec<u8> {
         let mut stream = Writer::default();
         for (mut attr, id) in self.attrs() {
@@ -211,17 +212,17 @@ pub fn read(bytes: &[u8]) -> Result<Recording, jitlisten_report::Error> {
 }
 
 pub fn report(bytes: &[u8]) -> Report {
-    let options = Options { by_thread: true, ..rooted() };
+    let options = Options { by_thread: true, ..fixture_options() };
     Report::new(read(bytes).expect("a recording"), None, &options)
 }
 
-/// Every sample has one place of self: all the tables have to say the same.
+/// Asserts that every sample has one line or function with its self time, so that all tables have the same sum.
 pub fn assert_sums(report: &Report) {
     let profile = &report.profile;
-    let lines: u64 =
+    let line_samples: u64 =
         profile.files.iter().flat_map(|file| file.lines.values()).map(|line| line.shares.own.samples).sum();
     assert_eq!(
-        lines + profile.without_line.samples,
+        line_samples + profile.without_line.samples,
         profile.compiled.samples,
         "lines and what has none are the compiled code"
     );
@@ -231,19 +232,19 @@ pub fn assert_sums(report: &Report) {
         "compiled and outside are all"
     );
     let summary = &profile.summary;
-    let named = [&summary.libraries, &summary.importing, &summary.waiting].into_iter().flatten();
-    let named: u64 = named.map(|(_, count)| count.samples).sum();
-    let others = [summary.compiled, summary.interpreted, summary.compiling, summary.collecting];
+    let by_name = [&summary.libraries, &summary.importing, &summary.waiting].into_iter().flatten();
+    let by_name: u64 = by_name.map(|(_, count)| count.samples).sum();
+    let unnamed = [summary.compiled, summary.interpreted, summary.compiling, summary.collecting];
     assert_eq!(
-        named + others.map(|count| count.samples).iter().sum::<u64>(),
+        by_name + unnamed.map(|count| count.samples).iter().sum::<u64>(),
         profile.all.samples,
         "the summary is all"
     );
     assert_eq!(profile.all.samples, report.recording.samples.len() as u64);
-    let functions: u64 = profile.functions.iter().map(|row| row.shares.own.samples).sum();
-    assert_eq!(functions, profile.all.samples, "selfs of functions are all");
-    let threads: u64 = profile.threads.iter().map(|row| row.all.samples).sum();
-    assert_eq!(threads, profile.all.samples, "threads are all");
+    let function_samples: u64 = profile.functions.iter().map(|row| row.shares.own.samples).sum();
+    assert_eq!(function_samples, profile.all.samples, "selfs of functions are all");
+    let thread_samples: u64 = profile.threads.iter().map(|row| row.all.samples).sum();
+    assert_eq!(thread_samples, profile.all.samples, "threads are all");
     let lines = profile.files.iter().flat_map(|file| file.lines.values()).map(|line| (&line.shares, &line.by_thread));
     let functions = profile.functions.iter().map(|row| (&row.shares, &row.by_thread));
     for (shares, by_thread) in lines.chain(functions) {
@@ -256,7 +257,7 @@ pub fn assert_sums(report: &Report) {
     }
 }
 
-/// Says loudly that a test did not run. In CI everything has to be there.
+/// Reports that a test did not run. In CI, everything must be available.
 pub fn skip(what: &str) {
     use std::io::Write as _;
     assert!(
@@ -272,15 +273,15 @@ pub fn skip(what: &str) {
     }
 }
 
-/// The absolute path of a program in `PATH`.
-pub fn find(program: &str) -> Option<PathBuf> {
+/// Returns the absolute path of a program in `PATH`.
+pub fn find_program(program: &str) -> Option<PathBuf> {
     std::env::split_paths(&std::env::var_os("PATH")?)
         .map(|directory| directory.join(program))
         .find(|path| path.is_file())
 }
 
-/// A directory of a test's own, empty.
-pub fn scratch(name: &str) -> PathBuf {
+/// Creates an empty directory for a test.
+pub fn scratch_directory(name: &str) -> PathBuf {
     let path = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(format!("report-{name}"));
     let _ = std::fs::remove_dir_all(&path);
     std::fs::create_dir_all(&path).expect("a directory for the test");

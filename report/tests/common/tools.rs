@@ -1,9 +1,9 @@
-//! perf, a Python with Numba, and the command with its library.
+//! Tools for recording now: perf, a Python with Numba, and the command with its library.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use super::{find, scratch, skip};
+use super::{find_program, scratch_directory, skip};
 
 pub struct Tools {
     pub perf: PathBuf,
@@ -12,8 +12,8 @@ pub struct Tools {
 }
 
 impl Tools {
-    /// Behind `perf record ... --`: Python under `jitlisten run`, so that Numba's code is what it is without us, with
-    /// lines. Images are in the directory.
+    /// Returns the command for `perf record ... --`: Python under `jitlisten run`, so that Numba's code is unchanged
+    /// except for lines. Images go to `directory`.
     pub fn run(&self, directory: &Path) -> Command {
         let mut command = Command::new("env");
         command.arg(format!("JITLISTEN_DIR={}", directory.display())).arg("OPENBLAS_NUM_THREADS=1");
@@ -22,19 +22,20 @@ impl Tools {
     }
 }
 
-/// What is needed to record now; without it, the test is skipped.
+/// Returns the tools. If one is missing, the test is skipped.
 pub fn tools() -> Option<Tools> {
     let target = Path::new(env!("CARGO_MANIFEST_DIR")).join("../target");
     let python = target.join("venv/numba-0.68.1/bin/python");
     let command = target.join("release/jitlisten");
     let library = target.join("release/libjitlisten.so");
-    let Some(perf) = find("perf").or_else(|| find_in(&target.join("tools"))) else {
+    let Some(perf) = find_program("perf").or_else(|| find_perf_in(&target.join("tools"))) else {
         skip("perf");
         return None;
     };
-    let trial = scratch("trial").join(format!("perf-{}.data", std::process::id()));
-    let allowed = Command::new(&perf).args(["record", "-q", "-e", "cpu-clock", "-o"]).arg(trial).arg("true").output();
-    if !allowed.is_ok_and(|output| output.status.success()) {
+    let trial = scratch_directory("trial").join(format!("perf-{}.data", std::process::id()));
+    let trial_output =
+        Command::new(&perf).args(["record", "-q", "-e", "cpu-clock", "-o"]).arg(trial).arg("true").output();
+    if !trial_output.is_ok_and(|output| output.status.success()) {
         skip("perf record: the kernel forbids it");
         return None;
     }
@@ -51,6 +52,6 @@ pub fn tools() -> Option<Tools> {
     Some(Tools { perf, python, command })
 }
 
-fn find_in(directory: &Path) -> Option<PathBuf> {
+fn find_perf_in(directory: &Path) -> Option<PathBuf> {
     Some(directory.join("perf")).filter(|path| path.is_file())
 }

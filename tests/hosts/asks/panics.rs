@@ -1,4 +1,4 @@
-//! A panic below compiled code, with the backtrace of Rust's standard library.
+//! Panics below compiled code, so that Rust's standard library prints a backtrace through it.
 
 #[unsafe(no_mangle)]
 extern "C" fn ask(x: f64) -> f64 {

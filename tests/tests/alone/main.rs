@@ -1,4 +1,4 @@
-//! The tests that need the processors for themselves, and run one after another: they assert how much of a time was
+//! Tests that run one after another, without other load on the machine: they assert how much of a program's time was
 //! sampled.
 
 mod sampler_numba;

@@ -1,4 +1,4 @@
-//! The sampler over `hosts/sampled.c`, whose scenarios do known things; read by `perf script`.
+//! The sampler over `hosts/sampled.c`, whose scenarios have known profiles. `perf script` reads the recordings.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -6,49 +6,51 @@ use std::os::unix::process::ExitStatusExt as _;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use jitlisten_tests::host::{Host, Preload, same_output};
+use jitlisten_tests::host::{Host, Preload, assert_same_output};
 use jitlisten_tests::sampled::{
-    Weighed, assert_complete, by_thread, counter, read, recorded, scenario, scenario_behind_a_shell, share, sigma,
+    WeightedSample, assert_complete, counter, read, scenario, scenario_in_shell, seconds_by_thread, share, sigma,
+    with_recording,
 };
 use jitlisten_tests::{paths, tool};
 use linux_perf_data::linux_perf_event_reader::EventRecord;
 use linux_perf_data::{PerfFileReader, PerfFileRecord};
 
-/// A scenario that runs to its end, recorded from its start.
-fn run(words: &[&str]) -> Option<(Vec<Weighed>, String)> {
-    let (host, data) = recorded(scenario(words)?, ",hz=199");
-    let ended = host.run(Preload::Library).well();
+/// Records a scenario from start to end. Returns the samples and the scenario's output.
+fn run(args: &[&str]) -> Option<(Vec<WeightedSample>, String)> {
+    let (host, data) = with_recording(scenario(args)?, ",hz=199");
+    let ended = host.run(Preload::Library).expect_success();
     Some((read(&data), String::from_utf8_lossy(&ended.stdout).into_owned()))
 }
 
-/// A scenario that records parts of itself, with the host to look into its scratch directory.
-fn run_itself(scenario_words: &[&str]) -> Option<(Host, String)> {
-    let host = scenario(scenario_words)?;
+/// Runs a scenario that records parts of itself. Returns the host, which owns the scratch directory, and the output.
+fn run_self_recording(args: &[&str]) -> Option<(Host, String)> {
+    let host = scenario(args)?;
     let directory = host.scratch("");
     let host = host.argument(directory);
-    let ended = host.run(Preload::Library).well();
+    let ended = host.run(Preload::Library).expect_success();
     let stdout = String::from_utf8_lossy(&ended.stdout).into_owned();
     Some((host, stdout))
 }
 
-fn seconds(samples: &[Weighed]) -> f64 {
+fn seconds(samples: &[WeightedSample]) -> f64 {
     samples.iter().map(|sample| sample.period as f64 / 1e9).sum()
 }
 
-/// So long that three points are almost five sigma, at a rate that the kernel's tick can do.
-fn run_long(scenario_name: &str) -> Option<Vec<Weighed>> {
-    let (host, data) = recorded(scenario(&[scenario_name, "17"])?.patience(400), ",hz=249");
-    let _ = host.run(Preload::Library).well();
+/// Records long enough that three percentage points are almost five sigma, at a rate that the kernel's tick can
+/// deliver.
+fn run_long(scenario_name: &str) -> Option<Vec<WeightedSample>> {
+    let (host, data) = with_recording(scenario(&[scenario_name, "17"])?.timeout_seconds(400), ",hz=249");
+    let _ = host.run(Preload::Library).expect_success();
     Some(read(&data))
 }
 
-/// Three points; more where a machine that is short of processors has made less than 4,000 samples.
-fn three_points(samples: &[Weighed]) -> f64 {
+/// Tolerance of three percentage points, or of four sigma if a busy machine took fewer than 4,000 samples.
+fn long_run_tolerance(samples: &[WeightedSample]) -> f64 {
     (4.0 * sigma(samples)).max(3.0)
 }
 
-/// Four sigma, and a point for loops that do not take the same time for each turn.
-fn off_by_chance(samples: &[Weighed]) -> f64 {
+/// Tolerance of four sigma plus one percentage point, because the iterations of a loop do not take the same time.
+fn tolerance(samples: &[WeightedSample]) -> f64 {
     1.0 + 4.0 * sigma(samples)
 }
 
@@ -56,125 +58,135 @@ fn off_by_chance(samples: &[Weighed]) -> f64 {
 fn loops_of_three_to_one() {
     let Some(samples) = run_long("loops") else { return };
     let share = share(&samples, "three_of_four", &["three_of_four", "one_of_four"]);
-    assert!((share - 75.0).abs() < three_points(&samples), "{share} % of {} samples", samples.len());
+    assert!((share - 75.0).abs() < long_run_tolerance(&samples), "{share} % of {} samples", samples.len());
     assert!((seconds(&samples) - 17.0).abs() < 0.6, "{} s", seconds(&samples));
 }
 
-/// The leaf is in libm, which keeps no frame pointer: its caller is what counts.
+/// The leaf function is in libm, which keeps no frame pointer; the shares are those of its callers.
 #[test]
 fn exp_called_in_two_places() {
     let Some(samples) = run_long("exps") else { return };
     let in_libm = samples.iter().filter(|sample| sample.frames[0].contains("exp") && sample.frames.len() > 3).count();
     assert!(in_libm * 3 > samples.len(), "{in_libm} of {} in libm", samples.len());
     let share = share(&samples, "exp_three", &["exp_three", "exp_one"]);
-    assert!((share - 75.0).abs() < three_points(&samples), "{share} % of {} samples", samples.len());
+    assert!((share - 75.0).abs() < long_run_tolerance(&samples), "{share} % of {} samples", samples.len());
     assert_complete(&samples, 99.5);
 }
 
-/// A counter of the kernel's: where the page faults are, and how many.
+/// A kernel counter as the event: the recording shows where page faults happen, and how many.
 #[test]
 fn page_faults_are_counted() {
     let Some(host) = scenario(&["faults", "400"]) else { return };
-    let (host, data) = recorded(host, ",hz=997,event=page-faults");
-    let ended = host.run(Preload::Library).well();
+    let (host, data) = with_recording(host, ",hz=997,event=page-faults");
+    let ended = host.run(Preload::Library).expect_success();
     let faults: f64 = String::from_utf8_lossy(&ended.stdout).trim().parse().unwrap();
     let samples = read(&data);
-    // A fault in a system call of the program's is the kernel's, and what was before the recording is not in it.
+    // Faults inside system calls are the kernel's, and faults before the start of the recording are not in it.
     let counted: f64 = samples.iter().map(|sample| sample.period as f64).sum();
     assert!(counted > 0.95 * 960_000.0 && counted <= faults, "{counted} of {faults}\n{}", host.log());
     let share = share(&samples, "touch_three", &["touch_three", "touch_one"]);
-    assert!((share - 75.0).abs() < off_by_chance(&samples), "{share} % of {} samples", samples.len());
-    assert!(by_thread(&samples).values().filter(|&&faults| faults * 1e9 > 400_000.0).count() == 2);
+    assert!((share - 75.0).abs() < tolerance(&samples), "{share} % of {} samples", samples.len());
+    assert!(seconds_by_thread(&samples).values().filter(|&&faults| faults * 1e9 > 400_000.0).count() == 2);
 }
 
 #[test]
 fn stacks_below_signal_handlers_and_deep_ones_are_complete() {
-    for words in [&["handlers", "2"][..], &["deep", "400", "1"]] {
-        let Some((samples, _)) = run(words) else { return };
+    for args in [&["handlers", "2"][..], &["deep", "400", "1"]] {
+        let Some((samples, _)) = run(args) else { return };
         assert_complete(&samples, 99.5);
-        assert!(samples.iter().all(|sample| sample.has("main")), "{words:?}");
+        assert!(samples.iter().all(|sample| sample.contains("main")), "{args:?}");
     }
 }
 
 #[test]
 fn a_thread_has_the_time_that_the_kernel_says() {
     let Some((samples, stdout)) = run(&["threads", "4", "3", "4"]) else { return };
-    let seen = by_thread(&samples);
+    let sampled = seconds_by_thread(&samples);
     for line in stdout.lines() {
         let (tid, time) = line.split_once(' ').expect("a thread and its time");
         let (tid, time): (u32, f64) = (tid.parse().unwrap(), time.parse::<f64>().unwrap() / 1e9);
-        let seen = seen.get(&tid).copied().unwrap_or(0.0);
-        assert!((seen / time - 1.0).abs() < 0.02, "{tid}: {seen} of {time} s");
+        let sampled = sampled.get(&tid).copied().unwrap_or(0.0);
+        assert!((sampled / time - 1.0).abs() < 0.02, "{tid}: {sampled} of {time} s");
     }
     assert_eq!(stdout.lines().count(), 4);
 }
 
-/// 150 threads of 20 ms: a scan would miss most of them.
+/// 150 threads of 20 ms each: a periodic scan for threads would miss most of them.
 #[test]
 fn short_threads_are_seen() {
     let Some((samples, stdout)) = run(&["threads", "150", "0.02", "2"]) else { return };
-    let (seen, threads) = (seconds(&samples), by_thread(&samples).len());
+    let (sampled, threads) = (seconds(&samples), seconds_by_thread(&samples).len());
     let time: f64 = stdout.lines().map(|line| line.split_once(' ').unwrap().1.parse::<f64>().unwrap() / 1e9).sum();
-    assert!((seen / time - 1.0).abs() < 0.05, "{seen} of {time} s");
+    assert!((sampled / time - 1.0).abs() < 0.05, "{sampled} of {time} s");
     assert!(threads >= 145, "{threads} of 150 threads");
 }
 
-/// By the crate that samply imports recordings with: what perf reads.
+/// `linux-perf-data`, with which samply imports recordings, reads the same samples as perf.
 #[test]
 fn a_second_reader_finds_the_same() {
     let Some(host) = scenario(&["deep", "40", "1"]) else { return };
-    let (host, data) = recorded(host, ",hz=199");
-    let _ = host.run(Preload::Library).well();
+    let (host, data) = with_recording(host, ",hz=199");
+    let _ = host.run(Preload::Library).expect_success();
     let file = std::io::BufReader::new(fs::File::open(&data).unwrap());
     let PerfFileReader { mut perf_file, mut record_iter } = PerfFileReader::parse_file(file).unwrap();
-    let (mut theirs, mut has_libc) = (Vec::new(), false);
+    let (mut from_crate, mut has_libc) = (Vec::new(), false);
     while let Some(record) = record_iter.next_record(&mut perf_file).unwrap() {
         let PerfFileRecord::EventRecord { record, .. } = record else { continue };
         match record.parse().unwrap() {
-            // The chain begins with a mark of where it is from.
+            // Call chains begin with a context marker.
             EventRecord::Sample(sample) => {
-                theirs.push((sample.tid.unwrap() as u32, sample.period.unwrap(), sample.callchain.unwrap().len() - 1));
+                from_crate.push((
+                    sample.tid.unwrap() as u32,
+                    sample.period.unwrap(),
+                    sample.callchain.unwrap().len() - 1,
+                ));
             }
             EventRecord::Mmap2(mapping) => has_libc |= mapping.path.as_slice().ends_with(b"/libc.so.6"),
             _ => {}
         }
     }
-    let perfs: Vec<_> =
+    let from_perf: Vec<_> =
         read(&data).into_iter().map(|sample| (sample.tid, sample.period, sample.frames.len())).collect();
-    assert!(theirs.len() > 50 && has_libc);
-    assert_eq!(theirs, perfs);
+    assert!(from_crate.len() > 50 && has_libc);
+    assert_eq!(from_crate, from_perf);
 }
 
-/// What was sampled is in the file when the process is killed or crashes, and how; perf reads it.
+/// The file of a killed or crashed process has its samples and how they were taken, and perf reads it.
 #[test]
 fn a_killed_process_leaves_a_file() {
-    for (word, words, event) in
+    for (scenario_name, options, event) in
         [("killed", "", "task-clock:u"), ("crashed", "", "task-clock:u"), ("killed", ",wall", "wall-clock")]
     {
-        let Some(host) = scenario(&[word, "1"]) else { return };
-        let (host, data) = recorded(host, words);
+        let Some(host) = scenario(&[scenario_name, "1"]) else { return };
+        let (host, data) = with_recording(host, options);
         let ended = host.run(Preload::Library);
         assert!(!ended.status.success());
-        let seen = seconds(&read(&data));
-        assert!((0.8..=1.1).contains(&seen), "{word}: {seen} s");
+        let sampled = seconds(&read(&data));
+        assert!((0.8..=1.1).contains(&sampled), "{scenario_name}: {sampled} s");
         let report = tool::run(Command::new("perf").args(["report", "--stdio", "--header", "-i"]).arg(&data));
         let text = String::from_utf8_lossy(&report.stdout);
-        let facts = [format!("of event '{event}'"), "# hostname : ".to_owned(), format!("sampled {word} 1")];
-        assert!(facts.iter().all(|fact| text.contains(fact)), "{word}{words}: {facts:?}\n{text}");
+        let expected =
+            [format!("of event '{event}'"), "# hostname : ".to_owned(), format!("sampled {scenario_name} 1")];
+        assert!(
+            expected.iter().all(|text_part| text.contains(text_part)),
+            "{scenario_name}{options}: {expected:?}\n{text}"
+        );
     }
 }
 
-/// The recording ends before the process does, which sees and does what it would without the library.
+/// The recording ends before the process does. The process prints the same and receives the same signal as without the
+/// library.
 #[test]
 fn a_process_that_a_signal_ends_loses_nothing() {
     for signal in ["6", "11", "15"] {
         let Some(host) = scenario(&["ended-by", signal]) else { return };
-        let (host, data) = recorded(host, "");
-        let ended = same_output(&host);
+        let (host, data) = with_recording(host, "");
+        let ended = assert_same_output(&host);
         assert_eq!(ended.status.signal(), signal.parse().ok());
-        let burnt: u64 = read(&data).iter().filter(|sample| sample.has("burn")).map(|sample| sample.period).sum();
-        assert!(burnt > 285_000_000, "{signal}: {burnt} ns of 300,000,000");
-        // With the last of the file.
+        let burn_ns: u64 =
+            read(&data).iter().filter(|sample| sample.contains("burn")).map(|sample| sample.period).sum();
+        assert!(burn_ns > 285_000_000, "{signal}: {burn_ns} ns of 300,000,000");
+        // The counter is in the last part of the file.
         assert!(counter(&data, "samples") > 0);
     }
 }
@@ -182,38 +194,42 @@ fn a_process_that_a_signal_ends_loses_nothing() {
 #[test]
 fn a_program_goes_on_after_exec() {
     let Some(host) = scenario(&["exec", "1"]) else { return };
-    let (host, data) = recorded(host, ",hz=199");
-    let _ = host.run(Preload::Library).well();
+    let (host, data) = with_recording(host, ",hz=199");
+    let _ = host.run(Preload::Library).expect_success();
     let samples = read(&data);
-    let before =
-        samples.iter().filter(|sample| sample.has("burn")).map(|sample| sample.period).sum::<u64>() as f64 / 1e9;
-    let after = seconds(&samples) - before;
-    assert!((0.8..=1.1).contains(&before) && (0.8..=1.1).contains(&after), "{before} and {after} s\n{}", host.log());
+    let seconds_before =
+        samples.iter().filter(|sample| sample.contains("burn")).map(|sample| sample.period).sum::<u64>() as f64 / 1e9;
+    let seconds_after = seconds(&samples) - seconds_before;
+    assert!(
+        (0.8..=1.1).contains(&seconds_before) && (0.8..=1.1).contains(&seconds_after),
+        "{seconds_before} and {seconds_after} s\n{}",
+        host.log()
+    );
 }
 
-/// As `jitlisten record` starts it: the file is the program's, whatever it starts; behind a shell it is the program's,
-/// too.
+/// Starts the program as `jitlisten record` does. The file stays the program's own, whatever the program starts and
+/// even if a shell starts the program.
 #[test]
 fn what_a_program_starts_does_not_take_its_recording() {
-    for start in [scenario, scenario_behind_a_shell] {
+    for start in [scenario, scenario_in_shell] {
         let Some(host) = start(&["commands", "2"]) else { return };
         let (host, data) =
-            recorded(host.variable("JITLISTEN_RUN", format!("program:{}", paths::library().display())), "");
-        let ended = host.run(Preload::Library).well();
+            with_recording(host.variable("JITLISTEN_RUN", format!("program:{}", paths::library().display())), "");
+        let ended = host.run(Preload::Library).expect_success();
         assert_eq!(ended.stdout, b"done\n");
         let samples = read(&data);
         assert!((seconds(&samples) - 2.0).abs() < 0.2, "{} s", seconds(&samples));
-        assert!(samples.iter().filter(|sample| sample.has("burn")).count() * 100 > samples.len() * 95);
+        assert!(samples.iter().filter(|sample| sample.contains("burn")).count() * 100 > samples.len() * 95);
     }
 }
 
-/// A child of a fork is not sampled, and can record itself.
+/// A forked child is not sampled, and can record itself.
 #[test]
 fn children_of_a_fork() {
     let Some(host) = scenario(&["forks"]) else { return };
     let directory = host.scratch("");
-    let (host, data) = recorded(host.argument(directory), "");
-    let ended = host.run(Preload::Library).well();
+    let (host, data) = with_recording(host.argument(directory), "");
+    let ended = host.run(Preload::Library).expect_success();
     assert_eq!(ended.stdout, b"0\n", "the child's status");
     let (parent, child) = (read(&data), read(&host.scratch("child.data")));
     assert!(parent.iter().all(|sample| sample.tid == ended.pid) && (0.3..=0.5).contains(&seconds(&parent)));
@@ -224,126 +240,130 @@ fn children_of_a_fork() {
 fn children_of_a_fork_have_files_of_their_own_if_asked() {
     let Some(host) = scenario(&["forks"]) else { return };
     let directory = host.scratch("elsewhere-");
-    let (host, data) = recorded(host.argument(directory), ",children");
+    let (host, data) = with_recording(host.argument(directory), ",children");
     let ended = host.run(Preload::Library);
-    // The child's own recording is refused: one is being made.
+    // The child's own recording is refused, because a recording is running.
     assert!(String::from_utf8_lossy(&ended.stdout).trim() == "512", "{}", String::from_utf8_lossy(&ended.stdout));
-    let [child] = &files_of_children(&data)[..] else { panic!("one file of the child") };
+    let [child] = &child_files(&data)[..] else { panic!("one file of the child") };
     let child = read(child);
     assert!((0.2..=0.4).contains(&seconds(&child)), "{} s", seconds(&child));
 }
 
-/// `FILE.PID` beside `FILE`.
-fn files_of_children(data: &Path) -> Vec<PathBuf> {
+/// Recordings of children: `FILE.PID` beside `FILE`.
+fn child_files(data: &Path) -> Vec<PathBuf> {
     let name = data.file_name().unwrap().to_str().unwrap().to_owned() + ".";
-    let is_childs = |path: &PathBuf| {
+    let is_child_file = |path: &PathBuf| {
         let file = path.file_name().unwrap().to_string_lossy();
         file.strip_prefix(&name).is_some_and(|pid| pid.parse::<u32>().is_ok())
     };
-    fs::read_dir(data.parent().unwrap()).unwrap().flatten().map(|entry| entry.path()).filter(is_childs).collect()
+    fs::read_dir(data.parent().unwrap()).unwrap().flatten().map(|entry| entry.path()).filter(is_child_file).collect()
 }
 
-/// However they end. What ends a process waits for the writer: 96 to 101 % are kept, less a child that no timer of the
-/// kernel's met. Otherwise each sample is written at once at first; 70 to 76 % are kept on a busy machine. A call that
-/// fails counts no time twice.
+/// Children are recorded however they end. A process that ends waits for the writer: 96 to 101 % of the time is kept,
+/// unless no tick of the kernel's timer hits a child. A killed process cannot wait, but its first samples are written
+/// immediately: 70 to 76 % are kept on a busy machine. A failed `exec` counts no time twice.
 #[test]
 fn children_of_20_ms_are_recorded() {
-    let waiting = ["exits", "as-c", "quickly", "executes", "fails", "terminated", "aborts", "crashes"];
-    for (end, least) in waiting.map(|end| (end, 680)).into_iter().chain([("killed", 200)]) {
+    let waiting_ends = ["exits", "as-c", "quickly", "executes", "fails", "terminated", "aborts", "crashes"];
+    for (end, min_ms) in waiting_ends.map(|end| (end, 680)).into_iter().chain([("killed", 200)]) {
         let Some(host) = scenario(&["short-lived", end]) else { return };
-        let (host, data) = recorded(host, ",children");
-        let _ = host.run(Preload::Library).well();
-        let children: Vec<_> = files_of_children(&data).iter().flat_map(|child| read(child)).collect();
-        let burnt = children.iter().filter(|sample| sample.has("burn")).map(|sample| sample.period).sum::<u64>();
-        assert!((least * 1_000_000..880_000_000).contains(&burnt), "{end}: {burnt} ns of 800,000,000");
+        let (host, data) = with_recording(host, ",children");
+        let _ = host.run(Preload::Library).expect_success();
+        let children: Vec<_> = child_files(&data).iter().flat_map(|child| read(child)).collect();
+        let burn_ns = children.iter().filter(|sample| sample.contains("burn")).map(|sample| sample.period).sum::<u64>();
+        assert!((min_ms * 1_000_000..880_000_000).contains(&burn_ns), "{end}: {burn_ns} ns of 800,000,000");
     }
 }
 
-/// It has its parent's memory, so it might end its parent's recording.
+/// A vfork child shares its parent's memory, so its exit might end the parent's recording.
 #[test]
 fn the_child_of_a_vfork_leaves_alone() {
     let Some((samples, _)) = run(&["vforks", "0.5"]) else { return };
     assert!((0.3..=0.7).contains(&seconds(&samples)), "{} s", seconds(&samples));
 }
 
-/// A handler may call `_exit` whatever it has interrupted.
+/// A signal handler may call `_exit`, regardless of the code that it interrupted.
 #[test]
 fn a_handler_ends_the_process() {
     let Some(host) = scenario(&["leaves"]) else { return };
-    let (host, data) = recorded(host, "");
+    let (host, data) = with_recording(host, "");
     assert_eq!(host.run(Preload::Library).status.code(), Some(7));
     assert!(!read(&data).is_empty());
 }
 
-/// CPU timers interrupt nothing; a program's own profiler goes on; a stack that overflows is the program's business.
+/// CPU timers interrupt no system call, the program's own profiler still counts, and a stack overflow reaches the
+/// program's handler.
 #[test]
 fn the_program_does_not_notice() {
-    for words in [&["interrupted", "1"][..], &["overflow", "2"]] {
-        let Some(host) = scenario(words) else { return };
-        let stock = host.run(Preload::Nothing).well();
-        let (host, data) = recorded(host, ",hz=997");
-        let ours = host.run(Preload::Library).well();
-        assert_eq!((stock.stdout, stock.stderr), (ours.stdout, ours.stderr), "{words:?}");
-        assert!(!read(&data).is_empty(), "{words:?}");
+    for args in [&["interrupted", "1"][..], &["overflow", "2"]] {
+        let Some(host) = scenario(args) else { return };
+        let stock = host.run(Preload::Nothing).expect_success();
+        let (host, data) = with_recording(host, ",hz=997");
+        let recorded_run = host.run(Preload::Library).expect_success();
+        assert_eq!((stock.stdout, stock.stderr), (recorded_run.stdout, recorded_run.stderr), "{args:?}");
+        assert!(!read(&data).is_empty(), "{args:?}");
     }
     let Some((samples, stdout)) = run(&["own-profiler", "1"]) else { return };
     let ticks: u32 = stdout.trim().parse().unwrap();
-    // Of a hundred; on a busy machine the kernel looks at its timer late, and then counts one for several.
+    // A hundred ticks are due. On a busy machine the kernel checks the program's timer late, and merges several ticks
+    // into one.
     assert!((20..=125).contains(&ticks) && (0.8..=1.1).contains(&seconds(&samples)), "{ticks}, {}", seconds(&samples));
 }
 
 #[test]
 fn parts_of_a_program_in_files_of_their_own() {
-    let Some((host, stdout)) = run_itself(&["parts"]) else { return };
+    let Some((host, stdout)) = run_self_recording(&["parts"]) else { return };
     for (part, line) in stdout.lines().enumerate() {
         let samples = read(&host.scratch(&format!("part-{part}.data")));
         let counted: usize = line.split(' ').next().unwrap().parse().unwrap();
         assert_eq!(samples.len(), counted);
         assert!((0.4..=0.6).contains(&seconds(&samples)), "{} s", seconds(&samples));
-        assert!(!samples.iter().any(|sample| sample.has("three_of_four")), "only what was asked for");
+        assert!(!samples.iter().any(|sample| sample.contains("three_of_four")), "only what was asked for");
     }
     assert_eq!(stdout.lines().count(), 2);
 }
 
 #[test]
 fn threads_without_a_timer_are_counted() {
-    let Some((_, stdout)) = run_itself(&["no-timers"]) else { return };
-    let without: u64 = stdout.lines().last().and_then(|line| line.strip_prefix("without ")).unwrap().parse().unwrap();
-    // Forty threads, twenty at a time, and four timers at most; the main thread and timers of others are in the same
-    // count.
-    assert!((32..=45).contains(&without), "{without}");
+    let Some((_, stdout)) = run_self_recording(&["no-timers"]) else { return };
+    let without_timer: u64 =
+        stdout.lines().last().and_then(|line| line.strip_prefix("without ")).unwrap().parse().unwrap();
+    // Forty threads, twenty at a time, share at most four timers. The counter includes the main thread, and timers of
+    // other processes count against the same limit.
+    assert!((32..=45).contains(&without_timer), "{without_timer}");
 }
 
-/// No space: the recording ends where it is, can be read, and the program goes on.
+/// If the file cannot grow, the recording ends there and stays readable; the program continues.
 #[test]
 fn a_file_that_cannot_grow() {
-    let Some((host, stdout)) = run_itself(&["large-file"]) else { return };
+    let Some((host, stdout)) = run_self_recording(&["large-file"]) else { return };
     assert_eq!(stdout, "failures 1\n");
     assert!(!read(&host.scratch("full.data")).is_empty());
 }
 
-/// Every tenth of a second, under threads that fork, exec, raise signals, begin, end, open and close a library.
+/// Recordings start and stop every tenth of a second, under threads that fork, exec, raise signals, begin, end, and
+/// open and close a library.
 #[test]
 fn starts_and_stops() {
     let Some(host) = scenario(&["soak", "15"]) else { return };
     let directory = host.scratch("");
     let host = host.argument(directory);
-    let ended = host.run(Preload::Library).well();
+    let ended = host.run(Preload::Library).expect_success();
     assert_eq!(ended.stdout, b"done\n");
-    let words: Vec<u64> = ended.stderr.split_whitespace().filter_map(|word| word.parse().ok()).collect();
-    let [recordings, kibibytes] = words[..] else { panic!("{}", ended.stderr) };
-    assert!(recordings >= 30 && kibibytes < 200_000, "{}", ended.stderr);
+    let numbers: Vec<u64> = ended.stderr.split_whitespace().filter_map(|number| number.parse().ok()).collect();
+    let [recordings, memory_kib] = numbers[..] else { panic!("{}", ended.stderr) };
+    assert!(recordings >= 30 && memory_kib < 200_000, "{}", ended.stderr);
     let mut roots: BTreeMap<String, usize> = BTreeMap::new();
-    let mut all = Vec::new();
+    let mut samples = Vec::new();
     for number in 0..8 {
-        all.extend(read(&host.scratch(&format!("soak-{number}.data"))));
+        samples.extend(read(&host.scratch(&format!("soak-{number}.data"))));
     }
-    // A thread that ends before its first sample has its function and nothing else.
-    all.retain(|sample| sample.frames.len() > 1);
-    for sample in all.iter().filter(|sample| !sample.is_complete()) {
+    // A thread that ends before its first sample has one frame: its entry function.
+    samples.retain(|sample| sample.frames.len() > 1);
+    for sample in samples.iter().filter(|sample| !sample.is_complete()) {
         *roots.entry(sample.frames.last().cloned().unwrap_or_default()).or_default() += 1;
     }
-    assert!(!all.is_empty(), "no samples");
-    let incomplete = all.iter().filter(|sample| !sample.is_complete()).count();
-    assert!(incomplete <= 2 + all.len() / 20, "{incomplete} of {}: {roots:?}", all.len());
+    assert!(!samples.is_empty(), "no samples");
+    let incomplete = samples.iter().filter(|sample| !sample.is_complete()).count();
+    assert!(incomplete <= 2 + samples.len() / 20, "{incomplete} of {}: {roots:?}", samples.len());
 }

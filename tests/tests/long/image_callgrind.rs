@@ -18,26 +18,26 @@ use jitlisten_tests::image::with_images;
 use jitlisten_tests::tool::{self, Absence};
 use jitlisten_tests::{integration, paths};
 
-/// Importing Numba alone is some twenty seconds of work under valgrind.
-const PATIENCE: Duration = Duration::from_secs(900);
+/// Importing Numba alone takes some 20 s under valgrind.
+const VALGRIND_TIMEOUT: Duration = Duration::from_secs(900);
 
-/// Instructions per line of `two_loops.py`, by what the line says.
-fn counts() -> Option<BTreeMap<String, u64>> {
+/// Instructions per line of `two_loops.py`, by the text of the line.
+fn count_instructions() -> Option<BTreeMap<String, u64>> {
     let valgrind = tool::require("valgrind", Absence::FailsInCi)?;
     let host = with_images(integration::numba("numba-0.68.1", "two_loops.py")?.argument("0"));
     let host = host.variable("NUMBA_DEBUGINFO", "1").variable("PYTHONHASHSEED", "0");
     let profile = host.scratch("callgrind.out");
     let mut command = Command::new(valgrind);
     command.args(["-q", "--tool=callgrind"]).arg(format!("--callgrind-out-file={}", profile.display()));
-    command.args(host.words()).envs(host.variables(Preload::Library));
-    let done = tool::run_within(PATIENCE, &mut command);
-    assert!(done.status.success(), "{}", String::from_utf8_lossy(&done.stderr));
+    command.args(host.command_line()).envs(host.variables(Preload::Library));
+    let output = tool::run_within(VALGRIND_TIMEOUT, &mut command);
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
 
     let mut annotate = Command::new("callgrind_annotate");
     annotate.args(["--threshold=100", "--auto=no", "--show-percs=no", "--tree=none"]).arg(&profile);
-    // It takes its working directory off the names of files it is given none of.
-    let done = tool::run(annotate.arg(paths::host("two_loops.py")).current_dir("/"));
-    let text = String::from_utf8_lossy(&done.stdout);
+    // `callgrind_annotate` strips its working directory from file names that it was not given as arguments.
+    let output = tool::run(annotate.arg(paths::host("two_loops.py")).current_dir("/"));
+    let text = String::from_utf8_lossy(&output.stdout);
     let source =
         text.lines().skip_while(|line| !(line.starts_with("-- User-annotated") && line.contains("two_loops.py")));
     let counts = source.filter_map(|line| {
@@ -49,11 +49,15 @@ fn counts() -> Option<BTreeMap<String, u64>> {
 
 #[test]
 fn lines_have_exact_counts_that_do_not_change() {
-    let runs = [thread::spawn(counts), thread::spawn(counts)].map(|run| run.join().expect("no panic"));
+    let runs =
+        [thread::spawn(count_instructions), thread::spawn(count_instructions)].map(|run| run.join().expect("no panic"));
     let [Some(first), Some(second)] = runs else { return };
     assert_eq!(first, second);
-    let of = |part: &str| first.iter().find(|(text, _)| text.contains(part)).map_or(0, |(_, count)| *count);
-    // Ten rounds after thirty; what LLVM takes out of a loop counts once.
-    let (three, one) = (of("# three of four"), of("# one of four"));
-    assert!(one >= 30 && (2.6..=3.4).contains(&(three as f64 / one as f64)), "{three} and {one}: {first:#?}");
+    let count_of_line = |part: &str| first.iter().find(|(text, _)| text.contains(part)).map_or(0, |(_, count)| *count);
+    // The loops run thirty and ten rounds; an instruction that LLVM hoists out of a loop counts once.
+    let (three_count, one_count) = (count_of_line("# three of four"), count_of_line("# one of four"));
+    assert!(
+        one_count >= 30 && (2.6..=3.4).contains(&(three_count as f64 / one_count as f64)),
+        "{three_count} and {one_count}: {first:#?}"
+    );
 }

@@ -1,4 +1,4 @@
-//! The tests that go on for minutes: they are part of `make test-long`, and of nothing else.
+//! Tests that run for minutes: only `make test-long` runs them.
 
 mod image_callgrind;
 mod sampler_soak;

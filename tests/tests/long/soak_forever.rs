@@ -1,18 +1,18 @@
-//! A service that compiles and frees for ever has what it had: memory, mappings and files are the same after twice the
-//! time.
+//! A service that compiles and frees code indefinitely does not grow: memory, mappings and files are the same after
+//! twice the time.
 
-use jitlisten_tests::host::{Ended, Host, Preload};
+use jitlisten_tests::host::{Host, Outcome, Preload};
 use jitlisten_tests::integration;
 
-/// Enough for more dead lines than a perf map keeps (1 MiB, some 1,300 bytes an object), and for every quota.
-const WARM: u32 = 900;
-const TURNS: u32 = 1800;
-const QUOTA: u64 = 1 << 20;
+/// Rounds that fill every quota, and leave more stale lines than a perf map keeps (1 MiB, some 1,300 bytes per object).
+const WARM_UP_ROUNDS: u32 = 900;
+const TOTAL_ROUNDS: u32 = 1800;
+const QUOTA_BYTES: u64 = 1 << 20;
 const MIB: i64 = 1 << 20;
 
-/// One line of the host's.
+/// Resource usage that the host prints after a number of rounds.
 #[derive(Clone, Copy, Debug)]
-struct Said {
+struct Usage {
     resident: i64,
     mappings: i64,
     perf_map: i64,
@@ -21,45 +21,45 @@ struct Said {
 
 fn host() -> Option<Host> {
     let host = integration::numba("numba-0.68.1", "comes_and_goes.py")?;
-    Some(host.argument(WARM.to_string()).argument(TURNS.to_string()))
+    Some(host.argument(WARM_UP_ROUNDS.to_string()).argument(TOTAL_ROUNDS.to_string()))
 }
 
-fn said(ended: &Ended) -> [Said; 2] {
+fn parse_usage(ended: &Outcome) -> [Usage; 2] {
     let text = String::from_utf8_lossy(&ended.stdout);
     let field = |line: &str, name: &str| {
         let (_, rest) = line.split_once(&format!("\"{name}\": ")).unwrap_or_else(|| panic!("no {name}: {line}"));
         rest.split([',', '}']).next().and_then(|digits| digits.parse().ok()).unwrap_or_else(|| panic!("{line}"))
     };
-    let parse = |line: &str| Said {
+    let parse = |line: &str| Usage {
         resident: field(line, "resident"),
         mappings: field(line, "mappings"),
         perf_map: field(line, "perf_map"),
         files: field(line, "files"),
     };
-    let said: Vec<Said> = text.lines().map(parse).collect();
-    said.try_into().unwrap_or_else(|said| panic!("{said:?}"))
+    let usage: Vec<Usage> = text.lines().map(parse).collect();
+    usage.try_into().unwrap_or_else(|usage| panic!("{usage:?}"))
 }
 
 #[test]
 fn with_every_sink_on_nothing_grows_for_ever() {
-    let (Some(stock), Some(ours)) = (host(), host()) else { return };
-    let [stock_warm, stock_end] = said(&stock.run(Preload::Nothing).well());
-    let ours = ours.variable("JITLISTEN", "all").variable("JITLISTEN_QUOTA", "1M");
-    let ended = ours.run(Preload::Library).well();
-    let [warm, end] = said(&ended);
-    let all = format!("stock {stock_warm:?} {stock_end:?}\nours {warm:?} {end:?}\n{}", ours.log());
+    let (Some(stock), Some(host)) = (host(), host()) else { return };
+    let [stock_warm, stock_end] = parse_usage(&stock.run(Preload::Nothing).expect_success());
+    let host = host.variable("JITLISTEN", "all").variable("JITLISTEN_QUOTA", "1M");
+    let ended = host.run(Preload::Library).expect_success();
+    let [warm, end] = parse_usage(&ended);
+    let summary = format!("stock {stock_warm:?} {stock_end:?}\nours {warm:?} {end:?}\n{}", host.log());
 
-    // Lines of freed code are kept up to 1 MiB, and nothing else is in the map at the end.
-    assert!(warm.perf_map > MIB / 2, "the host did not fill the map: {all}");
-    assert!(end.perf_map <= warm.perf_map + MIB / 4 && end.perf_map < 2 * MIB, "the perf map grows: {all}");
-    // The jitdump stops at the quota, images stay below it; the log says so once.
-    assert!(end.files <= 2 * QUOTA as i64 + MIB / 4, "files grow: {all}");
-    let reported: Vec<String> =
-        ours.log().lines().filter(|line| line.contains("JITLISTEN_QUOTA")).map(str::to_owned).collect();
-    assert!(reported.len() == 1 && reported[0].contains("the jitdump sink stops"), "{reported:?}");
-    // What LLVM itself leaks in the same turns is not ours; addresses of freed code are reserved, 4,096 ranges at the
-    // most.
-    let grown = (end.resident - warm.resident) - (stock_end.resident - stock_warm.resident);
-    assert!(grown < 4 * MIB, "memory grows by {grown} bytes in {} turns: {all}", TURNS - WARM);
-    assert!(end.mappings - stock_end.mappings < 4096 + 64, "mappings: {all}");
+    // The perf map keeps up to 1 MiB of lines for freed code, and has no other lines at the end.
+    assert!(warm.perf_map > MIB / 2, "the host did not fill the map: {summary}");
+    assert!(end.perf_map <= warm.perf_map + MIB / 4 && end.perf_map < 2 * MIB, "the perf map grows: {summary}");
+    // The jitdump stops at the quota and images stay below it; the log reports that once.
+    assert!(end.files <= 2 * QUOTA_BYTES as i64 + MIB / 4, "files grow: {summary}");
+    let quota_lines: Vec<String> =
+        host.log().lines().filter(|line| line.contains("JITLISTEN_QUOTA")).map(str::to_owned).collect();
+    assert!(quota_lines.len() == 1 && quota_lines[0].contains("the jitdump sink stops"), "{quota_lines:?}");
+    // Leaks of LLVM itself in the same rounds are subtracted. Addresses of freed code stay reserved, at most 4,096
+    // ranges.
+    let growth = (end.resident - warm.resident) - (stock_end.resident - stock_warm.resident);
+    assert!(growth < 4 * MIB, "memory grows by {growth} bytes in {} turns: {summary}", TOTAL_ROUNDS - WARM_UP_ROUNDS);
+    assert!(end.mappings - stock_end.mappings < 4096 + 64, "mappings: {summary}");
 }

@@ -1,14 +1,15 @@
-//! What OpenTelemetry's profiler (and Parca's agent, which is made of it) requires of a mapping, before it names and
-//! unwinds its code. The profiler itself needs the kernel's eBPF and a build of its own; these are its rules, as its
-//! sources have them (`process/process.go`, `process/types.go`, `processmanager/processinfo.go`, `libpf/pfelf`,
+//! Rules of OpenTelemetry's eBPF profiler (and of Parca's agent, which builds on it) for mappings whose code it names
+//! and unwinds. The profiler itself needs the kernel's eBPF and a separate build, so these tests check its rules, as
+//! its sources state them (`process/process.go`, `process/types.go`, `processmanager/processinfo.go`, `libpf/pfelf`,
 //! `libpf/fileid.go`; August 2026):
 //!
-//! 1. `/proc/PID/maps`: executable, with an inode, and a path that begins neither with `/memfd:` nor with `[anon:`.
-//! 2. The file is read through `/proc/PID/map_files/START-END`, whether its path leads to it or not.
-//! 3. It is an ELF file of 64 bits with program headers, of which an executable `PT_LOAD` has the mapping's offset.
-//! 4. It is known by its first and last 4,096 bytes and its size: no two files may have these in common.
-//! 5. A build-id, by section or by `PT_NOTE`: what a server finds symbols by.
-//! 6. Unwind tables, by `PT_GNU_EH_FRAME` or `.eh_frame`, with the code that is mapped.
+//! 1. `/proc/PID/maps` shows an executable mapping with an inode, and a path that begins neither with `/memfd:` nor
+//!    with `[anon:`.
+//! 2. The profiler reads the file through `/proc/PID/map_files/START-END`, even if its path no longer leads to it.
+//! 3. The file is a 64-bit ELF file, and an executable `PT_LOAD` program header contains the mapping's offset.
+//! 4. The profiler identifies a file by its first and last 4,096 bytes and its size: no two files may share all three.
+//! 5. The file has a build-id, in a section or in `PT_NOTE`, by which a server finds its symbols.
+//! 6. The file has unwind tables for the mapped code, in `PT_GNU_EH_FRAME` or `.eh_frame`.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -33,12 +34,13 @@ struct Mapping {
 }
 
 fn mappings(pid: u32) -> Vec<Mapping> {
-    let hex = |word: &str| u64::from_str_radix(word, 16).expect("a number");
+    let hex = |digits: &str| u64::from_str_radix(digits, 16).expect("a number");
     let maps = fs::read_to_string(format!("/proc/{pid}/maps")).expect("the host runs");
     let mapping = |line: &str| {
         let mut words = line.split_whitespace();
-        let mut word = || words.next().unwrap_or_default().to_owned();
-        let (range, protection, offset, _device, inode) = (word(), word(), word(), word(), word());
+        let mut next_word = || words.next().unwrap_or_default().to_owned();
+        let (range, protection, offset, _device, inode) =
+            (next_word(), next_word(), next_word(), next_word(), next_word());
         let (start, end) = range.split_once('-').expect("a range");
         let path = line.split_once(&format!(" {inode} ")).map_or("", |(_, path)| path).trim().to_owned();
         let inode = inode.parse().expect("a number");
@@ -47,27 +49,27 @@ fn mappings(pid: u32) -> Vec<Mapping> {
     maps.lines().map(mapping).collect()
 }
 
-/// Rules 1 and 2.
-fn file_of(pid: u32, mapping: &Mapping) -> std::io::Result<Vec<u8>> {
+/// Checks rules 1 and 2. Returns the bytes of the mapped file.
+fn read_mapped_file(pid: u32, mapping: &Mapping) -> std::io::Result<Vec<u8>> {
     let path = &mapping.path;
     assert_eq!(&mapping.protection[..3], "r-x", "{path}");
     assert!(mapping.inode != 0 && path.starts_with('/') && !path.starts_with("/memfd:"), "{path}");
     fs::read(format!("/proc/{pid}/map_files/{:x}-{:x}", mapping.start, mapping.end))
 }
 
-/// Rules 3, 5 and 6. Returns the functions that have unwind rules, with their names.
-fn functions(mapping: &Mapping, bytes: &[u8]) -> Vec<String> {
+/// Checks rules 3, 5 and 6. Returns the names of all functions that have unwind rules.
+fn functions_with_rules(mapping: &Mapping, bytes: &[u8]) -> Vec<String> {
     let path = &mapping.path;
     let file = ElfFile64::<Endianness>::parse(bytes).unwrap_or_else(|error| panic!("{path}: {error}"));
     let endian = file.endian();
     let headers = file.elf_header().program_headers(endian, bytes).expect("program headers");
-    let has = |offset: u64, size: u64| (offset & !0xfff..offset + size).contains(&mapping.offset);
-    let mut code = headers.iter().filter(|header| {
+    let contains_mapping = |offset: u64, size: u64| (offset & !0xfff..offset + size).contains(&mapping.offset);
+    let mut loads = headers.iter().filter(|header| {
         header.p_type(endian) == elf::PT_LOAD
             && header.p_flags(endian).contains(elf::PF_X)
-            && has(header.p_offset(endian), header.p_filesz(endian))
+            && contains_mapping(header.p_offset(endian), header.p_filesz(endian))
     });
-    let load = code.next().unwrap_or_else(|| panic!("{path}: no executable PT_LOAD has {:#x}", mapping.offset));
+    let load = loads.next().unwrap_or_else(|| panic!("{path}: no executable PT_LOAD has {:#x}", mapping.offset));
     let bias = mapping.start - (load.p_vaddr(endian) - (load.p_offset(endian) - mapping.offset));
     assert_eq!(file.build_id().expect("notes").map(<[u8]>::len), Some(20), "{path}");
 
@@ -79,8 +81,8 @@ fn functions(mapping: &Mapping, bytes: &[u8]) -> Vec<String> {
     while let Some(entry) = entries.next().expect("an entry") {
         if let gimli::CieOrFde::Fde(fde) = entry {
             let fde = fde.parse(EhFrame::cie_from_offset).expect("an FDE");
-            let (from, to) = (bias + fde.initial_address(), bias + fde.initial_address() + fde.len());
-            assert!(mapping.start <= from && to <= mapping.end, "{path}: a rule for code that is not mapped");
+            let (start, end) = (bias + fde.initial_address(), bias + fde.initial_address() + fde.len());
+            assert!(mapping.start <= start && end <= mapping.end, "{path}: a rule for code that is not mapped");
             starts.insert(fde.initial_address());
         }
     }
@@ -98,26 +100,30 @@ fn images_are_as_ebpf_profilers_want_mappings() {
         let pid = running.pid();
         let images: Vec<Mapping> =
             mappings(pid).into_iter().filter(|mapping| mapping.path.contains("/object-")).collect();
-        let (mut named, mut known) = (Vec::new(), BTreeSet::new());
+        let (mut symbols, mut identities) = (Vec::new(), BTreeSet::new());
         for image in &images {
-            // The profiler works when the file is gone, too.
+            // The profiler can read a file that was deleted.
             fs::remove_file(&image.path).expect("it is ours");
-            let bytes = match file_of(pid, image) {
+            let bytes = match read_mapped_file(pid, image) {
                 Ok(bytes) => bytes,
                 Err(error) if error.kind() == std::io::ErrorKind::PermissionDenied => {
                     return tool::skip("/proc/PID/map_files", "only root may read it", Absence::IsAllowed);
                 }
                 Err(error) => panic!("{}: {error}", image.path),
             };
-            named.extend(functions(image, &bytes));
+            symbols.extend(functions_with_rules(image, &bytes));
             let (head, tail) = (bytes[..4096].to_vec(), bytes[bytes.len() - 4096..].to_vec());
-            assert!(known.insert((head, tail, bytes.len())), "{} looks like another image", image.path);
+            assert!(identities.insert((head, tail, bytes.len())), "{} looks like another image", image.path);
         }
         for name in CHAIN {
-            assert!(named.iter().any(|symbol| scenario::names(symbol, name)), "{name}: {named:#?}");
+            assert!(symbols.iter().any(|symbol| scenario::names_function(symbol, name)), "{name}: {symbols:#?}");
         }
-        let in_anonymous = |mapping: &&Mapping| mapping.protection.starts_with("r-x") && mapping.inode == 0;
-        let rest: Vec<String> = mappings(pid).iter().filter(in_anonymous).map(|mapping| mapping.path.clone()).collect();
-        assert!(rest.iter().all(|path| path.starts_with('[')), "code that such a profiler does not see: {rest:?}");
+        let is_anonymous_code = |mapping: &&Mapping| mapping.protection.starts_with("r-x") && mapping.inode == 0;
+        let anonymous_code: Vec<String> =
+            mappings(pid).iter().filter(is_anonymous_code).map(|mapping| mapping.path.clone()).collect();
+        assert!(
+            anonymous_code.iter().all(|path| path.starts_with('[')),
+            "code that such a profiler does not see: {anonymous_code:?}"
+        );
     }
 }

@@ -1,4 +1,4 @@
-//! The environment variables, good values and bad.
+//! Environment variables with valid and invalid values.
 
 use jitlisten_tests::host::{self, Host, Preload};
 use jitlisten_tests::scenario::{self, Verdict};
@@ -10,48 +10,52 @@ fn chain(seconds: &str) -> Option<Host> {
     Some(integration::numba(VENV, "chain.py")?.argument(seconds))
 }
 
-/// The program does not notice, one line in the log does.
-fn is_one_line_in_the_log(variable: &str, value: &str, named: &str) {
+/// Asserts that a bad value changes nothing in the program and adds one line to the log.
+fn assert_logged_once(variable: &str, value: &str, log_part: &str) {
     let Some(host) = chain("0") else { return };
     let host = host.variable(variable, value);
-    let ended = host::same_output(&host).well();
+    let ended = host::assert_same_output(&host).expect_success();
     assert!(ended.perf_map().named("gamma").next().is_some(), "the perf map suffers from {variable}={value}");
     let log = host.log();
     assert_eq!(log.lines().count(), 1, "{log}");
-    assert!(log.contains(variable) && log.contains(named), "{log}");
+    assert!(log.contains(variable) && log.contains(log_part), "{log}");
 }
 
 #[test]
 fn an_unknown_sink() {
-    is_one_line_in_the_log("JITLISTEN", "perfmap,nonsense", "nonsense");
+    assert_logged_once("JITLISTEN", "perfmap,nonsense", "nonsense");
 }
 
 #[test]
 fn only_an_unknown_sink() {
-    is_one_line_in_the_log("JITLISTEN", "nonsense", "nonsense");
+    assert_logged_once("JITLISTEN", "nonsense", "nonsense");
 }
 
 #[test]
 fn a_directory_that_is_not_there() {
-    is_one_line_in_the_log("JITLISTEN_DIR", "/nonexistent/directory", "/nonexistent/directory");
+    assert_logged_once("JITLISTEN_DIR", "/nonexistent/directory", "/nonexistent/directory");
 }
 
 #[test]
 fn an_unknown_word_for_frame_pointers() {
-    is_one_line_in_the_log("JITLISTEN_FRAME_POINTERS", "perhaps", "perhaps");
+    assert_logged_once("JITLISTEN_FRAME_POINTERS", "perhaps", "perhaps");
 }
 
 #[test]
 fn a_log_that_cannot_be_written() {
     let Some(host) = chain("0") else { return };
     let host = host.variable("JITLISTEN_LOG", "/nonexistent/log").variable("JITLISTEN", "nonsense,perfmap");
-    assert!(host::same_output(&host).well().perf_map().named("gamma").next().is_some());
+    assert!(host::assert_same_output(&host).expect_success().perf_map().named("gamma").next().is_some());
 }
 
 #[test]
 fn a_log_on_standard_error() {
     let Some(host) = chain("0") else { return };
-    let ended = host.variable("JITLISTEN_LOG", "stderr").variable("JITLISTEN", "nonsense").run(Preload::Library).well();
+    let ended = host
+        .variable("JITLISTEN_LOG", "stderr")
+        .variable("JITLISTEN", "nonsense")
+        .run(Preload::Library)
+        .expect_success();
     assert_eq!(ended.stderr.lines().count(), 1, "{}", ended.stderr);
     assert!(ended.stderr.contains("nonsense"), "{}", ended.stderr);
 }
@@ -60,7 +64,7 @@ fn a_log_on_standard_error() {
 fn off_is_off() {
     let Some(host) = chain("0") else { return };
     let host = host.variable("JITLISTEN", "off");
-    let ended = host::same_output(&host).well();
+    let ended = host::assert_same_output(&host).expect_success();
     assert_eq!(ended.map, None);
     assert_eq!(host.log(), "");
 }
@@ -68,7 +72,7 @@ fn off_is_off() {
 #[test]
 fn all_includes_the_perf_map() {
     let Some(host) = chain("0") else { return };
-    let ended = host::same_output(&host.variable("JITLISTEN", "all")).well();
+    let ended = host::assert_same_output(&host.variable("JITLISTEN", "all")).expect_success();
     assert!(ended.perf_map().named("gamma").next().is_some());
 }
 
@@ -76,27 +80,27 @@ fn all_includes_the_perf_map() {
 fn unwind_tables_alone_serve_gdb_and_cost_no_frame_pointer() {
     let Some(host) = chain("60") else { return };
     let host = host.argument("timer").variable("JITLISTEN_FRAME_POINTERS", "0");
-    if gdb::is_here().is_some() {
+    if gdb::is_available().is_some() {
         let session = gdb::start(&host, Preload::Library);
         let _ = session.pid.and_then(jitlisten_tests::perf_map::take);
         let checked = scenario::check_backtrace(&session.backtrace, "Dispatcher_call", session.symbols);
         assert!(checked.is_ok(), "{}\n{}", checked.unwrap_err(), session.output);
     }
-    let (Some(()), Some(host)) = (perf::is_here(), chain("2")) else { return };
+    let (Some(()), Some(host)) = (perf::is_available(), chain("2")) else { return };
     let recording = perf::record(&host.variable("JITLISTEN_FRAME_POINTERS", "0"), Preload::Library);
-    let verdict = Verdict::of(&recording.samples, "_dispatcher");
-    verdict.is_named();
+    let verdict = Verdict::from_samples(&recording.samples, "_dispatcher");
+    verdict.assert_named();
     assert_eq!(verdict.complete, 0, "the code has frame pointers after all");
 }
 
 #[test]
 fn untouched_code_is_named_and_not_changed() {
-    let (Some(()), Some(host)) = (perf::is_here(), chain("2")) else { return };
+    let (Some(()), Some(host)) = (perf::is_available(), chain("2")) else { return };
     let recording = perf::record(&host.variable("JITLISTEN_FRAME_POINTERS", "untouched"), Preload::Library);
-    let verdict = Verdict::of(&recording.samples, "_dispatcher");
-    verdict.is_named();
+    let verdict = Verdict::from_samples(&recording.samples, "_dispatcher");
+    verdict.assert_named();
     assert_eq!(verdict.complete, 0, "the code has frame pointers");
-    let (Some(()), Some(host)) = (gdb::is_here(), chain("60")) else { return };
+    let (Some(()), Some(host)) = (gdb::is_available(), chain("60")) else { return };
     let host = host.argument("timer").variable("JITLISTEN_FRAME_POINTERS", "untouched");
     let session = gdb::start(&host, Preload::Library);
     let _ = session.pid.and_then(jitlisten_tests::perf_map::take);
@@ -104,19 +108,23 @@ fn untouched_code_is_named_and_not_changed() {
     assert!(checked.is_err(), "the code has unwind tables");
 }
 
-/// Without LLVM, llvmlite's functions are its own, too.
+/// If LLVM is switched off, functions that llvmlite compiles stay as llvmlite makes them, too.
 #[test]
 fn code_of_an_llvm_that_is_switched_off_is_not_changed() {
-    let keeps = |said: &str| machine_code::keeps_frame_pointer(&machine_code::from_hex(said.trim()));
+    let keeps_pointer = |hex_code: &str| machine_code::keeps_frame_pointer(&machine_code::from_hex(hex_code.trim()));
     for linker in ["rtdyld", "jitlink"] {
         let Some(host) = integration::numba(VENV, "orc.py") else { return };
         let host = host.argument("0").argument(linker);
-        let changed = host.run(Preload::Library).well();
-        assert!(keeps(&changed.stderr), "{}", changed.stderr);
+        let changed = host.run(Preload::Library).expect_success();
+        assert!(keeps_pointer(&changed.stderr), "{}", changed.stderr);
         let host = host.variable("JITLISTEN_LLVM", "off").variable("JITLISTEN_LOG", "info:log");
-        let (stock, ended) = (host.run(Preload::Nothing).well(), host.run(Preload::Library).well());
+        let (stock, ended) = (host.run(Preload::Nothing).expect_success(), host.run(Preload::Library).expect_success());
         assert_eq!(stock.stdout, ended.stdout);
-        assert!(!keeps(&stock.stderr) && !keeps(&ended.stderr) && ended.map.is_none(), "{}", ended.stderr);
+        assert!(
+            !keeps_pointer(&stock.stderr) && !keeps_pointer(&ended.stderr) && ended.map.is_none(),
+            "{}",
+            ended.stderr
+        );
         assert!(!host.log().contains("frame pointers"), "{}", host.log());
     }
 }

@@ -1,5 +1,5 @@
-//! heaptrack: allocations by compiled function, with Python lines and inlined callees. All of it is compiled after
-//! heaptrack has begun.
+//! heaptrack: allocations by compiled function, with Python lines and inlined callees. All functions are compiled after
+//! heaptrack has started.
 
 use std::fs;
 use std::process::Command;
@@ -8,7 +8,7 @@ use jitlisten_tests::host::{Host, Preload};
 use jitlisten_tests::tool::{self, Absence};
 use jitlisten_tests::{integration, paths};
 
-/// What `heaptrack_print` says of a run.
+/// Output of `heaptrack_print` for a recorded run.
 fn report(sinks: &str, with_lines: bool) -> Option<String> {
     let heaptrack = tool::require("heaptrack", Absence::FailsInCi)?;
     let print = tool::require("heaptrack_print", Absence::FailsInCi)?;
@@ -18,35 +18,35 @@ fn report(sinks: &str, with_lines: bool) -> Option<String> {
     let host = if with_lines { host.variable("PYTHONPATH", package) } else { host };
     let output = host.scratch("recorded");
     let host = host.argument("-o").argument(&output).argument(python).argument(paths::host("allocates.py"));
-    // The script puts its own library in front of what is preloaded, for the program alone.
-    let _ = host.run(Preload::Library).well();
+    // heaptrack's script puts its own library in front of `LD_PRELOAD`, only for the program.
+    let _ = host.run(Preload::Library).expect_success();
     let is_recorded = |name: &str| name.starts_with("recorded.");
     let files = fs::read_dir(host.scratch("")).expect("there is a directory").flatten();
-    let recorded = files
+    let recording = files
         .map(|entry| entry.path())
         .find(|path| path.file_name().and_then(|name| name.to_str()).is_some_and(is_recorded));
-    let recorded = recorded.expect("heaptrack has recorded something");
-    Some(String::from_utf8_lossy(&tool::run(Command::new(print).arg(recorded)).stdout).into_owned())
+    let recording = recording.expect("heaptrack has recorded something");
+    Some(String::from_utf8_lossy(&tool::run(Command::new(print).arg(recording)).stdout).into_owned())
 }
 
 #[test]
 fn allocations_belong_to_compiled_functions() {
-    let Some(without) = report("image,unwind", false) else { return };
-    let Some(ours) = report("image,unwind,modules", false) else { return };
-    assert!(!without.contains("__main__::total"), "it is named without the sink: this proves nothing");
-    let mut lines = ours.lines();
-    let function = lines.any(|line| line.contains("__main__::total") && !line.contains("cpython"));
-    assert!(function && lines.next().is_some_and(|line| line.contains("/object-")), "{ours}");
+    let Some(without_sink) = report("image,unwind", false) else { return };
+    let Some(printed) = report("image,unwind,modules", false) else { return };
+    assert!(!without_sink.contains("__main__::total"), "it is named without the sink: this proves nothing");
+    let mut lines = printed.lines();
+    let is_named = lines.any(|line| line.contains("__main__::total") && !line.contains("cpython"));
+    assert!(is_named && lines.next().is_some_and(|line| line.contains("/object-")), "{printed}");
     assert!(lines.any(|line| line.contains("Dispatcher_call")), "the stacks end in compiled code");
 }
 
-/// The array is made on one line, by a function that LLVM has put into the one with the other line.
+/// The array is allocated on one line, by a function that LLVM inlined into the caller on the other line.
 #[test]
 fn allocations_have_python_lines_and_inlined_callees() {
-    let Some(ours) = report("image,unwind,modules", true) else { return };
-    let lines: Vec<&str> = ours.lines().map(str::trim).collect();
+    let Some(printed) = report("image,unwind,modules", true) else { return };
+    let lines: Vec<&str> = printed.lines().map(str::trim).collect();
     let stack = ["__main__.make(", "/allocates.py:13", "__main__.total(", "/allocates.py:23"];
     let is_stack = |lines: &[&str]| lines.iter().zip(stack).all(|(line, part)| line.contains(part));
-    let found = lines.windows(stack.len()).find(|lines| is_stack(lines)).unwrap_or_else(|| panic!("{ours}"));
-    assert!(!found.concat().contains("cpython::"), "the functions themselves: {found:?}");
+    let stack_lines = lines.windows(stack.len()).find(|lines| is_stack(lines)).unwrap_or_else(|| panic!("{printed}"));
+    assert!(!stack_lines.concat().contains("cpython::"), "the functions themselves: {stack_lines:?}");
 }

@@ -1,7 +1,7 @@
-//! What others may plant or say, and what of ours they may read.
+//! Attacks on the library by files, names and variables: an attacker can plant them, and must not read our files.
 //!
-//! The paths of a process can be guessed, its number is in them. So a shell plants something where the library is about
-//! to write, and becomes the host by `exec`: the number stays.
+//! The paths of a process contain its pid and can be guessed. A shell therefore plants a file where the library is
+//! about to write, and becomes the host by `exec`, which keeps the pid.
 
 use std::ffi::OsStr;
 use std::fs;
@@ -10,21 +10,22 @@ use std::os::unix::fs::{MetadataExt, PermissionsExt, chown, symlink};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use jitlisten_tests::host::{self, Ended, Host, Preload};
+use jitlisten_tests::host::{self, Host, Outcome, Preload};
 use jitlisten_tests::tool::{self, Absence};
 use jitlisten_tests::{image, integration, jitdump_reader, paths, perf_map, safety_host};
 
-/// Who owns nothing.
-const UNUSED_PID: u32 = 65534;
+/// Id of a user that owns no file.
+const UNUSED_UID: u32 = 65534;
 
-const PRECIOUS: &str = "precious\n";
+const VICTIM_TEXT: &str = "precious\n";
 
-/// Where `/tmp` is a file system of its own, the victim moves there: both names of a file are in one.
+/// Plants a hard link. The victim moves to `/tmp` if that is a separate file system, because hard links cannot cross
+/// file systems.
 const HARD_LINK: &str = "ln \"$VICTIM\" \"$place\" 2>/dev/null || {
     mv \"$VICTIM\" \"$place.victim\"; ln \"$place.victim\" \"$place\"; ln -s \"$place.victim\" \"$VICTIM\"; }";
 
-/// Ways to plant a victim at `$place`.
-const PLANTS: [(&str, &str); 7] = [
+/// Shell commands that plant a victim at `$place`, with their descriptions.
+const PLANT_COMMANDS: [(&str, &str); 7] = [
     ("a symbolic link", "ln -s \"$VICTIM\" \"$place\""),
     ("a link to nothing", "ln -s \"$VICTIM.new\" \"$place\""),
     ("a hard link", HARD_LINK),
@@ -35,41 +36,41 @@ const PLANTS: [(&str, &str); 7] = [
 ];
 
 fn is_root() -> bool {
-    let root = fs::metadata("/proc/self").is_ok_and(|about| about.uid() == 0);
-    if !root {
+    let is_root_user = fs::metadata("/proc/self").is_ok_and(|metadata| metadata.uid() == 0);
+    if !is_root_user {
         tool::skip("another user's files", "not root", Absence::IsAllowed);
     }
-    root
+    is_root_user
 }
 
-/// A host that compiles two functions when something was planted at `place`, in the words of a shell.
-fn planted(place: &str, plant: &str, closing: &str) -> Option<(Host, PathBuf)> {
+/// Builds a host that compiles two functions after its shell ran `plant`. Also returns the path of the victim.
+fn plant_host(place: &str, plant: &str, closing: &str) -> Option<(Host, PathBuf)> {
     let script = format!("place={place}; {plant}{closing}");
-    let host = safety_host::scenario_after(&script, &["first", "second"])?;
+    let host = safety_host::scenario_after_commands(&script, &["first", "second"])?;
     let victim = host.scratch("victim");
-    fs::write(&victim, PRECIOUS).expect("written");
+    fs::write(&victim, VICTIM_TEXT).expect("written");
     Some((host.variable("VICTIM", &victim), victim))
 }
 
-fn is_untouched(victim: &Path, what: &str) {
-    assert_eq!(fs::read_to_string(victim).expect("still there"), PRECIOUS, "{what}");
-    if let Ok(moved) = fs::read_link(victim) {
-        fs::remove_file(moved).expect("it was there");
+fn assert_untouched(victim: &Path, case: &str) {
+    assert_eq!(fs::read_to_string(victim).expect("still there"), VICTIM_TEXT, "{case}");
+    if let Ok(moved_victim) = fs::read_link(victim) {
+        fs::remove_file(moved_victim).expect("it was there");
     }
-    assert!(!victim.with_extension("new").exists(), "{what}: a link to nothing was followed");
-    let got = fs::read(victim.with_extension("got")).unwrap_or_default();
-    assert_eq!(String::from_utf8_lossy(&got), "", "{what}: another process has read it");
+    assert!(!victim.with_extension("new").exists(), "{case}: a link to nothing was followed");
+    let leaked = fs::read(victim.with_extension("got")).unwrap_or_default();
+    assert_eq!(String::from_utf8_lossy(&leaked), "", "{case}: another process has read it");
 }
 
-/// The host's output is right, and whatever lies at the place of the map is taken away.
-fn run_planted(host: &Host, what: &str) -> Ended {
+/// Asserts the host's output, and removes the file or directory at the path of the perf map.
+fn run_with_plant(host: &Host, case: &str) -> Outcome {
     let mut running = host.start(Preload::Library);
     running.wait_for_line("second: right");
     let map = perf_map::path(running.pid());
-    let ended = running.end_without_map();
-    assert!(ended.status.success(), "{what}: {} {}", ended.status, ended.stderr);
-    assert_eq!(ended.stdout, b"first: right\nsecond: right\n", "{what}");
-    assert_eq!(ended.stderr, "", "{what}");
+    let ended = running.wait_and_keep_map();
+    assert!(ended.status.success(), "{case}: {} {}", ended.status, ended.stderr);
+    assert_eq!(ended.stdout, b"first: right\nsecond: right\n", "{case}");
+    assert_eq!(ended.stderr, "", "{case}");
     let _ = if map.is_dir() { fs::remove_dir(map) } else { fs::remove_file(map) };
     ended
 }
@@ -79,14 +80,14 @@ fn at_the_place_of_the_perf_map() {
     if !is_root() {
         return;
     }
-    for (what, plant) in PLANTS {
-        let Some((host, victim)) = planted("/tmp/perf-$$.map", plant, "") else { return };
-        let _ = run_planted(&host, what);
-        is_untouched(&victim, what);
-        let stops = safety_host::stops(&host);
-        assert!(stops.len() == 1 && stops[0].contains("the perfmap sink stops"), "{what}: {}", host.log());
-        assert_eq!(safety_host::counted(&host, "perfmap"), 1, "{what}");
-        assert_eq!(jitdump_reader::find(&host.scratch(".")).len(), 1, "{what}: the jitdump has nothing to do with it");
+    for (case, plant) in PLANT_COMMANDS {
+        let Some((host, victim)) = plant_host("/tmp/perf-$$.map", plant, "") else { return };
+        let _ = run_with_plant(&host, case);
+        assert_untouched(&victim, case);
+        let stops = safety_host::stop_messages(&host);
+        assert!(stops.len() == 1 && stops[0].contains("the perfmap sink stops"), "{case}: {}", host.log());
+        assert_eq!(safety_host::counter(&host, "perfmap"), 1, "{case}");
+        assert_eq!(jitdump_reader::find(&host.scratch(".")).len(), 1, "{case}: the jitdump has nothing to do with it");
     }
 }
 
@@ -95,99 +96,105 @@ fn at_the_place_of_the_log() {
     if !is_root() {
         return;
     }
-    for (what, plant) in PLANTS {
-        let Some((host, victim)) = planted("\"$LOG\"", plant, "; export JITLISTEN_LOG=debug:$place") else { return };
+    for (case, plant) in PLANT_COMMANDS {
+        let Some((host, victim)) = plant_host("\"$LOG\"", plant, "; export JITLISTEN_LOG=debug:$place") else { return };
         let log = host.scratch("planted");
         let host = host.variable("LOG", &log).variable("JITLISTEN_LOG", "");
-        let ended = run_planted(&host, what);
-        is_untouched(&victim, what);
-        let about = fs::symlink_metadata(&log).expect("what was planted is there");
-        assert!(!about.is_file() || about.nlink() > 1 || fs::read_to_string(&log).expect("text") == PRECIOUS, "{what}");
+        let ended = run_with_plant(&host, case);
+        assert_untouched(&victim, case);
+        let metadata = fs::symlink_metadata(&log).expect("what was planted is there");
+        assert!(
+            !metadata.is_file() || metadata.nlink() > 1 || fs::read_to_string(&log).expect("text") == VICTIM_TEXT,
+            "{case}"
+        );
         assert!(ended.status.success());
     }
 }
 
-/// The directory of the images has the number and the start time of the process in its name.
+/// The name of the image directory contains the pid and the start time of the process.
 #[test]
 fn at_the_place_of_the_images() {
     if !is_root() {
         return;
     }
-    for (what, plant) in PLANTS {
+    for (case, plant) in PLANT_COMMANDS {
         let place = "$JITLISTEN_DIR/image-$$-$(cut -d' ' -f22 /proc/$$/stat)";
-        let Some((host, victim)) = planted(place, plant, "") else { return };
-        let _ = run_planted(&host, what);
-        is_untouched(&victim, what);
+        let Some((host, victim)) = plant_host(place, plant, "") else { return };
+        let _ = run_with_plant(&host, case);
+        assert_untouched(&victim, case);
         let images = files_below(&host.scratch("."), "so");
-        assert_eq!(images.len(), 2, "{what}: another name does it: {}", host.log());
-        assert!(images.iter().all(|image| image.to_string_lossy().contains("-1/object-")), "{what}: {images:?}");
+        assert_eq!(images.len(), 2, "{case}: another name does it: {}", host.log());
+        assert!(images.iter().all(|image| image.to_string_lossy().contains("-1/object-")), "{case}: {images:?}");
     }
 }
 
-/// `/var/tmp/jitlisten-UID`, in a `/var/tmp` of the test's own.
+/// Plants files at `/var/tmp/jitlisten-UID`, in a private `/var/tmp`.
 #[test]
 fn at_the_usual_place_of_the_images() {
     if !is_root() || tool::require("unshare", Absence::FailsInCi).is_none() {
         return;
     }
-    let more = ("a directory open to others", "mkdir \"$place\"; chmod 777 \"$place\"");
-    let others = ("a directory of another user", "mkdir -m 700 \"$place\"; chown 65534 \"$place\"");
-    for (what, plant) in
-        PLANTS.into_iter().filter(|plant| !["a directory", "a hard link"].contains(&plant.0)).chain([more, others])
+    let open_directory = ("a directory open to others", "mkdir \"$place\"; chmod 777 \"$place\"");
+    let foreign_directory = ("a directory of another user", "mkdir -m 700 \"$place\"; chown 65534 \"$place\"");
+    for (case, plant) in PLANT_COMMANDS
+        .into_iter()
+        .filter(|plant| !["a directory", "a hard link"].contains(&plant.0))
+        .chain([open_directory, foreign_directory])
     {
-        let Some((host, victim)) = planted("/var/tmp/jitlisten-0", plant, "; export JITLISTEN_DIR=") else { return };
+        let Some((host, victim)) = plant_host("/var/tmp/jitlisten-0", plant, "; export JITLISTEN_DIR=") else { return };
         let home = host.scratch("home");
         let host = host.variable("HOME", &home).variable("JITDUMPDIR", "");
         let Some(host) = host.in_mount_namespace("mount -t tmpfs none /var/tmp") else { return };
-        let _ = run_planted(&host, what);
-        is_untouched(&victim, what);
-        assert_eq!(files_below(&home, "so").len(), 2, "{what}: they go to another place: {}", host.log());
-        assert_eq!(safety_host::stops(&host), Vec::<String>::new(), "{what}");
+        let _ = run_with_plant(&host, case);
+        assert_untouched(&victim, case);
+        assert_eq!(files_below(&home, "so").len(), 2, "{case}: they go to another place: {}", host.log());
+        assert_eq!(safety_host::stop_messages(&host), Vec::<String>::new(), "{case}");
     }
 }
 
-/// All files below a directory with this extension.
+/// Files below a directory that have this extension.
 fn files_below(directory: &Path, extension: &str) -> Vec<PathBuf> {
-    let mut found = Vec::new();
+    let mut files = Vec::new();
     for path in fs::read_dir(directory).into_iter().flatten().flatten().map(|entry| entry.path()) {
         if path.is_dir() && !path.is_symlink() {
-            found.extend(files_below(&path, extension));
+            files.extend(files_below(&path, extension));
         } else if path.extension() == Some(OsStr::new(extension)) {
-            found.push(path);
+            files.push(path);
         }
     }
-    found
+    files
 }
 
-/// Every file and directory below `directory` that the library has made.
-fn ours_below(directory: &Path) -> Vec<(PathBuf, u32)> {
-    let mut found = Vec::new();
+/// Files and directories below `directory`, with their modes.
+fn files_and_modes(directory: &Path) -> Vec<(PathBuf, u32)> {
+    let mut entries = Vec::new();
     for entry in fs::read_dir(directory).into_iter().flatten().flatten() {
-        let (path, about) = (entry.path(), entry.metadata().expect("there"));
-        found.push((path.clone(), about.permissions().mode() & 0o7777));
-        if about.is_dir() {
-            found.extend(ours_below(&path));
+        let (path, metadata) = (entry.path(), entry.metadata().expect("there"));
+        entries.push((path.clone(), metadata.permissions().mode() & 0o7777));
+        if metadata.is_dir() {
+            entries.extend(files_and_modes(&path));
         }
     }
-    found
+    entries
 }
 
-/// An unprivileged user, because root may do everything whatever the mode.
-fn as_another_user(umask: &str) -> Option<Host> {
+/// Builds a host that runs as an unprivileged user, because root may access every file whatever its mode.
+fn host_of_other_user(umask: &str) -> Option<Host> {
     let setpriv = tool::require("setpriv", Absence::FailsInCi)?;
-    let host = Host::open_to_others(setpriv, "other_user").variable("JITLISTEN", "all");
-    let ours = host.scratch("ours");
-    fs::create_dir(&ours).expect("made");
-    chown(&ours, Some(UNUSED_PID), Some(UNUSED_PID)).expect("given away");
-    let host = host.variable("JITLISTEN_LOG", format!("debug:{}", ours.join("log").display()));
-    let words = ["--reuid=65534", "--regid=65534", "--clear-groups", "sh", "-c"];
-    let host = words.iter().fold(host.variable("JITLISTEN_DIR", &ours), |host, word| host.argument(word));
+    let host = Host::accessible_to_all(setpriv, "other_user").variable("JITLISTEN", "all");
+    let our_dir = host.scratch("ours");
+    fs::create_dir(&our_dir).expect("made");
+    chown(&our_dir, Some(UNUSED_UID), Some(UNUSED_UID)).expect("given away");
+    let host = host.variable("JITLISTEN_LOG", format!("debug:{}", our_dir.join("log").display()));
+    let setpriv_args = ["--reuid=65534", "--regid=65534", "--clear-groups", "sh", "-c"];
+    let host = setpriv_args.iter().fold(host.variable("JITLISTEN_DIR", &our_dir), |host, arg| host.argument(arg));
     let (program, library) = (host.scratch("program"), host.scratch("libjitlisten.so"));
-    // By another process: a descriptor of ours that another test's child inherits would make the program busy.
-    let copied = tool::run(Command::new("cp").arg(safety_host::program()?).arg(&program));
-    assert!(copied.status.success());
+    // A separate process makes the copy: a child of another test could inherit our descriptor and keep the program
+    // busy.
+    let copy_run = tool::run(Command::new("cp").arg(safety_host::program()?).arg(&program));
+    assert!(copy_run.status.success());
     fs::copy(paths::library(), &library).expect("copied");
-    // The shell must not make the log before it has set the umask.
+    // The library creates the log, so the shell sets the umask before the library is preloaded.
     let script = format!("umask {umask}; export LD_PRELOAD=\"$LIBRARY\"; exec \"$@\"");
     let host = host.variable("LIBRARY", library).argument(script).argument("sh").argument(program);
     Some(host.argument("first").argument("second"))
@@ -199,26 +206,26 @@ fn no_other_user_may_read_our_files_whatever_the_umask() {
         return;
     }
     for umask in ["000", "022", "777"] {
-        let Some(host) = as_another_user(umask) else { return };
-        let ours = host.scratch("ours");
+        let Some(host) = host_of_other_user(umask) else { return };
+        let our_dir = host.scratch("ours");
         let mut running = host.start(Preload::Nothing);
         let map = perf_map::path(running.pid());
         running.wait_for_line("second: right");
-        let mode = fs::metadata(&map).map(|about| about.permissions().mode() & 0o7777);
+        let mode = fs::metadata(&map).map(|metadata| metadata.permissions().mode() & 0o7777);
         assert_eq!(mode.ok(), Some(0o600), "umask {umask}: the perf map");
-        let ended = running.end().well();
+        let ended = running.wait().expect_success();
         assert_eq!(ended.perf_map().entries.len(), 2, "umask {umask}");
-        let found = ours_below(&ours);
-        // Log; jitdump, its marker and directory; two images, their marker and directory.
-        assert_eq!(found.len(), 8, "umask {umask}: {found:?}");
-        for (path, mode) in found {
-            let wanted = if path.is_dir() { 0o700 } else { 0o600 };
-            assert_eq!(mode, wanted, "umask {umask}: {}", path.display());
+        let entries = files_and_modes(&our_dir);
+        // The log; the jitdump, its marker and directory; two images, their marker and directory.
+        assert_eq!(entries.len(), 8, "umask {umask}: {entries:?}");
+        for (path, mode) in entries {
+            let expected_mode = if path.is_dir() { 0o700 } else { 0o600 };
+            assert_eq!(mode, expected_mode, "umask {umask}: {}", path.display());
         }
     }
 }
 
-/// Names that forge lines of the map, move the cursor, are no text, or do not end.
+/// Function names that forge lines of the perf map, move the cursor, are not text, or are endless.
 #[test]
 fn names_of_functions() {
     let Some(program) = safety_host::program() else { return };
@@ -226,7 +233,7 @@ fn names_of_functions() {
         let host = Host::new(&program, "names").argument("names").variable("JITLISTEN", "all");
         let log = format!("debug:{}", host.scratch("log").display());
         let host = host.variable("JITLISTEN_NAMES", style).variable("JITLISTEN_LOG", log);
-        let ended = host::same_output(&host).well();
+        let ended = host::assert_same_output(&host).expect_success();
         let map = ended.perf_map();
         assert_eq!(map.entries.len(), 16, "{}", map.names());
         assert!(map.entries.iter().all(|entry| entry.name.len() <= 512));
@@ -244,8 +251,8 @@ fn names_of_functions() {
     }
 }
 
-/// What an environment may say, to no avail: the program prints the same, and nothing is written where it should not
-/// be.
+/// Hostile values of environment variables have no effect: the program prints the same, and the library writes nothing
+/// outside its directories.
 #[test]
 fn values_of_variables() {
     let long = "x".repeat(100_000);
@@ -282,129 +289,136 @@ fn values_of_variables() {
     let Some(program) = safety_host::program() else { return };
     for name in names {
         for value in values {
-            // What is relative is relative to a directory of the test's own, and the shell must not have it before.
+            // Relative values refer to a private directory, so the library must not be loaded before the shell is in
+            // it.
             let host = Host::new("/bin/sh", "hostile").variable("JITLISTEN", "all");
             let script = "cd \"$0\" && export LD_PRELOAD=\"$LIBRARY\" && exec \"$@\"";
-            // As deep as the deepest value goes up.
+            // The private directory is as many levels deep as the longest value goes up.
             let (cwd, host) = (host.scratch("1/2/3/4/5/6"), host.variable("LIBRARY", paths::library()));
             fs::create_dir_all(&cwd).expect("made");
             let host = host.argument("-c").argument(script).argument(cwd).argument(&program).argument("first");
             let home = host.scratch("home");
             let host = host.variable("HOME", home);
             let host = host.variable(name, OsStr::from_bytes(value));
-            let ended = host.run(Preload::Nothing).well();
-            let shown = String::from_utf8_lossy(&value[..value.len().min(40)]).escape_debug().to_string();
-            assert_eq!((&ended.stdout[..], ended.stderr.as_str()), (&b"first: right\n"[..], ""), "{name}={shown}");
+            let ended = host.run(Preload::Nothing).expect_success();
+            let value_start = String::from_utf8_lossy(&value[..value.len().min(40)]).escape_debug().to_string();
+            assert_eq!(
+                (&ended.stdout[..], ended.stderr.as_str()),
+                (&b"first: right\n"[..], ""),
+                "{name}={value_start}"
+            );
             for line in host.log().lines() {
-                assert!(line.starts_with("jitlisten[") && !line.contains('\u{1b}'), "{name}={shown}: {line:.200}");
+                assert!(
+                    line.starts_with("jitlisten[") && !line.contains('\u{1b}'),
+                    "{name}={value_start}: {line:.200}"
+                );
             }
         }
     }
 }
 
-/// A set-user-ID program that is linked with the library and opens it. Its user says where the log should go.
+/// A set-user-ID program that is linked with the library and opens a session. Its user chooses the path of the log.
 #[test]
 fn a_set_user_id_program() {
     let (true, Some(setpriv)) = (is_root(), tool::require("setpriv", Absence::FailsInCi)) else { return };
-    let host = Host::open_to_others(setpriv, "privileged").variable("JITLISTEN", "all");
+    let host = Host::accessible_to_all(setpriv, "privileged").variable("JITLISTEN", "all");
     let program = host.scratch("program");
     let library = host.scratch("libjitlisten.so");
     fs::copy(paths::library(), &library).expect("copied");
     let directory = library.parent().expect("a directory").to_owned();
     let library = library.to_str().expect("UTF-8");
     let rpath = format!("-Wl,-rpath,{}", directory.display());
-    // A copy of the dynamic loader's search path is not trusted there, an absolute one of the program is.
+    // The loader ignores `LD_LIBRARY_PATH` in a set-user-ID program, and trusts the program's own absolute run path.
     if safety_host::build("safety.c", &["-Wl,--no-as-needed", library, &rpath], &program).is_none() {
         return;
     }
-    let ours = host.scratch("ours");
-    fs::create_dir(&ours).expect("made");
-    fs::set_permissions(&ours, fs::Permissions::from_mode(0o777)).expect("open to all");
+    let our_dir = host.scratch("ours");
+    fs::create_dir(&our_dir).expect("made");
+    fs::set_permissions(&our_dir, fs::Permissions::from_mode(0o777)).expect("open to all");
     fs::set_permissions(&program, fs::Permissions::from_mode(0o4755)).expect("set-user-ID");
-    let host = host.variable("JITLISTEN_DIR", &ours).variable("JITLISTEN_LOG", ours.join("log"));
-    let words = ["--reuid=65534", "--regid=65534", "--clear-groups"];
-    let host = words.iter().fold(host, |host, word| host.argument(word)).argument(&program).argument("privileged");
-    let ended = host.run(Preload::Nothing).well();
-    let said = String::from_utf8_lossy(&ended.stdout).into_owned();
-    if said.contains("AT_SECURE: 0") {
+    let host = host.variable("JITLISTEN_DIR", &our_dir).variable("JITLISTEN_LOG", our_dir.join("log"));
+    let setpriv_args = ["--reuid=65534", "--regid=65534", "--clear-groups"];
+    let host = setpriv_args.iter().fold(host, |host, arg| host.argument(arg)).argument(&program).argument("privileged");
+    let ended = host.run(Preload::Nothing).expect_success();
+    let output = String::from_utf8_lossy(&ended.stdout).into_owned();
+    if output.contains("AT_SECURE: 0") {
         tool::skip("a set-user-ID program", "this file system does not honour it", Absence::IsAllowed);
         return;
     }
-    assert_eq!(said, "AT_SECURE: 1\nopen: 4, enable: 4\nfirst: right\n");
+    assert_eq!(output, "AT_SECURE: 1\nopen: 4, enable: 4\nfirst: right\n");
     assert_eq!(ended.map, None);
-    assert_eq!(ours_below(&ours), vec![]);
+    assert_eq!(files_and_modes(&our_dir), vec![]);
 }
 
-/// Ways to get a library into programs that are set-user-ID, too: `ld.so(8)` takes full paths from
-/// `/etc/ld.so.preload`, and names of libraries in the system's directories that are set-user-ID themselves from
-/// `LD_PRELOAD`.
+/// Ways to preload a library into set-user-ID programs: `ld.so(8)` takes full paths from `/etc/ld.so.preload`. From
+/// `LD_PRELOAD` it takes names of libraries in the system's directories that are set-user-ID themselves.
 const PRELOADS: [(&str, &str); 2] = [
     ("/etc", "printf '%s\\n' \"$LIBRARY\" >/etc/ld.so.preload"),
     ("/usr/lib/$(uname -m)-linux-gnu", "cp \"$LIBRARY\" $place/; chmod 4755 $place/libjitlisten.so"),
 ];
 
-/// The program, with the library preloaded that way into it alone (what starts it would write a log, too), and the
-/// directory that it may write to.
-fn preloaded(place: &str, put: &str, program: &Path) -> Option<(Host, PathBuf)> {
-    let host = Host::open_to_others(tool::require("setpriv", Absence::FailsInCi)?, "preloaded");
+/// Builds a host that preloads the library into the program alone, because its parents would write a log, too. Also
+/// returns the directory that the program may write to.
+fn host_with_preload(place: &str, command: &str, program: &Path) -> Option<(Host, PathBuf)> {
+    let host = Host::accessible_to_all(tool::require("setpriv", Absence::FailsInCi)?, "preloaded");
     let library = host.scratch("libjitlisten.so");
     fs::copy(paths::library(), &library).expect("copied");
-    let named = if place == "/etc" { library.display().to_string() } else { "libjitlisten.so".to_owned() };
-    let ours = host.scratch("ours");
-    fs::create_dir(&ours).expect("made");
-    fs::set_permissions(&ours, fs::Permissions::from_mode(0o777)).expect("open to all");
-    let words = ["--reuid=65534", "--regid=65534", "--clear-groups", "env", "JITLISTEN=all"].map(str::to_owned);
+    let library_name = if place == "/etc" { library.display().to_string() } else { "libjitlisten.so".to_owned() };
+    let our_dir = host.scratch("ours");
+    fs::create_dir(&our_dir).expect("made");
+    fs::set_permissions(&our_dir, fs::Permissions::from_mode(0o777)).expect("open to all");
+    let setpriv_args = ["--reuid=65534", "--regid=65534", "--clear-groups", "env", "JITLISTEN=all"].map(str::to_owned);
     let variables = [
-        format!("LD_PRELOAD={named}"),
-        format!("JITLISTEN_DIR={}", ours.display()),
-        format!("JITLISTEN_LOG=debug:{}", ours.join("log").display()),
+        format!("LD_PRELOAD={library_name}"),
+        format!("JITLISTEN_DIR={}", our_dir.display()),
+        format!("JITLISTEN_LOG=debug:{}", our_dir.join("log").display()),
     ];
-    let host = words.into_iter().chain(variables).fold(host, |host, word| host.argument(word));
-    // A copy of the directory that is gone with the namespace.
+    let host = setpriv_args.into_iter().chain(variables).fold(host, |host, arg| host.argument(arg));
+    // An overlay over the directory, which disappears with the mount namespace.
     let script = format!(
         "place={place}; mount -t tmpfs none /mnt; mkdir /mnt/upper /mnt/work
-        mount -t overlay -o lowerdir=$place,upperdir=/mnt/upper,workdir=/mnt/work none $place; {put}"
+        mount -t overlay -o lowerdir=$place,upperdir=/mnt/upper,workdir=/mnt/work none $place; {command}"
     );
     let host = host.argument(program).argument("preloaded").variable("LIBRARY", library);
-    Some((host.in_mount_namespace(&script)?, ours))
+    Some((host.in_mount_namespace(&script)?, our_dir))
 }
 
-/// The loader takes `LD_PRELOAD` away from the environment of a set-user-ID program, but the program may open the
-/// session itself. The same program without the bit shows that the library is there and would work.
+/// The loader removes `LD_PRELOAD` from the environment of a set-user-ID program, but the program may open the session
+/// itself. Without the set-user-ID bit, the same program shows that the library is loaded and works.
 #[test]
 fn a_set_user_id_program_that_it_is_preloaded_into() {
-    let built = paths::Scratch::open_to_others("preloaded-program");
-    let program = built.join("program");
+    let program_dir = paths::Scratch::accessible_to_all("preloaded-program");
+    let program = program_dir.join("program");
     if !is_root() || safety_host::build("safety.c", &[], &program).is_none() {
         return;
     }
-    for ((place, put), mode) in PRELOADS.into_iter().flat_map(|preload| [(preload, 0o755), (preload, 0o4755)]) {
+    for ((place, command), mode) in PRELOADS.into_iter().flat_map(|preload| [(preload, 0o755), (preload, 0o4755)]) {
         fs::set_permissions(&program, fs::Permissions::from_mode(mode)).expect("set-user-ID or not");
-        let Some((host, ours)) = preloaded(place, put, &program) else { return };
+        let Some((host, our_dir)) = host_with_preload(place, command, &program) else { return };
         let ended = host.run(Preload::Nothing);
-        let said = String::from_utf8_lossy(&ended.stdout).into_owned();
-        let what = format!("{place}, mode {mode:o}: {said}{}", ended.stderr);
-        if ended.stderr.contains("mount: ") || (mode == 0o4755 && said.contains("AT_SECURE: 0")) {
+        let output = String::from_utf8_lossy(&ended.stdout).into_owned();
+        let case = format!("{place}, mode {mode:o}: {output}{}", ended.stderr);
+        if ended.stderr.contains("mount: ") || (mode == 0o4755 && output.contains("AT_SECURE: 0")) {
             // Containers may not mount, and scratch directories may be mounted `nosuid`.
-            tool::skip("a set-user-ID program", &what, Absence::IsAllowed);
+            tool::skip("a set-user-ID program", &case, Absence::IsAllowed);
             return;
         }
-        assert!(ended.status.success() && ended.stderr.is_empty(), "{what}");
+        assert!(ended.status.success() && ended.stderr.is_empty(), "{case}");
         if mode == 0o755 {
-            assert!(said.starts_with("AT_SECURE: 0, library: there\n"), "{what}");
-            assert!(said.contains("entry points: changed, changed\nopen: 0\n"), "{what}");
-            assert_eq!(ended.perf_map().entries.len(), 2, "{what}");
-            assert!(ours_below(&ours).len() > 2, "{what}");
+            assert!(output.starts_with("AT_SECURE: 0, library: there\n"), "{case}");
+            assert!(output.contains("entry points: changed, changed\nopen: 0\n"), "{case}");
+            assert_eq!(ended.perf_map().entries.len(), 2, "{case}");
+            assert!(files_and_modes(&our_dir).len() > 2, "{case}");
         } else {
-            let nothing = "entry points: empty, empty\n";
-            let wanted = ["AT_SECURE: 1, library: there\nfirst: right\n", "open: 4\nsecond: right\n", ""];
-            assert_eq!(said, wanted.join(nothing), "{what}");
-            assert_eq!((ended.map, ours_below(&ours)), (None, vec![]), "{what}");
+            let entry_points = "entry points: empty, empty\n";
+            let expected = ["AT_SECURE: 1, library: there\nfirst: right\n", "open: 4\nsecond: right\n", ""];
+            assert_eq!(output, expected.join(entry_points), "{case}");
+            assert_eq!((ended.map, files_and_modes(&our_dir)), (None, vec![]), "{case}");
         }
     }
 }
 
-/// Whoever owns the directory above ours may put another in its place; what was planted stays empty.
+/// The owner of the parent directory may exchange our directory for another one, which stays empty.
 #[test]
 fn a_directory_that_is_exchanged() {
     let Some(host) = integration::numba("numba-0.68.1", "many_functions.py") else { return };
@@ -416,17 +430,17 @@ fn a_directory_that_is_exchanged() {
     let host = host.variable("JITLISTEN_DIR", &base);
     let mut running = host.start(Preload::Library);
     running.wait_for_line("waiting");
-    let ours = fs::read_dir(&base).expect("read").flatten().map(|entry| entry.path()).next().expect("a directory");
-    fs::rename(&ours, ours.with_extension("moved")).expect("moved");
-    symlink(&victim, &ours).expect("planted");
-    running.nod();
-    let _ = running.end().well();
+    let our_dir = fs::read_dir(&base).expect("read").flatten().map(|entry| entry.path()).next().expect("a directory");
+    fs::rename(&our_dir, our_dir.with_extension("moved")).expect("moved");
+    symlink(&victim, &our_dir).expect("planted");
+    running.send_newline();
+    let _ = running.wait().expect_success();
     assert_eq!(fs::read_dir(&victim).expect("read").count(), 0);
-    let stops = safety_host::stops(&host);
+    let stops = safety_host::stop_messages(&host);
     assert!(stops.len() == 1 && stops[0].contains("another directory"), "{}", host.log());
 }
 
-/// What tools of another user find.
+/// Tools of another user cannot read a perf map.
 #[test]
 fn a_map_is_its_users_alone() {
     let (true, Some(setpriv)) = (is_root(), tool::require("setpriv", Absence::FailsInCi)) else { return };
@@ -434,9 +448,9 @@ fn a_map_is_its_users_alone() {
     let mut running = host.start(Preload::Library);
     running.wait_for_line("first: right");
     let map = perf_map::path(running.pid());
-    let mut read = Command::new(setpriv);
-    read.args(["--reuid=65534", "--regid=65534", "--clear-groups", "cat"]).arg(&map);
-    let read = tool::run(&mut read);
-    assert!(!read.status.success() && read.stdout.is_empty());
-    let _ = running.end().well().perf_map();
+    let mut cat = Command::new(setpriv);
+    cat.args(["--reuid=65534", "--regid=65534", "--clear-groups", "cat"]).arg(&map);
+    let cat = tool::run(&mut cat);
+    assert!(!cat.status.success() && cat.stdout.is_empty());
+    let _ = running.wait().expect_success().perf_map();
 }

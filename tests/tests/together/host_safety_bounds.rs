@@ -1,5 +1,5 @@
-//! What the library takes from a process stays within bounds: work in proportion to what there is, address space where
-//! that is limited, and nothing of the signals.
+//! Bounds on what the library takes from a process: work in proportion to the code, little address space if it is
+//! limited, and no signals.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -11,12 +11,12 @@ use jitlisten_tests::host::{Host, Preload};
 use jitlisten_tests::paths::{self, Scratch};
 use jitlisten_tests::tool::{self, Absence};
 
-/// `hosts/calls.c`, built once for this binary.
+/// Compiles `hosts/calls.c` once for this binary.
 fn program() -> Option<PathBuf> {
     static PROGRAM: OnceLock<Option<PathBuf>> = OnceLock::new();
-    let make = || {
+    let compile = || {
         let compiler = tool::require("cc", Absence::FailsInCi)?;
-        // Every test of this binary uses it; `ci/test.sh` removes it.
+        // All tests of this binary share the program, so its directory outlives them; `ci/test.sh` removes it.
         let scratch = std::mem::ManuallyDrop::new(Scratch::new("bounds-program"));
         let program = scratch.join("calls");
         let include = format!("-I{}", paths::root().join("include").display());
@@ -24,50 +24,51 @@ fn program() -> Option<PathBuf> {
         tool::compile(&compiler, &strict, &paths::host("calls.c"), &program);
         Some(program)
     };
-    PROGRAM.get_or_init(make).clone()
+    PROGRAM.get_or_init(compile).clone()
 }
 
-/// `calls SCENARIO WORD...`, below a shell that runs `before` first.
-fn calls_after(before: &str, words: &[&str]) -> Option<Host> {
-    let shell = Host::new("/bin/sh", &format!("bounds-{}", words[0]));
-    let host = shell.argument("-c").argument(format!("{before}; exec \"$@\"")).argument("sh").argument(program()?);
-    Some(words.iter().fold(host, |host, word| host.argument(word)))
+/// Builds a host that runs `calls SCENARIO WORD...` in a shell, after a shell command.
+fn calls_in_shell(shell_command: &str, args: &[&str]) -> Option<Host> {
+    let shell = Host::new("/bin/sh", &format!("bounds-{}", args[0]));
+    let host =
+        shell.argument("-c").argument(format!("{shell_command}; exec \"$@\"")).argument("sh").argument(program()?);
+    Some(args.iter().fold(host, |host, arg| host.argument(arg)))
 }
 
-/// The number on the only line of the output that begins with `word`.
-fn number(host: &Host, preload: Preload, word: &str) -> u64 {
-    let ended = host.run(preload).well();
+/// Number on the output line that begins with `prefix`.
+fn read_number(host: &Host, preload: Preload, prefix: &str) -> u64 {
+    let ended = host.run(preload).expect_success();
     let text = String::from_utf8_lossy(&ended.stdout).into_owned();
-    let line = text.lines().find_map(|line| line.strip_prefix(word));
+    let line = text.lines().find_map(|line| line.strip_prefix(prefix));
     line.and_then(|line| line.trim().trim_end_matches("kB").trim().parse().ok())
-        .unwrap_or_else(|| panic!("no {word}: {text}"))
+        .unwrap_or_else(|| panic!("no {prefix}: {text}"))
 }
 
-/// Instructions, as callgrind counts them, and system calls, as strace does, for one object with so many functions,
-/// each in a section of its own.
-fn work(functions: u32) -> Option<(u64, u64)> {
+/// Instructions counted by callgrind and system calls counted by strace, for one object of `functions` functions, each
+/// in a section of its own.
+fn measure_work(functions: u32) -> Option<(u64, u64)> {
     let (valgrind, strace) =
         (tool::require("valgrind", Absence::FailsInCi)?, tool::require("strace", Absence::FailsInCi)?);
     let host = Host::new(program()?, &format!("work-{functions}")).argument("sections").argument(functions.to_string());
-    let place = host.scratch("files");
-    fs::create_dir(&place).expect("a directory");
-    let host = host.variable("JITLISTEN", "perfmap,jitdump,unwind").variable("JITLISTEN_DIR", place);
+    let output_dir = host.scratch("files");
+    fs::create_dir(&output_dir).expect("a directory");
+    let host = host.variable("JITLISTEN", "perfmap,jitdump,unwind").variable("JITLISTEN_DIR", output_dir);
     let profile = host.scratch("profile");
     let mut command = Command::new(valgrind);
     command.args(["-q", "--tool=callgrind"]).arg(format!("--callgrind-out-file={}", profile.display()));
-    command.args(host.words()).envs(host.variables(Preload::Library));
-    let done = tool::run_within(Duration::from_secs(600), &mut command);
-    assert!(done.status.success(), "{}", String::from_utf8_lossy(&done.stderr));
+    command.args(host.command_line()).envs(host.variables(Preload::Library));
+    let valgrind_run = tool::run_within(Duration::from_secs(600), &mut command);
+    assert!(valgrind_run.status.success(), "{}", String::from_utf8_lossy(&valgrind_run.stderr));
     let text = fs::read_to_string(profile).expect("callgrind has written");
     let total = text.lines().find_map(|line| line.strip_prefix("summary: ").or(line.strip_prefix("totals: ")));
 
-    // The library looks at the maps of other processes, of which other tests leave some.
+    // The library reads the maps of other processes. Other tests leave some in `/tmp`, so it is replaced.
     let host = host.in_mount_namespace("mount -t tmpfs none /tmp")?;
     let system_calls = system_calls(&strace, &host).lines().count();
     Some((total?.trim().trim_end_matches("kB").trim().parse().expect("a number"), system_calls as u64))
 }
 
-/// The system calls of the program under the library, one a line, as strace writes them.
+/// System calls of the program under the library, one per line, in strace's format.
 fn system_calls(strace: &Path, host: &Host) -> String {
     let calls = host.scratch("calls");
     let mut command = Command::new(strace);
@@ -78,69 +79,82 @@ fn system_calls(strace: &Path, host: &Host) -> String {
         setting.push(value);
         command.arg("-E").arg(setting);
     }
-    let done = tool::run(command.args(host.words()));
-    assert!(done.status.success(), "{}", String::from_utf8_lossy(&done.stderr));
+    let strace_run = tool::run(command.args(host.command_line()));
+    assert!(strace_run.status.success(), "{}", String::from_utf8_lossy(&strace_run.stderr));
     fs::read_to_string(calls).expect("strace has written")
 }
 
-/// What a caller of the C API points to is read plainly. Each name and each file by `process_vm_readv(2)` were 15,019
-/// calls of it for 5,000 functions with lines, and 12 since.
+/// The library reads the memory of a C API caller directly. With a `process_vm_readv(2)` for each name and file, 5,000
+/// functions with lines took 15,019 such calls; now they take 12.
 #[test]
 fn inputs_of_the_api_are_read_plainly() {
     let (Some(strace), Some(program)) = (tool::require("strace", Absence::FailsInCi), program()) else { return };
-    let reads = |functions: u32| {
+    let count_reads = |functions: u32| {
         let host =
             Host::new(&program, &format!("plain-{functions}")).argument("sections").argument(functions.to_string());
         let host = host.argument("lines").variable("JITLISTEN", "perfmap,unwind");
         system_calls(&strace, &host).lines().filter(|line| line.contains("process_vm_readv(")).count()
     };
-    let (one, many) = (reads(1), reads(5_000));
-    assert!(one > 0, "the library is there, and its code is read so");
-    assert!(many < one + 100, "{many} reads for 5,000 functions, {one} for one");
+    let (reads_for_one, reads_for_many) = (count_reads(1), count_reads(5_000));
+    assert!(reads_for_one > 0, "the library is there, and its code is read so");
+    assert!(
+        reads_for_many < reads_for_one + 100,
+        "{reads_for_many} reads for 5,000 functions, {reads_for_one} for one"
+    );
 }
 
-/// 20,000 functions in 20,000 sections are eight times 2,500, and not sixty-four.
+/// 20,000 functions in 20,000 sections cost eight times as much as 2,500, not sixty-four times.
 #[test]
 fn work_grows_with_the_functions_of_an_object() {
-    let Some([one, some, many]) = [1, 2_500, 20_000].map(work).into_iter().collect::<Option<Vec<_>>>().map(|all| {
-        let all: [(u64, u64); 3] = all.try_into().expect("three");
-        all
-    }) else {
+    let Some([single, medium, large]) =
+        [1, 2_500, 20_000].map(measure_work).into_iter().collect::<Option<Vec<_>>>().map(|results| {
+            let results: [(u64, u64); 3] = results.try_into().expect("three");
+            results
+        })
+    else {
         return;
     };
-    let instructions = (many.0 - one.0) as f64 / (some.0 - one.0) as f64;
-    // n log n: 8 x 14.3 / 11.3
+    let instruction_ratio = (large.0 - single.0) as f64 / (medium.0 - single.0) as f64;
+    // Sorting takes n log n: 8 x 14.3 / 11.3.
     assert!(
-        (6.0..10.5).contains(&instructions),
-        "{instructions:.1} times the instructions: {one:?}, {some:?}, {many:?}"
+        (6.0..10.5).contains(&instruction_ratio),
+        "{instruction_ratio:.1} times the instructions: {single:?}, {medium:?}, {large:?}"
     );
-    assert!(many.1 - one.1 <= 9 * (some.1 - one.1).max(100), "system calls: {one:?}, {some:?}, {many:?}");
+    assert!(
+        large.1 - single.1 <= 9 * (medium.1 - single.1).max(100),
+        "system calls: {single:?}, {medium:?}, {large:?}"
+    );
 }
 
-/// Address space is reserved for unwind entries: a gibibyte where nothing forbids it, little where it is limited.
+/// The library reserves address space for unwind entries: a gibibyte without a limit, little under `ulimit -v`.
 #[test]
 fn a_limited_address_space_is_left_to_the_program() {
-    let of_library = fs::metadata(paths::library()).expect("built").len() >> 10;
-    let more = |limit: &str| {
-        let host = calls_after(limit, &["address-space"])?.variable("JITLISTEN", "perfmap,unwind");
-        let [stock, ours] = [Preload::Nothing, Preload::Library].map(|preload| number(&host, preload, "VmPeak"));
-        Some(ours.saturating_sub(stock + of_library))
+    let library_kib = fs::metadata(paths::library()).expect("built").len() >> 10;
+    let measure_extra_kib = |limit: &str| {
+        let host = calls_in_shell(limit, &["address-space"])?.variable("JITLISTEN", "perfmap,unwind");
+        let [stock, preloaded] =
+            [Preload::Nothing, Preload::Library].map(|preload| read_number(&host, preload, "VmPeak"));
+        Some(preloaded.saturating_sub(stock + library_kib))
     };
-    let (Some(limited), Some(free)) = (more("ulimit -v 2000000"), more("true")) else { return };
-    assert!(limited <= 64 << 10, "{limited} KiB under the limit");
-    assert!(free > 256 << 10, "{free} KiB without a limit: nothing is seen");
+    let (Some(limited_kib), Some(unlimited_kib)) = (measure_extra_kib("ulimit -v 2000000"), measure_extra_kib("true"))
+    else {
+        return;
+    };
+    assert!(limited_kib <= 64 << 10, "{limited_kib} KiB under the limit");
+    assert!(unlimited_kib > 256 << 10, "{unlimited_kib} KiB without a limit: nothing is seen");
 }
 
-/// Signals blocked, ignored and caught: at the start, and after the life of an object.
+/// Blocked, ignored and caught signals are unchanged by the library, at the start and after the life of an object.
 #[test]
 fn the_signal_masks_are_the_programs() {
-    for before in ["true", "trap '' USR2"] {
-        let Some(host) = calls_after(before, &["signals"]) else { return };
+    for shell_command in ["true", "trap '' USR2"] {
+        let Some(host) = calls_in_shell(shell_command, &["signals"]) else { return };
         let host = host.variable("JITLISTEN", "all");
-        let [stock, ours] = [Preload::Nothing, Preload::Library].map(|preload| host.run(preload).well().stdout);
-        let text = String::from_utf8_lossy(&ours).into_owned();
+        let [stock, preloaded] =
+            [Preload::Nothing, Preload::Library].map(|preload| host.run(preload).expect_success().stdout);
+        let text = String::from_utf8_lossy(&preloaded).into_owned();
         assert_eq!(text.lines().filter(|line| line.starts_with("SigBlk")).count(), 3, "{text}");
         assert!(text.lines().any(|line| line.starts_with("SigBlk") && !line.ends_with("0000000000000000")), "{text}");
-        assert_eq!(text, String::from_utf8_lossy(&stock), "{before}");
+        assert_eq!(text, String::from_utf8_lossy(&stock), "{shell_command}");
     }
 }

@@ -1,54 +1,55 @@
-//! Signals, cancellation and `errno`: what a thread of the host's does while it is ours.
+//! Signals, cancellation and `errno` while a thread of the host executes the library's code.
 //!
-//! `hosts/safety.c` stands in for `write(2)`, which the library calls under its locks, and makes things happen there,
-//! every time. The same program without the library has them happen elsewhere, and must print the same.
+//! `hosts/safety.c` replaces `write(2)`, which the library calls under its locks, and causes the event there, every
+//! time. Without the library, the same program causes the event elsewhere, and must print the same.
 
 use jitlisten_tests::host::{Host, Preload};
 use jitlisten_tests::{host, safety_host};
 
-fn same(words: &[&str]) -> Option<Host> {
-    let host = safety_host::scenario(words)?;
-    let ended = host::same_output(&host).well();
+fn check_scenario(args: &[&str]) -> Option<Host> {
+    let host = safety_host::scenario(args)?;
+    let ended = host::assert_same_output(&host).expect_success();
     assert!(ended.perf_map().named("first").next().is_some());
     Some(host)
 }
 
-/// It comes when the library is done, so the code that it frees has an end.
+/// The handler runs when the library is done, so the code that it frees is counted as freed.
 #[test]
 fn a_handler_that_exits() {
-    let Some(host) = same(&["interrupted", "exit"]) else { return };
-    assert_eq!(safety_host::counted(&host, "freed"), 1);
+    let Some(host) = check_scenario(&["interrupted", "exit"]) else { return };
+    assert_eq!(safety_host::counter(&host, "freed"), 1);
 }
 
 #[test]
 fn a_handler_that_forks() {
-    let _ = same(&["interrupted", "fork"]);
+    let _ = check_scenario(&["interrupted", "fork"]);
 }
 
 #[test]
 fn a_handler_that_opens_a_library() {
-    let _ = same(&["interrupted", "dlopen"]);
+    let _ = check_scenario(&["interrupted", "dlopen"]);
 }
 
 #[test]
 fn a_thread_that_is_cancelled() {
-    let _ = same(&["cancelled"]);
+    let _ = check_scenario(&["cancelled"]);
 }
 
-/// A log on a full device: every line of it sets `errno`.
+/// The log is on a full device: every line that is written to it sets `errno`.
 #[test]
 fn errno() {
     let Some(host) = safety_host::scenario(&["errno"]) else { return };
-    let _ = host::same_output(&host.variable("JITLISTEN_LOG", "debug:/dev/full")).well();
+    let _ = host::assert_same_output(&host.variable("JITLISTEN_LOG", "debug:/dev/full")).expect_success();
 }
 
-/// A log without a reader: each line of it is a `SIGPIPE`, which ends a process.
+/// The log is a pipe without a reader: each line raises `SIGPIPE`, which ends a process by default.
 #[test]
 fn a_pipe_without_a_reader() {
     let other_user = "mkfifo \"$PIPE\"; exec 9<>\"$PIPE\" 2>\"$PIPE\" 9<&-";
-    let Some(host) = safety_host::scenario_after(other_user, &["first", "second"]) else { return };
+    let Some(host) = safety_host::scenario_after_commands(other_user, &["first", "second"]) else { return };
     let pipe = host.scratch("pipe");
-    let ended = host.variable("PIPE", pipe).variable("JITLISTEN_LOG", "debug:stderr").run(Preload::Library).well();
+    let ended =
+        host.variable("PIPE", pipe).variable("JITLISTEN_LOG", "debug:stderr").run(Preload::Library).expect_success();
     assert_eq!(ended.stdout, b"first: right\nsecond: right\n");
     assert_eq!(ended.perf_map().entries.len(), 2);
 }

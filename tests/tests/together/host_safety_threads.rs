@@ -1,5 +1,6 @@
-//! Sixteen threads that compile, run and free, while a profiler's signal walks their stacks a thousand times a second
-//! and another thread switches sinks off and on: nothing hangs, crashes, is lost, reported twice, or torn.
+//! Sixteen threads compile, run and free code, while a profiler's signal walks their stacks a thousand times a second
+//! and another thread switches sinks off and on. No thread hangs or crashes, and no function is lost, reported twice or
+//! torn.
 
 use std::collections::BTreeSet;
 use std::path::PathBuf;
@@ -8,12 +9,13 @@ use jitlisten_tests::host::{Host, Preload};
 use jitlisten_tests::perf_map::PerfMap;
 use jitlisten_tests::{jitdump_reader, safety_host};
 
-/// The minute that CI has for it.
-const SECONDS: &str = "60";
+/// Duration of the run in seconds, as long as CI can afford.
+const DURATION_SECONDS: &str = "60";
 
-/// The numbers of a line `word number word number ...` that begins with `first`.
-fn numbers(text: &str, first: &str) -> Vec<u64> {
-    let line = text.lines().find(|line| line.starts_with(first)).unwrap_or_else(|| panic!("no {first}: {text}"));
+/// Numbers of a line `word number word number ...` that begins with `first_word`.
+fn numbers(text: &str, first_word: &str) -> Vec<u64> {
+    let line =
+        text.lines().find(|line| line.starts_with(first_word)).unwrap_or_else(|| panic!("no {first_word}: {text}"));
     line.split(' ').skip(1).step_by(2).map(|number| number.parse().expect("a number")).collect()
 }
 
@@ -24,8 +26,9 @@ fn a_minute_of_everything_at_once() {
     if safety_host::build("safety_threads.c", &["-lunwind"], &program).is_none() {
         return;
     }
-    let host = Host::new(program, "safety-threads").argument(SECONDS).variable("JITLISTEN", "perfmap,jitdump,unwind");
-    let ended = host.run(Preload::Library).well();
+    let host =
+        Host::new(program, "safety-threads").argument(DURATION_SECONDS).variable("JITLISTEN", "perfmap,jitdump,unwind");
+    let ended = host.run(Preload::Library).expect_success();
     let text = String::from_utf8_lossy(&ended.stdout).into_owned();
     let [compiled, freed, walks, frames] = numbers(&text, "compiled")[..] else { panic!("{text}") };
     assert!(compiled >= 500 && walks >= 100 && frames > walks, "too little for a minute: {text}");

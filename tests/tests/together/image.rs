@@ -1,11 +1,10 @@
-//! `JITLISTEN=image` with unmodified tools that know nothing of JITs, each beside the stock process it must differ
-//! from.
+//! `JITLISTEN=image` under unmodified tools that know nothing of JITs, compared with the stock process.
 
 use std::path::PathBuf;
 use std::process::Command;
 
 use jitlisten_tests::host::{Host, Preload};
-use jitlisten_tests::image::{self, complete, with_images};
+use jitlisten_tests::image::{self, count_complete, with_images};
 use jitlisten_tests::integration::{self, Integration};
 use jitlisten_tests::tool::{self, Absence};
 use jitlisten_tests::{perf, support_table};
@@ -15,31 +14,31 @@ const NUMBA: &str = "numba-0.68.1";
 #[test]
 fn perf_report_names_code_without_map_or_inject() {
     for integration in [Integration::Numba(NUMBA), Integration::Lli(14, &["--jit-kind=mcjit"])] {
-        let (Some(()), Some(host)) = (perf::is_here(), integration.chain(2, &[])) else { continue };
+        let (Some(()), Some(host)) = (perf::is_available(), integration.chain(2, &[])) else { continue };
         let host = with_images(host);
         let recording = perf::record(&host, Preload::Library);
         assert_eq!(recording.map, None, "no perf map was asked for");
         let caller = [integration.caller_frame(), "call_cfunc", "runFunction", "main"];
-        let (jit, complete) = complete(&recording.samples, &caller);
+        let (jit, complete) = count_complete(&recording.samples, &caller);
         assert!(jit >= 150, "{integration:?}: only {jit} samples in images\n{}", host.log());
         assert!(complete * 100 >= jit * 95, "{integration:?}: {complete} of {jit} stacks are complete");
-        support_table::seen(integration.row(), "image");
+        support_table::record_cell(integration.row(), "image");
     }
 }
 
-/// Unwind tables alone: no frame pointers in the code, and Python has none either.
+/// perf unwinds with tables alone, because neither the compiled code nor Python has frame pointers.
 #[test]
 fn perf_walks_by_unwind_tables_from_the_kernel_to_main() {
-    let (Some(()), Some(host)) = (perf::is_here(), Integration::Numba(NUMBA).chain(2, &[])) else { return };
+    let (Some(()), Some(host)) = (perf::is_available(), Integration::Numba(NUMBA).chain(2, &[])) else { return };
     let host = with_images(host).variable("JITLISTEN_FRAME_POINTERS", "0");
     let data = host.scratch("perf.data");
     let mut record = Command::new("perf");
     record.args(["record", "-q", "-e", "cpu-clock", "-F", "199", "--call-graph", "dwarf", "-B", "-N", "-o"]).arg(&data);
-    assert!(tool::run(record.args(["--", "env"]).args(host.env_words(Preload::Library))).status.success());
+    assert!(tool::run(record.args(["--", "env"]).args(host.env_arguments(Preload::Library))).status.success());
     let samples = perf::samples(&data);
-    // The function that Python's `main` calls: from there perf 6.12 often loses its way in libc, with and without the
+    // Python's `main` calls `Py_BytesMain`. perf 6.12 often cannot unwind from there through libc, with and without the
     // library.
-    let (jit, complete) = complete(&samples, &["__libc_start", "Py_BytesMain"]);
+    let (jit, complete) = count_complete(&samples, &["__libc_start", "Py_BytesMain"]);
     assert!(jit >= 30, "only {jit} samples in images\n{}", host.log());
     assert!(complete * 100 >= jit * 95, "{complete} of {jit} stacks reach main");
 }
@@ -48,19 +47,19 @@ fn perf_walks_by_unwind_tables_from_the_kernel_to_main() {
 fn checkers_of_elf_and_dwarf_find_no_fault() {
     let Some(host) = integration::numba(NUMBA, "callback.py") else { return };
     let host = with_images(host.argument("0")).variable("NUMBA_DEBUGINFO", "1");
-    let _ = host.run(Preload::Library).well();
+    let _ = host.run(Preload::Library).expect_success();
     let images = image::files(&host);
     assert!(images.len() >= 3, "{images:?}\n{}", host.log());
-    for (check, words) in
+    for (checker, args) in
         [("readelf", &["-aW"][..]), ("llvm-dwarfdump-22", &["--verify"]), ("eu-elflint", &["--gnu-ld"])]
     {
-        let Some(program) = tool::require(check, Absence::IsAllowed) else { continue };
+        let Some(program) = tool::require(checker, Absence::IsAllowed) else { continue };
         for image in &images {
-            let done = tool::run(Command::new(&program).args(words).arg(image));
-            let stderr = String::from_utf8_lossy(&done.stderr);
-            assert!(done.status.success() && stderr.is_empty(), "{check} {}: {stderr}", image.display());
-            let text = String::from_utf8_lossy(&done.stdout);
-            assert!(!text.to_lowercase().contains("warning"), "{check}: {text}");
+            let checker_run = tool::run(Command::new(&program).args(args).arg(image));
+            let stderr = String::from_utf8_lossy(&checker_run.stderr);
+            assert!(checker_run.status.success() && stderr.is_empty(), "{checker} {}: {stderr}", image.display());
+            let text = String::from_utf8_lossy(&checker_run.stdout);
+            assert!(!text.to_lowercase().contains("warning"), "{checker}: {text}");
         }
     }
 }
@@ -68,30 +67,33 @@ fn checkers_of_elf_and_dwarf_find_no_fault() {
 #[test]
 fn images_cost_no_mapping() {
     let host = || Some(with_images(integration::numba(NUMBA, "many.py")?.argument("500")));
-    let mappings = |preload| {
+    let count_mappings = |preload| {
         let host = host()?;
-        let stdout = String::from_utf8(host.run(preload).well().stdout).expect("text");
+        let stdout = String::from_utf8(host.run(preload).expect_success().stdout).expect("text");
         assert!(stdout.contains("right: 500\n"), "{stdout}");
-        let images = image::files(&host).len();
-        Some((stdout.rsplit(' ').next()?.trim().parse::<u64>().expect("a number"), images))
+        let image_count = image::files(&host).len();
+        Some((stdout.rsplit(' ').next()?.trim().parse::<u64>().expect("a number"), image_count))
     };
-    let (Some((stock, none)), Some((ours, all))) = (mappings(Preload::Nothing), mappings(Preload::Library)) else {
+    let (Some((stock, stock_images)), Some((preloaded, images))) =
+        (count_mappings(Preload::Nothing), count_mappings(Preload::Library))
+    else {
         return;
     };
-    assert_eq!(none, 0);
-    assert!(all >= 500, "{all} images");
-    assert!(ours <= stock + stock / 10, "{ours} mappings instead of {stock}");
+    assert_eq!(stock_images, 0);
+    assert!(images >= 500, "{images} images");
+    assert!(preloaded <= stock + stock / 10, "{preloaded} mappings instead of {stock}");
 }
 
-/// The write is refused in the middle of the first image; nothing else happens.
+/// The file size limit refuses a write in the middle of the first image; nothing else happens.
 #[test]
 fn a_full_disk_stops_the_sink_and_nothing_else() {
     let Some(python) = integration::python(NUMBA) else { return };
     let script = jitlisten_tests::paths::host("callback.py");
-    let limited = |host: Host| with_images(host.argument("-c").argument("ulimit -f 4; exec \"$@\"").argument("sh"));
-    let host = limited(Host::new("/bin/sh", "full")).argument(python).argument(script).argument("0");
+    let limit_file_size =
+        |host: Host| with_images(host.argument("-c").argument("ulimit -f 4; exec \"$@\"").argument("sh"));
+    let host = limit_file_size(Host::new("/bin/sh", "full")).argument(python).argument(script).argument("0");
     let host = host.variable("JITLISTEN_LOG", "/dev/null");
-    let ended = host.run(Preload::Library).well();
+    let ended = host.run(Preload::Library).expect_success();
     assert_eq!(String::from_utf8_lossy(&ended.stdout).lines().next(), Some("17.0"));
     assert_eq!(image::files(&host), Vec::<PathBuf>::new());
 }

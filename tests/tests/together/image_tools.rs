@@ -1,4 +1,4 @@
-//! More tools on images: exact counts, and images that come late.
+//! Exact counts by callgrind on images, and images that come and go at run time.
 
 use std::fs;
 use std::process::Command;
@@ -17,22 +17,23 @@ fn callgrind_counts_by_source_line() {
     let profile = host.scratch("callgrind.out");
     let mut command = Command::new(valgrind);
     command.args(["-q", "--tool=callgrind"]).arg(format!("--callgrind-out-file={}", profile.display()));
-    let done = tool::run(command.args(host.words()).envs(host.variables(Preload::Library)));
-    assert!(done.status.success(), "{}", String::from_utf8_lossy(&done.stderr));
+    let callgrind_run = tool::run(command.args(host.command_line()).envs(host.variables(Preload::Library)));
+    assert!(callgrind_run.status.success(), "{}", String::from_utf8_lossy(&callgrind_run.stderr));
     let text = fs::read_to_string(profile).expect("callgrind wrote it");
-    // Names are written once, `fn=(12) gamma`, and later by their number alone.
+    // callgrind writes each name once, as `fn=(12) gamma`, and later only its number.
     for function in ["gamma", "beta", "alpha"] {
         assert!(text.lines().any(|line| line.ends_with(&format!(") {function}"))), "no {function}\n{}", host.log());
     }
-    // Whichever position line mentions a file first has its name: the function's, an inlined part's, or a callee's.
-    let mentions = |line: &str| ["fl=", "fi=", "fe=", "cfi=", "cfl="].iter().any(|key| line.starts_with(key));
-    assert!(text.lines().any(|line| mentions(line) && line.ends_with("chain.c")), "no source file\n{text}");
+    // The first position line that refers to a file has the file's name: the line of a function, an inlined part or a
+    // callee.
+    let is_position_line = |line: &str| ["fl=", "fi=", "fe=", "cfi=", "cfl="].iter().any(|key| line.starts_with(key));
+    assert!(text.lines().any(|line| is_position_line(line) && line.ends_with("chain.c")), "no source file\n{text}");
 }
 
-/// The pages are exchanged under threads that run in them, for code that was compiled before the sink was on.
+/// Pages are replaced under threads that run in them, for code that was compiled before the sink was switched on.
 #[test]
 fn images_come_and_go_under_running_threads() {
     let Some(host) = integration::numba("numba-0.68.1", "late_images.py") else { return };
-    let ended = host.argument(paths::library()).variable("JITLISTEN", "perfmap").run(Preload::Library).well();
+    let ended = host.argument(paths::library()).variable("JITLISTEN", "perfmap").run(Preload::Library).expect_success();
     assert_eq!(String::from_utf8_lossy(&ended.stdout), "wrong: 0\nimages: 60\n");
 }

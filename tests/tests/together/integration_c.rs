@@ -9,43 +9,47 @@ use jitlisten_tests::{gdb, perf, perf_inject, support_table, walk};
 
 const INTEGRATION: &str = "C API";
 
-/// The host, compiled; with these sinks.
-fn raw_jit(seconds: &str, sinks: &str, bin: &Scratch) -> Option<Host> {
+/// Compiles `hosts/raw_jit.c`, and sets the sinks of the host.
+fn raw_jit(seconds: &str, sinks: &str, build_dir: &Scratch) -> Option<Host> {
     if cfg!(not(target_arch = "x86_64")) {
         tool::skip("raw_jit", "its machine code is that of x86-64", Absence::IsAllowed);
         return None;
     }
     let compiler = tool::require("cc", Absence::FailsInCi)?;
-    let program = bin.join("raw_jit");
+    let program = build_dir.join("raw_jit");
     let include = format!("-I{}", paths::root().join("include").display());
     let library = paths::library();
     let directory = library.parent().expect("a file lies somewhere").display().to_string();
-    let [path, runtime] = [format!("-L{directory}"), format!("-Wl,-rpath,{directory}")];
-    // The library comes before the source in the arguments of the linker.
+    let [link_path, run_path] = [format!("-L{directory}"), format!("-Wl,-rpath,{directory}")];
+    // `-ljitlisten` comes before the source file, so `--as-needed` would drop it.
     let flags =
         ["-std=gnu11", "-g", "-O1", "-Wall", "-Wextra", "-Werror", "-fno-omit-frame-pointer", "-Wl,--no-as-needed"];
-    let arguments = [&flags[..], &[&include, &path, "-ljitlisten", &runtime]].concat();
-    tool::compile(&compiler, &arguments, &paths::host("raw_jit.c"), &program);
+    let compiler_args = [&flags[..], &[&include, &link_path, "-ljitlisten", &run_path]].concat();
+    tool::compile(&compiler, &compiler_args, &paths::host("raw_jit.c"), &program);
     Some(Host::new(program, "raw-jit").argument(seconds).variable("JITLISTEN", sinks))
 }
 
 #[test]
 fn perf_reads_the_map() {
-    let bin = Scratch::new("raw-jit-bin");
-    let (Some(()), Some(host)) = (perf::is_here(), raw_jit("2", "perfmap", &bin)) else { return };
+    let build_dir = Scratch::new("raw-jit-bin");
+    let (Some(()), Some(host)) = (perf::is_available(), raw_jit("2", "perfmap", &build_dir)) else { return };
     let recording = perf::record(&host, Preload::Nothing);
-    scenario::every_sample_is_named(&recording.samples, &recording.perf_map(), "gamma");
-    Verdict::of(&recording.samples, "raw_jit").is_complete();
-    support_table::seen(INTEGRATION, "perf map");
+    scenario::assert_samples_named(&recording.samples, &recording.perf_map(), "gamma");
+    Verdict::from_samples(&recording.samples, "raw_jit").assert_complete();
+    support_table::record_cell(INTEGRATION, "perf map");
 }
 
 #[test]
 fn perf_injects_the_jitdump_with_its_lines() {
-    let bin = Scratch::new("raw-jit-bin");
-    let (Some(()), Some(host)) = (perf::is_here(), raw_jit("2", "jitdump", &bin)) else { return };
+    let build_dir = Scratch::new("raw-jit-bin");
+    let (Some(()), Some(host)) = (perf::is_available(), raw_jit("2", "jitdump", &build_dir)) else { return };
     let injected = perf_inject::record_with(host, Preload::Nothing, 499, "fp");
-    let (gamma, all) = (injected.leaves_in("gamma"), injected.samples.len());
-    assert!(gamma >= 100 && gamma * 10 >= all * 8, "{gamma} of {all} samples are in gamma: {:?}", injected.leaves());
+    let (gamma, total) = (injected.count_leaves_in("gamma"), injected.samples.len());
+    assert!(
+        gamma >= 100 && gamma * 10 >= total * 8,
+        "{gamma} of {total} samples are in gamma: {:?}",
+        injected.count_leaves()
+    );
     let complete = injected.samples.iter().filter(|sample| {
         let symbols: Vec<&str> = sample.frames.iter().filter_map(|frame| frame.symbol.as_deref()).collect();
         symbols.starts_with(&["gamma", "beta", "alpha", "call_alpha"])
@@ -54,68 +58,68 @@ fn perf_injects_the_jitdump_with_its_lines() {
     assert!(complete * 100 >= gamma * 95, "{complete} of {gamma} stacks are complete");
     let lines = injected.dump().named("gamma").next().expect("gamma is in the dump").line_numbers();
     assert_eq!(lines, [21, 22, 23].into());
-    support_table::seen(INTEGRATION, "jitdump");
+    support_table::record_cell(INTEGRATION, "jitdump");
 }
 
 #[test]
 fn perf_takes_the_image_for_a_library() {
-    let bin = Scratch::new("raw-jit-bin");
-    let (Some(()), Some(host)) = (perf::is_here(), raw_jit("2", "image", &bin)) else { return };
+    let build_dir = Scratch::new("raw-jit-bin");
+    let (Some(()), Some(host)) = (perf::is_available(), raw_jit("2", "image", &build_dir)) else { return };
     let recording = perf::record(&host, Preload::Nothing);
     assert_eq!(recording.map, None, "no perf map was asked for");
-    let jit = recording
+    let jit_samples = recording
         .samples
         .iter()
         .filter(|sample| sample.frames.first().is_some_and(|leaf| leaf.object.contains("/image-")));
-    let (mut all, mut complete) = (0, 0);
-    for sample in jit {
+    let (mut total, mut complete) = (0, 0);
+    for sample in jit_samples {
         let symbols: Vec<&str> = sample.frames.iter().filter_map(|frame| frame.symbol.as_deref()).collect();
-        all += 1;
+        total += 1;
         complete += usize::from(symbols.starts_with(&["gamma", "beta", "alpha", "call_alpha"]));
     }
-    assert!(all >= 150 && complete * 100 >= all * 95, "{complete} of {all} stacks are complete\n{}", host.log());
-    support_table::seen(INTEGRATION, "image");
+    assert!(total >= 150 && complete * 100 >= total * 95, "{complete} of {total} stacks are complete\n{}", host.log());
+    support_table::record_cell(INTEGRATION, "image");
 }
 
 #[test]
 fn gdb_knows_the_frames() {
-    let bin = Scratch::new("raw-jit-bin");
-    let (Some(()), Some(host)) = (gdb::is_here(), raw_jit("60", "gdb", &bin)) else { return };
+    let build_dir = Scratch::new("raw-jit-bin");
+    let (Some(()), Some(host)) = (gdb::is_available(), raw_jit("60", "gdb", &build_dir)) else { return };
     let mut running = host.start(Preload::Nothing);
     running.wait_for_line("running");
-    // Now and then it looks at the clock.
+    // The innermost function reads the clock now and then.
     let session = gdb::attach_in("gamma", &running);
-    // gdb ends at main: there are no frames beyond it to be checked.
+    // gdb ends the stack at `main`, so there are no frames beyond it to check.
     let checked = scenario::check_backtrace(&session.backtrace, "call_alpha", Symbols::Stripped);
-    checked.unwrap_or_else(|wrong| panic!("{wrong}\n{}", session.output));
+    checked.unwrap_or_else(|error| panic!("{error}\n{}", session.output));
     let [leaf, .., last] = &session.backtrace.frames[..] else { panic!("{}", session.output) };
     assert!(leaf.contains("chain.raw:22") && last.starts_with("main"), "{:?}", session.backtrace.frames);
-    support_table::seen(INTEGRATION, "gdb");
+    support_table::record_cell(INTEGRATION, "gdb");
 }
 
 #[test]
 fn unwinders_inside_walk_it() {
     for unwinder in walk::UNWINDERS {
-        let bin = Scratch::new("raw-jit-bin");
-        let Some(host) = raw_jit("1", "unwind", &bin) else { return };
-        // libunwind follows frame pointers where it knows nothing, and there are some.
+        let build_dir = Scratch::new("raw-jit-bin");
+        let Some(host) = raw_jit("1", "unwind", &build_dir) else { return };
+        // libunwind follows frame pointers if it has no tables, and this code has frame pointers.
         if unwinder == "libgcc" {
-            let stock = raw_jit("1", "perfmap", &bin).expect("compiled just before");
-            let Some(without) = walk::from_inside(stock, unwinder, Preload::Nothing) else { return };
-            assert!(without.samples > 0 && without.complete == 0, "{unwinder} walks without us: {without:?}");
+            let stock = raw_jit("1", "perfmap", &build_dir).expect("compiled just before");
+            let Some(stock_walk) = walk::walk_inside(stock, unwinder, Preload::Nothing) else { return };
+            assert!(stock_walk.samples > 0 && stock_walk.complete == 0, "{unwinder} walks without us: {stock_walk:?}");
         }
-        let Some(walked) = walk::from_inside(host, unwinder, Preload::Nothing) else { return };
-        walked.is_complete();
-        support_table::seen(INTEGRATION, unwinder);
+        let Some(walked) = walk::walk_inside(host, unwinder, Preload::Nothing) else { return };
+        walked.assert_complete();
+        support_table::record_cell(INTEGRATION, unwinder);
     }
 }
 
-/// The linked library and the preloaded one are one, and its session is open before the program asks for it.
+/// A library that is both linked and preloaded is loaded once, and its session is open before the program opens one.
 #[test]
 fn linked_and_preloaded_is_one_session() {
-    let bin = Scratch::new("raw-jit-bin");
-    let Some(host) = raw_jit("0", "perfmap", &bin) else { return };
-    let ended = host.run(Preload::Library).well();
+    let build_dir = Scratch::new("raw-jit-bin");
+    let Some(host) = raw_jit("0", "perfmap", &build_dir) else { return };
+    let ended = host.run(Preload::Library).expect_success();
     let map = PerfMap::parse(ended.map.as_deref().expect("there is a map")).expect("it obeys the rules");
     assert_eq!(map.named("gamma").count(), 1);
 }

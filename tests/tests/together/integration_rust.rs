@@ -1,4 +1,4 @@
-//! The Rust integrations: the examples of the crate, which `ci/rust-producers.sh` builds; nothing is preloaded.
+//! The Rust integrations: examples of the crate, which `ci/rust-producers.sh` builds. Nothing is preloaded.
 
 use jitlisten_tests::host::{Host, Preload};
 use jitlisten_tests::linked::Linked;
@@ -6,26 +6,26 @@ use jitlisten_tests::scenario::{self, CHAIN, Verdict};
 use jitlisten_tests::tool::{self, Absence};
 use jitlisten_tests::{paths, perf};
 
-fn example(name: &str, seconds: u32, words: &[&str]) -> Option<Host> {
+fn example(name: &str, seconds: u32, args: &[&str]) -> Option<Host> {
     let program = paths::root().join("target/debug/examples").join(name);
     if !program.is_file() {
         tool::skip(name, "not built; run ci/rust-producers.sh", Absence::FailsInCi);
         return None;
     }
     let host = Host::new(program, name).argument(seconds.to_string());
-    Some(words.iter().fold(host, |host, word| host.argument(word)))
+    Some(args.iter().fold(host, |host, arg| host.argument(arg)))
 }
 
 const INKWELL: Linked = Linked {
     name: "inkwell",
-    host: |seconds, words| example("inkwell", seconds, words),
+    host: |seconds, args| example("inkwell", seconds, args),
     caller_object: "/inkwell",
     caller_frame: "inkwell::main",
 };
 
 const LLVM_SYS: Linked = Linked {
     name: "llvm-sys",
-    host: |seconds, words| example("llvm_sys_orc", seconds, words),
+    host: |seconds, args| example("llvm_sys_orc", seconds, args),
     caller_object: "/llvm_sys_orc",
     caller_frame: "llvm_sys_orc::",
 };
@@ -38,49 +38,51 @@ macro_rules! row {
     };
 }
 
-row!(inkwell: super::INKWELL => [perf_map, jitdump, image, gdb, libunwind, libgcc]);
-row!(llvm_sys: super::LLVM_SYS => [perf_map, jitdump, image, gdb, libunwind, libgcc]);
+row!(inkwell: super::INKWELL => [check_perf_map, check_jitdump, check_image, check_gdb, check_libunwind, check_libgcc]);
+row!(llvm_sys: super::LLVM_SYS => [check_perf_map, check_jitdump, check_image, check_gdb, check_libunwind, check_libgcc]);
 
-/// An engine that was made without us, and what LLVM links with by itself (JITLink, in LLVM 22).
+/// An engine that was created without our API, and LLVM's default linker (JITLink in LLVM 22).
 #[test]
 fn other_engines_are_discovered_too() {
-    for (integration, word) in [(INKWELL, "attach"), (LLVM_SYS, "default")] {
-        let (Some(()), Some(host)) = (perf::is_here(), (integration.host)(2, &[word])) else { continue };
+    for (integration, mode) in [(INKWELL, "attach"), (LLVM_SYS, "default")] {
+        let (Some(()), Some(host)) = (perf::is_available(), (integration.host)(2, &[mode])) else { continue };
         let recording = perf::record(&host, Preload::Nothing);
-        scenario::every_sample_is_named(&recording.samples, &recording.perf_map(), "gamma");
-        Verdict::of(&recording.samples, integration.caller_object).is_complete();
+        scenario::assert_samples_named(&recording.samples, &recording.perf_map(), "gamma");
+        Verdict::from_samples(&recording.samples, integration.caller_object).assert_complete();
     }
 }
 
-/// The crate's own session stays closed where the library is in the process already.
+/// The crate opens no session of its own if the library is already in the process.
 #[test]
 fn linked_and_preloaded_nothing_is_doubled() {
-    for (integration, words) in [(INKWELL, &[][..]), (INKWELL, &["attach"]), (LLVM_SYS, &[]), (LLVM_SYS, &["default"])]
-    {
-        let (Some(linked), Some(both)) = ((integration.host)(0, words), (integration.host)(0, words)) else { continue };
-        let (linked, both) = (linked.run(Preload::Nothing).well(), both.run(Preload::Library).well());
-        assert_eq!(linked.stdout, both.stdout);
-        // Two entries over one byte would break a rule of the reader.
-        let (linked, both) = (linked.perf_map(), both.perf_map());
+    for (integration, args) in [(INKWELL, &[][..]), (INKWELL, &["attach"]), (LLVM_SYS, &[]), (LLVM_SYS, &["default"])] {
+        let (Some(linked), Some(combined)) = ((integration.host)(0, args), (integration.host)(0, args)) else {
+            continue;
+        };
+        let (linked, combined) =
+            (linked.run(Preload::Nothing).expect_success(), combined.run(Preload::Library).expect_success());
+        assert_eq!(linked.stdout, combined.stdout);
+        // Two entries over one byte would break a rule of the perf map reader.
+        let (linked, combined) = (linked.perf_map(), combined.perf_map());
         for function in CHAIN {
             let count = |map: &jitlisten_tests::perf_map::PerfMap| map.named(function).count();
-            assert_eq!((count(&linked), count(&both)), (1, 1), "{}, {words:?}: {function}", integration.name);
+            assert_eq!((count(&linked), count(&combined)), (1, 1), "{}, {args:?}: {function}", integration.name);
         }
     }
 }
 
-/// With RuntimeDyld and with JITLink; a JIT that lives until the end is not freed by ORC.
+/// A closed JIT frees its object, with RuntimeDyld and with JITLink. ORC does not free a JIT that lives until the end.
 #[test]
 fn a_disposed_jit_says_so() {
     for linker in ["rtdyld", "default"] {
-        for (words, freed) in [(&[linker, "closed"][..], 1), (&[linker], 0)] {
-            let Some(host) = (LLVM_SYS.host)(0, words) else { return };
+        for (args, freed) in [(&[linker, "closed"][..], 1), (&[linker], 0)] {
+            let Some(host) = (LLVM_SYS.host)(0, args) else { return };
             let log = host.scratch("debug");
             let host = host.variable("JITLISTEN_LOG", format!("debug:{}", log.display()));
-            let _ = host.run(Preload::Nothing).well();
+            let _ = host.run(Preload::Nothing).expect_success();
             let log = std::fs::read_to_string(log).expect("a log");
             assert_eq!(log.matches("finalized ObjectId").count(), 1, "{log}");
-            assert_eq!(log.matches("freeing ObjectId").count(), freed, "{words:?}:\n{log}");
+            assert_eq!(log.matches("freeing ObjectId").count(), freed, "{args:?}:\n{log}");
         }
     }
 }
@@ -89,6 +91,11 @@ fn a_disposed_jit_says_so() {
 fn switched_off_they_do_nothing() {
     for integration in [INKWELL, LLVM_SYS] {
         let Some(host) = (integration.host)(0, &[]) else { continue };
-        assert_eq!(host.variable("JITLISTEN", "off").run(Preload::Nothing).well().map, None, "{}", integration.name);
+        assert_eq!(
+            host.variable("JITLISTEN", "off").run(Preload::Nothing).expect_success().map,
+            None,
+            "{}",
+            integration.name
+        );
     }
 }

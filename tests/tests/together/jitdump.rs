@@ -1,4 +1,4 @@
-//! The jitdump's bytes, from real processes, read by two strict readers.
+//! Bytes of jitdumps from real processes, read by two strict readers.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -13,41 +13,45 @@ use jitlisten_tests::tool::{self, Absence};
 
 const NUMBA: [&str; 4] = ["numba-0.68.1", "numba-0.60.0", "numba-0.57.1", "numba-0.56.4"];
 
-fn dumping(venv: &str, program: &str) -> Option<Host> {
+fn dumping_host(venv: &str, program: &str) -> Option<Host> {
     Some(integration::numba(venv, program)?.variable("JITLISTEN", "jitdump").variable("NUMBA_DEBUGINFO", "1"))
 }
 
 fn dumps(host: &Host) -> Vec<(PathBuf, Jitdump)> {
-    let found = jitdump_reader::find(&host.scratch("."));
-    found.into_iter().map(|path| (path.clone(), jitdump_reader::read(&path))).collect()
+    let paths = jitdump_reader::find(&host.scratch("."));
+    paths.into_iter().map(|path| (path.clone(), jitdump_reader::read(&path))).collect()
 }
 
 fn only_dump(host: &Host) -> Jitdump {
-    let mut found = dumps(host);
-    assert_eq!(found.len(), 1, "{}", host.log());
-    found.remove(0).1
+    let mut dumps_with_paths = dumps(host);
+    assert_eq!(dumps_with_paths.len(), 1, "{}", host.log());
+    dumps_with_paths.remove(0).1
 }
 
 #[test]
 fn functions_have_their_own_lines_of_files_with_full_names() {
     for venv in NUMBA {
-        let Some(host) = dumping(venv, "two_loops.py") else { continue };
+        let Some(host) = dumping_host(venv, "two_loops.py") else { continue };
         let host = host.argument("0");
-        let ended = host.run(Preload::Library).well();
+        let ended = host.run(Preload::Library).expect_success();
         assert_eq!(ended.map, None, "the perf map was not asked for");
         let dump = only_dump(&host);
         assert!(!dump.closed, "a process that ends does not close: other threads may still compile");
         let kernel = dump.named("kernel").max_by_key(|function| function.line_numbers().len()).expect("kernel");
         let source = paths::host("two_loops.py");
         let text = fs::read_to_string(&source).expect("the host");
-        let of = |part: &str| text.lines().position(|line| line.contains(part)).expect(part) as u32 + 1;
+        let find_line = |part: &str| text.lines().position(|line| line.contains(part)).expect(part) as u32 + 1;
         for part in ["range(3 * n)", "# three of four", "range(n)", "# one of four"] {
-            assert!(kernel.line_numbers().contains(&of(part)), "{venv}: no code of {part:?}: {:?}", kernel.lines);
+            assert!(
+                kernel.line_numbers().contains(&find_line(part)),
+                "{venv}: no code of {part:?}: {:?}",
+                kernel.lines
+            );
         }
-        let first = of("def kernel");
+        let first_line = find_line("def kernel");
         for line in kernel.lines.iter().filter(|line| line.line != 0) {
             assert_eq!(line.file, source.to_string_lossy(), "{venv}");
-            assert!((first..=first + 6).contains(&line.line), "{venv}: {line:?}");
+            assert!((first_line..=first_line + 6).contains(&line.line), "{venv}: {line:?}");
         }
     }
 }
@@ -55,33 +59,35 @@ fn functions_have_their_own_lines_of_files_with_full_names() {
 #[test]
 fn bytes_are_relocated() {
     for venv in NUMBA {
-        let Some(host) = dumping(venv, "chain.py") else { continue };
+        let Some(host) = dumping_host(venv, "chain.py") else { continue };
         let host = host.argument("0");
-        let _ = host.run(Preload::Library).well();
+        let _ = host.run(Preload::Library).expect_success();
         let dump = only_dump(&host);
         for (caller, callee) in [("alpha", "beta"), ("beta", "gamma")] {
             let targets: Vec<u64> = dump.named(callee).map(|function| function.address).collect();
-            let calls = dump.named(caller).any(|function| targets.iter().any(|&target| refers(&function.code, target)));
+            let calls = dump
+                .named(caller)
+                .any(|function| targets.iter().any(|&target| contains_address(&function.code, target)));
             assert!(calls, "{venv}: no code of {caller} knows where {callee} is");
         }
     }
 }
 
-/// Whether code holds an address as it is.
-fn refers(code: &[u8], address: u64) -> bool {
+/// Returns true if the code contains the address as a literal.
+fn contains_address(code: &[u8], address: u64) -> bool {
     code.windows(8).any(|bytes| bytes == address.to_le_bytes())
 }
 
 #[test]
 fn the_program_notices_nothing() {
-    let Some(host) = dumping(NUMBA[0], "chain.py") else { return };
-    let _ = host::same_output(&host.argument("0")).well();
+    let Some(host) = dumping_host(NUMBA[0], "chain.py") else { return };
+    let _ = host::assert_same_output(&host.argument("0")).expect_success();
 }
 
 #[test]
 fn eight_threads_do_not_mix_their_lines() {
-    let Some(host) = dumping(NUMBA[0], "eight_threads.py") else { return };
-    let _ = host::same_output(&host).well();
+    let Some(host) = dumping_host(NUMBA[0], "eight_threads.py") else { return };
+    let _ = host::assert_same_output(&host).expect_success();
     let dump = only_dump(&host);
     for worker in 0..8 {
         let name = format!("worker_{worker}");
@@ -99,30 +105,30 @@ fn eight_threads_do_not_mix_their_lines() {
 fn switched_on_late_it_holds_everything_and_switched_off_it_ends() {
     let Some(host) = integration::numba(NUMBA[0], "switched.py") else { return };
     let host = host.variable("JITLISTEN", "perfmap");
-    let _ = host.run(Preload::Library).well();
-    let mut found: Vec<Jitdump> = dumps(&host).into_iter().map(|dump| dump.1).collect();
-    found.sort_by_key(|dump| dump.timestamp);
-    let [one, two] = &found[..] else { panic!("{} dumps", found.len()) };
-    let has = |dump: &Jitdump, name: &str| dump.named(name).next().is_some();
-    assert_eq!(["first", "second", "third"].map(|name| has(one, name)), [true, true, false]);
-    assert_eq!(["first", "second", "third"].map(|name| has(two, name)), [true, true, true]);
-    assert_eq!((one.closed, two.closed), (true, false));
-    let first = one.named("first").next().expect("found above");
-    assert!(first.timestamp < one.timestamp, "code has the time of its own beginning");
-    let second = two.named("second").next().expect("found above");
-    assert_eq!(one.named("second").next().map(|function| function.timestamp), Some(second.timestamp));
+    let _ = host.run(Preload::Library).expect_success();
+    let mut dumps_by_time: Vec<Jitdump> = dumps(&host).into_iter().map(|dump| dump.1).collect();
+    dumps_by_time.sort_by_key(|dump| dump.timestamp);
+    let [first_dump, second_dump] = &dumps_by_time[..] else { panic!("{} dumps", dumps_by_time.len()) };
+    let has_function = |dump: &Jitdump, name: &str| dump.named(name).next().is_some();
+    assert_eq!(["first", "second", "third"].map(|name| has_function(first_dump, name)), [true, true, false]);
+    assert_eq!(["first", "second", "third"].map(|name| has_function(second_dump, name)), [true, true, true]);
+    assert_eq!((first_dump.closed, second_dump.closed), (true, false));
+    let first_function = first_dump.named("first").next().expect("found above");
+    assert!(first_function.timestamp < first_dump.timestamp, "code has the time of its own beginning");
+    let second_function = second_dump.named("second").next().expect("found above");
+    assert_eq!(first_dump.named("second").next().map(|function| function.timestamp), Some(second_function.timestamp));
 }
 
 #[test]
 fn a_forked_child_writes_a_file_of_its_own() {
-    let Some(host) = dumping(NUMBA[0], "forks.py") else { return };
-    let ended = host.run(Preload::Library).well();
+    let Some(host) = dumping_host(NUMBA[0], "forks.py") else { return };
+    let ended = host.run(Preload::Library).expect_success();
     let text = String::from_utf8(ended.stdout).expect("numbers");
     let numbers: Vec<u32> = text.split_whitespace().map(|word| word.parse().expect("a number")).collect();
     let [parent, child, 0] = numbers[..] else { panic!("{text}") };
-    let found = dumps(&host);
-    assert_ne!(found[0].0.parent(), found[1].0.parent(), "two directories");
-    let by_process: BTreeMap<u32, &Jitdump> = found.iter().map(|(_, dump)| (dump.pid, dump)).collect();
+    let dumps_with_paths = dumps(&host);
+    assert_ne!(dumps_with_paths[0].0.parent(), dumps_with_paths[1].0.parent(), "two directories");
+    let by_process: BTreeMap<u32, &Jitdump> = dumps_with_paths.iter().map(|(_, dump)| (dump.pid, dump)).collect();
     let names = |dump: &Jitdump| ["first", "second", "third"].map(|name| dump.named(name).next().is_some());
     assert_eq!(names(by_process[&parent]), [true, true, false]);
     assert_eq!(names(by_process[&child]), [true, false, true]);
@@ -131,33 +137,33 @@ fn a_forked_child_writes_a_file_of_its_own() {
 
 #[test]
 fn file_directory_marker_and_descriptor_are_private() {
-    let Some(host) = dumping(NUMBA[0], "own_files.py") else { return };
-    let ended = host.run(Preload::Library).well();
+    let Some(host) = dumping_host(NUMBA[0], "own_files.py") else { return };
+    let ended = host.run(Preload::Library).expect_success();
     let text = String::from_utf8(ended.stdout).expect("text");
-    let reported: Vec<Vec<&str>> = text.lines().map(|line| line.split(' ').collect()).collect();
-    assert_eq!((reported[0][0], reported[0][1]), ("map", "r-xp"), "{text}");
-    let [_, flags, _] = reported[1][..] else { panic!("{text}") };
+    let rows: Vec<Vec<&str>> = text.lines().map(|line| line.split(' ').collect()).collect();
+    assert_eq!((rows[0][0], rows[0][1]), ("map", "r-xp"), "{text}");
+    let [_, flags, _] = rows[1][..] else { panic!("{text}") };
     let close_on_exec = 0o2_000_000;
     assert_ne!(u32::from_str_radix(flags, 8).expect("octal") & close_on_exec, 0, "{text}");
-    assert_eq!((reported[2][1], reported[3][1]), ("0o600", "0o700"), "{text}");
-    assert!(reported[3][2].starts_with(&*host.scratch(".").canonicalize().expect("there").to_string_lossy()), "{text}");
-    assert!(reported.len() == 4, "{text}");
+    assert_eq!((rows[2][1], rows[3][1]), ("0o600", "0o700"), "{text}");
+    assert!(rows[3][2].starts_with(&*host.scratch(".").canonicalize().expect("there").to_string_lossy()), "{text}");
+    assert!(rows.len() == 4, "{text}");
 }
 
 #[test]
 fn without_a_directory_of_ours_it_goes_where_other_jits_write() {
-    let Some(host) = dumping(NUMBA[0], "own_files.py") else { return };
+    let Some(host) = dumping_host(NUMBA[0], "own_files.py") else { return };
     let home = host.scratch("home");
     let host = host.variable("JITLISTEN_DIR", "").variable("JITDUMPDIR", "").variable("HOME", &home);
-    let _ = host.run(Preload::Library).well();
+    let _ = host.run(Preload::Library).expect_success();
     assert_eq!(jitdump_reader::find(&home.join(".debug/jit")).len(), 1);
     let elsewhere = host.scratch("elsewhere");
     let host = host.variable("JITDUMPDIR", &elsewhere);
-    let _ = host.run(Preload::Library).well();
+    let _ = host.run(Preload::Library).expect_success();
     assert_eq!(jitdump_reader::find(&elsewhere).len(), 1);
 }
 
-/// Numba lets one thread compile at a time, LLVM does not.
+/// Numba lets only one thread compile at a time, but LLVM does not.
 #[test]
 fn eight_threads_of_llvm_do_not_mix_their_lines() {
     for version in [14, 22] {
@@ -172,21 +178,24 @@ fn eight_threads_of_llvm_do_not_mix_their_lines() {
         let (include, library) = (format!("-I{include}"), format!("-L/usr/lib/llvm-{version}/lib"));
         let library_name = format!("-lLLVM-{version}");
         let source = paths::host("compiles_in_threads.c");
-        let words = ["-O1", "-pthread", &include, &library];
+        let flags = ["-O1", "-pthread", &include, &library];
         let mut command = Command::new(compiler);
-        command.args(words).arg(source).arg(&library_name).arg("-o").arg(&program);
+        command.args(flags).arg(source).arg(&library_name).arg("-o").arg(&program);
         let built = tool::run(&mut command);
         assert!(built.status.success(), "{}", String::from_utf8_lossy(&built.stderr));
         let host = Host::new(program, &format!("threads-llvm-{version}")).variable("JITLISTEN", "jitdump");
-        let _ = host.run(Preload::Library).well();
+        let _ = host.run(Preload::Library).expect_success();
         let dump = only_dump(&host);
         assert_eq!(dump.functions.len(), 8 * 50, "LLVM {version}");
         for function in &dump.functions {
             let worker = function.name.strip_prefix("worker_").and_then(|rest| rest.split('_').next());
-            let first = worker.and_then(|worker| worker.parse::<u32>().ok()).expect("a worker") * 100 + 1;
-            assert!(function.line_numbers().iter().all(|line| (first..first + 4).contains(line)), "{function:?}");
+            let first_line = worker.and_then(|worker| worker.parse::<u32>().ok()).expect("a worker") * 100 + 1;
+            assert!(
+                function.line_numbers().iter().all(|line| (first_line..first_line + 4).contains(line)),
+                "{function:?}"
+            );
             assert!(!function.lines.is_empty(), "{function:?}");
-            let file = format!("/sources/worker_{}.c", first / 100);
+            let file = format!("/sources/worker_{}.c", first_line / 100);
             assert!(function.lines.iter().all(|line| line.file == file), "{function:?}");
         }
         let threads: std::collections::BTreeSet<u32> = dump.functions.iter().map(|function| function.tid).collect();

@@ -1,43 +1,44 @@
-//! Places that cannot be written: the jitdump stops, says so once, counts it, leaves a valid prefix, and the program
-//! does not notice.
+//! Directories that cannot be written to: the jitdump stops, logs that once, counts it and leaves a valid prefix, and
+//! the program does not notice.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::ExitStatusExt;
 use std::path::Path;
 
-use jitlisten_tests::host::{Ended, Host, Preload};
+use jitlisten_tests::host::{Host, Outcome, Preload};
 use jitlisten_tests::jitdump_reader::{self, Jitdump};
 use jitlisten_tests::mount::Mount;
 use jitlisten_tests::{integration, paths, tool};
 
-const FUNCTIONS: u32 = 24;
+const FUNCTION_COUNT: u32 = 24;
 
 fn host() -> Option<Host> {
     let host = integration::numba("numba-0.68.1", "many_functions.py")?;
-    Some(host.argument(FUNCTIONS.to_string()).variable("JITLISTEN", "jitdump,perfmap"))
+    Some(host.argument(FUNCTION_COUNT.to_string()).variable("JITLISTEN", "jitdump,perfmap"))
 }
 
-/// The output is that of the stock process, the perf map goes on, and the log has one line of the jitdump.
-fn assert_stopped_once(host: &Host, ended: &Ended, reason: &str) {
-    let stock = host.run(Preload::Nothing).well();
+/// Asserts that the output is the stock process's, that the perf map continues, and that the log has one line about the
+/// jitdump.
+fn assert_stopped_once(host: &Host, ended: &Outcome, reason: &str) {
+    let stock = host.run(Preload::Nothing).expect_success();
     assert_eq!((&ended.stdout, &ended.stderr), (&stock.stdout, &stock.stderr));
     let log = host.log();
-    let reported: Vec<&str> = log.lines().filter(|line| line.contains("jitdump")).collect();
-    assert_eq!(reported.len(), 1, "{log}");
-    assert!(reported[0].contains("the jitdump sink stops") && reported[0].contains(reason), "{log}");
-    let last = format!("function_{}", FUNCTIONS - 1);
-    assert!(ended.perf_map().named(&last).next().is_some(), "the perf map has nothing to do with it");
+    let log_lines: Vec<&str> = log.lines().filter(|line| line.contains("jitdump")).collect();
+    assert_eq!(log_lines.len(), 1, "{log}");
+    assert!(log_lines[0].contains("the jitdump sink stops") && log_lines[0].contains(reason), "{log}");
+    let last_function = format!("function_{}", FUNCTION_COUNT - 1);
+    assert!(ended.perf_map().named(&last_function).next().is_some(), "the perf map has nothing to do with it");
 }
 
-/// What is there is whole, and not everything.
-fn valid_prefix(directory: &Path) -> Jitdump {
-    let found = jitdump_reader::find(directory);
-    let [path] = &found[..] else { panic!("{found:?}") };
+/// Reads a jitdump that must be valid and incomplete.
+fn read_valid_prefix(directory: &Path) -> Jitdump {
+    let paths = jitdump_reader::find(directory);
+    let [path] = &paths[..] else { panic!("{paths:?}") };
     let dump = jitdump_reader::read(path);
     assert!(!dump.closed);
     assert!(dump.named("function_0").next().is_some());
-    assert!(dump.named(&format!("function_{}", FUNCTIONS - 1)).next().is_none());
+    assert!(dump.named(&format!("function_{}", FUNCTION_COUNT - 1)).next().is_none());
     dump
 }
 
@@ -46,8 +47,8 @@ fn a_full_disk() {
     let Some(host) = host() else { return };
     let Some(disk) = Mount::tmpfs("size=16k") else { return };
     let host = host.variable("JITLISTEN_DIR", disk.path());
-    let ended = host.run(Preload::Library).well();
-    let _ = valid_prefix(disk.path());
+    let ended = host.run(Preload::Library).expect_success();
+    let _ = read_valid_prefix(disk.path());
     fs::remove_dir_all(jitdump_reader::find(disk.path())[0].parent().expect("a directory")).expect("removed");
     assert_stopped_once(&host, &ended, "No space left on device");
 }
@@ -58,7 +59,7 @@ fn a_disk_that_is_full_from_the_start() {
     let Some(disk) = Mount::tmpfs("size=4k") else { return };
     fs::write(disk.path().join("full"), [0; 4096]).expect("4 KiB");
     let host = host.variable("JITLISTEN_DIR", disk.path());
-    let ended = host.run(Preload::Library).well();
+    let ended = host.run(Preload::Library).expect_success();
     assert_eq!(fs::read_dir(disk.path()).expect("read").count(), 1, "nothing is left behind");
     assert_stopped_once(&host, &ended, "No space left on device");
 }
@@ -68,7 +69,7 @@ fn a_place_where_nothing_may_be_executed() {
     let Some(host) = host() else { return };
     let Some(disk) = Mount::tmpfs("noexec") else { return };
     let host = host.variable("JITLISTEN_DIR", disk.path());
-    let ended = host.run(Preload::Library).well();
+    let ended = host.run(Preload::Library).expect_success();
     assert_eq!(fs::read_dir(disk.path()).expect("read").count(), 0, "nothing is left behind");
     assert_stopped_once(&host, &ended, "map as executable");
 }
@@ -78,7 +79,7 @@ fn a_place_that_is_mounted_read_only() {
     let Some(host) = host() else { return };
     let Some(disk) = Mount::tmpfs("ro") else { return };
     let host = host.variable("JITLISTEN_DIR", disk.path());
-    let ended = host.run(Preload::Library).well();
+    let ended = host.run(Preload::Library).expect_success();
     assert_stopped_once(&host, &ended, "Read-only file system");
 }
 
@@ -88,7 +89,7 @@ fn a_place_that_cannot_be_made() {
     let file = host.scratch("file");
     fs::write(&file, "in the way").expect("written");
     let host = host.variable("JITLISTEN_DIR", "").variable("JITDUMPDIR", file.join("below"));
-    let ended = host.run(Preload::Library).well();
+    let ended = host.run(Preload::Library).expect_success();
     assert_stopped_once(&host, &ended, "Not a directory");
 }
 
@@ -96,7 +97,7 @@ fn a_place_that_cannot_be_made() {
 fn no_place_at_all() {
     let Some(host) = host() else { return };
     let host = ["JITLISTEN_DIR", "JITDUMPDIR", "HOME"].iter().fold(host, |host, name| host.variable(name, ""));
-    let ended = host.run(Preload::Library).well();
+    let ended = host.run(Preload::Library).expect_success();
     assert_stopped_once(&host, &ended, "no directory to write to");
 }
 
@@ -105,10 +106,10 @@ fn a_limit_to_the_size_of_files() {
     let Some(shell) = tool::find("bash") else { return };
     let Some(python) = integration::python("numba-0.68.1") else { return };
     let host = Host::new(shell, "limited").argument("-c").argument("ulimit -f 12; exec \"$@\"").argument("bash");
-    let host = host.argument(python).argument(paths::host("many_functions.py")).argument(FUNCTIONS.to_string());
+    let host = host.argument(python).argument(paths::host("many_functions.py")).argument(FUNCTION_COUNT.to_string());
     let host = host.variable("JITLISTEN", "jitdump,perfmap");
-    let ended = host.run(Preload::Library).well();
-    let _ = valid_prefix(&host.scratch("."));
+    let ended = host.run(Preload::Library).expect_success();
+    let _ = read_valid_prefix(&host.scratch("."));
     assert_stopped_once(&host, &ended, "File too large");
 }
 
@@ -118,19 +119,19 @@ fn a_directory_that_is_removed() {
     let host = host.argument("waiting");
     let mut running = host.start(Preload::Library);
     running.wait_for_line("waiting");
-    let found = jitdump_reader::find(&host.scratch("."));
-    let directory = found[0].parent().expect("a directory");
+    let paths = jitdump_reader::find(&host.scratch("."));
+    let directory = paths[0].parent().expect("a directory");
     assert_eq!(fs::metadata(directory).expect("there").permissions().mode() & 0o777, 0o700);
     fs::remove_dir_all(directory).expect("removed");
-    running.nod();
-    let ended = running.end().well();
+    running.send_newline();
+    let ended = running.wait().expect_success();
     let log = host.log();
-    let reported: Vec<&str> = log.lines().filter(|line| line.contains("jitdump")).collect();
-    assert!(reported.len() == 1 && reported[0].contains("the jitdump sink stops: write"), "{log}");
+    let log_lines: Vec<&str> = log.lines().filter(|line| line.contains("jitdump")).collect();
+    assert!(log_lines.len() == 1 && log_lines[0].contains("the jitdump sink stops: write"), "{log}");
     assert!(String::from_utf8_lossy(&ended.stdout).lines().count() == 2);
 }
 
-/// Everything that was finalized is in the file at that moment, not in a buffer that dies with the process.
+/// Every finalized function is in the file immediately, not in a buffer that dies with the process.
 #[test]
 fn a_process_that_is_killed() {
     let Some(host) = integration::numba("numba-0.68.1", "compiles_for_ever.py") else { return };
@@ -138,10 +139,10 @@ fn a_process_that_is_killed() {
     let mut running = host.start(Preload::Library);
     running.wait_for_line("compiled 5");
     tool::signal(running.pid(), "KILL");
-    let ended = running.end();
+    let ended = running.wait();
     assert_eq!(ended.status.signal(), Some(9));
-    let found = jitdump_reader::find(&host.scratch("."));
-    let [path] = &found[..] else { panic!("{found:?}") };
+    let paths = jitdump_reader::find(&host.scratch("."));
+    let [path] = &paths[..] else { panic!("{paths:?}") };
     let dump = jitdump_reader::read(path);
     assert!(!dump.closed);
     let compiled = String::from_utf8_lossy(&ended.stdout).lines().filter(|line| line.starts_with("compiled")).count();

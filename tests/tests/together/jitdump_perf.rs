@@ -1,135 +1,152 @@
-//! What real perf makes of the jitdump, after `perf inject --jit`.
+//! Reports that perf makes of jitdumps after `perf inject --jit`.
 
 use jitlisten_tests::host::Host;
 use jitlisten_tests::perf_inject::{self, Injected};
 use jitlisten_tests::perf_script::Sample;
 use jitlisten_tests::{integration, paths, perf, scenario, support_table};
 
-fn dumping(venv: &str, program: &str) -> Option<Host> {
-    perf::is_here()?;
+fn dumping_host(venv: &str, program: &str) -> Option<Host> {
+    perf::is_available()?;
     Some(integration::numba(venv, program)?.variable("JITLISTEN", "jitdump").variable("NUMBA_DEBUGINFO", "1"))
 }
 
-fn line_of(source: &str, part: &str) -> u32 {
+fn find_line(source: &str, part: &str) -> u32 {
     let text = std::fs::read_to_string(paths::host(source)).expect("the host");
     text.lines().position(|line| line.contains(part)).expect(part) as u32 + 1
 }
 
-/// The name perf shows for the function, for its `-s`.
-fn symbol(injected: &Injected, function: &str) -> String {
-    let leaves = injected.leaves().into_iter().filter_map(|(name, count)| Some((name?, count)));
-    let named = leaves.filter(|(name, _)| scenario::names(name, function));
-    named.max_by_key(|leaf| leaf.1).unwrap_or_else(|| panic!("no sample in {function}")).0.to_owned()
+/// Name that perf shows for the function, for its option `-s`.
+fn find_symbol(injected: &Injected, function: &str) -> String {
+    let leaves = injected.count_leaves().into_iter().filter_map(|(name, count)| Some((name?, count)));
+    let candidates = leaves.filter(|(name, _)| scenario::names_function(name, function));
+    candidates.max_by_key(|leaf| leaf.1).unwrap_or_else(|| panic!("no sample in {function}")).0.to_owned()
 }
 
-/// Two loops of one body, three iterations to one: the hot line is the first's, with three quarters of the samples.
+/// Two loops with one body, three iterations to one: the first has the hot line, and three quarters of the samples.
 #[test]
 fn the_hot_source_line_is_found() {
     for venv in ["numba-0.68.1", "numba-0.57.1"] {
-        let Some(host) = dumping(venv, "two_loops.py") else { continue };
+        let Some(host) = dumping_host(venv, "two_loops.py") else { continue };
         let injected = perf_inject::record(host.argument("3"), 997, "fp");
-        let shares = injected.lines(&symbol(&injected, "kernel"), "two_loops.py");
-        let share = |part: &str| shares.get(&line_of("two_loops.py", part)).copied().unwrap_or(0.0);
-        let first = share("range(3 * n)") + share("# three of four");
-        let second = share("range(n)") + share("# one of four");
-        assert!((first - 75.0).abs() <= 10.0 && (second - 25.0).abs() <= 10.0, "{venv}: {shares:?}");
+        let shares = injected.lines(&find_symbol(&injected, "kernel"), "two_loops.py");
+        let share = |part: &str| shares.get(&find_line("two_loops.py", part)).copied().unwrap_or(0.0);
+        let first_share = share("range(3 * n)") + share("# three of four");
+        let second_share = share("range(n)") + share("# one of four");
+        assert!((first_share - 75.0).abs() <= 10.0 && (second_share - 25.0).abs() <= 10.0, "{venv}: {shares:?}");
         let hot = shares.iter().max_by(|a, b| a.1.total_cmp(b.1)).map(|share| *share.0);
-        assert_eq!(hot, Some(line_of("two_loops.py", "# three of four")), "{venv}: {shares:?}");
+        assert_eq!(hot, Some(find_line("two_loops.py", "# three of four")), "{venv}: {shares:?}");
 
-        // perf starts addr2line for every address it shows: only those of this one file.
+        // perf starts addr2line for every address that it shows, so the report is limited to one file.
         let index =
             injected.dump().named("kernel").find(|function| !function.name.contains("::")).expect("kernel").index;
         let file = format!("jitted-{}-{index}.so", injected.dump().pid);
-        let words = ["report", "--stdio", "--no-children", "-g", "none", "--sort", "sym,srcline", "--dsos", &file];
-        let report = injected.perf(&words);
+        let args = ["report", "--stdio", "--no-children", "-g", "none", "--sort", "sym,srcline", "--dsos", &file];
+        let report = injected.perf(&args);
         let hottest = report.lines().find(|line| line.contains('%') && !line.starts_with('#')).unwrap_or_default();
-        let place = format!("two_loops.py:{}", line_of("two_loops.py", "# three of four"));
-        assert!(scenario::names(hottest, "kernel") && hottest.contains(&place), "{venv}: {hottest}");
+        let location = format!("two_loops.py:{}", find_line("two_loops.py", "# three of four"));
+        assert!(scenario::names_function(hottest, "kernel") && hottest.contains(&location), "{venv}: {hottest}");
     }
 }
 
 #[test]
 fn calls_are_disassembled_with_their_true_targets() {
-    let Some(host) = dumping("numba-0.68.1", "object_per_function.py") else { return };
+    let Some(host) = dumping_host("numba-0.68.1", "object_per_function.py") else { return };
     let injected = perf_inject::record(host.argument("2"), 997, "fp");
     let gamma = injected.dump().named("gamma").next().expect("gamma").address;
     let text = injected.perf(&["annotate", "--stdio", "-s", "beta"]);
     assert!(text.contains(&format!("${gamma:#x}")), "beta does not call {gamma:#x}:\n{text}");
 }
 
-/// One object per function: behind each there is space for its unwind table, and no stack is cut.
+/// With one object per function, each is followed by space for its unwind table, and no stack is truncated.
 #[test]
 fn unwind_tables_lead_out_of_the_code() {
-    for pointers in ["1", "0"] {
-        let Some(host) = dumping("numba-0.68.1", "object_per_function.py") else { continue };
-        let host = host.variable("JITLISTEN_FRAME_POINTERS", pointers).argument("2");
+    for policy in ["1", "0"] {
+        let Some(host) = dumping_host("numba-0.68.1", "object_per_function.py") else { continue };
+        let host = host.variable("JITLISTEN_FRAME_POINTERS", policy).argument("2");
         let injected = perf_inject::record(host, 997, "dwarf,4096");
         let dump = injected.dump();
         for name in scenario::CHAIN {
             assert!(dump.named(name).all(|function| function.unwinding.is_some()), "{name} has no table");
         }
-        let inside = injected.samples.iter().filter(|sample| names(sample, 0, "gamma")).collect::<Vec<_>>();
-        let whole = inside.iter().filter(|sample| names(sample, 1, "beta") && names(sample, 2, "alpha"));
-        let out = whole.filter(|sample| sample.frames.iter().any(|frame| frame.object.contains("libffi"))).count();
-        assert!(inside.len() >= 300 && out * 100 >= inside.len() * 95, "{out} of {} stacks", inside.len());
+        let in_gamma = injected.samples.iter().filter(|sample| is_in_function(sample, 0, "gamma")).collect::<Vec<_>>();
+        let whole_stacks =
+            in_gamma.iter().filter(|sample| is_in_function(sample, 1, "beta") && is_in_function(sample, 2, "alpha"));
+        let through_libffi =
+            whole_stacks.filter(|sample| sample.frames.iter().any(|frame| frame.object.contains("libffi"))).count();
+        assert!(
+            in_gamma.len() >= 300 && through_libffi * 100 >= in_gamma.len() * 95,
+            "{through_libffi} of {} stacks",
+            in_gamma.len()
+        );
     }
 }
 
-fn names(sample: &Sample, depth: usize, function: &str) -> bool {
+fn is_in_function(sample: &Sample, depth: usize, function: &str) -> bool {
     let symbol = sample.frames.get(depth).and_then(|frame| frame.symbol.as_deref());
-    symbol.is_some_and(|symbol| scenario::names(symbol, function))
+    symbol.is_some_and(|symbol| scenario::names_function(symbol, function))
 }
 
-/// Where functions follow each other closely, only the last one of an object may have a table: the others' would lie,
-/// for perf, over their neighbours. The reader sees the function and nothing above it; with `--call-graph fp`, all.
+/// Adjacent functions leave no space: only the last function of an object has an unwind table, because perf would place
+/// the other tables over neighbours. DWARF unwinding then ends at the function; `--call-graph fp` finds all callers.
 #[test]
 fn without_space_a_function_goes_without_its_table() {
-    let Some(host) = dumping("numba-0.68.1", "chain.py") else { return };
+    let Some(host) = dumping_host("numba-0.68.1", "chain.py") else { return };
     let injected = perf_inject::record(host.argument("1"), 997, "dwarf,4096");
     let gamma = injected.dump().named("gamma").find(|function| !function.name.contains("::")).expect("gamma");
     assert_eq!(gamma.unwinding, None);
-    let inside: Vec<_> = injected.samples.iter().filter(|sample| names(sample, 0, "gamma")).collect();
-    assert!(inside.len() >= 100 && inside.iter().all(|sample| sample.frames.len() == 1), "{:?}", inside.first());
+    let in_gamma: Vec<_> = injected.samples.iter().filter(|sample| is_in_function(sample, 0, "gamma")).collect();
+    assert!(in_gamma.len() >= 100 && in_gamma.iter().all(|sample| sample.frames.len() == 1), "{:?}", in_gamma.first());
 }
 
 #[test]
 fn frame_pointers_lead_out_of_every_function() {
-    let Some(host) = dumping("numba-0.68.1", "chain.py") else { return };
+    let Some(host) = dumping_host("numba-0.68.1", "chain.py") else { return };
     let injected = perf_inject::record(host.argument("2"), 997, "fp");
-    let inside: Vec<_> = injected.samples.iter().filter(|sample| names(sample, 0, "gamma")).collect();
-    let whole = inside.iter().filter(|sample| names(sample, 1, "beta") && names(sample, 2, "alpha")).count();
-    assert!(inside.len() >= 300 && whole * 100 >= inside.len() * 95, "{whole} of {} stacks", inside.len());
-    support_table::seen("shim, stock wheels", "jitdump");
+    let in_gamma: Vec<_> = injected.samples.iter().filter(|sample| is_in_function(sample, 0, "gamma")).collect();
+    let whole_stacks = in_gamma
+        .iter()
+        .filter(|sample| is_in_function(sample, 1, "beta") && is_in_function(sample, 2, "alpha"))
+        .count();
+    assert!(
+        in_gamma.len() >= 300 && whole_stacks * 100 >= in_gamma.len() * 95,
+        "{whole_stacks} of {} stacks",
+        in_gamma.len()
+    );
+    support_table::record_cell("shim, stock wheels", "jitdump");
 }
 
-/// The same address, one function after the other: samples go by time.
+/// Two functions at one address, one after the other: perf assigns samples by time.
 #[test]
 fn a_function_at_a_used_address_has_its_own_samples() {
-    let Some(host) = dumping("numba-0.68.1", "address_reuse.py") else { return };
+    let Some(host) = dumping_host("numba-0.68.1", "address_reuse.py") else { return };
     let injected = perf_inject::record(host.argument("1"), 997, "fp");
-    let [summer, winter] = ["summer", "winter"].map(|name| injected.leaves_in(name));
+    let [summer, winter] = ["summer", "winter"].map(|name| injected.count_leaves_in(name));
     assert!(summer.min(winter) >= 300, "{summer} and {winter} samples");
     assert!(summer.max(winter) * 4 <= summer.min(winter) * 5, "{summer} and {winter} samples of one second each");
 }
 
-/// Code that ran before the sink was switched on has its samples too: the file says since when it is there.
+/// Samples from before the sink was switched on have names, because the jitdump records since when the code exists.
 #[test]
 fn samples_from_before_the_switch_are_named() {
-    let Some(host) = dumping("numba-0.68.1", "switched_late.py") else { return };
+    let Some(host) = dumping_host("numba-0.68.1", "switched_late.py") else { return };
     let host = host.variable("JITLISTEN", "unwind").argument("1");
     let injected = perf_inject::record(host, 997, "fp");
-    assert!(injected.leaves_in("kernel") >= 700, "{:?}", injected.leaves());
+    assert!(injected.count_leaves_in("kernel") >= 700, "{:?}", injected.count_leaves());
 }
 
-/// CPython's trampolines, the ones before our first object and the ones after our last, and Numba's code in one report.
+/// One report names CPython's trampolines, from before our first object and after our last, and Numba's code.
 #[test]
 fn python_and_numba_names_in_one_report() {
     for sinks in ["jitdump", "jitdump,perfmap"] {
-        let Some(host) = dumping("numba-0.68.1-python-3.12", "python_perf_jitdump.py") else { continue };
+        let Some(host) = dumping_host("numba-0.68.1-python-3.12", "python_perf_jitdump.py") else { continue };
         let host = host.variable("JITLISTEN", sinks).variable("PYTHONPERFSUPPORT", "1").argument("3");
         let injected = perf_inject::record(host, 9973, "fp");
         for function in ["early_leaf", "late_leaf", "gamma"] {
-            assert!(injected.leaves_in(function) > 0, "{sinks}: {function} is missing: {:?}", injected.leaves());
+            assert!(
+                injected.count_leaves_in(function) > 0,
+                "{sinks}: {function} is missing: {:?}",
+                injected.count_leaves()
+            );
         }
         let dump = injected.dump();
         assert_eq!(dump.named("gamma").filter(|function| !function.name.contains("::")).count(), 1, "{sinks}");
@@ -137,36 +154,44 @@ fn python_and_numba_names_in_one_report() {
     }
 }
 
-/// Both at once: perf, before and after `perf inject`, names the code and follows the whole chain.
+/// With an image and a jitdump of the same code, perf names it and follows the whole chain, before and after `perf
+/// inject`.
 #[test]
 fn images_and_a_jitdump_do_not_disturb_each_other() {
-    let Some(host) = dumping("numba-0.68.1", "chain.py") else { return };
+    let Some(host) = dumping_host("numba-0.68.1", "chain.py") else { return };
     let injected = perf_inject::record(host.variable("JITLISTEN", "image,jitdump").argument("2"), 997, "fp");
-    for (what, samples) in [("before", injected.recorded()), ("after", injected.samples.clone())] {
-        let inside: Vec<_> = samples.iter().filter(|sample| names(sample, 0, "gamma")).collect();
-        let whole = inside.iter().filter(|sample| names(sample, 1, "beta") && names(sample, 2, "alpha")).count();
-        assert!(inside.len() >= 150 && whole * 100 >= inside.len() * 95, "{what}: {whole} of {} stacks", inside.len());
-        let nameless = samples.iter().filter_map(|sample| sample.frames.first()).filter(|leaf| {
+    for (stage, samples) in [("before", injected.samples_before_inject()), ("after", injected.samples.clone())] {
+        let in_gamma: Vec<_> = samples.iter().filter(|sample| is_in_function(sample, 0, "gamma")).collect();
+        let whole_stacks = in_gamma
+            .iter()
+            .filter(|sample| is_in_function(sample, 1, "beta") && is_in_function(sample, 2, "alpha"))
+            .count();
+        assert!(
+            in_gamma.len() >= 150 && whole_stacks * 100 >= in_gamma.len() * 95,
+            "{stage}: {whole_stacks} of {} stacks",
+            in_gamma.len()
+        );
+        let nameless_leaves = samples.iter().filter_map(|sample| sample.frames.first()).filter(|leaf| {
             leaf.symbol.is_none() && (leaf.object.contains("/image-") || leaf.object.contains("/jitted-"))
         });
-        assert_eq!(nameless.count(), 0, "{what}");
+        assert_eq!(nameless_leaves.count(), 0, "{stage}");
     }
 }
 
-/// CPython 3.13 writes a jitdump of its own with `-X perf_jit`, in `/tmp`: two of one process, in two directories.
+/// CPython 3.13 writes a jitdump of its own to `/tmp` with `-X perf_jit`: one process has two, in two directories.
 #[test]
 fn the_jitdump_of_python_stands_beside_ours() {
-    let Some(host) = dumping("numba-0.68.1-python-3.13", "python_perf.py") else { return };
+    let Some(host) = dumping_host("numba-0.68.1-python-3.13", "python_perf.py") else { return };
     let injected = perf_inject::record(host.variable("PYTHON_PERF_JIT_SUPPORT", "1").argument("4"), 9973, "fp");
     let pid = injected.dump().pid;
-    let theirs = std::fs::remove_file(format!("/tmp/jit-{pid}.dump"));
+    let python_dump = std::fs::remove_file(format!("/tmp/jit-{pid}.dump"));
     for entry in std::fs::read_dir("/tmp").into_iter().flatten().flatten() {
         if entry.file_name().to_string_lossy().starts_with(&format!("jitted-{pid}-")) {
             let _ = std::fs::remove_file(entry.path());
         }
     }
-    assert!(theirs.is_ok(), "CPython wrote no jitdump: {theirs:?}");
-    let leaves = injected.leaves();
-    let of_python = leaves.keys().flatten().filter(|name| name.starts_with("py::python_")).count();
-    assert!(injected.leaves_in("gamma") > 0 && of_python > 0, "{leaves:?}");
+    assert!(python_dump.is_ok(), "CPython wrote no jitdump: {python_dump:?}");
+    let leaves = injected.count_leaves();
+    let python_functions = leaves.keys().flatten().filter(|name| name.starts_with("py::python_")).count();
+    assert!(injected.count_leaves_in("gamma") > 0 && python_functions > 0, "{leaves:?}");
 }

@@ -1,4 +1,5 @@
-//! Hosts that link with JITLink and register nothing with debuggers: every function is found in memory by its bytes.
+//! Hosts that link with JITLink and register nothing with debuggers: the library finds every function in memory by its
+//! bytes.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -6,18 +7,18 @@ use std::process::Command;
 use std::thread;
 use std::time::Duration;
 
-use jitlisten_tests::host::{Ended, Host, Preload};
+use jitlisten_tests::host::{Host, Outcome, Preload};
 use jitlisten_tests::paths::{self, Scratch};
 use jitlisten_tests::perf_map::PerfMap;
 use jitlisten_tests::tool::{self, Absence};
 use jitlisten_tests::{gdb, image};
 
-const COUNT: usize = 12;
+const MODULE_COUNT: usize = 12;
 
-/// The functions of each module that are called.
-const CALLED: [&str; 5] = ["chain", "middle", "leaf", "twin", "same"];
+/// Functions of each module that the host calls.
+const CALLED_FUNCTIONS: [&str; 5] = ["chain", "middle", "leaf", "twin", "same"];
 
-/// The releases whose LLJIT takes JITLink by itself, and are installed for the tests.
+/// Installed LLVM releases whose LLJIT uses JITLink by default.
 const LLVMS: [(u32, &str); 2] = [(19, "libLLVM.so.19.1"), (22, "libLLVM.so.22.1")];
 
 fn program(scratch: &Scratch) -> Option<PathBuf> {
@@ -37,62 +38,68 @@ fn library(llvm: u32, name: &str) -> Option<PathBuf> {
     Some(path)
 }
 
-fn run(host: &Host, preload: Preload, look: impl FnOnce(&Host, u32)) -> Ended {
+fn run(host: &Host, preload: Preload, inspect: impl FnOnce(&Host, u32)) -> Outcome {
     let mut running = host.start(preload);
     running.wait_for_line("running");
-    look(host, running.pid());
-    running.nod();
-    running.end().well()
+    inspect(host, running.pid());
+    running.send_newline();
+    running.wait().expect_success()
 }
 
-/// The functions whose addresses the host has looked up, and where they were.
-fn looked_up(host: &Host) -> Vec<(String, u64)> {
+/// Functions that the host looked up, with their addresses.
+fn read_addresses(host: &Host) -> Vec<(String, u64)> {
     let lines = fs::read_to_string(host.scratch("addresses")).expect("written");
-    let read = |line: &str| {
+    let parse_line = |line: &str| {
         let (name, address) = line.split_once(' ')?;
         Some((name.to_owned(), u64::from_str_radix(address, 16).ok()?))
     };
-    lines.lines().map(|line| read(line).unwrap_or_else(|| panic!("{line}"))).collect()
+    lines.lines().map(|line| parse_line(line).unwrap_or_else(|| panic!("{line}"))).collect()
 }
 
-/// Whether a function has its name at this address.
-fn is_at(map: &PerfMap, name: &str, address: u64) -> bool {
+/// Returns true if the perf map has this function at this address.
+fn is_mapped_at(map: &PerfMap, name: &str, address: u64) -> bool {
     map.named(name).any(|entry| entry.start == address)
 }
 
-/// Every object is detected once, every function that is called has its name once, and the program prints the same.
-fn every_function_is_named(path: &PathBuf, words: &[&str], times: usize) -> Option<String> {
+/// Asserts that every object is detected once, that every called function has its name once, and that the program
+/// prints the same.
+fn check_every_function(path: &PathBuf, args: &[&str], copies: usize) -> Option<String> {
     let scratch = Scratch::new("jitlink");
-    let host = Host::new(program(&scratch)?, "jitlink").argument(path).argument(COUNT.to_string());
-    let host = words.iter().fold(host, |host, word| host.argument(word));
+    let host = Host::new(program(&scratch)?, "jitlink").argument(path).argument(MODULE_COUNT.to_string());
+    let host = args.iter().fold(host, |host, arg| host.argument(arg));
     let host = host.variable("JITLISTEN", "perfmap,image,unwind").variable("JITLISTEN_LOG", "debug:log");
     let stock = run(&host, Preload::Nothing, |_, _| {});
     let mut images = 0;
     let ended = run(&host, Preload::Library, |host, pid| {
         let log = host.log();
-        assert_eq!(log.matches("loaded ObjectId").count(), times * COUNT, "{log}");
-        assert_eq!(log.matches("finalized ObjectId").count(), times * COUNT, "{log}");
-        images = image::mapped(pid);
+        assert_eq!(log.matches("loaded ObjectId").count(), copies * MODULE_COUNT, "{log}");
+        assert_eq!(log.matches("finalized ObjectId").count(), copies * MODULE_COUNT, "{log}");
+        images = image::count_mappings(pid);
     });
     assert_eq!((&ended.stdout, &ended.stderr), (&stock.stdout, &stock.stderr));
     let map = ended.perf_map();
-    for number in 0..COUNT {
-        for name in CALLED {
+    for number in 0..MODULE_COUNT {
+        for name in CALLED_FUNCTIONS {
             let name = format!("{name}{number}");
-            assert_eq!(map.named(&name).count(), times, "{name}:\n{}\n{}", map.names(), host.log());
+            assert_eq!(map.named(&name).count(), copies, "{name}:\n{}\n{}", map.names(), host.log());
         }
         assert_eq!(map.named(&format!("unused{number}")).count(), 0, "JITLink leaves it out");
     }
-    let addresses = looked_up(&host);
-    assert!(addresses.len() >= times * COUNT * CALLED.len());
+    let addresses = read_addresses(&host);
+    assert!(addresses.len() >= copies * MODULE_COUNT * CALLED_FUNCTIONS.len());
     for (name, address) in &addresses {
-        // Those of one function each may all be equal: none is named, or each rightly.
+        // Objects of one function each may be identical: none of them is named, or each correctly.
         let is_named = map.named(name).count() > 0 || !name.starts_with("tiny");
-        assert!(!is_named || is_at(&map, name, *address), "{name} at {address:x}:\n{}\n{}", map.names(), host.log());
+        assert!(
+            !is_named || is_mapped_at(&map, name, *address),
+            "{name} at {address:x}:\n{}\n{}",
+            map.names(),
+            host.log()
+        );
     }
-    // Closed libraries free what they have made.
-    let alive = if words.contains(&"frees") { 1 } else { COUNT };
-    assert_eq!(images, alive, "mappings of images\n{}", host.log());
+    // Closed libraries free the code that they made.
+    let live_images = if args.contains(&"frees") { 1 } else { MODULE_COUNT };
+    assert_eq!(images, live_images, "mappings of images\n{}", host.log());
     Some(host.log())
 }
 
@@ -100,79 +107,79 @@ fn every_function_is_named(path: &PathBuf, words: &[&str], times: usize) -> Opti
 fn objects_without_a_debug_plugin() {
     for (llvm, name) in LLVMS {
         let Some(path) = library(llvm, name) else { continue };
-        every_function_is_named(&path, &[], 1);
+        check_every_function(&path, &[], 1);
     }
 }
 
 #[test]
 fn a_library_that_looks_for_mprotect_in_itself_first() {
     let Some(path) = library(LLVMS[0].0, LLVMS[0].1) else { return };
-    every_function_is_named(&path, &["deepbind"], 1);
+    check_every_function(&path, &["deepbind"], 1);
 }
 
 #[test]
 fn objects_of_two_threads() {
     let Some(path) = library(LLVMS[1].0, LLVMS[1].1) else { return };
-    every_function_is_named(&path, &["threads"], 1);
+    check_every_function(&path, &["threads"], 1);
 }
 
-/// Nothing registers these objects with debuggers but us.
+/// Only our library registers these objects with debuggers.
 #[test]
 fn gdb_names_functions_and_their_callers() {
     for (llvm, name) in LLVMS {
-        let (Some(()), Some(path)) = (gdb::is_here(), library(llvm, name)) else { continue };
+        let (Some(()), Some(path)) = (gdb::is_available(), library(llvm, name)) else { continue };
         let scratch = Scratch::new("jitlink");
         let Some(program) = program(&scratch) else { return };
-        let host = Host::new(program, "jitlink").argument(&path).argument(COUNT.to_string()).argument("loops");
+        let host = Host::new(program, "jitlink").argument(&path).argument(MODULE_COUNT.to_string()).argument("loops");
         let host = host.variable("JITLISTEN", "perfmap,gdb").variable("JITLISTEN_LOG", "debug:log");
         let mut running = host.start(Preload::Library);
         running.wait_for_line("running");
-        let last = COUNT - 1;
+        let last = MODULE_COUNT - 1;
         let session = gdb::attach_at(&format!("leaf{last}"), &running);
         let frames = &session.backtrace.frames;
-        // One of them has debug information.
+        // One function of the chain has debug information.
         let chain = format!("chain{last} () at source{last}.x:42");
         let expected = [format!("leaf{last} ()"), format!("middle{last} ()"), chain, "main ()".to_owned()];
         assert_eq!(frames.get(..4), Some(&expected[..]), "LLVM {llvm}: {}\n{}", session.output, host.log());
     }
 }
 
-/// A channel that is switched off observes nothing. This host registers nothing: only JITLink itself says what it
-/// links.
+/// A source that is switched off observes nothing. This host registers nothing with debuggers, so only JITLink's hooks
+/// report its objects.
 #[test]
 fn what_is_left_out_is_not_listened_to() {
     let Some(path) = library(LLVMS[1].0, LLVMS[1].1) else { return };
     let scratch = Scratch::new("jitlink");
     let Some(program) = program(&scratch) else { return };
-    let objects = |llvm: &str| {
-        let host = Host::new(&program, "jitlink").argument(&path).argument(COUNT.to_string());
+    let count_objects = |llvm: &str| {
+        let host = Host::new(&program, "jitlink").argument(&path).argument(MODULE_COUNT.to_string());
         let host = host.variable("JITLISTEN_LLVM", llvm).variable("JITLISTEN_LOG", "debug:log");
         let _ = run(&host, Preload::Library, |_, _| {});
         host.log().matches("loaded ObjectId").count()
     };
-    assert_eq!(["all", "jitlink", "runtimedyld,list", "off"].map(objects), [COUNT, COUNT, 0, 0]);
+    assert_eq!(["all", "jitlink", "runtimedyld,list", "off"].map(count_objects), [MODULE_COUNT, MODULE_COUNT, 0, 0]);
 }
 
-/// What is freed is freed at once: its addresses are used again.
+/// Freed objects are reported immediately, because their addresses are reused.
 #[test]
 fn engines_that_are_disposed_of() {
     let Some(path) = library(LLVMS[1].0, LLVMS[1].1) else { return };
-    let Some(log) = every_function_is_named(&path, &["frees"], 1) else { return };
-    assert_eq!(log.matches("freeing ObjectId").count(), COUNT - 1, "{log}");
+    let Some(log) = check_every_function(&path, &["frees"], 1) else { return };
+    assert_eq!(log.matches("freeing ObjectId").count(), MODULE_COUNT - 1, "{log}");
 }
 
-/// ORC ends the link of an object inside the call for another one, and not in the order in which they began.
+/// ORC ends the link of an object inside the call for another one, and not in the order in which the links began.
 #[test]
 fn objects_that_are_linked_while_others_are() {
     for (llvm, name) in LLVMS {
         let Some(path) = library(llvm, name) else { continue };
-        every_function_is_named(&path, &["nested"], 1);
+        check_every_function(&path, &["nested"], 1);
     }
 }
 
-/// What the host calls of LLVM's functions.
+/// LLVM functions that the host calls.
 #[cfg(target_arch = "x86_64")]
-const CALLS: [&str; 24] = [
+const CALLED_LLVM_FUNCTIONS: [&str; 24] = [
     "LLVMContextCreate",
     "LLVMContextDispose",
     "LLVMCreateMemoryBufferWithMemoryRangeCopy",
@@ -199,26 +206,31 @@ const CALLS: [&str; 24] = [
     "llvm_orc_registerJITLoaderGDBWrapper",
 ];
 
-/// A library with LLVM in it that can be unloaded; Debian's is linked to stay for ever.
+/// Links a library that contains LLVM and can be unloaded; Debian's is linked to stay loaded.
 #[cfg(target_arch = "x86_64")]
 fn closable_library(scratch: &Scratch, llvm: u32) -> Option<PathBuf> {
     let compiler = tool::require("cc", Absence::FailsInCi)?;
-    let config = tool::require(&format!("llvm-config-{llvm}"), Absence::FailsInCi)?;
-    let ask = |words: &[&str]| {
-        let output = tool::run(Command::new(&config).arg("--link-static").args(words));
+    let llvm_config = tool::require(&format!("llvm-config-{llvm}"), Absence::FailsInCi)?;
+    let query_config = |args: &[&str]| {
+        let output = tool::run(Command::new(&llvm_config).arg("--link-static").args(args));
         String::from_utf8(output.stdout).expect("text").split_whitespace().map(str::to_owned).collect::<Vec<_>>()
     };
-    let exported: String = CALLS.map(|name| format!("{name};")).concat();
+    let exports: String = CALLED_LLVM_FUNCTIONS.map(|name| format!("{name};")).concat();
     let (script, source, library) = (scratch.join("exported"), scratch.join("empty.c"), scratch.join("libclosable.so"));
-    fs::write(&script, format!("{{ global: {exported} local: *; }};\n")).expect("written");
+    fs::write(&script, format!("{{ global: {exports} local: *; }};\n")).expect("written");
     fs::write(&source, "").expect("written");
     let mut command = Command::new(compiler);
     command.args(["-shared", "-s", "-Wl,--gc-sections", "-Wl,-Bsymbolic"]);
     command.arg(format!("-Wl,--version-script={}", script.display())).arg(source);
-    command.args(CALLS.map(|name| format!("-Wl,-u,{name}"))).arg(format!("-L{}", ask(&["--libdir"])[0]));
-    command.args(ask(&["--libs", "orcjit", "x86", "irreader"])).args(ask(&["--system-libs"])).arg("-lstdc++");
-    let done = tool::run(command.arg("-o").arg(&library));
-    assert!(done.status.success(), "{}", String::from_utf8_lossy(&done.stderr));
+    command
+        .args(CALLED_LLVM_FUNCTIONS.map(|name| format!("-Wl,-u,{name}")))
+        .arg(format!("-L{}", query_config(&["--libdir"])[0]));
+    command
+        .args(query_config(&["--libs", "orcjit", "x86", "irreader"]))
+        .args(query_config(&["--system-libs"]))
+        .arg("-lstdc++");
+    let link_run = tool::run(command.arg("-o").arg(&library));
+    assert!(link_run.status.success(), "{}", String::from_utf8_lossy(&link_run.stderr));
     Some(library)
 }
 
@@ -227,12 +239,12 @@ fn closable_library(scratch: &Scratch, llvm: u32) -> Option<PathBuf> {
 fn a_library_that_is_closed_and_opened_again() {
     let scratch = Scratch::new("jitlink");
     let Some(path) = closable_library(&scratch, 19) else { return };
-    let Some(log) = every_function_is_named(&path, &["again"], 2) else { return };
+    let Some(log) = check_every_function(&path, &["again"], 2) else { return };
     assert_eq!(log.matches("an LLVM was closed: ").count(), 1, "{log}");
 }
 
-/// One object, heard on its way into the linker, and listed for debuggers by lli's debug plugin when it is linked, with
-/// a function left out.
+/// The library detects an object on its way into the linker. lli's debug plugin lists the same object for debuggers
+/// after it is linked, without a function that was dropped.
 #[test]
 fn an_object_that_is_also_listed_is_one_object() {
     let metadata = "!llvm.dbg.cu = !{!0}\n!llvm.module.flags = !{!2, !3}\n\
@@ -254,65 +266,66 @@ fn an_object_that_is_also_listed_is_one_object() {
         std::fs::write(&module, format!("{functions}{metadata}")).expect("written");
         let host =
             host.argument(module).variable("JITLISTEN", "perfmap,image,gdb").variable("JITLISTEN_LOG", "debug:log");
-        let (stock, ours) = (host.run(Preload::Nothing), host.run(Preload::Library));
-        assert_eq!((stock.status.code(), ours.status.code()), (Some(15), Some(15)), "{}", ours.stderr);
-        let (map, log) = (ours.perf_map(), host.log());
+        let (stock, preloaded) = (host.run(Preload::Nothing), host.run(Preload::Library));
+        assert_eq!((stock.status.code(), preloaded.status.code()), (Some(15), Some(15)), "{}", preloaded.stderr);
+        let (map, log) = (preloaded.perf_map(), host.log());
         let live = map.named("live").collect::<Vec<_>>();
         assert!(live.len() == 1 && map.named("dead").count() == 0, "{}\n{log}", map.names());
         let start = format!("Address({})", live[0].start);
         let loaded = log.lines().filter(|line| line.contains("debug: loaded ObjectId(") && line.contains(&start));
         assert_eq!(loaded.count(), 1, "{log}");
-        let listed = log.find("ObjectId(0) was reported again").expect("it is listed");
-        let freed = log.find("freeing ObjectId(").unwrap_or(log.len());
-        let last = log.rfind("loaded ObjectId(").expect("objects");
-        assert!(listed < freed && last < freed, "freed when it was listed:\n{log}");
+        let listed_at = log.find("ObjectId(0) was reported again").expect("it is listed");
+        let freed_at = log.find("freeing ObjectId(").unwrap_or(log.len());
+        let last_loaded_at = log.rfind("loaded ObjectId(").expect("objects");
+        assert!(listed_at < freed_at && last_loaded_at < freed_at, "freed when it was listed:\n{log}");
     }
 }
 
 fn own_memory_program(scratch: &Scratch) -> Option<PathBuf> {
     let compiler = tool::require("g++", Absence::FailsInCi)?;
-    let config = tool::require("llvm-config-19", Absence::FailsInCi)?;
-    let output = tool::run(Command::new(config).args(["--includedir", "--libdir"]));
-    let said = String::from_utf8_lossy(&output.stdout).into_owned();
-    let (include, libraries) = said.trim().split_once('\n').expect("two lines");
+    let llvm_config = tool::require("llvm-config-19", Absence::FailsInCi)?;
+    let output = tool::run(Command::new(llvm_config).args(["--includedir", "--libdir"]));
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    let (include, libdir) = text.trim().split_once('\n').expect("two lines");
     let program = scratch.join("links_in_own_memory");
-    let (include, libraries) = (format!("-isystem{include}"), format!("-L{libraries}"));
+    let (include, link_path) = (format!("-isystem{include}"), format!("-L{libdir}"));
     let flags =
-        ["-std=c++17", "-O1", "-Wall", "-Wextra", "-Werror", &include, &libraries, "-Wl,--no-as-needed", "-lLLVM-19"];
+        ["-std=c++17", "-O1", "-Wall", "-Wextra", "-Werror", &include, &link_path, "-Wl,--no-as-needed", "-lLLVM-19"];
     tool::compile(&compiler, &flags, &paths::root().join("tests/cpp/links_in_own_memory.cpp"), &program);
     Some(program)
 }
 
-/// Runs the host, with `look` at each of its waits. Returns its end, and the log.
-fn in_own_memory(
+/// Runs the host, and calls `inspect` at each of its pauses. Returns the finished host, the log and the addresses of
+/// its functions.
+fn run_in_own_memory(
     program: &Path,
-    words: &[&str],
-    look: impl Fn(usize, &Host, u32),
-) -> (Ended, String, Vec<(String, u64)>) {
-    let host = Host::new(program, "own").argument(words[0]).argument(COUNT.to_string());
-    let host = words[1..].iter().fold(host, |host, word| host.argument(word));
+    args: &[&str],
+    inspect: impl Fn(usize, &Host, u32),
+) -> (Outcome, String, Vec<(String, u64)>) {
+    let host = Host::new(program, "own").argument(args[0]).argument(MODULE_COUNT.to_string());
+    let host = args[1..].iter().fold(host, |host, arg| host.argument(arg));
     let host = host.variable("JITLISTEN", "perfmap,image,unwind").variable("JITLISTEN_LOG", "debug:log");
-    let run = |preload, look: &dyn Fn(usize, &Host, u32)| {
+    let run = |preload, inspect: &dyn Fn(usize, &Host, u32)| {
         let mut running = host.start(preload);
-        for (place, line) in ["running", "one more", "unmapped"].into_iter().enumerate() {
+        for (step, line) in ["running", "one more", "unmapped"].into_iter().enumerate() {
             running.wait_for_line(line);
-            look(place, &host, running.pid());
-            running.nod();
+            inspect(step, &host, running.pid());
+            running.send_newline();
         }
-        running.end().well()
+        running.wait().expect_success()
     };
     let stock = run(Preload::Nothing, &|_, _, _| {});
-    let ended = run(Preload::Library, &look);
-    assert_eq!((&ended.stdout, &ended.stderr), (&stock.stdout, &stock.stderr), "{words:?}");
-    (ended, host.log(), looked_up(&host))
+    let ended = run(Preload::Library, &inspect);
+    assert_eq!((&ended.stdout, &ended.stderr), (&stock.stdout, &stock.stderr), "{args:?}");
+    (ended, host.log(), read_addresses(&host))
 }
 
-/// In memory that may run all the time, nothing says that it may. Each object is found by the time its link has ended.
+/// No event reports that code in always-executable memory may run. Each object is found by the time its link has ended.
 #[test]
 fn objects_in_memory_that_may_run_before_they_are_linked() {
     let scratch = Scratch::new("jitlink");
     let Some(program) = own_memory_program(&scratch) else { return };
-    for words in [
+    for args in [
         &["writable", "tables"][..],
         &["shared", "tables"],
         &["unheard", "tables"],
@@ -322,36 +335,37 @@ fn objects_in_memory_that_may_run_before_they_are_linked() {
         &["writable", "tables", "copied"],
         &["shared", "tables", "copied"],
     ] {
-        let (ended, log, addresses) = in_own_memory(&program, words, |place, host, pid| {
+        let (ended, log, addresses) = run_in_own_memory(&program, args, |step, host, pid| {
             let log = host.log();
-            let count = |word: &str| log.matches(&format!("{word} ObjectId")).count();
-            let (heard, freed) = [(COUNT, 0), (COUNT + 1, 0), (COUNT + 1, COUNT + 1)][place];
+            let count_events = |word: &str| log.matches(&format!("{word} ObjectId")).count();
+            let (loaded, freed) =
+                [(MODULE_COUNT, 0), (MODULE_COUNT + 1, 0), (MODULE_COUNT + 1, MODULE_COUNT + 1)][step];
             assert_eq!(
-                (count("loaded"), count("finalized"), count("freeing")),
-                (heard, heard, freed),
-                "{words:?}: {log}"
+                (count_events("loaded"), count_events("finalized"), count_events("freeing")),
+                (loaded, loaded, freed),
+                "{args:?}: {log}"
             );
-            let images = if words[0] == "unheard" { heard - freed } else { 0 };
-            assert_eq!(image::mapped(pid), images, "images, {words:?}: {log}");
+            let images = if args[0] == "unheard" { loaded - freed } else { 0 };
+            assert_eq!(image::count_mappings(pid), images, "images, {args:?}: {log}");
         });
         let map = ended.perf_map();
-        assert_eq!(addresses.len(), (COUNT + 1) * CALLED.len());
+        assert_eq!(addresses.len(), (MODULE_COUNT + 1) * CALLED_FUNCTIONS.len());
         for (name, address) in addresses {
-            assert!(is_at(&map, &name, address), "{words:?}: {name} at {address:x}:\n{}\n{log}", map.names());
-            assert_eq!(map.named(&name).count(), 1, "{words:?}: {name}");
+            assert!(is_mapped_at(&map, &name, address), "{args:?}: {name} at {address:x}:\n{}\n{log}", map.names());
+            assert_eq!(map.named(&name).count(), 1, "{args:?}: {name}");
         }
     }
 }
 
-/// Where the same code is in two places, and nothing says which of them is called, none of it is named; the log says so
-/// once.
+/// If the same code is in two executable places and no event tells which of them is called, neither is named, and the
+/// log says so once.
 #[test]
 fn objects_that_are_in_two_places_that_may_run_are_in_neither() {
     let scratch = Scratch::new("jitlink");
     let Some(program) = own_memory_program(&scratch) else { return };
-    let (ended, log, _) = in_own_memory(&program, &["writable", "copied"], |place, host, _| {
+    let (ended, log, _) = run_in_own_memory(&program, &["writable", "copied"], |step, host, _| {
         assert_eq!(host.log().matches("loaded ObjectId").count(), 0, "{}", host.log());
-        if place == 0 {
+        if step == 0 {
             thread::sleep(Duration::from_millis(1100));
         }
     });

@@ -1,5 +1,5 @@
-//! A host that destroys its engines and keeps their code: the code lives until its memory goes, not until debuggers
-//! forget it.
+//! A host that destroys its engines and keeps their code: the code is live until its memory is unmapped, not until LLVM
+//! removes it from the list for debuggers.
 
 use std::fs;
 use std::path::PathBuf;
@@ -8,14 +8,14 @@ use jitlisten_tests::host::{Host, Preload};
 use jitlisten_tests::paths::{self, Scratch};
 use jitlisten_tests::tool::{self, Absence};
 
-const COUNT: usize = 50;
+const FUNCTION_COUNT: usize = 50;
 
 fn program(scratch: &Scratch) -> Option<PathBuf> {
     let compiler = tool::require("g++", Absence::FailsInCi)?;
-    let config = tool::require("llvm-config-14", Absence::FailsInCi)?;
-    let output = tool::run(std::process::Command::new(config).args(["--includedir", "--libdir"]));
-    let said = String::from_utf8_lossy(&output.stdout).into_owned();
-    let (include, libraries) = said.trim().split_once('\n').expect("two lines");
+    let llvm_config = tool::require("llvm-config-14", Absence::FailsInCi)?;
+    let output = tool::run(std::process::Command::new(llvm_config).args(["--includedir", "--libdir"]));
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    let (include, libraries) = text.trim().split_once('\n').expect("two lines");
     let program = scratch.join("keeps_code");
     let (include, libraries) = (format!("-isystem{include}"), format!("-L{libraries}"));
     let flags = ["-std=c++17", "-O1", "-fno-rtti", &include, &libraries, "-Wl,--no-as-needed", "-lLLVM-14"];
@@ -27,8 +27,8 @@ fn program(scratch: &Scratch) -> Option<PathBuf> {
 fn code_outlives_its_engine() {
     let scratch = Scratch::new("keeps-code");
     let Some(program) = program(&scratch) else { return };
-    // Less than all images take: those of freed code would go for the sake of new ones.
-    let host = Host::new(program, "kept").argument(COUNT.to_string()).variable("JITLISTEN_QUOTA", "100k");
+    // The quota is smaller than all images together: files of freed code would be deleted to make space for new ones.
+    let host = Host::new(program, "kept").argument(FUNCTION_COUNT.to_string()).variable("JITLISTEN_QUOTA", "100k");
     let host = host.variable("JITLISTEN", "perfmap,image,unwind").variable("JITLISTEN_LOG", "debug:log");
     let mut running = host.start(Preload::Library);
     running.wait_for_line("running");
@@ -36,12 +36,12 @@ fn code_outlives_its_engine() {
     let images: Vec<&str> = maps.lines().filter(|line| line.contains("/image-")).collect();
     assert!(!images.is_empty(), "{maps}");
     assert!(images.iter().all(|line| !line.contains("(deleted)")), "files of code that may run are gone:\n{maps}");
-    assert_eq!(host.log().matches("finalized ObjectId").count(), COUNT, "{}", host.log());
+    assert_eq!(host.log().matches("finalized ObjectId").count(), FUNCTION_COUNT, "{}", host.log());
     assert_eq!(host.log().matches("freeing ObjectId").count(), 0, "{}", host.log());
-    running.nod();
+    running.send_newline();
     running.wait_for_line("freed");
-    assert_eq!(host.log().matches("freeing ObjectId").count(), COUNT, "{}", host.log());
-    running.nod();
-    let ended = running.end().well();
+    assert_eq!(host.log().matches("freeing ObjectId").count(), FUNCTION_COUNT, "{}", host.log());
+    running.send_newline();
+    let ended = running.wait().expect_success();
     assert_eq!(ended.perf_map().named("kept7").count(), 1);
 }

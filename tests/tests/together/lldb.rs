@@ -1,5 +1,5 @@
-//! lldb, attached: compiled functions by name, by the JIT interface, and what called them. Where the interpreter's own
-//! frames end is lldb's matter.
+//! lldb attached to a process: the GDB JIT interface names compiled functions, and their callers follow. Where the
+//! interpreter's own frames end depends on lldb.
 
 use std::process::Command;
 
@@ -8,12 +8,12 @@ use jitlisten_tests::integration::Integration;
 use jitlisten_tests::scenario;
 use jitlisten_tests::tool::{self, Absence};
 
-/// Two releases cannot be installed at a time.
-const RELEASES: [&str; 3] = ["lldb-19", "lldb-16", "lldb"];
+/// Possible names of lldb's executable. Two releases cannot be installed together.
+const LLDB_PROGRAMS: [&str; 3] = ["lldb-19", "lldb-16", "lldb"];
 
 #[test]
 fn lldb_names_compiled_functions() {
-    let Some(lldb) = RELEASES.into_iter().find_map(tool::find) else {
+    let Some(lldb) = LLDB_PROGRAMS.into_iter().find_map(tool::find) else {
         return tool::skip("lldb", "not installed; run ci/setup.sh", Absence::FailsInCi);
     };
     for sinks in ["perfmap,unwind", "image,unwind,modules"] {
@@ -23,7 +23,7 @@ fn lldb_names_compiled_functions() {
         running.wait_for_line("running");
         let backtrace = || {
             let attach = format!("process attach -p {}", running.pid());
-            let words = [
+            let args = [
                 "--batch",
                 "-o",
                 "settings set plugin.jit-loader.gdb.enable on",
@@ -34,17 +34,17 @@ fn lldb_names_compiled_functions() {
                 "-o",
                 "detach",
             ];
-            let said = tool::run(Command::new(&lldb).args(words)).stdout;
-            let said = String::from_utf8_lossy(&said).into_owned();
-            said.rsplit_once("* frame #0").map_or(String::new(), |(_, stack)| stack.to_owned())
+            let output = tool::run(Command::new(&lldb).args(args)).stdout;
+            let output = String::from_utf8_lossy(&output).into_owned();
+            output.rsplit_once("* frame #0").map_or(String::new(), |(_, stack)| stack.to_owned())
         };
         let is_whole = |stack: &String| {
             let mut lines = stack.lines();
-            ["gamma", "beta", "alpha"].iter().all(|name| lines.any(|line| scenario::names(line, name)))
+            ["gamma", "beta", "alpha"].iter().all(|name| lines.any(|line| scenario::names_function(line, name)))
                 && lines.any(|line| line.contains("Dispatcher_call"))
                 && lines.any(|line| line.contains("PyEval"))
         };
-        // It may stop while the host reads the clock.
+        // lldb may stop the host while it reads the clock.
         let mut stacks = Vec::new();
         while stacks.len() < 5 && !stacks.last().is_some_and(is_whole) {
             stacks.push(backtrace());

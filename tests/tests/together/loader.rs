@@ -1,4 +1,5 @@
-//! The loader's part: announcements that come while we ask it, thousands of libraries, libraries that come late.
+//! The dynamic loader: announcements while the library calls it, thousands of libraries, and libraries that are opened
+//! late.
 
 use std::fs;
 use std::path::Path;
@@ -8,24 +9,23 @@ use jitlisten_tests::paths::Scratch;
 use jitlisten_tests::tool::{self, Absence};
 use jitlisten_tests::{integration, paths, safety_host};
 
-fn compiled(source: &str, flags: &[&str], to: &Path) -> Option<()> {
+fn compile_host(source: &str, flags: &[&str], output: &Path) -> Option<()> {
     let compiler = tool::require("cc", Absence::FailsInCi)?;
-    tool::compile(&compiler, &[&["-O1", "-Wall", "-Wextra", "-Werror"], flags].concat(), &paths::host(source), to);
+    tool::compile(&compiler, &[&["-O1", "-Wall", "-Wextra", "-Werror"], flags].concat(), &paths::host(source), output);
     Some(())
 }
 
-/// glibc 2.41 announces a change after each `dlopen`, also one that only asks for what is there. Here another library
-/// does.
+/// glibc 2.41 announces a change after each `dlopen`, even if it opens nothing new. Here, another library does so.
 #[test]
 fn a_loader_that_announces_what_we_ask_for() {
     let Some(python) = integration::python("numba-0.68.1") else { return };
     let scratch = Scratch::new("announces");
-    let announces = scratch.join("announces.so");
-    let Some(()) = compiled("announces.c", &["-shared", "-fPIC"], &announces) else { return };
-    let list = format!("{}:{}", announces.display(), paths::library().display());
+    let announcer = scratch.join("announces.so");
+    let Some(()) = compile_host("announces.c", &["-shared", "-fPIC"], &announcer) else { return };
+    let preloads = format!("{}:{}", announcer.display(), paths::library().display());
     let host = Host::new(&python, "announces").argument(paths::host("chain.py")).argument("0");
-    let host = host.variable("LD_PRELOAD", list);
-    let ended = host.run(Preload::Nothing).well();
+    let host = host.variable("LD_PRELOAD", preloads);
+    let ended = host.run(Preload::Nothing).expect_success();
     let map = ended.perf_map();
     for function in ["alpha", "beta", "gamma"] {
         assert!(map.named(function).next().is_some(), "{function}:\n{}", map.names());
@@ -33,13 +33,13 @@ fn a_loader_that_announces_what_we_ask_for() {
     assert_eq!(host.log(), "");
 }
 
-/// Milliseconds for opening and closing that many libraries, the best of three; an LLVM has compiled something before.
-fn opening(host: &Host, preload: Preload) -> f64 {
-    let once = || {
-        let said = String::from_utf8(host.run(preload).well().stdout).expect("text");
-        said.split_whitespace().filter_map(|word| word.parse::<f64>().ok()).sum()
+/// Milliseconds to open and close all libraries, the best of three runs, in a process whose LLVM has compiled code.
+fn measure_opening(host: &Host, preload: Preload) -> f64 {
+    let measure_once = || {
+        let output = String::from_utf8(host.run(preload).expect_success().stdout).expect("text");
+        output.split_whitespace().filter_map(|word| word.parse::<f64>().ok()).sum()
     };
-    (0..3).map(|_| once()).fold(f64::INFINITY, f64::min)
+    (0..3).map(|_| measure_once()).fold(f64::INFINITY, f64::min)
 }
 
 #[test]
@@ -51,14 +51,14 @@ fn libraries_cost_little_however_many_there_are() {
     let Some(compiler) = tool::require("cc", Absence::FailsInCi) else { return };
     tool::compile(&compiler, &["-shared", "-fPIC"], &source, &small);
     let Some(()) = safety_host::build("opens_many.c", &[], &program) else { return };
-    const COUNT: usize = 2000;
-    for number in 0..COUNT {
+    const LIBRARY_COUNT: usize = 2000;
+    for number in 0..LIBRARY_COUNT {
         fs::copy(&small, scratch.join(&format!("small{number}.so"))).expect("a copy");
     }
-    let host = Host::new(&program, "libraries").argument(scratch.join("small")).argument(COUNT.to_string());
-    let (stock, ours) = (opening(&host, Preload::Nothing), opening(&host, Preload::Library));
-    // It was 16 times as long; the measured factor is in BENCHMARKS.md, and this machine is shared.
-    assert!(ours < 2.0 * stock, "{ours} ms for {COUNT} libraries, {stock} ms without us");
+    let host = Host::new(&program, "libraries").argument(scratch.join("small")).argument(LIBRARY_COUNT.to_string());
+    let (stock, preloaded) = (measure_opening(&host, Preload::Nothing), measure_opening(&host, Preload::Library));
+    // The factor was 16 once. BENCHMARKS.md has the measured factor; this limit allows for a shared machine.
+    assert!(preloaded < 2.0 * stock, "{preloaded} ms for {LIBRARY_COUNT} libraries, {stock} ms without us");
 }
 
 /// An LLVM above the limit is reported in the log; the others are observed.
@@ -80,9 +80,9 @@ fn a_seventeenth_llvm_is_said_to_be_one_too_many() {
         }
         let host = Host::new(&program, "too-many").argument(scratch.join("llvm")).argument(count.to_string());
         let host = host.variable("JITLISTEN_LOG", "info:log");
-        host.run(Preload::Library).well();
+        host.run(Preload::Library).expect_success();
         let log = host.log();
-        // The first is the program's own.
+        // The first LLVM is the program's own.
         assert_eq!(
             log.matches("this LLVM is not observed: too many LLVMs in this process (limit 16)").count(),
             count - 15,
@@ -92,31 +92,31 @@ fn a_seventeenth_llvm_is_said_to_be_one_too_many() {
     }
 }
 
-/// A library that asks whether a function is there gets the answer that it gets without us.
+/// A library that checks for an optional function gets the same answer as without our library.
 #[test]
 fn a_weak_import_that_is_nowhere_stays_so() {
     let scratch = Scratch::new("weak");
     let (program, library) = (scratch.join("weak_import"), scratch.join("libweak.so"));
-    let Some(()) = compiled("weak_import.c", &["-ldl"], &program) else { return };
-    let Some(()) = compiled("weak_import.c", &["-DAS_LIBRARY", "-shared", "-fPIC"], &library) else { return };
+    let Some(()) = compile_host("weak_import.c", &["-ldl"], &program) else { return };
+    let Some(()) = compile_host("weak_import.c", &["-DAS_LIBRARY", "-shared", "-fPIC"], &library) else { return };
     let host = Host::new(&program, "weak").argument(&library);
-    assert_eq!(host.run(Preload::Nothing).well().stdout, b"0\n");
+    assert_eq!(host.run(Preload::Nothing).expect_success().stdout, b"0\n");
     let host = host.argument(paths::library()).variable("JITLISTEN_LOG", "info:log");
-    assert_eq!(host.run(Preload::Nothing).well().stdout, b"0\n");
+    assert_eq!(host.run(Preload::Nothing).expect_success().stdout, b"0\n");
     assert!(host.log().contains("LLVM in "), "{}", host.log());
 }
 
-/// A library with LLVM that comes late: its first object has its header in front of the code, as every other.
+/// The first object of a late library with LLVM has its image header in front of the code, as every other object.
 #[test]
 fn the_first_object_of_a_late_library_has_its_header() {
     let Some(python) = integration::python("numba-0.68.1") else { return };
     let scratch = Scratch::new("late");
     let program = scratch.join("opens_llvmlite");
-    let Some(()) = compiled("opens_llvmlite.c", &[], &program) else { return };
+    let Some(()) = compile_host("opens_llvmlite.c", &[], &program) else { return };
     for mode in ["lazy", "now"] {
         let host = Host::new(&program, &format!("late-{mode}")).variable("JITLISTEN", "image");
-        let words = [integration::libllvmlite(&python), paths::host("chain.ll")];
-        let host = words.iter().fold(host, |host, word| host.argument(word)).argument(mode).argument("5");
+        let args = [integration::libllvmlite(&python), paths::host("chain.ll")];
+        let host = args.iter().fold(host, |host, arg| host.argument(arg)).argument(mode).argument("5");
         let mut running = host.start(Preload::Library);
         running.wait_for_line("running");
         let maps = fs::read_to_string(format!("/proc/{}/maps", running.pid())).expect("maps");
@@ -130,46 +130,49 @@ fn image_offsets(maps: &str) -> Vec<&str> {
     images.filter_map(|line| line.split_whitespace().nth(2)).collect()
 }
 
-/// memray puts its own functions into the same relocation slots, again after each `dlopen`.
+/// memray patches the same import slots, and patches them again after each `dlopen`.
 #[test]
 fn images_have_their_headers_under_memray() {
     let Some(python) = integration::python("numba-0.60.0") else { return };
     let host = Host::new(&python, "headers").variable("JITLISTEN", "image,unwind");
     let output = host.scratch("memray.bin");
-    let host = ["-m", "memray", "run", "--native", "-q", "-o"].iter().fold(host, |host, word| host.argument(word));
+    let host = ["-m", "memray", "run", "--native", "-q", "-o"].iter().fold(host, |host, arg| host.argument(arg));
     let host = host.argument(&output).argument(paths::host("prints_maps.py"));
-    let said = String::from_utf8(host.run(Preload::Library).well().stdout).expect("text");
-    let offsets = image_offsets(&said);
+    let maps = String::from_utf8(host.run(Preload::Library).expect_success().stdout).expect("text");
+    let offsets = image_offsets(&maps);
     assert!(offsets.len() >= 2 && offsets.iter().all(|offset| *offset == "00000000"), "{offsets:?}");
 }
 
-fn chain_with(list: &str) -> Option<Host> {
+fn host_with_preloads(preloads: &str) -> Option<Host> {
     let host = Host::new(integration::python("numba-0.68.1")?, "named").argument(paths::host("chain.py")).argument("0");
-    Some(host.variable("LD_PRELOAD", list).variable("JITLISTEN", "perfmap,image"))
+    Some(host.variable("LD_PRELOAD", preloads).variable("JITLISTEN", "perfmap,image"))
 }
 
 #[test]
 fn the_library_under_another_name() {
     let scratch = Scratch::new("named");
-    let other = scratch.join("another-name.so.7");
-    fs::copy(paths::library(), &other).expect("a copy");
-    let Some(host) = chain_with(other.to_str().expect("UTF-8")) else { return };
-    assert!(host.run(Preload::Nothing).well().perf_map().named("gamma").next().is_some());
+    let renamed_library = scratch.join("another-name.so.7");
+    fs::copy(paths::library(), &renamed_library).expect("a copy");
+    let Some(host) = host_with_preloads(renamed_library.to_str().expect("UTF-8")) else { return };
+    assert!(host.run(Preload::Nothing).expect_success().perf_map().named("gamma").next().is_some());
 }
 
-/// heaptrack takes `LD_PRELOAD` out of the environment before our constructor has seen it.
+/// heaptrack removes `LD_PRELOAD` from the environment before our constructor reads it.
 #[test]
 fn heaptrack_in_either_order() {
-    let (theirs, ours) = ("/usr/lib/heaptrack/libheaptrack_preload.so", paths::library());
-    if !Path::new(theirs).is_file() {
+    let (heaptrack_library, our_library) = ("/usr/lib/heaptrack/libheaptrack_preload.so", paths::library());
+    if !Path::new(heaptrack_library).is_file() {
         return tool::skip("heaptrack", "not installed; run ci/setup.sh", Absence::FailsInCi);
     }
-    for list in [format!("{theirs}:{}", ours.display()), format!("{}:{theirs}", ours.display())] {
-        let Some(host) = chain_with(&list) else { return };
-        // heaptrack's own file.
+    for preloads in [
+        format!("{heaptrack_library}:{}", our_library.display()),
+        format!("{}:{heaptrack_library}", our_library.display()),
+    ] {
+        let Some(host) = host_with_preloads(&preloads) else { return };
+        // heaptrack would write a file of its own.
         let host = host.variable("DUMP_HEAPTRACK_OUTPUT", "/dev/null");
-        let ended = host.run(Preload::Nothing).well();
-        assert!(ended.perf_map().named("gamma").next().is_some(), "{list}");
-        assert_eq!(host.log(), "", "{list}");
+        let ended = host.run(Preload::Nothing).expect_success();
+        assert!(ended.perf_map().named("gamma").next().is_some(), "{preloads}");
+        assert_eq!(host.log(), "", "{preloads}");
     }
 }

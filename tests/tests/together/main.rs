@@ -1,5 +1,5 @@
-//! The tests that run four at a time. Each file is a module with a line here; `tests/src/lib.rs` says what they have in
-//! common.
+//! Tests that run four at a time. Each file is a module with a line here; `tests/src/lib.rs` describes their common
+//! rules.
 
 mod cache;
 mod closed_engine;

@@ -1,4 +1,4 @@
-//! `memray run --native` with the wheel's own copy of libunwind: the native frames of arrays made in compiled code.
+//! `memray run --native` with the wheel's own copy of libunwind: native stacks of arrays that compiled code allocates.
 
 use std::net::TcpListener;
 use std::process::Command;
@@ -8,93 +8,106 @@ use jitlisten_tests::{integration, paths, tool};
 
 const VENV: &str = "numba-0.60.0";
 
-/// Allocations of the arrays' size.
-struct Recorded {
-    all: u32,
-    /// Those whose native stack is whole.
+/// Counts of recorded allocations that have the arrays' size.
+struct AllocationCounts {
+    total: u32,
+    /// Allocations whose native stack is whole.
     whole: u32,
-    /// Those that have the compiled function by name.
+    /// Allocations whose stack names the compiled function.
     named: u32,
-    /// Those that have it with its Python line.
+    /// Allocations whose stack has the Python line of the compiled function.
     lines: u32,
-    /// Those that have the function that was put in line, with its own.
+    /// Allocations whose stack has the inlined function with its own line.
     inlined: u32,
-    /// Whether the flame graph has it.
+    /// True if the flame graph names the compiled function.
     in_report: bool,
 }
 
-fn recorded(preload: Preload, sinks: &str, with_lines: bool) -> Option<Recorded> {
+fn record_allocations(preload: Preload, sinks: &str, with_lines: bool) -> Option<AllocationCounts> {
     let python = integration::python(VENV)?;
     let host = Host::new(&python, VENV).variable("JITLISTEN", sinks);
     let package = format!("{0}/tests/suites/with_lines:{0}/python", paths::root().display());
     let host = if with_lines { host.variable("PYTHONPATH", package) } else { host };
     let output = host.scratch("memray.bin");
-    let host = ["-m", "memray", "run", "--native", "-q", "-o"].iter().fold(host, |host, word| host.argument(word));
+    let host = ["-m", "memray", "run", "--native", "-q", "-o"].iter().fold(host, |host, arg| host.argument(arg));
     let host = host.argument(&output).argument(paths::host("allocates.py"));
-    let _ = host.run(preload).well();
-    let read = tool::run(Command::new(&python).arg(paths::host("memray_stacks.py")).arg(&output));
-    let said = String::from_utf8_lossy(&read.stdout).into_owned();
-    let numbers: Vec<u32> = said.split_whitespace().filter_map(|word| word.parse().ok()).collect();
-    let [all, whole, named, lines, inlined] = numbers[..] else {
-        panic!("{said}{}", String::from_utf8_lossy(&read.stderr))
+    let _ = host.run(preload).expect_success();
+    let reader_run = tool::run(Command::new(&python).arg(paths::host("memray_stacks.py")).arg(&output));
+    let text = String::from_utf8_lossy(&reader_run.stdout).into_owned();
+    let numbers: Vec<u32> = text.split_whitespace().filter_map(|word| word.parse().ok()).collect();
+    let [total, whole, named, lines, inlined] = numbers[..] else {
+        panic!("{text}{}", String::from_utf8_lossy(&reader_run.stderr))
     };
-    assert!(all >= 80, "{all} of 80 allocations were recorded");
+    assert!(total >= 80, "{total} of 80 allocations were recorded");
     let report = host.scratch("memray.html");
     let mut flamegraph = Command::new(python);
     let _ = tool::run(flamegraph.args(["-m", "memray", "flamegraph", "-o"]).arg(&report).arg(&output));
     let report = std::fs::read_to_string(report).expect("memray writes a report");
-    Some(Recorded { all, whole, named, lines, inlined, in_report: report.contains("__main__::total") })
+    Some(AllocationCounts { total, whole, named, lines, inlined, in_report: report.contains("__main__::total") })
 }
 
 #[test]
 fn native_frames_are_back() {
-    let Some(stock) = recorded(Preload::Nothing, "", false) else { return };
-    let Some(ours) = recorded(Preload::Library, "perfmap,unwind", false) else { return };
+    let Some(stock) = record_allocations(Preload::Nothing, "", false) else { return };
+    let Some(preloaded) = record_allocations(Preload::Library, "perfmap,unwind", false) else { return };
     assert_eq!(stock.whole, 0, "memray sees these frames on its own: this proves nothing");
-    assert_eq!(ours.whole, ours.all, "stacks that end in compiled code");
+    assert_eq!(preloaded.whole, preloaded.total, "stacks that end in compiled code");
 }
 
-/// All of it is compiled after memray has begun: its list of modules is old by then, and has to be read again.
+/// All functions are compiled after memray has started: its list of modules is stale, and must be read again.
 #[test]
 fn compiled_functions_have_names() {
-    let Some(without) = recorded(Preload::Library, "image,unwind", false) else { return };
-    let Some(ours) = recorded(Preload::Library, "image,unwind,modules", false) else { return };
-    assert!(without.named == 0 && !without.in_report, "they have names without it: this proves nothing");
-    assert_eq!((ours.whole, ours.named), (ours.all, ours.all), "stacks with the function's name");
-    assert!(ours.in_report, "the flame graph has no name");
+    let Some(without_sink) = record_allocations(Preload::Library, "image,unwind", false) else { return };
+    let Some(with_sink) = record_allocations(Preload::Library, "image,unwind,modules", false) else { return };
+    assert!(without_sink.named == 0 && !without_sink.in_report, "they have names without it: this proves nothing");
+    assert_eq!(
+        (with_sink.whole, with_sink.named),
+        (with_sink.total, with_sink.total),
+        "stacks with the function's name"
+    );
+    assert!(with_sink.in_report, "the flame graph has no name");
 }
 
 #[test]
 fn compiled_functions_have_python_lines_and_inlined_callees() {
-    let Some(ours) = recorded(Preload::Library, "image,unwind,modules", true) else { return };
-    assert_eq!((ours.whole, ours.named), (ours.all, ours.all), "stacks with the function's name");
-    assert_eq!((ours.lines, ours.inlined), (ours.all, ours.all), "of so many stacks");
-    let Some(without) = recorded(Preload::Library, "image,unwind,modules", false) else { return };
-    assert_eq!((without.lines, without.inlined), (0, 0), "there are lines without lines: this proves nothing");
+    let Some(with_lines) = record_allocations(Preload::Library, "image,unwind,modules", true) else { return };
+    assert_eq!(
+        (with_lines.whole, with_lines.named),
+        (with_lines.total, with_lines.total),
+        "stacks with the function's name"
+    );
+    assert_eq!((with_lines.lines, with_lines.inlined), (with_lines.total, with_lines.total), "of so many stacks");
+    let Some(without_lines) = record_allocations(Preload::Library, "image,unwind,modules", false) else { return };
+    assert_eq!(
+        (without_lines.lines, without_lines.inlined),
+        (0, 0),
+        "there are lines without lines: this proves nothing"
+    );
 }
 
-/// As `memray live` shows it: the stacks of what is allocated now, read while the program runs.
+/// Stacks of live allocations that are read while the program runs, as `memray live` shows them.
 #[test]
 fn compiled_functions_have_names_while_the_program_runs() {
     let Some(python) = integration::python(VENV) else { return };
-    let named = |sinks: &str| {
-        let port = TcpListener::bind("127.0.0.1:0").and_then(|free| free.local_addr()).expect("a free port").port();
+    let count_named = |sinks: &str| {
+        let port =
+            TcpListener::bind("127.0.0.1:0").and_then(|listener| listener.local_addr()).expect("a free port").port();
         let port = port.to_string();
         let host = Host::new(&python, VENV).variable("JITLISTEN", sinks);
-        let words = ["-m", "memray", "run", "--native", "-q", "--live-remote", "-p", &port];
-        let host = words.iter().fold(host, |host, word| host.argument(word));
+        let args = ["-m", "memray", "run", "--native", "-q", "--live-remote", "-p", &port];
+        let host = args.iter().fold(host, |host, arg| host.argument(arg));
         let host = host.argument(paths::host("allocates.py")).argument("keeps");
-        // It waits for the one who looks.
+        // The host waits for a client.
         let mut running = host.start(Preload::Library);
-        let read = tool::run(Command::new(&python).arg(paths::host("memray_live.py")).arg(&port));
-        let said = String::from_utf8_lossy(&read.stdout).into_owned();
+        let reader_run = tool::run(Command::new(&python).arg(paths::host("memray_live.py")).arg(&port));
+        let text = String::from_utf8_lossy(&reader_run.stdout).into_owned();
         running.wait_for_line("kept");
-        running.nod();
-        let _ = running.end().well();
-        let numbers: Vec<u32> = said.split_whitespace().filter_map(|word| word.parse().ok()).collect();
-        let [all, named] = numbers[..] else { panic!("{said}{}", String::from_utf8_lossy(&read.stderr)) };
-        assert_eq!(all, 5, "arrays that are kept");
+        running.send_newline();
+        let _ = running.wait().expect_success();
+        let numbers: Vec<u32> = text.split_whitespace().filter_map(|word| word.parse().ok()).collect();
+        let [total, named] = numbers[..] else { panic!("{text}{}", String::from_utf8_lossy(&reader_run.stderr)) };
+        assert_eq!(total, 5, "arrays that are kept");
         named
     };
-    assert_eq!([named("image,unwind"), named("image,unwind,modules")], [0, 5]);
+    assert_eq!([count_named("image,unwind"), count_named("image,unwind,modules")], [0, 5]);
 }

@@ -1,19 +1,19 @@
-//! `libllvmlite.so` opened by a C program: with `RTLD_LAZY` its relocation slots are filled one by one after we come,
-//! with `RTLD_NOW` all at once after `_r_debug.r_brk`.
+//! A C program that opens `libllvmlite.so`. With `RTLD_LAZY`, the loader fills its import slots one by one after our
+//! hooks are in place; with `RTLD_NOW`, it fills all of them after `_r_debug.r_brk`.
 
 use jitlisten_tests::host::{self, Host, Preload};
 use jitlisten_tests::scenario::{self, Verdict};
 use jitlisten_tests::tool::{self, Absence};
 use jitlisten_tests::{integration, paths, perf};
 
-fn opens_llvmlite(mode: &str) {
+fn check_opened_llvmlite(mode: &str) {
     for venv in ["numba-0.68.1", "numba-0.60.0", "numba-0.57.1", "numba-0.56.4"] {
         let (Some(python), Some(compiler)) = (integration::python(venv), tool::require("cc", Absence::FailsInCi))
         else {
             continue;
         };
-        let bin = paths::Scratch::new("opens-llvmlite");
-        let program = bin.join("opens_llvmlite");
+        let build_dir = paths::Scratch::new("opens-llvmlite");
+        let program = build_dir.join("opens_llvmlite");
         let flags = ["-O1", "-Wall", "-Wextra", "-Werror", "-fno-omit-frame-pointer"];
         tool::compile(&compiler, &flags, &paths::host("opens_llvmlite.c"), &program);
         let host = |seconds| {
@@ -23,20 +23,20 @@ fn opens_llvmlite(mode: &str) {
                 .argument(mode)
                 .argument(seconds)
         };
-        host::same_output(&host("0")).well();
-        let Some(()) = perf::is_here() else { continue };
+        host::assert_same_output(&host("0")).expect_success();
+        let Some(()) = perf::is_available() else { continue };
         let recording = perf::record(&host("2"), Preload::Library);
-        scenario::every_sample_is_named(&recording.samples, &recording.perf_map(), "gamma");
-        Verdict::of(&recording.samples, "opens_llvmlite").is_complete();
+        scenario::assert_samples_named(&recording.samples, &recording.perf_map(), "gamma");
+        Verdict::from_samples(&recording.samples, "opens_llvmlite").assert_complete();
     }
 }
 
 #[test]
 fn rtld_lazy() {
-    opens_llvmlite("lazy");
+    check_opened_llvmlite("lazy");
 }
 
 #[test]
 fn rtld_now() {
-    opens_llvmlite("now");
+    check_opened_llvmlite("now");
 }

@@ -1,5 +1,6 @@
-//! llvmlite's ORC entry points. With JITLink llvmlite registers no debug object: its objects are detected on their way
-//! into the linker, through a vtable that only the file's symbols show (the wheels are built without RTTI).
+//! llvmlite's ORC entry points. With JITLink, llvmlite registers no debug object: the library detects its objects on
+//! their way into the linker, through a vtable that only the file's symbols reveal, because the wheels are built
+//! without RTTI.
 
 use jitlisten_tests::host::{self, Host, Preload};
 use jitlisten_tests::scenario::{self, Verdict};
@@ -11,75 +12,75 @@ fn host(venv: &str, linker: &str, seconds: &str) -> Option<Host> {
     Some(integration::numba(venv, "orc.py")?.argument(seconds).argument(linker))
 }
 
-/// Of gamma, whose first bytes the host prints.
+/// Returns true if `gamma`, whose first bytes the host prints, keeps a frame pointer.
 fn keeps_frame_pointer(stderr: &str) -> bool {
     machine_code::keeps_frame_pointer(&machine_code::from_hex(stderr.trim()))
 }
 
-fn has_frame_pointer(linker: &str) {
+fn check_frame_pointer(linker: &str) {
     for venv in VENVS {
         let Some(host) = host(venv, linker, "0") else { continue };
-        let stock = host.run(Preload::Nothing).well();
+        let stock = host.run(Preload::Nothing).expect_success();
         assert!(!keeps_frame_pointer(&stock.stderr), "stock code has a frame pointer already: this proves nothing");
-        let ours = host.run(Preload::Library).well();
-        assert!(keeps_frame_pointer(&ours.stderr), "{venv}: no frame pointer: {}", ours.stderr);
-        assert_eq!(stock.stdout, ours.stdout);
+        let preloaded = host.run(Preload::Library).expect_success();
+        assert!(keeps_frame_pointer(&preloaded.stderr), "{venv}: no frame pointer: {}", preloaded.stderr);
+        assert_eq!(stock.stdout, preloaded.stdout);
     }
 }
 
 #[test]
 fn rtdyld_code_gets_a_frame_pointer() {
-    has_frame_pointer("rtdyld");
+    check_frame_pointer("rtdyld");
 }
 
 #[test]
 fn jitlink_code_gets_a_frame_pointer() {
-    has_frame_pointer("jitlink");
+    check_frame_pointer("jitlink");
 }
 
 /// With JITLink, LLVM's GDB JIT list stays empty.
 #[test]
 fn gdb_names_jitlink_code_and_its_callers() {
     for venv in VENVS {
-        let (Some(()), Some(host)) = (gdb::is_here(), host(venv, "jitlink", "100")) else { continue };
+        let (Some(()), Some(host)) = (gdb::is_available(), host(venv, "jitlink", "100")) else { continue };
         let host = host.variable("JITLISTEN", "perfmap,gdb");
         let mut running = host.start(Preload::Library);
         running.wait_for_line("running");
         let session = gdb::attach_in("gamma", &running);
         let frames = &session.backtrace.frames;
-        let is_chain =
-            frames.len() > 3 && scenario::CHAIN.iter().zip(frames).all(|(name, frame)| scenario::names(frame, name));
+        let is_chain = frames.len() > 3
+            && scenario::CHAIN.iter().zip(frames).all(|(name, frame)| scenario::names_function(frame, name));
         assert!(is_chain && frames[3].contains("libffi"), "{venv}: {}", session.output);
     }
 }
 
-/// GHC's calling convention passes an argument there, on x86-64.
+/// GHC's calling convention passes an argument in the frame pointer's register on x86-64.
 #[test]
 fn what_needs_the_register_of_the_frame_pointer_has_it() {
     for venv in VENVS {
         let Some(host) = integration::numba(venv, "conventions.py").filter(|_| cfg!(target_arch = "x86_64")) else {
             continue;
         };
-        let ended = host::same_output(&host).well();
+        let ended = host::assert_same_output(&host).expect_success();
         assert_eq!(String::from_utf8_lossy(&ended.stdout), "3003\n3003\n");
     }
 }
 
 #[test]
 fn rtdyld_code_is_named_and_complete() {
-    is_named_and_complete("rtdyld");
+    check_names_and_stacks("rtdyld");
 }
 
 #[test]
 fn jitlink_code_is_named_and_complete() {
-    is_named_and_complete("jitlink");
+    check_names_and_stacks("jitlink");
 }
 
-fn is_named_and_complete(linker: &str) {
+fn check_names_and_stacks(linker: &str) {
     for venv in VENVS {
-        let (Some(()), Some(host)) = (perf::is_here(), host(venv, linker, "2")) else { continue };
+        let (Some(()), Some(host)) = (perf::is_available(), host(venv, linker, "2")) else { continue };
         let recording = perf::record(&host, Preload::Library);
-        scenario::every_sample_is_named(&recording.samples, &recording.perf_map(), "gamma");
-        Verdict::of(&recording.samples, "libffi").is_complete();
+        scenario::assert_samples_named(&recording.samples, &recording.perf_map(), "gamma");
+        Verdict::from_samples(&recording.samples, "libffi").assert_complete();
     }
 }

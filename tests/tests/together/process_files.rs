@@ -1,5 +1,5 @@
-//! Files of one process among those of others: its children, processes of the same number in another PID namespace,
-//! dead ones, and itself as another user.
+//! Files of a process among files of other processes: its children, processes with the same pid in another PID
+//! namespace, dead processes, and itself as another user.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -9,17 +9,17 @@ use std::process::Command;
 use std::sync::OnceLock;
 use std::time::{Duration, SystemTime};
 
-use jitlisten_tests::host::{Ended, Host, Preload};
+use jitlisten_tests::host::{Host, Outcome, Preload};
 use jitlisten_tests::paths::{self, Scratch};
 use jitlisten_tests::tool::{self, Absence};
 use jitlisten_tests::{jitdump_reader, perf, perf_map};
 
-/// `hosts/calls.c`, built once for this binary.
+/// Compiles `hosts/calls.c` once for this binary.
 fn program() -> Option<PathBuf> {
     static PROGRAM: OnceLock<Option<PathBuf>> = OnceLock::new();
-    let make = || {
+    let compile = || {
         let compiler = tool::require("cc", Absence::FailsInCi)?;
-        // Every test of this binary uses it; `ci/test.sh` removes it.
+        // All tests of this binary share the program, so its directory outlives them; `ci/test.sh` removes it.
         let scratch = std::mem::ManuallyDrop::new(Scratch::new("calls-program"));
         let program = scratch.join("calls");
         let include = format!("-I{}", paths::root().join("include").display());
@@ -29,98 +29,99 @@ fn program() -> Option<PathBuf> {
             &paths::host("calls.c"),
             &program,
         );
-        // Other users run it, too.
+        // Other users run the program, too.
         let directory = scratch.join(".");
         fs::set_permissions(directory, fs::Permissions::from_mode(0o755)).expect("ours");
         Some(program)
     };
-    PROGRAM.get_or_init(make).clone()
+    PROGRAM.get_or_init(compile).clone()
 }
 
-fn calls(words: &[&str]) -> Option<Host> {
-    let host = Host::new(program()?, &format!("calls-{}", words[0]));
-    Some(words.iter().fold(host, |host, word| host.argument(word)))
+fn calls_host(args: &[&str]) -> Option<Host> {
+    let host = Host::new(program()?, &format!("calls-{}", args[0]));
+    Some(args.iter().fold(host, |host, arg| host.argument(arg)))
 }
 
-/// The number behind this word on a line of the output.
-fn said(ended: &Ended, word: &str) -> Vec<String> {
+/// Remainders of the output lines that begin with `word`.
+fn output_values(ended: &Outcome, word: &str) -> Vec<String> {
     let text = String::from_utf8_lossy(&ended.stdout).into_owned();
     text.lines().filter_map(|line| Some(line.strip_prefix(word)?.trim().to_owned())).collect()
 }
 
 fn is_root() -> bool {
-    let root = fs::metadata("/proc/self").is_ok_and(|about| about.uid() == 0);
-    if !root {
+    let is_root_user = fs::metadata("/proc/self").is_ok_and(|metadata| metadata.uid() == 0);
+    if !is_root_user {
         tool::skip("setuid", "only root may become another user", Absence::IsAllowed);
     }
-    root
+    is_root_user
 }
 
-/// 10,000 objects are alive: the fork takes what a fork takes, and the child leaves nothing.
+/// With 10,000 live objects, a fork takes as long as any other, and the child writes nothing.
 #[test]
 fn a_fork_writes_nothing_and_takes_no_time() {
     for sinks in ["perfmap,unwind", "perfmap,jitdump,unwind,gdb"] {
-        let Some(host) = calls(&["forks", "10000"]) else { return };
+        let Some(host) = calls_host(&["forks", "10000"]) else { return };
         let host = host.variable("JITLISTEN", sinks);
-        let began = SystemTime::now();
-        let ended = host.run(Preload::Library).well();
+        let started = SystemTime::now();
+        let ended = host.run(Preload::Library).expect_success();
         assert_eq!(
             perf_map::PerfMap::parse(ended.map.as_deref().expect("a map")).expect("whole").entries.len(),
             10_000
         );
-        for child in said(&ended, "child") {
-            // One of a process that had this number before is not ours.
-            let map = fs::metadata(perf_map::path(child.parse().expect("a number"))).and_then(|about| about.modified());
-            assert!(!map.is_ok_and(|written| written >= began - Duration::from_secs(1)), "{child} has a map");
+        for child in output_values(&ended, "child") {
+            // A map of an earlier process with the same pid does not count.
+            let map =
+                fs::metadata(perf_map::path(child.parse().expect("a number"))).and_then(|metadata| metadata.modified());
+            assert!(!map.is_ok_and(|written| written >= started - Duration::from_secs(1)), "{child} has a map");
         }
         let dumps = jitdump_reader::find(&host.scratch("."));
         assert_eq!(dumps.len(), usize::from(sinks.contains("jitdump")), "{dumps:?}");
-        let took: f64 = said(&ended, "milliseconds")[0].parse().expect("a number");
-        assert!(took <= 10.0, "{sinks}: {took} ms in the child before fork returned");
+        let fork_ms: f64 = output_values(&ended, "milliseconds")[0].parse().expect("a number");
+        assert!(fork_ms <= 10.0, "{sinks}: {fork_ms} ms in the child before fork returned");
     }
 }
 
 #[test]
 fn a_child_has_a_map_from_its_first_object_on_or_when_it_asks() {
-    for (what, names) in [("exits", None), ("compiles", Some("inherited\nof_child\n")), ("asks", Some("inherited\n"))] {
-        let Some(host) = calls(&["child", what]) else { return };
-        let ended = host.run(Preload::Library).well();
-        let map = perf_map::take(said(&ended, "child")[0].parse().expect("a number"));
-        let found = map.map(|bytes| perf_map::PerfMap::parse(&bytes).expect("whole").names());
-        assert_eq!(found.as_deref(), names, "{what}");
-        assert_eq!(ended.perf_map().names(), "inherited\n", "{what}");
+    for (mode, names) in [("exits", None), ("compiles", Some("inherited\nof_child\n")), ("asks", Some("inherited\n"))] {
+        let Some(host) = calls_host(&["child", mode]) else { return };
+        let ended = host.run(Preload::Library).expect_success();
+        let map = perf_map::take(output_values(&ended, "child")[0].parse().expect("a number"));
+        let map_names = map.map(|bytes| perf_map::PerfMap::parse(&bytes).expect("whole").names());
+        assert_eq!(map_names.as_deref(), names, "{mode}");
+        assert_eq!(ended.perf_map().names(), "inherited\n", "{mode}");
     }
 }
 
-/// What the documents say of a child that compiles nothing: perf, which has seen the fork, names it by its parent's
-/// map.
+/// The documents say that perf, which recorded the fork, names the code of a child that compiles nothing by its
+/// parent's map.
 #[test]
 fn perf_names_what_a_child_has_inherited() {
-    let (Some(()), Some(host)) = (perf::is_here(), calls(&["child", "runs"])) else { return };
+    let (Some(()), Some(host)) = (perf::is_available(), calls_host(&["child", "runs"])) else { return };
     let recording = perf::record(&host, Preload::Library);
     let child: u32 =
         String::from_utf8_lossy(&recording.stdout).trim().trim_start_matches("child ").parse().expect("a number");
     assert!(!perf_map::path(child).exists());
     let leaves =
         recording.samples.iter().filter(|sample| sample.pid == child).filter_map(|sample| sample.frames.first());
-    let (named, others): (Vec<_>, Vec<_>) = leaves
+    let (inherited, other_frames): (Vec<_>, Vec<_>) = leaves
         .filter(|frame| frame.object.contains("/perf-"))
         .partition(|frame| frame.symbol.as_deref() == Some("inherited"));
-    assert!(named.len() > 100 && others.is_empty(), "{} named, not {others:?}", named.len());
+    assert!(inherited.len() > 100 && other_frames.is_empty(), "{} named, not {other_frames:?}", inherited.len());
 }
 
-/// Two containers with a common `/tmp`: both processes have the number 1, and one file.
+/// Two containers with a common `/tmp`: both processes have the pid 1, and one map file.
 #[test]
 fn processes_of_one_number_in_two_pid_namespaces() {
     let (Some(unshare), Some(program)) = (tool::require("unshare", Absence::FailsInCi), program()) else { return };
-    let words = ["--pid", "--fork", "--kill-child", "--mount-proc"];
-    let tried = tool::run(Command::new(&unshare).args(words).arg("true"));
-    if !tried.status.success() {
-        return tool::skip("unshare --pid", String::from_utf8_lossy(&tried.stderr).trim(), Absence::IsAllowed);
+    let unshare_args = ["--pid", "--fork", "--kill-child", "--mount-proc"];
+    let unshare_run = tool::run(Command::new(&unshare).args(unshare_args).arg("true"));
+    if !unshare_run.status.success() {
+        return tool::skip("unshare --pid", String::from_utf8_lossy(&unshare_run.stderr).trim(), Absence::IsAllowed);
     }
     let host = |name: &str| {
         let host =
-            words.iter().fold(Host::new(&unshare, &format!("namespace-{name}")), |host, word| host.argument(word));
+            unshare_args.iter().fold(Host::new(&unshare, &format!("namespace-{name}")), |host, arg| host.argument(arg));
         host.argument(&program).argument("neighbour").argument(name)
     };
     let _ = perf_map::take(1);
@@ -131,108 +132,116 @@ fn processes_of_one_number_in_two_pid_namespaces() {
         let names: Vec<&str> = text.lines().map(|line| line.splitn(3, ' ').nth(2).expect("three words")).collect();
         names.into_iter().filter(|name| !name.starts_with("freed")).map(str::to_owned).collect()
     };
-    let (one, other) = (host("one"), host("other"));
-    let mut first = one.start(Preload::Library);
+    let (first_host, second_host) = (host("one"), host("other"));
+    let mut first = first_host.start(Preload::Library);
     first.wait_for_line("ready");
-    let mut second = other.start(Preload::Library);
+    let mut second = second_host.start(Preload::Library);
     second.wait_for_line("ready");
     assert_eq!(names(), ["one_first", "one_old", "other_first", "other_old"], "the first one lives");
-    assert!(other.log().contains("also belongs to another process"), "{}", other.log());
+    assert!(second_host.log().contains("also belongs to another process"), "{}", second_host.log());
     for running in [&mut first, &mut second] {
-        running.nod();
+        running.send_newline();
         running.wait_for_line("done");
     }
     assert_eq!(names(), ["one_first", "other_first", "one_new", "other_new"]);
-    first.nod();
-    let _ = first.end_without_map().well();
-    // The second one lives: its lines stay, whoever comes.
-    let third = host("third");
-    let mut running = third.start(Preload::Library);
+    first.send_newline();
+    let _ = first.wait_and_keep_map().expect_success();
+    // The second process is alive, so its lines stay, whatever process comes next.
+    let third_host = host("third");
+    let mut running = third_host.start(Preload::Library);
     running.wait_for_line("ready");
     assert!(names().contains(&"other_new".to_owned()), "{:?}", names());
-    running.nod();
+    running.send_newline();
     running.wait_for_line("done");
-    running.nod();
-    let _ = running.end_without_map().well();
-    second.nod();
-    let _ = second.end_without_map().well();
-    let last = host("last");
-    let mut running = last.start(Preload::Library);
+    running.send_newline();
+    let _ = running.wait_and_keep_map().expect_success();
+    second.send_newline();
+    let _ = second.wait_and_keep_map().expect_success();
+    let last_host = host("last");
+    let mut running = last_host.start(Preload::Library);
     running.wait_for_line("ready");
     assert_eq!(names(), ["last_first", "last_old"], "other_user else lives");
     drop(running);
     let _ = perf_map::take(1);
 }
 
-/// A clock that stands still is no reason to keep everything for ever.
+/// A clock that stands still must not make the library keep everything forever.
 #[test]
 fn memory_does_not_grow_under_a_stopped_clock() {
     let faketime = PathBuf::from(format!("/usr/lib/{}-linux-gnu/faketime/libfaketime.so.1", std::env::consts::ARCH));
     if !faketime.is_file() {
         return tool::skip("libfaketime", "not installed; run ci/setup.sh", Absence::FailsInCi);
     }
-    let Some(host) = calls(&["turns", "200000"]) else { return };
-    let both = format!("{}:{}", faketime.display(), paths::library().display());
-    let host = host.variable("LD_PRELOAD", both).variable("FAKETIME", "2020-01-01 00:00:00");
+    let Some(host) = calls_host(&["turns", "200000"]) else { return };
+    let preloads = format!("{}:{}", faketime.display(), paths::library().display());
+    let host = host.variable("LD_PRELOAD", preloads).variable("FAKETIME", "2020-01-01 00:00:00");
     let host = host.variable("FAKETIME_DONT_FAKE_MONOTONIC", "0").variable("JITLISTEN", "perfmap,unwind");
-    let ended = host.run(Preload::Nothing).well();
-    let resident: Vec<i64> = said(&ended, "resident").iter().map(|text| text.parse().expect("a number")).collect();
-    assert!(resident[1] - resident[0] < 1024, "kilobytes after each half: {resident:?}");
+    let ended = host.run(Preload::Nothing).expect_success();
+    let resident_kb: Vec<i64> =
+        output_values(&ended, "resident").iter().map(|text| text.parse().expect("a number")).collect();
+    assert!(resident_kb[1] - resident_kb[0] < 1024, "kilobytes after each half: {resident_kb:?}");
 }
 
 /// A launcher that runs as root must not leave a log that the program it starts cannot write to.
 #[test]
 fn a_log_is_made_for_its_first_line() {
     let host = Host::new("/bin/true", "no-log");
-    let _ = host.run(Preload::Library).well();
+    let _ = host.run(Preload::Library).expect_success();
     assert!(!host.scratch("log").exists());
     let host = host.variable("JITLISTEN", "nonsense");
-    let _ = host.run(Preload::Library).well();
+    let _ = host.run(Preload::Library).expect_success();
     assert!(host.log().contains("unknown sink"), "{}", host.log());
 }
 
 #[test]
 fn lines_that_the_log_does_not_take_are_counted() {
-    for (log, lost) in [("/nonexistent/log", "some"), ("log", "none")] {
-        let Some(host) = calls(&["lost-lines"]) else { return };
+    for (log, expected_loss) in [("/nonexistent/log", "some"), ("log", "none")] {
+        let Some(host) = calls_host(&["lost-lines"]) else { return };
         let path = if log == "log" { host.scratch("log") } else { log.into() };
         let host = host.variable("JITLISTEN_LOG", format!("debug:{}", path.display()));
-        let ended = host.run(Preload::Library).well();
-        assert_eq!((said(&ended, "lost"), ended.stderr.as_str()), (vec![lost.to_owned()], ""), "{log}");
+        let ended = host.run(Preload::Library).expect_success();
+        assert_eq!(
+            (output_values(&ended, "lost"), ended.stderr.as_str()),
+            (vec![expected_loss.to_owned()], ""),
+            "{log}"
+        );
     }
 }
 
-/// The new user's files are the new user's; what was there before stays the old one's.
+/// The new user's files belong to the new user; older files still belong to the old one.
 #[test]
 fn a_process_that_becomes_another_user() {
     if !is_root() {
         return;
     }
-    for who in ["itself", "worker"] {
-        let Some(host) = calls(&["becomes", who, "65534"]) else { return };
-        let place = host.scratch("place");
-        fs::create_dir(&place).expect("a directory");
-        fs::set_permissions(&place, fs::Permissions::from_mode(0o1777)).expect("ours");
-        let host = host.variable("JITLISTEN", "perfmap,image,jitdump").variable("JITLISTEN_DIR", &place);
-        let ended = host.run(Preload::Library).well();
-        let owner_of = |path: PathBuf| fs::metadata(path).map(|about| about.uid()).ok();
-        let entries = || fs::read_dir(&place).expect("a directory").flatten().map(|entry| entry.path());
-        let of_kind =
-            |path: &PathBuf, kind: &str| path.file_name().is_some_and(|name| name.to_string_lossy().starts_with(kind));
-        for kind in ["image-", "jitdump-"] {
-            let owners: BTreeSet<Option<u32>> = entries().filter(|path| of_kind(path, kind)).map(owner_of).collect();
-            assert_eq!(owners, BTreeSet::from([Some(0), Some(65534)]), "{who}, {kind}: {}", host.log());
+    for mode in ["itself", "worker"] {
+        let Some(host) = calls_host(&["becomes", mode, "65534"]) else { return };
+        let output_dir = host.scratch("place");
+        fs::create_dir(&output_dir).expect("a directory");
+        fs::set_permissions(&output_dir, fs::Permissions::from_mode(0o1777)).expect("ours");
+        let host = host.variable("JITLISTEN", "perfmap,image,jitdump").variable("JITLISTEN_DIR", &output_dir);
+        let ended = host.run(Preload::Library).expect_success();
+        let owner_of = |path: PathBuf| fs::metadata(path).map(|metadata| metadata.uid()).ok();
+        let entries = || fs::read_dir(&output_dir).expect("a directory").flatten().map(|entry| entry.path());
+        let has_prefix = |path: &PathBuf, prefix: &str| {
+            path.file_name().is_some_and(|name| name.to_string_lossy().starts_with(prefix))
+        };
+        for prefix in ["image-", "jitdump-"] {
+            let owners: BTreeSet<Option<u32>> =
+                entries().filter(|path| has_prefix(path, prefix)).map(owner_of).collect();
+            assert_eq!(owners, BTreeSet::from([Some(0), Some(65534)]), "{mode}, {prefix}: {}", host.log());
         }
-        // Each user's jitdump names what was alive when it was written.
-        for (user, named) in [(0, [true, false]), (65534, [true, true])] {
-            let theirs = entries().find(|path| of_kind(path, "jitdump-") && owner_of(path.clone()) == Some(user));
-            let dumps = jitdump_reader::find(&theirs.expect("found above"));
+        // Each user's jitdump names the functions that were live when it was written.
+        for (user, expected) in [(0, [true, false]), (65534, [true, true])] {
+            let jitdump_dir =
+                entries().find(|path| has_prefix(path, "jitdump-") && owner_of(path.clone()) == Some(user));
+            let dumps = jitdump_reader::find(&jitdump_dir.expect("found above"));
             let bytes = fs::read(dumps.first().expect("a jitdump")).expect("whole");
-            let has = |name: &str| bytes.windows(name.len()).any(|window| window == name.as_bytes());
-            assert_eq!(["of_root", "of_user"].map(has), named, "{who}: of user {user}");
+            let contains = |name: &str| bytes.windows(name.len()).any(|window| window == name.as_bytes());
+            assert_eq!(["of_root", "of_user"].map(contains), expected, "{mode}: of user {user}");
         }
-        if who == "worker" {
-            let child: u32 = said(&ended, "child")[0].parse().expect("a number");
+        if mode == "worker" {
+            let child: u32 = output_values(&ended, "child")[0].parse().expect("a number");
             assert_eq!(owner_of(perf_map::path(child)), Some(65534));
             let map = perf_map::take(child).expect("a map");
             assert_eq!(perf_map::PerfMap::parse(&map).expect("whole").names(), "of_root\nof_user\n");
@@ -242,72 +251,78 @@ fn a_process_that_becomes_another_user() {
     }
 }
 
-/// Processes that end leave a map for `perf report`; it does not stay for ever.
+/// Processes that end leave a map for `perf report`, but not forever.
 #[test]
 fn maps_of_dead_processes_are_removed() {
-    let Some(host) = calls(&["child", "exits"]) else { return };
-    let mut left = BTreeSet::new();
+    let Some(host) = calls_host(&["child", "exits"]) else { return };
+    let mut pids = BTreeSet::new();
     for _ in 0..24 {
-        let ended = host.start(Preload::Library).end_without_map().well();
-        left.insert(ended.pid);
+        let ended = host.start(Preload::Library).wait_and_keep_map().expect_success();
+        pids.insert(ended.pid);
     }
-    let remaining = |left: &BTreeSet<u32>| left.iter().filter(|&&pid| perf_map::path(pid).exists()).count();
-    assert_eq!(remaining(&left), 24, "who records many short processes wants all of them");
-    // The last one found the others dead; that was eight days ago.
-    let then = SystemTime::now() - Duration::from_secs(8 * 24 * 3600);
-    let age = |pid: &u32| {
+    let count_maps = |pids: &BTreeSet<u32>| pids.iter().filter(|&&pid| perf_map::path(pid).exists()).count();
+    assert_eq!(count_maps(&pids), 24, "who records many short processes wants all of them");
+    // The last process found the others dead. Their maps are backdated by eight days.
+    let old_time = SystemTime::now() - Duration::from_secs(8 * 24 * 3600);
+    let make_old = |pid: &u32| {
         let file = fs::File::options().write(true).open(perf_map::path(*pid)).expect("a map");
-        file.set_modified(then).expect("ours");
+        file.set_modified(old_time).expect("ours");
     };
-    left.iter().for_each(age);
-    let _ = host.start(Preload::Library).end_without_map().well();
-    let kept = remaining(&left);
-    left.iter().for_each(|&pid| drop(perf_map::take(pid)));
-    // One of a process that had a number of theirs since is not old.
-    assert!(kept <= 2, "{kept} of {} are kept", left.len());
+    pids.iter().for_each(make_old);
+    let _ = host.start(Preload::Library).wait_and_keep_map().expect_success();
+    let kept_maps = count_maps(&pids);
+    pids.iter().for_each(|&pid| drop(perf_map::take(pid)));
+    // A map is recent if another process has reused its pid.
+    assert!(kept_maps <= 2, "{kept_maps} of {} are kept", pids.len());
 }
 
-/// A recording of many short processes refers to the files of all of them. Those that are old go, unless the `jitlisten
-/// run` that they belong to is not over.
+/// A recording of many short processes refers to the files of all of them. Old files are removed, unless the `jitlisten
+/// run` that they belong to is still running.
 #[test]
 fn images_and_jitdumps_of_dead_processes_are_kept_for_their_recording() {
-    let place = Scratch::new("dead-images");
-    let place = place.join(".");
-    let own = std::process::id();
+    let output_dir = Scratch::new("dead-images");
+    let output_dir = output_dir.join(".");
+    let own_pid = std::process::id();
     let stat = fs::read_to_string("/proc/self/stat").expect("readable");
     let start: u64 = stat.rsplit(')').next().and_then(|rest| rest.split(' ').nth(20)?.parse().ok()).expect("field 22");
     let namespace = fs::metadata("/proc/self/ns/pid").expect("a namespace").ino();
-    let of_run = |start: u64| {
-        let run = format!("children+run={own}-{start}-{namespace}:{}", paths::library().display());
-        let host = calls(&["neighbour", "one"])?.variable("JITLISTEN", "image,jitdump");
-        Some(host.variable("JITLISTEN_DIR", &place).variable("JITLISTEN_RUN", run))
+    let host_of_run = |start: u64| {
+        let run = format!("children+run={own_pid}-{start}-{namespace}:{}", paths::library().display());
+        let host = calls_host(&["neighbour", "one"])?.variable("JITLISTEN", "image,jitdump");
+        Some(host.variable("JITLISTEN_DIR", &output_dir).variable("JITLISTEN_RUN", run))
     };
-    let (Some(running), Some(over), Some(next)) = (of_run(start), of_run(start + 1), of_run(start + 2)) else { return };
+    let (Some(active_run), Some(ended_run), Some(next_run)) =
+        (host_of_run(start), host_of_run(start + 1), host_of_run(start + 2))
+    else {
+        return;
+    };
     let run = |host: &Host| {
         let mut running = host.start(Preload::Library);
         for line in ["ready", "done"] {
             running.wait_for_line(line);
-            running.nod();
+            running.send_newline();
         }
-        let _ = running.end_without_map().well();
+        let _ = running.wait_and_keep_map().expect_success();
     };
-    let directories =
-        || -> Vec<PathBuf> { fs::read_dir(&place).expect("a directory").flatten().map(|entry| entry.path()).collect() };
+    let directories = || -> Vec<PathBuf> {
+        fs::read_dir(&output_dir).expect("a directory").flatten().map(|entry| entry.path()).collect()
+    };
     for _ in 0..12 {
-        run(&running);
-        run(&over);
+        run(&active_run);
+        run(&ended_run);
     }
-    let before = directories();
-    assert_eq!(before.len(), 48, "more than sixteen of each kind: {before:?}");
-    let then = SystemTime::now() - Duration::from_secs(8 * 24 * 3600);
-    for directory in &before {
+    let old_dirs = directories();
+    assert_eq!(old_dirs.len(), 48, "more than sixteen of each kind: {old_dirs:?}");
+    let old_time = SystemTime::now() - Duration::from_secs(8 * 24 * 3600);
+    for directory in &old_dirs {
         fs::write(directory.join("dead"), "1\n").expect("ours");
-        let mark = fs::File::options().write(true).open(directory.join("dead")).expect("a mark");
-        mark.set_modified(then).expect("ours");
+        let marker = fs::File::options().write(true).open(directory.join("dead")).expect("a mark");
+        marker.set_modified(old_time).expect("ours");
     }
-    run(&next);
-    let kept = before.iter().filter(|directory| directory.exists());
-    let texts: Vec<String> = kept.map(|path| fs::read_to_string(path.join("alive")).expect("a marker")).collect();
-    assert!(texts.iter().all(|text| text.contains(&format!("run={own}-{start}-"))), "{texts:?}");
-    assert_eq!(texts.len(), before.len() / 2);
+    run(&next_run);
+    let kept_dirs = old_dirs.iter().filter(|directory| directory.exists());
+    let markers: Vec<String> =
+        kept_dirs.map(|path| fs::read_to_string(path.join("alive")).expect("a marker")).collect();
+    assert!(markers.iter().all(|text| text.contains(&format!("run={own_pid}-{start}-"))), "{markers:?}");
+    assert_eq!(markers.len(), old_dirs.len() / 2);
 }

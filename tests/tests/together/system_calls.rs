@@ -1,8 +1,8 @@
-//! `docs/production.md` has every system call of ours, for filters that kill at any other.
+//! `docs/production.md` lists every system call of the library, for filters that kill the process at any other call.
 //!
-//! A program in C, with each sink and with recordings: what `strace` sees beyond what the program calls without the
-//! library. Numba, which makes most of these calls itself: what `strace -k` sees with a frame of the library on the
-//! stack.
+//! In a C program, with each sink and with recordings, the library's calls are those that `strace` sees in addition to
+//! the program's own. Numba makes most of these calls itself, so there they are those that `strace -k` sees with a
+//! frame of the library on the stack.
 
 use std::collections::BTreeSet;
 use std::ffi::OsString;
@@ -16,31 +16,31 @@ use jitlisten_tests::paths::{self, Scratch};
 use jitlisten_tests::perf_map;
 use jitlisten_tests::tool::{self, Absence};
 
-/// `hosts/calls.c`, which forks, waits, and goes through the life of an object.
-fn in_c() -> Option<Host> {
+/// Compiles `hosts/calls.c`, which forks, waits, and takes an object through its life.
+fn c_host() -> Option<Host> {
     let compiler = tool::require("cc", Absence::FailsInCi)?;
     let scratch = Scratch::new("system-calls-program");
     let program = scratch.join("calls");
     let include = format!("-I{}", paths::root().join("include").display());
     tool::compile(&compiler, &["-O1", "-Wall", "-Wextra", "-Werror", &include], &paths::host("calls.c"), &program);
-    // `ci/test.sh` removes it.
+    // `ci/test.sh` removes the directory.
     mem::forget(scratch);
     Some(Host::new(program, "system-calls").argument("everything"))
 }
 
-/// What `strace` writes down of the host and its children; `None` after a loud skip.
+/// Output of `strace` for the host and its children. Returns `None` after reporting a skip.
 fn trace(host: &Host, preload: Preload, options: &[OsString]) -> Option<String> {
     let strace = tool::require("strace", Absence::FailsInCi)?;
     let calls = host.scratch("calls");
     let mut command = Command::new(strace);
-    command.args(["-f", "-qq", "-o"]).arg(&calls).args(options).arg("env").args(host.env_words(preload));
-    let done = tool::run_within(Duration::from_secs(300), &mut command);
-    let said = String::from_utf8_lossy(&done.stderr).into_owned();
-    if said.contains("PTRACE") || said.contains("not supported") {
-        tool::skip("strace", said.trim(), Absence::IsAllowed);
+    command.args(["-f", "-qq", "-o"]).arg(&calls).args(options).arg("env").args(host.env_arguments(preload));
+    let strace_run = tool::run_within(Duration::from_secs(300), &mut command);
+    let errors = String::from_utf8_lossy(&strace_run.stderr).into_owned();
+    if errors.contains("PTRACE") || errors.contains("not supported") {
+        tool::skip("strace", errors.trim(), Absence::IsAllowed);
         return None;
     }
-    assert!(done.status.success(), "{said}");
+    assert!(strace_run.status.success(), "{errors}");
     let text = fs::read(calls).expect("strace has written");
     let text = String::from_utf8_lossy(&text).into_owned();
     let pids: BTreeSet<u32> = text.lines().filter_map(|line| line.split_once(' ')?.0.parse().ok()).collect();
@@ -48,96 +48,105 @@ fn trace(host: &Host, preload: Preload, options: &[OsString]) -> Option<String> 
     Some(text)
 }
 
-/// `openat` of `4711  openat(AT_FDCWD, ...) = 3`
-fn call(line: &str) -> Option<&str> {
-    let call = line.split_once(' ')?.1.trim_start().split_once('(')?.0;
-    call.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'_').then_some(call)
+/// Name of the call on a line: `openat` of `4711  openat(AT_FDCWD, ...) = 3`.
+fn call_name(line: &str) -> Option<&str> {
+    let call_name = line.split_once(' ')?.1.trim_start().split_once('(')?.0;
+    call_name.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'_').then_some(call_name)
 }
 
-/// The calls behind which `strace -k` has a frame of the library.
-fn calls_of_ours(text: &str) -> BTreeSet<&str> {
-    let mut last = "";
-    let mut ours = BTreeSet::new();
+/// Calls for which `strace -k` shows a frame of the library.
+fn library_calls(text: &str) -> BTreeSet<&str> {
+    let mut last_call = "";
+    let mut found_calls = BTreeSet::new();
     for line in text.lines() {
         if !line.starts_with(" >") {
-            last = line.split_once("<... ").and_then(|(_, rest)| rest.split(' ').next()).or(call(line)).unwrap_or("");
+            last_call =
+                line.split_once("<... ").and_then(|(_, rest)| rest.split(' ').next()).or(call_name(line)).unwrap_or("");
         } else if line.contains("libjitlisten.so") {
-            ours.insert(last);
+            found_calls.insert(last_call);
         }
     }
-    ours.remove("");
-    ours
+    found_calls.remove("");
+    found_calls
 }
 
-/// What the document has of these rows.
-fn listed(rows: &[&str]) -> BTreeSet<String> {
+/// Calls that the document lists in these rows.
+fn documented_calls(rows: &[&str]) -> BTreeSet<String> {
     let document = fs::read_to_string(paths::root().join("docs/production.md")).expect("the document");
-    let calls = |row: &&str| -> Vec<String> {
+    let parse_row = |row: &&str| -> Vec<String> {
         let line = document.lines().find(|line| line.starts_with(&format!("| {row} |"))).expect("a row for each sink");
         line.split('`').skip(1).step_by(2).map(str::to_owned).collect()
     };
-    rows.iter().flat_map(calls).collect()
+    rows.iter().flat_map(parse_row).collect()
 }
 
 fn rows<'a>(sinks: &'a str, recording: Option<&str>) -> Vec<&'a str> {
-    let with =
-        [("recording", recording.is_some()), ("events", recording.is_some_and(|words| words.contains("event=")))];
+    let recording_rows =
+        [("recording", recording.is_some()), ("events", recording.is_some_and(|options| options.contains("event=")))];
     std::iter::once("all")
         .chain(sinks.split(','))
-        .chain(with.into_iter().filter(|(_, on)| *on).map(|(row, _)| row))
+        .chain(recording_rows.into_iter().filter(|(_, is_on)| *is_on).map(|(row, _)| row))
         .collect()
 }
 
-fn with_recording(host: Host, words: Option<&str>) -> Host {
-    let Some(words) = words else { return host };
+fn add_recording(host: Host, options: Option<&str>) -> Host {
+    let Some(options) = options else { return host };
     let file = host.scratch("recording");
-    host.variable("JITLISTEN_RECORD", format!("{}{words}", file.display()))
+    host.variable("JITLISTEN_RECORD", format!("{}{options}", file.display()))
 }
 
-/// Without the library.
-fn of_the_program_in_c() -> Option<BTreeSet<String>> {
-    let text = trace(&in_c()?.variable("JITLISTEN", "off"), Preload::Nothing, &[])?;
-    Some(text.lines().filter_map(call).map(str::to_owned).collect())
+/// System calls of the C program without the library.
+fn program_calls() -> Option<BTreeSet<String>> {
+    let text = trace(&c_host()?.variable("JITLISTEN", "off"), Preload::Nothing, &[])?;
+    Some(text.lines().filter_map(call_name).map(str::to_owned).collect())
 }
 
 #[test]
 fn system_calls_are_those_of_the_document() {
-    let Some(stock) = of_the_program_in_c() else { return };
-    let alone =
+    let Some(own_calls) = program_calls() else { return };
+    let without_recording =
         ["perfmap", "perfmap,unwind", "jitdump", "image", "unwind", "gdb", "modules"].map(|sinks| (sinks, None));
-    let recordings = [",wall,children", ",event=page-faults,children", ""].map(|words| ("image", Some(words)));
-    for (sinks, recording) in alone.into_iter().chain(recordings) {
-        let Some(host) = in_c() else { return };
-        let host = with_recording(host.variable("JITLISTEN", sinks), recording);
+    let recordings = [",wall,children", ",event=page-faults,children", ""].map(|options| ("image", Some(options)));
+    for (sinks, recording) in without_recording.into_iter().chain(recordings) {
+        let Some(host) = c_host() else { return };
+        let host = add_recording(host.variable("JITLISTEN", sinks), recording);
         let Some(text) = trace(&host, Preload::Library, &[]) else { return };
-        let ours: BTreeSet<&str> = text.lines().filter_map(call).collect();
-        let listed = listed(&rows(sinks, recording));
-        let missing: Vec<_> = ours.iter().filter(|&&call| !stock.contains(call) && !listed.contains(call)).collect();
+        let traced_calls: BTreeSet<&str> = text.lines().filter_map(call_name).collect();
+        let documented_calls = documented_calls(&rows(sinks, recording));
+        let missing: Vec<_> = traced_calls
+            .iter()
+            .filter(|&&call| !own_calls.contains(call) && !documented_calls.contains(call))
+            .collect();
         assert!(missing.is_empty(), "{sinks} {recording:?}: {missing:?} are not in docs/production.md");
-        assert!(ours.contains("process_vm_readv"), "the library was there");
-        assert_eq!(ours.contains("tgkill"), recording.is_some(), "{recording:?}");
+        assert!(traced_calls.contains("process_vm_readv"), "the library was there");
+        assert_eq!(traced_calls.contains("tgkill"), recording.is_some(), "{recording:?}");
     }
 }
 
-/// With an observed LLVM.
+/// Repeats the comparison in a process with an observed LLVM.
 #[test]
 fn system_calls_with_numba_are_those_of_the_document() {
-    /// Python does not call it.
-    const WITNESS: &str = "geteuid";
-    let Some(stock) = of_the_program_in_c() else { return };
+    /// System call that the library makes and Python does not.
+    const LIBRARY_ONLY_CALL: &str = "geteuid";
+    let Some(own_calls) = program_calls() else { return };
     for (sinks, recording) in [("perfmap,unwind", None), ("image,modules", Some(""))] {
         let Some(host) = Integration::Numba("numba-0.68.1").chain(0, &[]) else { return };
-        let host = with_recording(host.variable("JITLISTEN", sinks), recording);
-        // A stack takes strace long: none for what is in the document.
-        let mut known = listed(&rows(sinks, recording));
-        known.extend(stock.iter().cloned());
-        known.remove(WITNESS);
-        let known: Vec<String> = known.iter().map(|call| format!("?{call}")).collect();
-        let options = ["-k", "--seccomp-bpf", "-e", &format!("trace=!{}", known.join(","))].map(OsString::from);
+        let host = add_recording(host.variable("JITLISTEN", sinks), recording);
+        // strace takes long to print a stack, so documented calls are not traced.
+        let mut untraced_calls = documented_calls(&rows(sinks, recording));
+        untraced_calls.extend(own_calls.iter().cloned());
+        untraced_calls.remove(LIBRARY_ONLY_CALL);
+        let untraced_calls: Vec<String> = untraced_calls.iter().map(|call| format!("?{call}")).collect();
+        let options =
+            ["-k", "--seccomp-bpf", "-e", &format!("trace=!{}", untraced_calls.join(","))].map(OsString::from);
         let Some(text) = trace(&host, Preload::Library, &options) else { return };
-        let mut ours = calls_of_ours(&text);
-        // OpenBLAS makes it by `syscall(2)`, which the library wraps.
-        ours.remove("mbind");
-        assert_eq!(ours, BTreeSet::from([WITNESS]), "{sinks} {recording:?}: not in docs/production.md");
+        let mut undocumented_calls = library_calls(&text);
+        // OpenBLAS calls `mbind` by `syscall(2)`, which the library wraps.
+        undocumented_calls.remove("mbind");
+        assert_eq!(
+            undocumented_calls,
+            BTreeSet::from([LIBRARY_ONLY_CALL]),
+            "{sinks} {recording:?}: not in docs/production.md"
+        );
     }
 }

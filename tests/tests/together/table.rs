@@ -1,5 +1,5 @@
-//! The table: every integration with every consumer, one expectation. The releases of Numba between the newest and the
-//! oldest are seen by perf and by one gdb each.
+//! The support table: one test for each pair of integration and consumer. Numba releases between the newest and the
+//! oldest are tested with perf and one kind of gdb session each.
 
 use jitlisten_tests::host::{self, Preload};
 use jitlisten_tests::integration::Integration;
@@ -7,74 +7,74 @@ use jitlisten_tests::perf_map::{self, PerfMap};
 use jitlisten_tests::scenario::{self, CHAIN, Verdict};
 use jitlisten_tests::{gdb, perf, support_table};
 
-/// Every sample has a name, 95 of 100 stacks are complete, and the map they come from obeys every rule.
+/// Every sample has a name, 95 of 100 stacks are complete, and the perf map obeys every rule.
 fn perf(integration: Integration) {
-    let (Some(()), Some(host)) = (perf::is_here(), integration.chain(2, &[])) else { return };
+    let (Some(()), Some(host)) = (perf::is_available(), integration.chain(2, &[])) else { return };
     let recording = perf::record(&host, Preload::Library);
     let map = recording.perf_map();
     for function in CHAIN {
         assert!(map.named(function).next().is_some(), "the perf map does not name {function}:\n{}", map.names());
     }
-    scenario::every_sample_is_named(&recording.samples, &map, "gamma");
-    Verdict::of(&recording.samples, integration.caller_object()).is_complete();
-    support_table::seen(integration.row(), "perf map");
+    scenario::assert_samples_named(&recording.samples, &map, "gamma");
+    Verdict::from_samples(&recording.samples, integration.caller_object()).assert_complete();
+    support_table::record_cell(integration.row(), "perf map");
 }
 
-/// A debugger that comes while the code runs.
+/// gdb attaches while compiled code runs.
 fn gdb_attached(integration: Integration) {
-    let (Some(()), Some(host)) = (gdb::is_here(), integration.chain(60, &[])) else { return };
+    let (Some(()), Some(host)) = (gdb::is_available(), integration.chain(60, &[])) else { return };
     let mut running = host.start(Preload::Library);
     running.wait_for_line("running");
-    // Between two calls of gamma the host looks at the clock.
-    check(integration, &gdb::attach_in("gamma", &running));
-    support_table::seen(integration.row(), "gdb");
+    // Between two calls of `gamma`, the host reads the clock.
+    assert_backtrace(integration, &gdb::attach_in("gamma", &running));
+    support_table::record_cell(integration.row(), "gdb");
 }
 
-/// A debugger starts the process: `__jit_debug_register_code` has a breakpoint from the start.
+/// gdb starts the process, so `__jit_debug_register_code` has a breakpoint from the start.
 fn gdb_started(integration: Integration) {
-    let (Some(()), Some(host)) = (gdb::is_here(), integration.chain(60, &["timer"])) else { return };
+    let (Some(()), Some(host)) = (gdb::is_available(), integration.chain(60, &["timer"])) else { return };
     let session = gdb::start(&host, Preload::Library);
     let map = session.pid.and_then(perf_map::take);
-    check(integration, &session);
+    assert_backtrace(integration, &session);
     assert_named(map.as_deref(), &session);
 }
 
-/// The same for ORC. It registers an object after its memory is final, so with a breakpoint in
-/// `__jit_debug_register_code` no hook of ours runs before the code does: gdb walks it, but the perf map gets it only
+/// gdb starts a process with ORC, which registers an object after its memory is final. With a breakpoint in
+/// `__jit_debug_register_code`, no hook of ours runs before the code does: gdb walks it, but the perf map gets it only
 /// with the next object.
 fn gdb_started_on_orc(integration: Integration) {
-    let (Some(()), Some(host)) = (gdb::is_here(), integration.chain(60, &["timer"])) else { return };
+    let (Some(()), Some(host)) = (gdb::is_available(), integration.chain(60, &["timer"])) else { return };
     let session = gdb::start(&host, Preload::Library);
     let _ = session.pid.and_then(perf_map::take);
-    check(integration, &session);
+    assert_backtrace(integration, &session);
 }
 
-/// A debugger attaches when LLVM is loaded and nothing is compiled: the breakpoint replaces bytes of
+/// gdb attaches when LLVM is loaded and nothing is compiled: its breakpoint replaces bytes of
 /// `__jit_debug_register_code`, or of our hook there.
 fn gdb_attached_before_the_first_compile(integration: Integration) {
-    let (Some(()), Some(host)) = (gdb::is_here(), integration.chain(60, &["wait", "timer"])) else { return };
+    let (Some(()), Some(host)) = (gdb::is_available(), integration.chain(60, &["wait", "timer"])) else { return };
     let mut map = None;
-    let session = gdb::look_in("gamma", || {
+    let session = gdb::repeat_until_in("gamma", || {
         let mut running = host.start(Preload::Library);
         running.wait_for_line("waiting");
         let session = gdb::attach_early(&mut running);
         map = perf_map::take(running.pid());
         session
     });
-    check(integration, &session);
+    assert_backtrace(integration, &session);
     assert_named(map.as_deref(), &session);
 }
 
-/// The program prints what it prints without us.
+/// The program prints the same as without the library.
 fn output(integration: Integration) {
     let Some(host) = integration.chain(0, &[]) else { return };
-    let ended = host::same_output(&host).well();
+    let ended = host::assert_same_output(&host).expect_success();
     assert!(ended.perf_map().named("gamma").next().is_some());
 }
 
-fn check(integration: Integration, session: &gdb::Session) {
-    if let Err(what) = scenario::check_backtrace(&session.backtrace, integration.caller_frame(), session.symbols) {
-        panic!("{what}\ngdb said:\n{}", session.output);
+fn assert_backtrace(integration: Integration, session: &gdb::Session) {
+    if let Err(error) = scenario::check_backtrace(&session.backtrace, integration.caller_frame(), session.symbols) {
+        panic!("{error}\ngdb said:\n{}", session.output);
     }
 }
 
@@ -116,7 +116,7 @@ rows! {
         => [output, perf, gdb_attached, gdb_started_on_orc];
 }
 
-/// The control: the stock process must fail what the rows above pass.
+/// Control: the stock process must fail the tests that pass in the rows above.
 mod stock {
     use super::*;
 
@@ -126,11 +126,11 @@ mod stock {
     #[test]
     fn perf_finds_no_name_and_no_chain() {
         for integration in INTEGRATIONS {
-            let (Some(()), Some(host)) = (perf::is_here(), integration.chain(2, &[])) else { continue };
+            let (Some(()), Some(host)) = (perf::is_available(), integration.chain(2, &[])) else { continue };
             let recording = perf::record(&host, Preload::Nothing);
             assert_eq!(recording.map, None, "a stock process writes no perf map");
-            let verdict = Verdict::of(&recording.samples, integration.caller_object());
-            verdict.has_samples();
+            let verdict = Verdict::from_samples(&recording.samples, integration.caller_object());
+            verdict.assert_enough_samples();
             assert_eq!((verdict.unnamed, verdict.complete), (verdict.jit, 0), "{integration:?}:\n{verdict}");
         }
     }
@@ -138,11 +138,11 @@ mod stock {
     #[test]
     fn gdb_finds_no_way_out_of_numba_code() {
         let integration = INTEGRATIONS[0];
-        let (Some(()), Some(host)) = (gdb::is_here(), integration.chain(60, &["timer"])) else { return };
+        let (Some(()), Some(host)) = (gdb::is_available(), integration.chain(60, &["timer"])) else { return };
         let session = gdb::start(&host, Preload::Nothing);
-        // The name is there, LLVM's own doing; what lacks is every frame above.
+        // LLVM itself registers the name; all frames above it are missing.
         assert!(
-            session.backtrace.frames.first().is_some_and(|leaf| scenario::names(leaf, "gamma")),
+            session.backtrace.frames.first().is_some_and(|leaf| scenario::names_function(leaf, "gamma")),
             "{}",
             session.output
         );

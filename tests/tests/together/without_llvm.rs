@@ -1,12 +1,12 @@
-//! A process without LLVM: loaded, and of no consequence.
+//! A process without LLVM, in which the library is loaded and has no effect.
 
 use jitlisten_tests::host::{self, Host};
 use jitlisten_tests::integration;
 use jitlisten_tests::tool::{self, Absence};
 
-/// Same output, no perf map, no file, no word.
-fn is_left_alone(host: &Host) {
-    let ended = host::same_output(host);
+/// Asserts the same output, and that the library writes no perf map, no other file and no log.
+fn assert_unaffected(host: &Host) {
+    let ended = host::assert_same_output(host);
     assert_eq!(ended.map, None, "a perf map of a process without JIT code");
     assert!(host::files_in(&host.scratch(".")).is_empty(), "{:?}", host::files_in(&host.scratch(".")));
 }
@@ -18,15 +18,15 @@ fn programs_are_left_alone() {
     for (program, arguments) in programs {
         let Some(program) = tool::require(program, Absence::FailsInCi) else { continue };
         let host = Host::new(program, "without-llvm");
-        is_left_alone(&arguments.iter().fold(host, |host, argument| host.argument(argument)));
+        assert_unaffected(&arguments.iter().fold(host, |host, argument| host.argument(argument)));
     }
 }
 
 #[test]
 fn python_without_numba_is_left_alone() {
     let Some(python) = integration::python("numba-0.68.1") else { return };
-    is_left_alone(&Host::new(&python, "python").argument("-c").argument("pass"));
-    is_left_alone(
+    assert_unaffected(&Host::new(&python, "python").argument("-c").argument("pass"));
+    assert_unaffected(
         &Host::new(&python, "python").argument("-c").argument("import ssl, sqlite3, json; print(json.dumps(1))"),
     );
 }
@@ -34,7 +34,7 @@ fn python_without_numba_is_left_alone() {
 #[test]
 fn llvm_that_compiles_nothing_leaves_no_file() {
     let Some(python) = integration::python("numba-0.68.1") else { return };
-    is_left_alone(
+    assert_unaffected(
         &Host::new(python, "python")
             .argument("-c")
             .argument("import llvmlite.binding as b; print(b.llvm_version_info)"),
