@@ -8,7 +8,9 @@ use crate::left_behind::warn;
 
 /// Exports functions that forward to those of the same name in `jitlisten_sampler`, after an optional call.
 macro_rules! interpose {
-    ($(extern $abi:literal fn $name:ident($($argument:ident: $type:ty),*) -> $result:ty $(, after $before:expr)?;)*) => {$(
+    ($(
+        extern $abi:literal fn $name:ident($($argument:ident: $type:ty),*) -> $result:ty $(, after $before:expr)?;
+    )*) => {$(
         #[doc = concat!("Interposes `", stringify!($name), "`: see `jitlisten_sampler`.")]
         ///
         /// # Safety
@@ -27,12 +29,13 @@ macro_rules! interpose {
 type Text = *const c_char;
 type User = libc::uid_t;
 type Set = libc::sigset_t;
+type Info = libc::siginfo_t;
 
 interpose! {
     extern "C-unwind" fn sigaction(signal: c_int, action: *const libc::sigaction, old: *mut libc::sigaction) -> c_int;
     extern "C-unwind" fn signal(signal: c_int, handler: libc::sighandler_t) -> libc::sighandler_t;
-    extern "C-unwind" fn sigtimedwait(set: *const Set, info: *mut libc::siginfo_t, time: *const libc::timespec) -> c_int;
-    extern "C-unwind" fn sigwaitinfo(set: *const Set, info: *mut libc::siginfo_t) -> c_int;
+    extern "C-unwind" fn sigtimedwait(set: *const Set, info: *mut Info, time: *const libc::timespec) -> c_int;
+    extern "C-unwind" fn sigwaitinfo(set: *const Set, info: *mut Info) -> c_int;
     extern "C-unwind" fn sigwait(set: *const Set, number: *mut c_int) -> c_int;
     extern "C-unwind" fn signalfd(descriptor: c_int, set: *const Set, flags: c_int) -> c_int;
     extern "C-unwind" fn sigpending(set: *mut Set) -> c_int;

@@ -169,8 +169,8 @@ unsafe extern "C" fn handle_thread_exit(slot: *mut c_void) {
     }
 }
 
-/// Creates the key whose destructor reports the end of a thread, however it exits. `None` if none is left: then the scan
-/// notices the end of threads.
+/// Creates the key whose destructor reports the end of a thread, however it exits. `None` if none is left: then the
+/// scan notices the end of threads.
 pub(crate) fn create_exit_key() -> Option<libc::pthread_key_t> {
     let mut key = 0;
     // SAFETY: the destructor is a function of this library, which is never unloaded.
