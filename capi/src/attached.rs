@@ -79,7 +79,7 @@ fn start(request: &[u8]) -> Result<(), Failure> {
 /// recording, 1 while it is being written, 2 when the file is complete.
 #[unsafe(no_mangle)]
 pub extern "C" fn jitlisten_record_end() -> u32 {
-    jitlisten_sampler::end_soon()
+    jitlisten_sampler::request_end()
 }
 
 fn enable_sinks(sinks: &[u8]) -> Result<(), Failure> {

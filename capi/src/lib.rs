@@ -9,6 +9,8 @@ pub mod attached;
 mod borrowed;
 pub mod guard;
 mod heap;
+#[cfg(feature = "interpose")]
+pub mod interpose;
 pub mod live;
 pub mod log;
 mod log_callback;

@@ -10,12 +10,12 @@ use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicPtr, Ordering};
 
 use jitlisten::plumbing::HostStateGuard;
-use jitlisten_sampler::Strings;
+use jitlisten_sampler::CStringArray;
 
 use crate::run_environment;
 
 unsafe extern "C" {
-    static environ: Strings;
+    static environ: CStringArray;
 }
 
 /// A process that `jitlisten run` or `record` has started before the program.
@@ -40,7 +40,7 @@ pub(crate) fn record_launcher() {
     let shared = unsafe { libc::mmap(ptr::null_mut(), size_of::<AtomicBool>(), protection, flags, -1, 0) };
     if shared != libc::MAP_FAILED {
         WARNING_IS_PRINTED.store(shared.cast(), Ordering::Release);
-        let starts_children = jitlisten_sampler::stands_before("self");
+        let starts_children = jitlisten_sampler::is_launcher("self");
         let _ = LAUNCHER.set(Launcher { pid: std::process::id(), starts_children, library });
     }
 }
@@ -50,7 +50,7 @@ pub(crate) fn record_launcher() {
 ///
 /// # Safety
 /// Same contract as `execve(2)`.
-pub(crate) unsafe fn warn(file: *const c_char, environment: Strings) {
+pub(crate) unsafe fn warn(file: *const c_char, environment: CStringArray) {
     let _host_state = HostStateGuard::enter();
     let _ = catch_unwind(|| {
         let is_watched = |launcher: &&Launcher| launcher.starts_children || launcher.pid == std::process::id();
@@ -89,7 +89,7 @@ fn print(line: &str) {
 ///
 /// # Safety
 /// `environment` must be null, or an array of null-terminated strings that ends with null.
-unsafe fn find_variable<'a>(environment: Strings, name: &[u8]) -> Option<&'a [u8]> {
+unsafe fn find_variable<'a>(environment: CStringArray, name: &[u8]) -> Option<&'a [u8]> {
     if environment.is_null() {
         return None;
     }

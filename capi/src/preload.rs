@@ -11,7 +11,7 @@ use std::panic::catch_unwind;
 
 use jitlisten::plumbing::{HostStateGuard, is_privileged, run_before_program};
 use jitlisten::{Session, log_line};
-use jitlisten_sampler::Heirs;
+use jitlisten_sampler::InheritedBy;
 
 #[cfg(feature = "interpose")]
 use crate::missing_preload;
@@ -25,8 +25,7 @@ static CONSTRUCTOR: extern "C" fn() = constructor;
 extern "C" fn constructor() {
     let _host_state = HostStateGuard::enter();
     let _ = catch_unwind(|| {
-        jitlisten_sampler::find_exits();
-        jitlisten_sampler::find_calls();
+        jitlisten_sampler::resolve_libc_functions();
         if !is_privileged() && is_preloaded() {
             run_before_program(open_from_environment);
             // Record the launcher before the environment is restored.
@@ -45,8 +44,9 @@ fn start_recording_from_environment() {
     if !Session::process().is_some_and(|session| session.options().active) {
         return;
     }
-    let heirs = if run_environment::is_before_program() { Heirs::Descendants } else { Heirs::Nothing };
-    if let Err(error) = jitlisten_sampler::start_by_environment(heirs) {
+    let inherited_by =
+        if run_environment::is_before_program() { InheritedBy::Descendants } else { InheritedBy::NoProcess };
+    if let Err(error) = jitlisten_sampler::start_by_environment(inherited_by) {
         log_line!(Error, "no recording: {error}");
     }
 }
@@ -65,7 +65,7 @@ extern "C" fn destructor() {
     let _ = catch_unwind(|| {
         jitlisten_shim::ending();
         // The recording ends before the sinks, while the names of sampled code are still known.
-        jitlisten_sampler::ending();
+        jitlisten_sampler::finish_at_exit();
         if let Some(session) = Session::process() {
             session.flush_sinks();
         }

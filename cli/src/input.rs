@@ -120,7 +120,7 @@ impl Recordings {
 }
 
 /// Lists the files beside `path` whose names share its prefix. Recordings of children have a numeric suffix
-/// (`sampler/src/options.rs`), and `%p` in a name becomes a number. The value of an entry changes whenever its file is
+/// (`sampler/src/recording/options.rs`), and `%p` in a name becomes a number. The value of an entry changes whenever its file is
 /// written.
 fn list_recordings(path: &Path) -> HashMap<PathBuf, (u64, i64, i64)> {
     let name = path.file_name().unwrap_or_default().as_bytes();

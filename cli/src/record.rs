@@ -1,5 +1,5 @@
 //! `jitlisten record`: samples a command or a running process from inside.
-//! A command is executed as by `jitlisten run`, with `JITLISTEN_RECORD` in its environment (`sampler/src/options.rs`).
+//! A command is executed as by `jitlisten run`, with `JITLISTEN_RECORD` in its environment (`sampler/src/recording/options.rs`).
 //! In a process that is already running, injected Python code or an injected thread starts and stops the sampler
 //! (`inject.rs`).
 //! In a running process, injected Python code or a thread starts and stops the sampler (`inject.rs`).
@@ -117,7 +117,7 @@ pub(crate) fn resolve_output(output: &Path, bundle: bool, pid: Option<u32>) -> R
     }
     if pid.is_none() && !bundle {
         let write_problem = |error| Problem::new(format!("cannot write {}: {error}", path.display()));
-        jitlisten_sampler::check_place(&expand_placeholders(&path, naming_pid))
+        jitlisten_sampler::check_output(&expand_placeholders(&path, naming_pid))
             .map_err(|error| write_problem(error).help("choose another -o"))?;
     }
     Ok(path)

@@ -41,7 +41,7 @@ fuzz_target!(|data: &[u8]| {
     let size = usize::from(u16::from_le_bytes([*low, *high & 0x7f])).min(rest.len());
     let (section, stack) = rest.split_at(size);
     let table = if high & 0x80 == 0 {
-        FrameTable::by_reading(section.to_vec().into(), CODE_ADDRESS, CODE_ADDRESS)
+        FrameTable::from_section(section.to_vec().into(), CODE_ADDRESS, CODE_ADDRESS)
     } else {
         let Some(table) =
             FrameTable::with_header(section.to_vec().into(), CODE_ADDRESS, CODE_ADDRESS, section, CODE_ADDRESS)

@@ -30,6 +30,7 @@ mod printable;
 mod profile;
 mod recording;
 mod report;
+mod role;
 mod roots;
 mod segments;
 mod source;

@@ -13,62 +13,43 @@
 //!
 //! The handler allocates nothing, takes no lock and is bounded ([`unwind`]). The host can see one real-time signal in
 //! use and a thread named `jitlisten`. Lock order: this crate's locks, then the session's; the session's callbacks take
-//! none of ours (`events`).
+//! none of ours (`writer/code_events.rs`).
+//!
+//! | folder | content |
+//! | --- | --- |
+//! | `recording/` | starts and stops a recording: options, event, the recorded process |
+//! | `thread/` | what a sampled thread has: slot, timer or counter, pace; its creation |
+//! | `handler/` | the signal handler, and what it reads: stack, code, clock |
+//! | `unwind/`, `python/` | native frames, and frames of CPython |
+//! | `writer/` | the writer thread: mappings, records, the file |
+//! | `transparency/` | what the program must not notice: signals, exits, privileges, sanitizers |
 //!
 //! To try it: `JITLISTEN_RECORD=f.data LD_PRELOAD=libjitlisten.so python program.py; perf report -i f.data`.
 
-mod clock;
-mod code_map;
-mod counter;
-mod disposition;
-mod event_name;
-mod events;
-mod fatal;
 mod handler;
-mod interpose;
-mod leaving;
-mod mappings;
-mod measure;
-mod options;
-mod output;
-mod pace;
-mod perf_data;
-mod place;
-mod process;
 #[cfg(any(test, feature = "fuzzing"))]
 pub mod python;
 #[cfg(not(any(test, feature = "fuzzing")))]
 mod python;
-mod recorder;
-mod rights;
-mod sanitizer;
-mod signals;
-mod slot;
-mod stack_memory;
-mod threads;
-mod timer;
+mod recording;
+mod thread;
+mod transparency;
 pub mod unwind;
-mod vdso;
-mod waiting;
-mod wake;
 mod writer;
 
-pub use event_name::Counter;
-pub use interpose::{Start, create};
-pub use leaving::{
-    Strings, execute, execute_at, execute_found, execute_found_in, execute_in, execute_open, exit_now, exit_now_c,
-    exit_quickly, find_exits,
+pub use recording::counters::Statistics;
+pub use recording::environment::{InheritedBy, is_launcher, start_by_environment};
+pub use recording::event_name::Counter;
+pub use recording::options::{Clock, Options};
+pub use recording::process::Process;
+pub use recording::recorder::{Error, finish_at_exit, request_end, running_path, start, statistics, stop};
+pub use thread::creation::pthread_create;
+pub use transparency::exit::{_Exit, _exit, execv, execve, execveat, execvp, execvpe, fexecve, quick_exit};
+pub use transparency::next::{CStringArray, ThreadFunction, resolve_libc_functions};
+pub use transparency::privileges::{
+    chroot, is_confined, prctl, seteuid, setns, setresuid, setreuid, setuid, syscall, unshare,
 };
-pub use options::{Clock, Options};
-pub use place::{check_place, set_aside};
-pub use process::Process;
-pub use recorder::{
-    Error, Heirs, Statistics, current, end_soon, ending, stands_before, start, start_by_environment, statistics, stop,
-};
-pub use rights::{
-    call_system, change_root, control, find_calls, is_confined, join_namespace, set_all_users, set_effective_user,
-    set_user, set_users, unshare,
-};
-pub use signals::{
+pub use transparency::signals::{
     sigaction, sigaltstack, signal, signalfd, sigpending, sigsuspend, sigtimedwait, sigwait, sigwaitinfo,
 };
+pub use writer::existing_file::{check_output, rename_existing};

@@ -182,7 +182,7 @@ impl Target {
 /// mistaken for the new one.
 fn prepare_kept_file(path: &Path, pid: Option<u32>) -> Result<PathBuf, Problem> {
     let path = resolve_output(path, false, pid)?;
-    let result = jitlisten_sampler::set_aside(&path);
+    let result = jitlisten_sampler::rename_existing(&path);
     result.map_err(|error| Problem::new(format!("cannot write {}: {error}", path.display())))?;
     Ok(path)
 }

@@ -217,8 +217,8 @@ fn is_used_feature(feature: u32) -> bool {
         .contains(&feature)
 }
 
-/// Returns notes from the counters of our own recorder (`version` in `sampler/src/writer.rs`): if more than one stack
-/// in a hundred is incomplete, a thread was not sampled, or more than one sample in a hundred was skipped. Lost samples
+/// Returns notes from the counters of our own recorder (`sampler/src/recording/counters.rs`): if more than one stack in
+/// a hundred is incomplete, a thread was not sampled, or more than one sample in a hundred was skipped. Lost samples
 /// have records of their own.
 fn recorder_notes(version: &str) -> Vec<String> {
     let counter_text =

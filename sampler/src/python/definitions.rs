@@ -16,9 +16,18 @@ const MAX_RECORD_WORDS: u64 = 1 << 13;
 /// Words before the pieces of a record.
 const HEADER_WORDS: u64 = 6;
 
-static WORDS: [AtomicU64; RING_WORDS] = [const { AtomicU64::new(0) }; RING_WORDS];
-static WRITE_POSITION: AtomicU64 = AtomicU64::new(0);
-static READ_POSITION: AtomicU64 = AtomicU64::new(0);
+/// The ring of all records.
+struct Ring {
+    words: [AtomicU64; RING_WORDS],
+    write_position: AtomicU64,
+    read_position: AtomicU64,
+}
+
+static RING: Ring = Ring {
+    words: [const { AtomicU64::new(0) }; RING_WORDS],
+    write_position: AtomicU64::new(0),
+    read_position: AtomicU64::new(0),
+};
 
 /// A part of a record, in the interpreter's memory.
 #[derive(Clone, Copy, Debug, Default)]
@@ -53,7 +62,7 @@ pub(super) struct Definition {
 }
 
 fn ring_word(position: u64) -> &'static AtomicU64 {
-    WORDS.get(position as usize % RING_WORDS).unwrap_or(&WORDS[0])
+    RING.words.get(position as usize % RING_WORDS).unwrap_or(&RING.words[0])
 }
 
 fn piece_words(piece: Piece) -> u64 {
@@ -64,14 +73,14 @@ fn piece_words(piece: Piece) -> u64 {
 fn reserve(words: u64) -> Option<u64> {
     // Several attempts: other threads may reserve space at the same time.
     for _ in 0..16 {
-        let start = WRITE_POSITION.load(Ordering::Relaxed);
+        let start = RING.write_position.load(Ordering::Relaxed);
         let words_to_end = RING_WORDS as u64 - start % RING_WORDS as u64;
         let padding = if words_to_end < words { words_to_end } else { 0 };
-        if start + padding + words - READ_POSITION.load(Ordering::Acquire) > RING_WORDS as u64 {
+        if start + padding + words - RING.read_position.load(Ordering::Acquire) > RING_WORDS as u64 {
             return None;
         }
         let end = start + padding + words;
-        if WRITE_POSITION.compare_exchange(start, end, Ordering::AcqRel, Ordering::Relaxed).is_ok() {
+        if RING.write_position.compare_exchange(start, end, Ordering::AcqRel, Ordering::Relaxed).is_ok() {
             if padding != 0 {
                 ring_word(start).store(padding << 1 | 1, Ordering::Release);
             }
@@ -116,17 +125,17 @@ pub(super) fn write(code_object: &CodeObject, mut copy: impl FnMut(u64, *mut u8,
 
 /// Clears the ring, including a record that a thread of the parent has begun. Only call while no handler writes.
 pub(super) fn clear() {
-    let (start, end) = (READ_POSITION.load(Ordering::Acquire), WRITE_POSITION.load(Ordering::Acquire));
+    let (start, end) = (RING.read_position.load(Ordering::Acquire), RING.write_position.load(Ordering::Acquire));
     (start..end).for_each(|position| ring_word(position).store(0, Ordering::Relaxed));
-    READ_POSITION.store(end, Ordering::Release);
+    RING.read_position.store(end, Ordering::Release);
 }
 
 /// Reads and removes all complete records. Only for the writer.
 pub(super) fn drain(mut visit: impl FnMut(Definition)) {
     loop {
-        let start = READ_POSITION.load(Ordering::Relaxed);
+        let start = RING.read_position.load(Ordering::Relaxed);
         let head = ring_word(start).load(Ordering::Acquire);
-        if head & 1 == 0 || WRITE_POSITION.load(Ordering::Acquire) == start {
+        if head & 1 == 0 || RING.write_position.load(Ordering::Acquire) == start {
             return;
         }
         let words = (head >> 1).clamp(1, RING_WORDS as u64);
@@ -138,7 +147,7 @@ pub(super) fn drain(mut visit: impl FnMut(Definition)) {
         for index in 0..words {
             ring_word(start + index).store(0, Ordering::Relaxed);
         }
-        READ_POSITION.store(start + words, Ordering::Release);
+        RING.read_position.store(start + words, Ordering::Release);
     }
 }
 
@@ -184,7 +193,7 @@ mod tests {
 
     #[test]
     fn records_come_out_as_they_went_in_and_a_full_ring_says_so() {
-        let _lock = crate::slot::lock_for_test();
+        let _lock = crate::thread::slots::lock_for_test();
         clear();
         let (name, file, lines) = (b"outer.<locals>.inner", b"/tmp/a.py", vec![7_u8; 3001]);
         let mut number = 1;

@@ -4,7 +4,7 @@
 
 use super::frames::{self, WalkSummary};
 use super::interpreter::{self, Interpreter};
-use crate::slot::Slot;
+use crate::thread::slot::Slot;
 
 /// Python frames of one sample, and the anchors that are not yet matched.
 pub(crate) struct Evaluators<'a> {

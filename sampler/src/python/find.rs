@@ -15,7 +15,7 @@ use object::{Endianness, Object as _, ObjectSection as _, ReadCache, elf};
 use super::interpreter::{Interpreter, Types};
 use super::layout::{DEBUG_OFFSETS_BYTES, Layout};
 use super::tasks::{self, Tasks};
-use crate::perf_data::Mapping;
+use crate::writer::perf_data::Mapping;
 
 /// Symbols that an interpreter must have.
 const RUNTIME_SYMBOL: &str = "_PyRuntime";

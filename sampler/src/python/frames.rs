@@ -3,7 +3,7 @@
 //! ```text
 //!   thread state ---> frame ---> previous ---> ...             3.8 to 3.10: PyFrameObject; later _PyInterpreterFrame
 //!      ^                |  \---> instruction
-//!      |                \------> code object ---> number       `known`, or else `definitions`
+//!      |                \------> code object ---> number       `code_numbers`, or `definitions`
 //!   PyGILState_GetThisThreadState, or the interpreter's list of threads
 //! ```
 //! The coroutine of a running task is followed by the coroutines that await it (`tasks`).
@@ -15,15 +15,15 @@
 
 #![forbid(unsafe_code)]
 
-use std::sync::atomic::{AtomicU64, Ordering};
-
+use super::code_numbers::{self, HIDDEN_CODE, UNNAMED_CODE};
 use super::definitions::{self, CodeObject, Piece};
 use super::interpreter::Interpreter;
-use super::known;
 use super::layout::{Coroutines, NONE};
 use super::memory::Reader;
 use super::tasks::{MAX_COROUTINES, MAX_WAITERS};
-use crate::slot::MAX_ANCHORS;
+use crate::recording::counters::{Count, Counters};
+use crate::recording::current;
+use crate::thread::slot::MAX_ANCHORS;
 
 /// Limit for the Python frames of one stack.
 pub(crate) const MAX_PYTHON_FRAMES: u64 = 6144;
@@ -42,21 +42,10 @@ const NUMBER_SHIFT: u32 = 24;
 const INSTRUCTION_MASK: u64 = (1 << NUMBER_SHIFT) - 1;
 /// Mark after a native frame that is an evaluator.
 pub(crate) const EVALUATOR_MARK: u64 = PYTHON_FRAME;
-/// Number of a code object without a name: there was no space to define it.
-pub(super) const UNNAMED_CODE: u64 = 1;
-/// Number of a code object internal to the interpreter, which is not shown.
-const HIDDEN_CODE: u64 = 2;
-const FIRST_NUMBER: u64 = 3;
 /// Longer names and paths are truncated.
 const MAX_TEXT_CHARACTERS: u32 = 1024;
 /// Longer line tables are dropped.
 const MAX_LINE_TABLE_BYTES: u32 = 48 << 10;
-
-static NEXT_NUMBER: AtomicU64 = AtomicU64::new(FIRST_NUMBER);
-/// Walks that ended at an unreadable frame.
-pub(super) static UNREADABLE_STACKS: AtomicU64 = AtomicU64::new(0);
-/// Frames whose code object could not be defined.
-pub(super) static UNNAMED_FRAMES: AtomicU64 = AtomicU64::new(0);
 
 /// A Python frame as stored in the ring.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -96,12 +85,11 @@ pub(crate) struct WalkSummary {
     pub(crate) is_truncated: bool,
 }
 
-/// Resets numbers and counters before a recording.
-pub(super) fn reset() {
-    NEXT_NUMBER.store(FIRST_NUMBER, Ordering::Release);
-    UNREADABLE_STACKS.store(0, Ordering::Release);
-    UNNAMED_FRAMES.store(0, Ordering::Release);
-    known::clear();
+/// Counts an event of the recording.
+fn count(counter: impl Fn(&Counters) -> &Count) {
+    if let Some(recording) = current::last() {
+        counter(&recording.counters).add(1);
+    }
 }
 
 /// Walks the frames of the calling thread. Passes each of them to `frame`, and stores anchors in `anchors`, both
@@ -130,7 +118,7 @@ pub(crate) fn walk(
         pending_frame: None,
     };
     if walk.run(state).is_none() {
-        UNREADABLE_STACKS.fetch_add(1, Ordering::Relaxed);
+        count(|counters| &counters.unreadable_stacks);
     }
     walk.flush_pending();
     walk.walked
@@ -322,7 +310,7 @@ impl<F: FnMut(u64)> Walk<'_, F> {
 
     /// Returns the number of a code object; defines it if necessary. `None` if it is not a code object.
     fn code_number(&mut self, code: u64) -> Option<u64> {
-        if let Some(number) = known::find(code) {
+        if let Some(number) = code_numbers::find(code) {
             return Some(number);
         }
         if !self.has_type(code, self.interpreter.types.code) || !self.is_alive(code) {
@@ -332,9 +320,9 @@ impl<F: FnMut(u64)> Walk<'_, F> {
         let is_allowed = self.definitions <= MAX_DEFINITIONS;
         let number = if is_allowed { self.define(code) } else { None }.unwrap_or(UNNAMED_CODE);
         if number == UNNAMED_CODE {
-            UNNAMED_FRAMES.fetch_add(1, Ordering::Relaxed);
+            count(|counters| &counters.unnamed_frames);
         } else {
-            known::insert(code, number);
+            code_numbers::insert(code, number);
         }
         Some(number)
     }
@@ -364,7 +352,7 @@ impl<F: FnMut(u64)> Walk<'_, F> {
         let first_line = self.reader.read_half_word(code.checked_add(u64::from(release.code_first_line))?)?;
         let (name, file) = (self.find_text(name)?, self.find_text(file)?);
         let lines = self.find_bytes(lines)?;
-        let number = NEXT_NUMBER.fetch_add(1, Ordering::Relaxed);
+        let number = code_numbers::next();
         let code_object = CodeObject { number, time: self.time, first_line, name, file, lines };
         let reader = &mut self.reader;
         definitions::write(&code_object, |from, to, size| reader.copy(from, to, size))?;

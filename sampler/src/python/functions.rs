@@ -15,11 +15,12 @@ use std::sync::Arc;
 
 use jitlisten_files::OwnDirectory;
 
+use super::code_numbers::{self, UNNAMED_CODE};
 use super::definitions::{self, Definition};
-use super::frames::{FrameWord, UNNAMED_CODE};
+use super::frames::FrameWord;
 use super::image::{self, Function, LINE_BYTES, TEXT_OFFSET};
-use super::{known, lines, text};
-use crate::perf_data::Mapping;
+use super::{lines, text};
+use crate::writer::perf_data::Mapping;
 
 /// Address of the first image.
 const IMAGE_BASE: u64 = 1 << 52;
@@ -82,7 +83,7 @@ impl Functions {
         let mut functions = Functions {
             minor,
             directory: directory.to_owned(),
-            stem: format!("python-{}-{:x}", std::process::id(), crate::clock::monotonic()),
+            stem: format!("python-{}-{:x}", std::process::id(), crate::handler::clock::monotonic()),
             working_directory: std::env::current_dir().unwrap_or_default(),
             numbers: BTreeMap::new(),
             by_contents: BTreeMap::new(),
@@ -205,7 +206,7 @@ impl Functions {
 
     /// Forgets numbers that no handler uses any more. The newest ones may still be in a ring.
     fn forget_unused_numbers(&mut self) {
-        let used_numbers = known::used_numbers();
+        let used_numbers = code_numbers::used_numbers();
         let oldest_kept = self.numbers.keys().rev().nth(MAX_NUMBERS / 4).copied().unwrap_or(0);
         self.numbers
             .retain(|number, _| *number == UNNAMED_CODE || *number >= oldest_kept || used_numbers.contains(number));

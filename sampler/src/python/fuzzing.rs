@@ -50,7 +50,7 @@ pub fn frames(data: &[u8]) -> usize {
     let Some((head, rest)) = data.split_at_checked(8) else { return 0 };
     let minor = RELEASES.start() + head[0] % RELEASES.clone().count() as u8;
     let Some(layout) = Layout::example(minor) else { return 0 };
-    crate::slot::RECORDED_PID.store(std::process::id(), std::sync::atomic::Ordering::Relaxed);
+    crate::recording::current::publish_for_test();
     let mut memory: Vec<u64> =
         rest.chunks_exact(8).filter_map(|word| word.try_into().ok().map(u64::from_le_bytes)).collect();
     let (base, size) = (memory.as_ptr() as u64, memory.len() as u64 * 8);
@@ -69,7 +69,7 @@ pub fn frames(data: &[u8]) -> usize {
         code: 0..0,
         tasks: Tasks::parse(&tasks::example_section(8 * RUNNING_TASK_WORD)).map_or_else(OnceLock::new, OnceLock::from),
     };
-    frames::reset();
+    super::code_numbers::clear();
     definitions::clear();
     let mut words = Vec::new();
     let mut anchors = [0; 16];
@@ -151,7 +151,7 @@ mod tests {
 
     #[test]
     fn damaged_frames_are_lost_and_nothing_else() {
-        let _lock = crate::slot::lock_for_test();
+        let _lock = crate::thread::slots::lock_for_test();
         for minor in RELEASES {
             let seed = seed(minor);
             assert_eq!(frames(&seed), if minor >= 14 { 3 } else { 2 }, "3.{minor}");

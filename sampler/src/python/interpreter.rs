@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicPtr, Ordering};
 use super::layout::{Layout, NONE};
 use super::memory::Reader;
 use super::tasks::Tasks;
-use crate::slot::Slot;
+use crate::thread::slot::Slot;
 
 /// Bit `active` of `_status` in a thread state: the thread holds the GIL, or is attached.
 const STATUS_ACTIVE: u32 = 1 << 4;
@@ -139,22 +139,20 @@ impl Interpreter {
 
     /// Finds the calling thread's state in the interpreters' lists, from 3.14 on. The slot caches it.
     fn search_state(&self, slot: &Slot) -> u64 {
-        let own_tid = u64::from(slot.tid.load(Ordering::Relaxed));
+        let own_tid = u64::from(slot.state.tid());
         let mut reader = Reader::new(false);
         let id_offset = u64::from(self.layout.threads.native_id);
         let is_own =
             |state: u64, reader: &mut Reader| state != 0 && reader.read_word(state + id_offset) == Some(own_tid);
-        let cached = slot.python_state.load(Ordering::Relaxed);
+        let cached = slot.python.last();
         if is_own(cached, &mut reader) {
             return cached;
         }
-        // A thread without a state is not searched for at every sample.
-        let misses = slot.python_misses.fetch_add(1, Ordering::Relaxed);
-        if misses > 4 && !misses.is_multiple_of(32) {
+        if !slot.python.may_search() {
             return 0;
         }
         let state = self.find_state(&mut reader, |state, reader| is_own(state, reader)).unwrap_or(0);
-        slot.python_state.store(state, Ordering::Relaxed);
+        slot.python.set(state);
         state
     }
 

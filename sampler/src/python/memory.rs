@@ -6,9 +6,9 @@
 //! state of any other thread: then the kernel copies the memory instead.
 
 use std::ffi::{c_int, c_void};
-use std::sync::atomic::Ordering;
 
-use crate::slot::RECORDED_PID;
+use crate::recording::current;
+use crate::transparency::next::errno;
 
 const PAGE: u64 = 4096;
 /// Invalid first argument of `SYS_rt_sigprocmask`: the kernel reads the set, then returns an error.
@@ -129,16 +129,11 @@ fn was_refused() -> bool {
     errno() != libc::EFAULT
 }
 
-fn errno() -> c_int {
-    // SAFETY: errno is a thread-local of libc.
-    unsafe { *libc::__errno_location() }
-}
-
 /// Lets the kernel copy memory that may be unmapped at any time. `to` must have space for `size` bytes.
 pub(super) fn fetch(address: u64, to: *mut u8, size: usize) -> Option<()> {
     let local = libc::iovec { iov_base: to.cast(), iov_len: size };
     let remote = libc::iovec { iov_base: address as *mut c_void, iov_len: size };
-    let pid = RECORDED_PID.load(Ordering::Relaxed);
+    let pid = current::last().map_or(0, |recording| recording.pid);
     // SAFETY: writes our own memory; a bad source address is an error, not a fault.
     let copied = unsafe {
         libc::syscall(libc::SYS_process_vm_readv, pid, &raw const local, 1_usize, &raw const remote, 1_usize, 0_usize)
@@ -152,8 +147,8 @@ mod tests {
 
     #[test]
     fn what_is_not_there_is_not_read() {
-        let _lock = crate::slot::lock_for_test();
-        crate::slot::RECORDED_PID.store(std::process::id(), std::sync::atomic::Ordering::Relaxed);
+        let _lock = crate::thread::slots::lock_for_test();
+        current::publish_for_test();
         let words = [1_u64 << 32 | 7, 0x0807_0605_0403_0201];
         let address = words.as_ptr() as u64;
         for is_held in [true, false] {

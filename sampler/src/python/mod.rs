@@ -1,7 +1,7 @@
 //! Functions that CPython interprets: 3.8 to 3.15, with the GIL and free-threaded.
 //!
 //! ```text
-//!   handler    frames  -->  a word for each frame, in the sample       known, memory
+//!   handler    frames  -->  a word for each frame, in the sample       code_numbers, memory
 //!                 \-------> new code objects                           definitions
 //!   writer     functions -> image (names, lines) and addresses in it   lines, text
 //!              merge   -->  one stack: native frames, with Python frames in place of the evaluators
@@ -23,6 +23,7 @@
 //! `tp_dealloc` forgets it when it is freed. The type of every object is checked, so wrong offsets yield no names
 //! rather than wrong ones.
 
+mod code_numbers;
 mod definitions;
 mod evaluators;
 mod find;
@@ -32,7 +33,6 @@ mod functions;
 pub mod fuzzing;
 mod image;
 mod interpreter;
-mod known;
 mod layout;
 mod lines;
 mod memory;
@@ -43,20 +43,20 @@ mod text;
 use std::ops::Range;
 use std::path::Path;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 
 use jitlisten::log_line;
 
 pub(crate) use evaluators::Evaluators;
 pub(crate) use frames::EVALUATOR_MARK;
 
-use crate::perf_data::Mapping;
+use crate::recording::current;
 use crate::unwind::Outcome;
+use crate::writer::perf_data::Mapping;
 use functions::Functions;
 
 /// Copies a range of this process's memory. `None` if a part of it is unreadable.
 fn read(address: u64, size: u64) -> Option<Vec<u8>> {
-    crate::mappings::read_memory(address, size)
+    crate::writer::mappings::read_memory(address, size)
 }
 
 /// The writer's state for the interpreter of this process.
@@ -93,7 +93,7 @@ impl Python {
         };
         forget_numbers();
         // SAFETY: located through the type of code objects, in writable memory.
-        if !unsafe { known::install_hook(inherited.dealloc) } {
+        if !unsafe { code_numbers::install_hook(inherited.dealloc) } {
             log_line!(Warn, "Python functions are not shown: another tool has hooked their code");
             return None;
         }
@@ -164,9 +164,9 @@ impl Python {
     pub(crate) fn end(self) {
         interpreter::withdraw();
         // SAFETY: the slot that `install_hook` has changed; the interpreter stays mapped.
-        unsafe { known::remove_hook(self.inherited.dealloc) };
-        let (unreadable, unnamed) = (&frames::UNREADABLE_STACKS, &frames::UNNAMED_FRAMES);
-        let (unreadable, unnamed) = (unreadable.load(Ordering::Relaxed), unnamed.load(Ordering::Relaxed));
+        unsafe { code_numbers::remove_hook(self.inherited.dealloc) };
+        let Some(counters) = current::last().map(|recording| &recording.counters) else { return };
+        let (unreadable, unnamed) = (counters.unreadable_stacks.get(), counters.unnamed_frames.get());
         if unreadable + unnamed != 0 {
             log_line!(
                 Info,
@@ -190,7 +190,7 @@ impl merge::FrameAddresses for Python {
 
 /// Restarts the numbers of code objects, for the files of a new recording. Only call while no handler runs.
 fn forget_numbers() {
-    frames::reset();
+    code_numbers::clear();
     definitions::clear();
 }
 

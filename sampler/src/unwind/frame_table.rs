@@ -23,7 +23,7 @@ pub struct FrameTable {
 
 impl FrameTable {
     /// Indexes a section by reading every entry once.
-    pub fn by_reading(bytes: Cow<'static, [u8]>, address: u64, base: u64) -> FrameTable {
+    pub fn from_section(bytes: Cow<'static, [u8]>, address: u64, base: u64) -> FrameTable {
         let mut table = FrameTable { bytes, address, base, index: Box::default() };
         let section = table.section();
         let starts = section.records(0).map_while(Result::ok).filter_map(|record| {

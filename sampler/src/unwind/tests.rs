@@ -32,7 +32,7 @@ fn compare_library(path: &str) -> usize {
     let table =
         FrameTable::with_header(data.to_vec().into(), section.address(), 0, header.data().unwrap(), header.address());
     let table = table.expect("a sorted table");
-    let scanned = FrameTable::by_reading(data.to_vec().into(), section.address(), 0);
+    let scanned = FrameTable::from_section(data.to_vec().into(), section.address(), 0);
     assert!(table.starts().eq(scanned.starts()), "{path}: the header's table is not what reading finds");
     let bases = BaseAddresses::default().set_eh_frame(section.address());
     let mut eh_frame = EhFrame::new(data, LittleEndian);
@@ -137,7 +137,7 @@ fn a_stack_that_ends_with_a_zero_is_complete_every_time() {
     let program = std::fs::read("/proc/self/exe").unwrap();
     let file = object::File::parse(&*program).unwrap();
     let section = file.section_by_name(".eh_frame").unwrap();
-    let table = FrameTable::by_reading(section.data().unwrap().to_vec().into(), section.address(), 0);
+    let table = FrameTable::from_section(section.data().unwrap().to_vec().into(), section.address(), 0);
     // Choose a function at whose first instruction only the return address is on the stack or in its register. `_start`
     // has none.
     let is_plain = |start: &u64| {
@@ -235,7 +235,7 @@ fn damaged_tables_are_survived() {
         for _ in 0..next(12) {
             bytes[next(size)] = next(256) as u8;
         }
-        let table = FrameTable::by_reading(bytes.to_vec().into(), section.address(), 0);
+        let table = FrameTable::from_section(bytes.to_vec().into(), section.address(), 0);
         let starts: Vec<u64> = table.starts().collect();
         let Some(&first) = starts.get(next(starts.len().max(1))) else { continue };
         let words =
@@ -283,7 +283,7 @@ fn a_function_without_an_entry_returns_to_what_lies_on_top_if_that_is_behind_a_c
     let file = std::fs::read("/lib/x86_64-linux-gnu/libc.so.6").unwrap();
     let file = object::File::parse(&*file).unwrap();
     let section = file.section_by_name(".eh_frame").unwrap();
-    let table = FrameTable::by_reading(section.data().unwrap().to_vec().into(), section.address(), 0);
+    let table = FrameTable::from_section(section.data().unwrap().to_vec().into(), section.address(), 0);
     let return_address = table.starts().next().unwrap() + 5;
     let library = LibraryMap { table, uncovered_address: 0x7000_0000 };
     let mut values = [0; REGISTERS];

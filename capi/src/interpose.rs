@@ -1,0 +1,143 @@
+//! The functions of libc that the sampler needs to see: this library exports them, so that a program calls ours first.
+
+use std::ffi::{c_char, c_int, c_long, c_ulong, c_void};
+
+use jitlisten_sampler::{CStringArray, ThreadFunction};
+
+use crate::missing_preload::warn;
+
+/// Exports functions that forward to those of the same name in `jitlisten_sampler`, after an optional call.
+macro_rules! interpose {
+    ($(
+        extern $abi:literal fn $name:ident($($argument:ident: $type:ty),*) -> $result:ty $(, after $before:expr)?;
+    )*) => {$(
+        #[doc = concat!("Interposes `", stringify!($name), "`: see `jitlisten_sampler`.")]
+        ///
+        /// # Safety
+        /// Same contract as libc's function.
+        #[unsafe(no_mangle)]
+        #[allow(non_snake_case)]
+        pub unsafe extern $abi fn $name($($argument: $type),*) -> $result {
+            // SAFETY: has the same contract as the interposed call.
+            $(unsafe { $before };)?
+            // SAFETY: forwards the caller's arguments under the same contract.
+            unsafe { jitlisten_sampler::$name($($argument),*) }
+        }
+    )*};
+}
+
+type Text = *const c_char;
+type User = libc::uid_t;
+type Set = libc::sigset_t;
+type Info = libc::siginfo_t;
+
+interpose! {
+    extern "C-unwind" fn sigaction(signal: c_int, action: *const libc::sigaction, old: *mut libc::sigaction) -> c_int;
+    extern "C-unwind" fn signal(signal: c_int, handler: libc::sighandler_t) -> libc::sighandler_t;
+    extern "C-unwind" fn sigtimedwait(set: *const Set, info: *mut Info, time: *const libc::timespec) -> c_int;
+    extern "C-unwind" fn sigwaitinfo(set: *const Set, info: *mut Info) -> c_int;
+    extern "C-unwind" fn sigwait(set: *const Set, number: *mut c_int) -> c_int;
+    extern "C-unwind" fn signalfd(descriptor: c_int, set: *const Set, flags: c_int) -> c_int;
+    extern "C-unwind" fn sigpending(set: *mut Set) -> c_int;
+    extern "C-unwind" fn sigsuspend(set: *const Set) -> c_int;
+    extern "C-unwind" fn sigaltstack(stack: *const libc::stack_t, old: *mut libc::stack_t) -> c_int;
+    extern "C" fn _exit(status: c_int) -> !;
+    extern "C" fn _Exit(status: c_int) -> !;
+    extern "C" fn quick_exit(status: c_int) -> !;
+    extern "C" fn execv(file: Text, arguments: CStringArray) -> c_int, after warn(file, std::ptr::null());
+    extern "C" fn execve(file: Text, arguments: CStringArray, environment: CStringArray) -> c_int,
+        after warn(file, environment);
+    extern "C" fn execvp(file: Text, arguments: CStringArray) -> c_int, after warn(file, std::ptr::null());
+    extern "C" fn execvpe(file: Text, arguments: CStringArray, environment: CStringArray) -> c_int,
+        after warn(file, environment);
+    extern "C" fn fexecve(file: c_int, arguments: CStringArray, environment: CStringArray) -> c_int;
+    extern "C" fn execveat(
+        directory: c_int, file: Text, arguments: CStringArray, environment: CStringArray, flags: c_int
+    ) -> c_int;
+    extern "C" fn setuid(user: User) -> c_int;
+    extern "C" fn seteuid(user: User) -> c_int;
+    extern "C" fn setreuid(real: User, effective: User) -> c_int;
+    extern "C" fn setresuid(real: User, effective: User, saved: User) -> c_int;
+    extern "C" fn chroot(path: Text) -> c_int;
+    extern "C" fn unshare(flags: c_int) -> c_int;
+    extern "C" fn setns(descriptor: c_int, kind: c_int) -> c_int;
+    // The arguments of these two are words, whatever their number.
+    extern "C" fn prctl(option: c_int, a: c_ulong, b: c_ulong, c: c_ulong, d: c_ulong) -> c_int;
+    extern "C" fn syscall(number: c_long, a: c_long, b: c_long, c: c_long, d: c_long, e: c_long, f: c_long) -> c_long;
+    extern "C" fn pthread_create(
+        thread: *mut libc::pthread_t, attributes: *const libc::pthread_attr_t, start: ThreadFunction,
+        argument: *mut c_void
+    ) -> c_int;
+}
+
+/// Defines variadic functions whose arguments are all words. The replacement gets the first argument and an array of
+/// the others: the registers are stored next to the arguments that the caller has put on the stack.
+macro_rules! interpose_variadic_exec_functions {
+    ($($name:ident = $replacement:ident;)*) => {$(
+        #[doc = concat!("Interposes `", stringify!($name), "(3)`.")]
+        ///
+        /// # Safety
+        /// Same contract as the function of this name in `exec(3)`.
+                #[unsafe(no_mangle)]
+        #[unsafe(naked)]
+        pub unsafe extern "C" fn $name() -> c_int {
+            #[cfg(target_arch = "x86_64")]
+            std::arch::naked_asm!(
+                "pop rax",
+                "push r9",
+                "push r8",
+                "push rcx",
+                "push rdx",
+                "push rsi",
+                "mov rsi, rsp",
+                "push rax",
+                "call {}",
+                "pop rcx",
+                "add rsp, 40",
+                "push rcx",
+                "ret",
+                sym $replacement
+            );
+            #[cfg(target_arch = "aarch64")]
+            std::arch::naked_asm!(
+                "stp x29, x30, [sp, #-80]!",
+                "str x1, [sp, #24]",
+                "stp x2, x3, [sp, #32]",
+                "stp x4, x5, [sp, #48]",
+                "stp x6, x7, [sp, #64]",
+                "add x1, sp, #24",
+                "bl {}",
+                "ldp x29, x30, [sp], #80",
+                "ret",
+                sym $replacement
+            );
+        }
+    )*};
+}
+
+interpose_variadic_exec_functions! {
+    execl = execl_with_array;
+    execlp = execlp_with_array;
+    execle = execle_with_array;
+}
+
+unsafe extern "C" fn execl_with_array(file: *const c_char, arguments: CStringArray) -> c_int {
+    // SAFETY: forwards the caller's arguments under the same contract.
+    unsafe { execv(file, arguments) }
+}
+
+unsafe extern "C" fn execlp_with_array(file: *const c_char, arguments: CStringArray) -> c_int {
+    // SAFETY: forwards the caller's arguments under the same contract.
+    unsafe { execvp(file, arguments) }
+}
+
+unsafe extern "C" fn execle_with_array(file: *const c_char, arguments: CStringArray) -> c_int {
+    // SAFETY: the arguments end with null, followed by the environment.
+    unsafe {
+        let mut end = arguments;
+        while !(*end).is_null() {
+            end = end.add(1);
+        }
+        execve(file, arguments, end.add(1).read().cast())
+    }
+}

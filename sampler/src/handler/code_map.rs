@@ -1,0 +1,197 @@
+//! Maps addresses to code for the handler: sorted tables behind atomic pointers.
+//!
+//! ```text
+//!   libraries   replaced as a whole when libraries are loaded or unloaded
+//!   compiled    one more entry for each code range
+//! ```
+//!
+//! Freed code is only marked, and the rule caches start a new generation.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+use jitlisten::plumbing::{Published, Ranged};
+
+#[cfg(target_arch = "aarch64")]
+use crate::handler::vdso;
+use crate::recording::current;
+use crate::unwind::{Code, CodeMap, FrameTable};
+
+/// The unwind information of a code range.
+#[derive(Debug)]
+pub(crate) enum Tables {
+    /// Unwind tables; the first one with an entry for an address applies.
+    Frames(Vec<FrameTable>),
+    /// A perf trampoline: see [`Code::Trampoline`].
+    Trampoline,
+    /// Code without unwind information.
+    Bare,
+}
+
+/// A range of code, with its unwind information.
+#[derive(Clone, Debug)]
+pub(crate) struct CodeRange {
+    pub(crate) start: u64,
+    pub(crate) end: u64,
+    /// The session's object that owns the code; 0 for libraries.
+    pub(crate) owner: u64,
+    pub(crate) tables: Arc<Tables>,
+}
+
+#[derive(Debug)]
+struct Entry {
+    range: CodeRange,
+    freed: AtomicBool,
+}
+
+impl Ranged for Entry {
+    fn start(&self) -> u64 {
+        self.range.start
+    }
+
+    fn end(&self) -> u64 {
+        self.range.end
+    }
+
+    fn is_alive(&self) -> bool {
+        !self.freed.load(Ordering::Acquire)
+    }
+}
+
+impl Entry {
+    fn new(range: CodeRange) -> Arc<Entry> {
+        Arc::new(Entry { range, freed: AtomicBool::new(false) })
+    }
+
+    fn code(&self, address: u64) -> Code<'_> {
+        match &*self.range.tables {
+            Tables::Trampoline => Code::Trampoline,
+            Tables::Bare => Code::Bare,
+            Tables::Frames(tables) => match tables.as_slice() {
+                [] => Code::Bare,
+                [only] => Code::Table(only),
+                [first, rest @ ..] => {
+                    let matching = tables.iter().find(|table| table.find(address).is_some());
+                    Code::Table(matching.unwrap_or_else(|| rest.first().unwrap_or(first)))
+                }
+            },
+        }
+    }
+}
+
+/// A published table, and the live entries of each object.
+type Entries = Published<Entry, BTreeMap<u64, Vec<Arc<Entry>>>>;
+
+/// All code that is known.
+struct KnownCode {
+    libraries: Entries,
+    compiled: Entries,
+    /// Number of changes that make cached rules stale.
+    generation: AtomicU64,
+    /// Set when a sample hits unknown code; the writer then reads the mappings again.
+    has_unknown: AtomicBool,
+}
+
+static CODE: KnownCode = KnownCode {
+    libraries: Published::new(BTreeMap::new()),
+    compiled: Published::new(BTreeMap::new()),
+    generation: AtomicU64::new(1),
+    has_unknown: AtomicBool::new(false),
+};
+
+/// Replaces the known libraries and other mappings.
+pub(crate) fn publish_libraries(ranges: Vec<CodeRange>) {
+    CODE.libraries.change().replace(ranges.into_iter().map(Entry::new).collect());
+    CODE.generation.fetch_add(1, Ordering::AcqRel);
+}
+
+/// Adds a range of compiled code.
+pub(crate) fn publish_compiled(range: CodeRange) {
+    let entry = Entry::new(range);
+    let mut change = CODE.compiled.change();
+    change.writer_data().entry(entry.range.owner).or_default().push(Arc::clone(&entry));
+    change.add(entry);
+}
+
+/// Marks the code of an object that is about to be freed.
+pub(crate) fn free_compiled(owner: u64) {
+    for entry in CODE.compiled.change().writer_data().remove(&owner).unwrap_or_default() {
+        entry.freed.store(true, Ordering::Release);
+    }
+    CODE.generation.fetch_add(1, Ordering::AcqRel);
+}
+
+/// Forgets all code. The next [`reclaim`] frees the tables.
+pub(crate) fn clear() {
+    for published in [&CODE.libraries, &CODE.compiled] {
+        let mut change = published.change();
+        change.writer_data().clear();
+        change.clear();
+    }
+    CODE.generation.fetch_add(1, Ordering::AcqRel);
+}
+
+/// Like [`clear`], in a fork child. Keeps the parent's libraries on request: they are the child's as well.
+pub(crate) fn clear_in_child(keep_libraries: bool) {
+    for (published, is_kept) in [(&CODE.libraries, keep_libraries), (&CODE.compiled, false)] {
+        let mut change = published.change_in_child(BTreeMap::new());
+        if !is_kept {
+            change.writer_data().clear();
+            change.clear();
+        }
+    }
+    CODE.generation.fetch_add(1, Ordering::AcqRel);
+}
+
+/// True if any library is published.
+pub(crate) fn has_libraries() -> bool {
+    // SAFETY: called by the only thread that changes the table.
+    unsafe { CODE.libraries.entries() }.next().is_some()
+}
+
+/// Frees replaced tables, if no handler can be using them. `no_handler_is_running` is called after the exchange.
+pub(crate) fn reclaim(no_handler_is_running: impl Fn() -> bool) {
+    for published in [&CODE.libraries, &CODE.compiled] {
+        published.change().reclaim(&no_handler_is_running);
+    }
+}
+
+/// Current generation of the code. Rule caches are valid for one generation.
+pub(crate) fn generation() -> u64 {
+    CODE.generation.load(Ordering::Acquire)
+}
+
+/// True if a sample has hit unknown code since [`forget_unknown_code`].
+pub(crate) fn has_unknown_code() -> bool {
+    CODE.has_unknown.load(Ordering::Relaxed)
+}
+
+pub(crate) fn forget_unknown_code() {
+    CODE.has_unknown.store(false, Ordering::Relaxed);
+}
+
+/// The published code of this process.
+pub(crate) struct ProcessCode;
+
+impl CodeMap for ProcessCode {
+    fn find(&self, address: u64) -> Option<Code<'_>> {
+        // SAFETY: running handlers are counted, and the writer does not walk stacks while it reclaims: see
+        // `slots::no_handler_is_running`.
+        let find = |published: &'static Entries| unsafe { published.find(address) };
+        find(&CODE.compiled).or_else(|| find(&CODE.libraries)).map(|entry| entry.code(address))
+    }
+
+    fn report_unknown_code(&self) {
+        if !CODE.has_unknown.swap(true, Ordering::Relaxed)
+            && let Some(recording) = current::last()
+        {
+            recording.wake.notify();
+        }
+    }
+
+    #[cfg(target_arch = "aarch64")]
+    fn is_signal_return(&self, address: u64) -> bool {
+        address == vdso::signal_return()
+    }
+}

@@ -1,0 +1,299 @@
+//! The signal handler: puts a stack into a ring.
+//!
+//! It allocates nothing, takes no lock and uses no thread-local variable except `errno`. It reads its slot, published
+//! tables, and the stack. In steady state it makes no system call: the vDSO reads the time, the signal carries the
+//! sample's period, and the bounds of the thread's stack are known. A counter needs four calls. One more wakes the
+//! writer when the ring fills up, and during the first 0.1 s. `stack_memory` makes at most two, if the bounds are
+//! unknown.
+
+pub(crate) mod clock;
+pub(crate) mod code_map;
+pub(crate) mod stack_memory;
+pub(crate) mod vdso;
+
+use std::ffi::{c_int, c_void};
+use std::mem::MaybeUninit;
+
+use crate::python::{EVALUATOR_MARK, Evaluators};
+use crate::recording::current::{self, Recording};
+use crate::thread::ring::{MAX_NATIVE_FRAMES, Sample};
+use crate::thread::slot::Slot;
+use crate::thread::timer::{self, SI_TIMER};
+use crate::thread::{counter, slots};
+use crate::transparency::disposition;
+use crate::unwind::{self, Outcome, REGISTERS, Registers};
+use crate::writer::wall_clock;
+use code_map::ProcessCode;
+use stack_memory::StackMemory;
+
+/// `siginfo_t` of a file descriptor signal (`_sigpoll`).
+#[repr(C)]
+struct PollInfo {
+    signal: c_int,
+    errno: c_int,
+    code: c_int,
+    padding: c_int,
+    band: i64,
+    descriptor: c_int,
+}
+
+/// `siginfo_t` of a timer signal; the libc crate has no accessors for its fields.
+#[repr(C)]
+struct TimerInfo {
+    signal: c_int,
+    errno: c_int,
+    code: c_int,
+    padding: c_int,
+    timer: c_int,
+    overrun: c_int,
+    value: u64,
+}
+
+const _: () = assert!(std::mem::offset_of!(TimerInfo, value) == 24);
+
+/// Free bytes on the stack that [`record`] and its callees need, with a margin.
+const MIN_STACK_BYTES: usize = 4096;
+
+/// The origin of a signal.
+enum SignalSource {
+    /// Slot, its generation, and the number of missed intervals.
+    Timer { index: usize, generation: u32, overrun: c_int },
+    /// A perf counter, with the index of its slot if it is known.
+    Counter(Option<usize>),
+    /// The program or another process.
+    Elsewhere,
+}
+
+/// Decodes the origin of a signal.
+/// # Safety
+/// `info` is the kernel's.
+unsafe fn signal_source(info: *const libc::siginfo_t) -> SignalSource {
+    // SAFETY: a timer signal has these fields; for any other signal they are still within siginfo_t.
+    let timer = unsafe { &*info.cast::<TimerInfo>() };
+    // SAFETY: a descriptor signal has these fields; for any other signal they are still within siginfo_t.
+    let poll = unsafe { &*info.cast::<PollInfo>() };
+    match (timer.code, timer::decode_signal_value(timer.value)) {
+        (SI_TIMER, Some((index, generation))) => SignalSource::Timer { index, generation, overrun: timer.overrun },
+        (code, _) if counter::SIGNAL_CODES.contains(&code) => {
+            SignalSource::Counter(counter::find_slot(code, poll.descriptor))
+        }
+        _ => SignalSource::Elsewhere,
+    }
+}
+
+pub(crate) extern "C-unwind" fn handler(signal: c_int, info: *mut libc::siginfo_t, context: *mut c_void) {
+    // SAFETY: errno is a thread-local of libc at a fixed address.
+    let errno = unsafe { libc::__errno_location() };
+    // SAFETY: `errno` points to a thread-local of this thread.
+    let saved_errno = unsafe { errno.read() };
+    let context = context.cast::<libc::ucontext_t>();
+    // SAFETY: the kernel has created it for a handler with SA_SIGINFO.
+    match unsafe { signal_source(info) } {
+        SignalSource::Elsewhere => disposition::forward_signal(signal, info, context),
+        // Ignore a late signal meant for the slot's previous owner.
+        SignalSource::Timer { index, generation, overrun } => {
+            let is_owner = |slot: &Slot| slot.state.generation() == generation;
+            // SAFETY: provided by the kernel, and valid as long as the handler runs.
+            record_if_armed(slots::get(index), is_owner, overrun, unsafe { &mut *context });
+        }
+        SignalSource::Counter(index) => {
+            let is_owner = |slot: &Slot| slot.state.tid() == clock::own_tid();
+            // SAFETY: provided by the kernel, and valid as long as the handler runs.
+            record_if_armed(index.and_then(slots::get), is_owner, 0, unsafe { &mut *context });
+        }
+    }
+    // SAFETY: `errno` points to a thread-local of this thread.
+    unsafe { errno.write(saved_errno) };
+}
+
+/// Returns true if a dequeued signal is one of ours. No sample is taken for it.
+pub(crate) fn discard_tick(info: &libc::siginfo_t) -> bool {
+    // SAFETY: `info` is a valid `siginfo_t`.
+    match unsafe { signal_source(info) } {
+        SignalSource::Elsewhere => false,
+        SignalSource::Timer { .. } => true,
+        SignalSource::Counter(index) => {
+            index.and_then(slots::get).inspect(|slot| slot.resume_counter());
+            true
+        }
+    }
+}
+
+/// Dequeues the sampler's signals that are pending because the calling thread blocks them. Signals of the program with
+/// the same number are sent again in their order.
+pub(crate) fn drain_pending_ticks() {
+    const MAX_SIGNALS: usize = 32;
+    let signal = disposition::sampling_signal();
+    if signal == 0 {
+        return;
+    }
+    let (set, no_timeout) = (1_u64 << (signal - 1), libc::timespec { tv_sec: 0, tv_nsec: 0 });
+    let (mut program_signals, mut count) = ([MaybeUninit::<libc::siginfo_t>::zeroed(); MAX_SIGNALS], 0);
+    while let Some(info) = program_signals.get_mut(count) {
+        // SAFETY: reads the set and the timeout, writes the dequeued signal's information.
+        let result = unsafe {
+            libc::syscall(libc::SYS_rt_sigtimedwait, &raw const set, info.as_mut_ptr(), &raw const no_timeout, 8_usize)
+        };
+        if result != signal.into() {
+            break;
+        }
+        // SAFETY: the call above has initialized it.
+        count += usize::from(!discard_tick(unsafe { info.assume_init_ref() }));
+    }
+    for info in program_signals.iter().take(count) {
+        // SAFETY: the kernel has initialized all of it.
+        let is_directed_at_thread = unsafe { info.assume_init_ref() }.si_code == libc::SI_TKILL;
+        let (pid, tid) = (std::process::id(), clock::own_tid());
+        // SAFETY: a process may queue a signal with any information to itself.
+        unsafe {
+            if is_directed_at_thread {
+                libc::syscall(libc::SYS_rt_tgsigqueueinfo, pid, tid, signal, info.as_ptr());
+            } else {
+                libc::syscall(libc::SYS_rt_sigqueueinfo, pid, signal, info.as_ptr());
+            }
+        }
+    }
+}
+
+/// Takes a sample if the slot belongs to the calling thread. A slot with a new owner must not be written to.
+fn record_if_armed(
+    slot: Option<&Slot>,
+    is_owner: impl Fn(&Slot) -> bool,
+    overrun: c_int,
+    context: &mut libc::ucontext_t,
+) {
+    let Some(slot) = slot else { return };
+    let _handler = slot.state.enter_handler();
+    let is_owner = is_owner(slot);
+    if is_owner
+        && slot.state.is_armed()
+        && let Some(recording) = current::last()
+    {
+        if has_stack_space(&context.uc_stack) {
+            record(recording, slot, overrun, context);
+        } else {
+            slot.ring.count_lost();
+            slot.resume_counter();
+        }
+    }
+    if is_owner {
+        wall_clock::restart_system_call(slot, context);
+    }
+}
+
+/// Returns false if too little is left of the signal stack: it may be the program's, and small or in use.
+fn has_stack_space(stack: &libc::stack_t) -> bool {
+    let local = 0_u8;
+    let remaining = (&raw const local as usize).wrapping_sub(stack.ss_sp as usize);
+    remaining >= stack.ss_size || remaining >= MIN_STACK_BYTES
+}
+
+// Not inlined: its stack frame and those of its callees must come after the check for space.
+#[inline(never)]
+fn record(recording: &Recording, slot: &Slot, overrun: c_int, context: &libc::ucontext_t) {
+    let period = slot.source.take_pending() + slot.source.take_signal_period(slot.state.tid(), overrun);
+    // In wall-clock mode: a duplicate signal.
+    if period == 0 && slot.source.counter().is_none() {
+        return;
+    }
+    if slot.pace.take_skip(1 + u64::try_from(overrun).unwrap_or(0)) {
+        slot.source.add_pending(period);
+    } else {
+        let start = clock::monotonic();
+        // SAFETY: this is the handler of the slot's thread.
+        unsafe { slot.flush_idle(start) };
+        if let Some(free_words) = slot.ring.free_words() {
+            sample(
+                recording,
+                slot,
+                free_words,
+                Sample { time: start, period, outcome: Outcome::Complete, count: 0 },
+                context,
+            );
+            slot.pace.record_cost(clock::monotonic().saturating_sub(start), recording.period_ns());
+            recording.wake.notify_after_sample(start);
+        } else {
+            slot.ring.count_lost();
+        }
+    }
+    if slot.ring.is_half_full() {
+        recording.wake.request_drain();
+    }
+    slot.resume_counter();
+}
+
+/// Walks the stack and writes one sample.
+fn sample(recording: &Recording, slot: &Slot, free_words: u64, sample: Sample, context: &libc::ucontext_t) {
+    let registers = registers(context);
+    let mut memory = StackMemory::new(recording.pid, slot, registers.stack_pointer());
+    let mut count = 0;
+    let mut put = |word| {
+        if count < free_words {
+            // SAFETY: this is the handler of the slot's thread, and `count` is less than `space`.
+            unsafe { slot.ring.put_word(count, word) };
+            count += 1;
+        }
+        count < free_words
+    };
+    // SAFETY: this is the handler of the slot's thread, their only user, and it does not nest.
+    let (cache, anchors) = unsafe { (&mut *slot.cache(), &mut *slot.anchors()) };
+    let mut evaluators = Evaluators::read(slot, sample.time, anchors, free_words / 4 * 3, |word| {
+        let _ = put(word);
+    });
+    let (is_truncated, python_frames) = (evaluators.walked.is_truncated, evaluators.walked.frames);
+    let mut frames = 0;
+    cache.begin(code_map::generation());
+    let outcome = unwind::walk(registers, &ProcessCode, &mut memory, cache, |address, stack| {
+        for _ in 0..evaluators.count_before(address, stack) {
+            let _ = put(EVALUATOR_MARK);
+        }
+        frames += 1;
+        let is_put = frames <= MAX_NATIVE_FRAMES && put(address);
+        is_put && (!evaluators.is_evaluator_at(address) || put(EVALUATOR_MARK))
+    });
+    let outcome = match outcome {
+        _ if is_truncated => Outcome::Truncated,
+        // Python frames are complete: the writer appends them where the native frames end.
+        Outcome::Truncated if python_frames != 0 => Outcome::Broken,
+        outcome => outcome,
+    };
+    // SAFETY: this is the handler of the slot's thread, and `count` words were written.
+    unsafe { slot.ring.finish_sample(Sample { outcome, count, ..sample }) };
+}
+
+/// Returns the registers at the moment of the signal, in DWARF's order.
+#[cfg(target_arch = "aarch64")]
+fn registers(context: &libc::ucontext_t) -> Registers {
+    let saved = &context.uc_mcontext;
+    let mut values = [0; REGISTERS];
+    let saved_registers = saved.regs.iter().chain([&saved.sp, &saved.pc]);
+    values.iter_mut().zip(saved_registers).for_each(|(value, &saved)| *value = saved);
+    Registers::new(values)
+}
+
+/// Returns the registers at the moment of the signal, in DWARF's order.
+#[cfg(target_arch = "x86_64")]
+fn registers(context: &libc::ucontext_t) -> Registers {
+    /// Registers in DWARF's order: rax, rdx, rcx, rbx, rsi, rdi, rbp, rsp, r8 to r15, rip.
+    const ORDER: [c_int; REGISTERS] = [
+        libc::REG_RAX,
+        libc::REG_RDX,
+        libc::REG_RCX,
+        libc::REG_RBX,
+        libc::REG_RSI,
+        libc::REG_RDI,
+        libc::REG_RBP,
+        libc::REG_RSP,
+        libc::REG_R8,
+        libc::REG_R9,
+        libc::REG_R10,
+        libc::REG_R11,
+        libc::REG_R12,
+        libc::REG_R13,
+        libc::REG_R14,
+        libc::REG_R15,
+        libc::REG_RIP,
+    ];
+    let saved = &context.uc_mcontext.gregs;
+    Registers::new(ORDER.map(|register| saved.get(register as usize).copied().unwrap_or(0) as u64))
+}

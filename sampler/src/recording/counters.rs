@@ -1,0 +1,102 @@
+//! The counters of a recording.
+
+#![forbid(unsafe_code)]
+
+use std::fmt;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// Counters of a recording.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Statistics {
+    /// Samples in the file.
+    pub samples: u64,
+    /// Samples whose stack could not be unwound to the thread's start.
+    pub incomplete: u64,
+    /// Samples whose stack was truncated because it was too deep.
+    pub truncated: u64,
+    /// Samples that were dropped for lack of space.
+    pub lost: u64,
+    /// Threads that were sampled.
+    pub threads: u64,
+    /// Threads that could not be sampled, because no timer was available.
+    pub threads_without_timer: u64,
+    /// Size of the file in bytes.
+    pub bytes: u64,
+    /// Write errors; after the first one the recording ends.
+    pub failures: u64,
+}
+
+/// A number that several threads count.
+#[derive(Debug, Default)]
+pub(crate) struct Count(AtomicU64);
+
+impl Count {
+    pub(crate) fn get(&self) -> u64 {
+        self.0.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn set(&self, value: u64) {
+        self.0.store(value, Ordering::Relaxed);
+    }
+
+    pub(crate) fn add(&self, value: u64) {
+        self.0.fetch_add(value, Ordering::Relaxed);
+    }
+}
+
+/// Counters of a running recording: see [`Statistics`].
+#[derive(Debug, Default)]
+pub(crate) struct Counters {
+    pub(crate) samples: Count,
+    pub(crate) incomplete: Count,
+    pub(crate) truncated: Count,
+    pub(crate) lost: Count,
+    /// Signals skipped because samples take too long.
+    pub(crate) skipped: Count,
+    pub(crate) threads: Count,
+    /// Threads for which no timer or no slot was available.
+    pub(crate) threads_without_timer: Count,
+    pub(crate) bytes: Count,
+    pub(crate) failures: Count,
+    /// Walks of Python frames that ended at an unreadable one.
+    pub(crate) unreadable_stacks: Count,
+    /// Python frames whose code object could not be defined.
+    pub(crate) unnamed_frames: Count,
+}
+
+impl Counters {
+    pub(crate) fn statistics(&self) -> Statistics {
+        Statistics {
+            samples: self.samples.get(),
+            incomplete: self.incomplete.get(),
+            truncated: self.truncated.get(),
+            lost: self.lost.get(),
+            threads: self.threads.get(),
+            threads_without_timer: self.threads_without_timer.get(),
+            bytes: self.bytes.get(),
+            failures: self.failures.get(),
+        }
+    }
+
+    /// True if no sample was taken.
+    pub(crate) fn has_no_sample(&self) -> bool {
+        self.samples.get() == 0 && self.lost.get() == 0
+    }
+}
+
+/// The counters that show how complete the samples are, for `report/src/recording/format.rs` and for people.
+impl fmt::Display for Counters {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "samples {}, incomplete {}, truncated {}, lost {}, skipped {}, threads {}, threads without a timer {}",
+            self.samples.get(),
+            self.incomplete.get(),
+            self.truncated.get(),
+            self.lost.get(),
+            self.skipped.get(),
+            self.threads.get(),
+            self.threads_without_timer.get(),
+        )
+    }
+}

@@ -1,0 +1,10 @@
+//! Starts and stops recordings, with their options.
+
+pub(crate) mod counters;
+pub(crate) mod current;
+pub(crate) mod environment;
+pub(crate) mod event_name;
+pub(crate) mod options;
+pub(crate) mod pause;
+pub(crate) mod process;
+pub(crate) mod recorder;

@@ -1,0 +1,257 @@
+//! Options of a recording, and their form in the environment.
+//!
+//! ```text
+//! JITLISTEN_RECORD=FILE[,hz=N][,wall][,children][,no-images][,no-python][,event=NAME][,seconds=N][,pid=N]
+//!                  [,recorder=PID:START]
+//! ```
+//! Words are parsed from the end for as long as they are known, so a file name may contain commas. An empty word ends
+//! them, so a name may end like a word: `bench,wall,,hz=99`. In the name, `%p` is the PID, `%h` the host, and `%%` a
+//! percent sign.
+
+#![forbid(unsafe_code)]
+
+use std::ffi::{OsStr, OsString};
+use std::os::unix::ffi::{OsStrExt as _, OsStringExt as _};
+use std::path::PathBuf;
+
+use crate::recording::event_name::Counter;
+use crate::recording::process::Process;
+
+/// Default sampling rate per second. It does not divide the usual tick rates, so samples are not in step with ticks.
+const DEFAULT_HZ: u32 = 199;
+const MAX_HZ: u32 = 10_000;
+
+/// The clock that measures sample periods.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Clock {
+    /// CPU time of the thread. Waiting threads are not disturbed.
+    #[default]
+    Cpu,
+    /// Elapsed time, including the time that threads wait (`wall_clock`).
+    Wall,
+}
+
+/// Options of a recording.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Options {
+    /// File name as the user wrote it, with `%p` and `%h`.
+    pub pattern: OsString,
+    /// Samples per second.
+    pub hz: u32,
+    /// Clock to sample on.
+    pub clock: Clock,
+    /// Event to count instead of time.
+    pub counter: Option<Counter>,
+    /// True if fork children write their own files.
+    pub children: bool,
+    /// True if compiled code gets images, so that its names and lines outlive it.
+    pub images: bool,
+    /// True if functions that CPython interprets are shown as frames.
+    pub python: bool,
+    /// Duration after which the recording ends by itself.
+    pub seconds: Option<u32>,
+    /// The process to record; other processes ignore the environment variable.
+    pub pid: Option<u32>,
+    /// The process that requested the recording, which ends when that process exits.
+    pub recorder: Option<Process>,
+    /// True for a child, whose file name ends with its PID unless the pattern has a `%p`.
+    pub is_child: bool,
+}
+
+impl Options {
+    /// Default options, with this file name.
+    pub fn new(pattern: impl Into<OsString>) -> Self {
+        Options {
+            pattern: pattern.into(),
+            hz: DEFAULT_HZ,
+            clock: Clock::Cpu,
+            counter: None,
+            children: false,
+            images: true,
+            python: true,
+            seconds: None,
+            pid: None,
+            recorder: None,
+            is_child: false,
+        }
+    }
+
+    /// Parses the value of `JITLISTEN_RECORD`.
+    ///
+    /// # Errors
+    /// If the name is missing, or a value is invalid.
+    pub fn parse(value: &OsStr) -> Result<Self, String> {
+        let mut rest = value.as_bytes();
+        let mut words = Vec::new();
+        while let Some(comma) = rest.iter().rposition(|&byte| byte == b',') {
+            let Ok(word) = std::str::from_utf8(&rest[comma + 1..]) else { break };
+            if word.is_empty() && !words.is_empty() {
+                rest = &rest[..comma];
+                break;
+            }
+            if !is_word(word) {
+                break;
+            }
+            words.push(word.to_owned());
+            rest = &rest[..comma];
+        }
+        if rest.is_empty() {
+            return Err("JITLISTEN_RECORD: no file is named".to_owned());
+        }
+        let mut options = Options::new(OsStr::from_bytes(rest));
+        for word in words.iter().rev() {
+            options.apply_word(word)?;
+        }
+        Ok(options)
+    }
+
+    /// Applies one parsed word, such as `hz=99`.
+    fn apply_word(&mut self, word: &str) -> Result<(), String> {
+        match word.split_once('=') {
+            Some(("hz", value)) => self.hz = checked_hz(parse_number(word, value)?)?,
+            Some(("seconds", value)) => self.seconds = Some(parse_number(word, value)?),
+            Some(("event", value)) => self.counter = Some(Counter::named(value)?),
+            Some(("recorder", value)) => {
+                let process = Process::parse(value);
+                self.recorder = Some(process.ok_or_else(|| format!("JITLISTEN_RECORD: {word:?} is not a process"))?);
+            }
+            Some(("pid", value)) => self.pid = Some(parse_number(word, value)?),
+            _ => match word {
+                "wall" => self.clock = Clock::Wall,
+                "children" => self.children = true,
+                "no-images" => self.images = false,
+                "no-python" => self.python = false,
+                _ => return Err(format!("JITLISTEN_RECORD: unknown option {word:?}")),
+            },
+        }
+        Ok(())
+    }
+
+    /// Formats the options as a value that [`Options::parse`] reads back, whatever the name is.
+    pub fn to_value(&self) -> OsString {
+        let mut value = self.pattern.clone();
+        value.push(format!(",,hz={}", self.hz));
+        let flags = [
+            (self.clock == Clock::Wall, ",wall"),
+            (self.children, ",children"),
+            (!self.images, ",no-images"),
+            (!self.python, ",no-python"),
+        ];
+        flags.iter().filter(|(set, _)| *set).for_each(|(_, word)| value.push(word));
+        self.counter.iter().for_each(|counter| value.push(format!(",event={}", counter.name())));
+        self.seconds.iter().for_each(|seconds| value.push(format!(",seconds={seconds}")));
+        self.pid.iter().for_each(|pid| value.push(format!(",pid={pid}")));
+        self.recorder.iter().for_each(|process| value.push(format!(",recorder={}:{}", process.pid, process.start)));
+        value
+    }
+
+    /// Makes the pattern absolute: the program, or a child, may change its working directory.
+    #[must_use]
+    pub fn absolute(mut self) -> Options {
+        if self.pattern.as_bytes().first() != Some(&b'/')
+            && let Ok(directory) = std::env::current_dir()
+        {
+            let literal = directory.as_os_str().as_bytes().iter().flat_map(|&byte| {
+                // Percent signs of the directory are not part of the pattern.
+                std::iter::repeat_n(byte, if byte == b'%' { 2 } else { 1 })
+            });
+            let pattern = literal.chain([b'/']).chain(self.pattern.as_bytes().iter().copied()).collect();
+            self.pattern = OsString::from_vec(pattern);
+        }
+        self
+    }
+
+    /// Returns the path of a process's file.
+    pub fn path(&self, pid: u32, host: &str) -> PathBuf {
+        let mut path = Vec::new();
+        let mut names_process = false;
+        let mut bytes = self.pattern.as_bytes().iter();
+        while let Some(&byte) = bytes.next() {
+            match (byte, byte == b'%') {
+                (_, false) => path.push(byte),
+                (_, true) => match bytes.next() {
+                    Some(b'p') => {
+                        names_process = true;
+                        path.extend(pid.to_string().bytes());
+                    }
+                    Some(b'h') => path.extend(host.bytes()),
+                    Some(b'%') | None => path.push(b'%'),
+                    Some(&other) => path.extend([b'%', other]),
+                },
+            }
+        }
+        if self.is_child && !names_process {
+            path.extend(format!(".{pid}").bytes());
+        }
+        OsString::from_vec(path).into()
+    }
+
+    /// Returns the options for a child, which writes its own file.
+    pub fn for_child(&self) -> Options {
+        Options { pid: None, is_child: true, ..self.clone() }
+    }
+}
+
+/// Checks that the rate is supported.
+///
+/// # Errors
+/// A message, if it is out of range.
+pub(crate) fn checked_hz(hz: u32) -> Result<u32, String> {
+    (1..=MAX_HZ).contains(&hz).then_some(hz).ok_or_else(|| format!("sampling rate {hz}: use 1 to {MAX_HZ} per second"))
+}
+
+fn is_word(word: &str) -> bool {
+    matches!(word, "wall" | "children" | "no-images" | "no-python")
+        || word.split_once('=').is_some_and(|(name, _)| matches!(name, "hz" | "event" | "seconds" | "pid" | "recorder"))
+}
+
+fn parse_number(word: &str, value: &str) -> Result<u32, String> {
+    value.parse().map_err(|_| format!("JITLISTEN_RECORD: {word:?} is not a number"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parse(text: &str) -> Result<Options, String> {
+        Options::parse(OsStr::new(text))
+    }
+
+    #[test]
+    fn words_are_taken_from_the_end() {
+        let options = parse("/tmp/a,b,wall,hz=997").unwrap();
+        assert_eq!((options.pattern.to_str(), options.hz, options.clock), (Some("/tmp/a,b"), 997, Clock::Wall));
+        assert_eq!(parse("file").unwrap(), Options::new("file"));
+        assert!(parse(",wall").is_err() && parse("f,hz=0").is_err() && parse("f,hz=x").is_err() && parse("").is_err());
+    }
+
+    #[test]
+    fn every_name_survives() {
+        let names =
+            [&b"bench,wall"[..], b"a,hz=1,children", b"a,", b"a,,hz=3", b",wall", b"a\nb,pid=1", b"\xff,%p,\xfe"];
+        for name in names.map(OsStr::from_bytes) {
+            let options = Options { clock: Clock::Wall, pid: Some(7), ..Options::new(name) };
+            assert_eq!(Options::parse(&options.to_value()).unwrap(), options);
+        }
+        assert_eq!(parse("f,,wall,hz=9").unwrap(), Options { hz: 9, clock: Clock::Wall, ..Options::new("f") });
+    }
+
+    #[test]
+    fn a_value_says_what_was_parsed() {
+        let text = "f%p,,hz=10,wall,children,no-images,no-python,event=page-faults:u,seconds=3,pid=7,recorder=8:9";
+        let options = parse(text).unwrap();
+        assert_eq!(Options::parse(&options.to_value()).unwrap(), options);
+        assert_eq!(options.to_value(), text);
+    }
+
+    #[test]
+    fn names_are_of_a_process_and_a_host() {
+        let options = Options::new("p-%h-%p-%%-%x%");
+        assert_eq!(options.path(12, "node").to_str(), Some("p-node-12-%-%x%"));
+        let child_options = |pattern: &str| Options::new(pattern).for_child();
+        assert_eq!(child_options("f").path(5, "h").to_str(), Some("f.5"));
+        assert_eq!(child_options("f").for_child().path(6, "h").to_str(), Some("f.6"), "a grandchild");
+        assert_eq!(child_options("f-%p").path(5, "h").to_str(), Some("f-5"));
+        assert_eq!(child_options("f-%%p").path(5, "h").to_str(), Some("f-%p.5"));
+    }
+}

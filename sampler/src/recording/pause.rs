@@ -1,0 +1,68 @@
+//! Pauses the writer thread for calls that the kernel refuses to a multithreaded process.
+//!
+//! ```text
+//!   RUN --caller--> PAUSE --writer--> PAUSED: its thread exits with its work as result --caller--> RUN, a new thread
+//! ```
+
+#![forbid(unsafe_code)]
+
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use jitlisten::log_line;
+use jitlisten::plumbing::HostStateGuard;
+
+use crate::handler::clock;
+use crate::recording::current::{self, Recording};
+use crate::recording::recorder;
+use crate::thread::scan;
+use crate::transparency::exit::WRITER_TIMEOUT_NS;
+use crate::transparency::next;
+use crate::writer::thread::{self, PAUSE, PAUSED, RUN};
+
+/// Makes a call that the kernel refuses to a multithreaded process. If the writer is the only other thread, it exits
+/// before the call, and a new writer resumes its work afterwards. If resuming fails, the recording ends.
+pub(crate) fn without_writer<R>(call: impl FnOnce() -> R) -> R {
+    let Some(recording) = current::own().filter(|_| scan::may_be_single_threaded()) else { return call() };
+    // A signal handler of the program that forks would otherwise wait for the state.
+    let host_state = HostStateGuard::enter();
+    let state = recorder::try_lock();
+    if state.is_some() {
+        let _ = std::panic::catch_unwind(|| pause(recording));
+    }
+    let result = call();
+    let saved_errno = next::errno();
+    if state.is_some() {
+        let _ = std::panic::catch_unwind(|| resume(recording));
+    }
+    drop(state);
+    drop(host_state);
+    next::set_errno(saved_errno);
+    result
+}
+
+/// Waits until the writer thread has exited, for a limited time.
+fn pause(recording: &Recording) {
+    recording.requests.pause.store(PAUSE, Ordering::Release);
+    recording.wake.notify();
+    let deadline = clock::monotonic() + WRITER_TIMEOUT_NS;
+    let is_writer_alive = || {
+        recording.requests.pause.load(Ordering::Acquire) != PAUSED
+            || scan::thread_exists(recording.pid, recording.writer.tid())
+    };
+    while is_writer_alive() && clock::monotonic() < deadline {
+        std::thread::sleep(Duration::from_micros(100));
+    }
+}
+
+/// Starts a new writer thread with the work of the paused one.
+fn resume(recording: &'static Recording) {
+    if recording.requests.pause.swap(RUN, Ordering::AcqRel) != PAUSED {
+        return;
+    }
+    let Some(work) = thread::join_paused(recording) else { return };
+    if let Err((errno, work)) = thread::start(recording, work) {
+        log_line!(Warn, "the recording ends: start a thread: error {errno}");
+        work.writer.finish();
+    }
+}

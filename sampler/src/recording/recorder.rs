@@ -1,0 +1,388 @@
+//! Starts and stops recordings, one at a time.
+
+#![forbid(unsafe_code)]
+
+use std::path::{Path, PathBuf};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use jitlisten::plumbing::{ForkSlot, HeldAcrossFork, exempt_signal, follow_forks, without_write_signals};
+use jitlisten::{Session, log_line};
+
+use crate::handler::{self, clock, code_map, vdso};
+use crate::python;
+use crate::recording::counters::Statistics;
+use crate::recording::current::{self, Recording};
+use crate::recording::event_name::Counter;
+use crate::recording::options::{self, Options};
+use crate::recording::process::{self, Process};
+use crate::thread::{arming, creation, scan, slots, timer};
+use crate::transparency::{disposition, fatal, sanitizer};
+use crate::writer::code_events::Observation;
+use crate::writer::output::Output;
+use crate::writer::perf_data::Attribute;
+use crate::writer::thread::{self, WriterTask};
+use crate::writer::{INHERITED, Inherited, Writer};
+
+/// The reason why a recording failed.
+#[derive(Debug)]
+#[non_exhaustive]
+pub enum Error {
+    /// A recording is already running.
+    AlreadyRecording,
+    /// No recording is running.
+    NotRecording,
+    /// The options are invalid.
+    Options(String),
+    /// The file cannot be written.
+    Output(std::path::PathBuf, std::io::Error),
+    /// Every candidate signal already has a handler.
+    NoSignal,
+    /// The writer thread cannot be created; the `errno` value.
+    NoThread(i32),
+    /// This processor architecture is unsupported.
+    Machine,
+    /// The process that requested the recording has exited.
+    RecorderGone,
+    /// The program uses ThreadSanitizer, which cannot be recorded.
+    ThreadSanitizer,
+    /// The kernel refuses to count this event.
+    Counter(String, std::io::Error),
+}
+
+impl std::fmt::Display for Error {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Error::AlreadyRecording => f.write_str("already recording"),
+            Error::NotRecording => f.write_str("not recording"),
+            Error::Options(text) => f.write_str(text),
+            Error::Output(path, error) => write!(f, "cannot write {}: {error}", path.display()),
+            Error::NoSignal => f.write_str("every signal that could be taken is in use"),
+            Error::NoThread(errno) => write!(f, "start a thread: error {errno}"),
+            Error::RecorderGone => f.write_str("the process that asked for the recording has ended"),
+            Error::ThreadSanitizer => f.write_str("a program with ThreadSanitizer cannot be recorded"),
+            Error::Machine => f.write_str("threads are sampled on x86_64 and aarch64 only"),
+            Error::Counter(name, error) => write!(f, "cannot count {name}: {error}: {}", Counter::reason(error)),
+        }
+    }
+}
+
+impl std::error::Error for Error {}
+
+/// The recording that is now running.
+struct Running {
+    recording: &'static Recording,
+    options: Options,
+    path: PathBuf,
+    observation: Observation,
+}
+
+/// The running recording, if any.
+static STATE: Mutex<Option<Running>> = Mutex::new(None);
+
+fn state() -> MutexGuard<'static, Option<Running>> {
+    STATE.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Keeps recordings from starting and stopping. `None` if another thread does so now.
+pub(super) fn try_lock() -> Option<impl Drop> {
+    STATE.try_lock().ok()
+}
+
+/// What a recording begins with, besides its options.
+pub(super) struct Start {
+    /// True for a child, which leaves no file if it ends before its first sample.
+    pub(super) is_child: bool,
+    pub(super) gives_signal_stacks: bool,
+    /// Set in the child of a fork, which has a single thread.
+    pub(super) inherited: Option<Inherited>,
+}
+
+/// Starts a recording.
+///
+/// # Errors
+/// One of [`Error`], if the recording cannot start.
+pub fn start(options: Options) -> Result<(), Error> {
+    let gives_signal_stacks = inspect_process()?;
+    start_with(options, Start { is_child: false, gives_signal_stacks, inherited: None }, |_| false)
+}
+
+/// Inspects the loaded libraries. Calls the loader, so no lock may be held. Returns true if new threads may get a
+/// signal stack.
+pub(super) fn inspect_process() -> Result<bool, Error> {
+    vdso::find_functions();
+    fatal::detect_interposition();
+    let sanitizers = sanitizer::detect();
+    if sanitizers.is_thread_sanitizer { Err(Error::ThreadSanitizer) } else { Ok(sanitizers.allow_signal_stacks()) }
+}
+
+/// Ends the recording. The file is complete when this returns.
+///
+/// # Errors
+/// [`Error::NotRecording`] if no recording is running.
+pub fn stop() -> Result<Statistics, Error> {
+    stop_in(&mut state())
+}
+
+/// Asks the writer to end the recording. May be called anywhere: takes no lock and allocates nothing. Returns 0 if no
+/// recording is running, 1 while the file is being written, 2 when it is complete.
+pub fn request_end() -> u32 {
+    let Ok(state) = STATE.try_lock() else { return 1 };
+    match state.as_ref().map(|running| running.recording) {
+        Some(recording) if recording.is_of_this_process() => {
+            if recording.is_written() {
+                return 2;
+            }
+            recording.request(&recording.requests.abandon);
+            1
+        }
+        _ => 0,
+    }
+}
+
+/// Ends the recording. The state stays locked until the writer has exited, so no other thread starts a recording
+/// before.
+fn stop_in(state: &mut Option<Running>) -> Result<Statistics, Error> {
+    let Running { recording, observation, .. } = state.take().ok_or(Error::NotRecording)?;
+    recording.request(&recording.requests.stop);
+    recording.writer.join();
+    handler::drain_pending_ticks();
+    if !recording.is_abandoned() {
+        observation.end();
+    }
+    Ok(recording.counters.statistics())
+}
+
+/// Returns the path of the running recording; `Some(None)` until its file has been created (`existing_file.rs`). Never
+/// blocks.
+pub fn running_path() -> Option<Option<PathBuf>> {
+    let state = STATE.try_lock().ok()?;
+    let is_running = |running: &&Running| running.recording.is_of_this_process() && !running.recording.is_written();
+    let running = state.as_ref().filter(is_running)?;
+    Some(running.recording.has_file().then(|| running.path.clone()))
+}
+
+/// Returns the counters of the running recording, or of the last one.
+pub fn statistics() -> Statistics {
+    current::last().map_or_else(Statistics::default, |recording| recording.counters.statistics())
+}
+
+/// Starts a recording. `continues` returns true if this process created the existing file.
+pub(super) fn start_with(options: Options, start: Start, continues: impl FnOnce(&Path) -> bool) -> Result<(), Error> {
+    start_in(&mut state(), options, start, continues)
+}
+
+fn start_in(
+    state: &mut Option<Running>,
+    options: Options,
+    start: Start,
+    continues: impl FnOnce(&Path) -> bool,
+) -> Result<(), Error> {
+    if !cfg!(any(target_arch = "x86_64", target_arch = "aarch64")) {
+        return Err(Error::Machine);
+    }
+    // The request is too late: the requesting process no longer waits for it.
+    if options.recorder.is_some_and(Process::has_ended) {
+        return Err(Error::RecorderGone);
+    }
+    // The previous recording has ended by itself, and may not have been stopped yet.
+    if state.as_ref().is_some_and(|running| running.recording.is_written()) {
+        let _ = stop_in(state);
+    }
+    if state.is_some() {
+        return Err(Error::AlreadyRecording);
+    }
+    options::checked_hz(options.hz).map_err(Error::Options)?;
+    let options = options.absolute();
+    let path = options.path(std::process::id(), &process::host_and_release().0);
+    let counter = permitted_counter(&options)?;
+    let append = continues(&path);
+    let attribute = Attribute::new(&options, counter.as_ref());
+    let output = if start.is_child {
+        Output::deferred(&path, append, attribute)
+    } else {
+        without_write_signals(|| Output::open(&path, append, attribute))
+            .map_err(|error| Error::Output(path.clone(), error))?
+    };
+    let signal = choose_signal(counter.is_some()).ok_or(Error::NoSignal)?;
+    exempt_signal(signal);
+    follow_forks::<HeldLocks>();
+    slots::discard_unread_samples();
+    code_map::forget_unknown_code();
+    let mut recording = Recording::new(options.clock, options.hz, counter, start.gives_signal_stacks);
+    recording.exit_key = recording.exit_key.or_else(creation::create_exit_key);
+    let recording = recording.publish();
+    *state = Some(run(recording, options, path, output, start.inherited, append)?);
+    fatal::install_handlers();
+    log_line!(Info, "recording with signal {signal}");
+    Ok(())
+}
+
+/// Starts the writer of a published recording, and arms all threads.
+fn run(
+    recording: &'static Recording,
+    options: Options,
+    path: PathBuf,
+    output: Output,
+    inherited: Option<Inherited>,
+    append: bool,
+) -> Result<Running, Error> {
+    let observation = Observation::begin(options.images);
+    let is_forked = inherited.is_some();
+    let mut writer = Box::new(Writer::new(recording, output, &options, inherited.unwrap_or_default()));
+    without_write_signals(|| writer.write_preamble(append));
+    recording.set_sampling(true);
+    creation::adopt_this_thread(0, 0);
+    if !is_forked {
+        scan::arm_all(recording);
+    }
+    if let Err((errno, _)) = thread::start(recording, WriterTask { recording, writer, observation }) {
+        recording.set_sampling(false);
+        slots::iter().for_each(|(_, slot)| arming::disarm(slot));
+        observation.end();
+        return Err(Error::NoThread(errno));
+    }
+    Ok(Running { recording, options, path, observation })
+}
+
+/// Returns the counter in the variant that the kernel permits.
+fn permitted_counter(options: &Options) -> Result<Option<Counter>, Error> {
+    let Some(counter) = &options.counter else { return Ok(None) };
+    let permitted = counter.clone().permitted(options.hz);
+    permitted.map(Some).map_err(|error| Error::Counter(counter.name(), error))
+}
+
+/// Returns the signal of the last recording, if it is still ours and suits this one; else installs a new one.
+fn choose_signal(for_counter: bool) -> Option<i32> {
+    let last = disposition::sampling_signal();
+    let is_still_ours = last != 0 && timer::is_installed(last, handler::handler);
+    if is_still_ours && timer::is_suitable(last, for_counter) {
+        return Some(last);
+    }
+    let signal = timer::install(handler::handler, for_counter)?;
+    if is_still_ours {
+        disposition::return_to_program(last);
+    }
+    disposition::set_sampling_signal(signal);
+    Some(signal)
+}
+
+/// Ends the recording because the process exits, and writes all pending samples. Returns immediately if another thread
+/// holds the recorder.
+pub fn finish_at_exit() {
+    if let Ok(mut state) = STATE.try_lock()
+        && state.as_ref().is_some_and(|running| running.recording.is_of_this_process())
+    {
+        arming::retire_caller();
+        let _ = stop_in(&mut state);
+    }
+}
+
+/// Locks held by the forking thread.
+struct HeldLocks {
+    state: MutexGuard<'static, Option<Running>>,
+    inherited: MutexGuard<'static, Inherited>,
+}
+
+impl HeldAcrossFork for HeldLocks {
+    fn slot() -> &'static ForkSlot<HeldLocks> {
+        static SLOT: ForkSlot<HeldLocks> = ForkSlot::new();
+        &SLOT
+    }
+
+    fn take() -> Option<HeldLocks> {
+        Some(HeldLocks { state: state(), inherited: INHERITED.lock().unwrap_or_else(PoisonError::into_inner) })
+    }
+
+    fn in_child(self) {
+        let HeldLocks { mut state, inherited: mut shared_state } = self;
+        let options = state.take().map(|running| running.options).filter(|options| options.children);
+        let Some(parent) = current::last() else { return };
+        become_child(parent, options.is_some());
+        let inherited = std::mem::take(&mut *shared_state);
+        drop(shared_state);
+        if let Some(options) = options {
+            let gives_signal_stacks = parent.gives_signal_stacks;
+            let start = Start { is_child: true, gives_signal_stacks, inherited: Some(inherited) };
+            let _ = start_in(&mut state, options.for_child(), start, |_| false);
+        }
+    }
+}
+
+/// Resets the recorder in a fork child: timers, writer and file belong to the parent. If the child is recorded, it
+/// keeps the published libraries and interpreter, which are still valid.
+fn become_child(parent: &Recording, is_recorded: bool) {
+    parent.set_sampling(false);
+    parent.writer.forget();
+    slots::reset_all_in_child(clock::own_tid(), creation::signal_stack());
+    if !is_recorded {
+        python::withdraw();
+    }
+    // The descriptors of counters are inherited; close the child's copies.
+    slots::iter().for_each(|(_, slot)| arming::close_counter(slot));
+    if let Some(session) = Session::process() {
+        session.stop_observing();
+    }
+    drop(parent.code_events.take());
+    code_map::clear_in_child(is_recorded);
+    code_map::reclaim(|| true);
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+    use std::sync::mpsc;
+    use std::time::Duration;
+
+    use super::*;
+
+    /// The recorder was killed and did not stop the recording: the next one may start.
+    #[test]
+    fn a_recording_ends_with_its_recorder() {
+        let _lock = slots::lock_for_test();
+        let directory = std::env::temp_dir().join(format!("jitlisten-recorder-gone-{}", std::process::id()));
+        fs::create_dir_all(&directory).unwrap();
+        let mut recorder = std::process::Command::new("sleep").arg("1000").spawn().unwrap();
+        let stat = fs::read_to_string(format!("/proc/{}/stat", recorder.id())).unwrap();
+        let start_ticks = stat.rsplit(')').next().unwrap().split_whitespace().nth(19).unwrap().parse().unwrap();
+        let process = Process { pid: recorder.id(), start: start_ticks };
+        let options_with_recorder = || Options { recorder: Some(process), ..Options::new(directory.join("1")) };
+        start(options_with_recorder()).unwrap();
+        assert!(matches!(start(Options::new(directory.join("2"))), Err(Error::AlreadyRecording)));
+        recorder.kill().unwrap();
+        recorder.wait().unwrap();
+        let recording = current::last().unwrap();
+        while !recording.is_abandoned() {
+            std::thread::yield_now();
+        }
+        assert!(!recording.is_sampling());
+        start(Options::new(directory.join("2"))).unwrap();
+        stop().unwrap();
+        assert!(matches!(start(options_with_recorder()), Err(Error::RecorderGone)), "a request that comes too late");
+        assert!(matches!(stop(), Err(Error::NotRecording)));
+        fs::remove_dir_all(directory).unwrap();
+    }
+
+    /// A thread that starts a recording must not clear a stop request meant for the previous one.
+    #[test]
+    fn threads_that_start_and_stop_at_the_same_time() {
+        let _lock = slots::lock_for_test();
+        let directory = std::env::temp_dir().join(format!("jitlisten-recorder-{}", std::process::id()));
+        fs::create_dir_all(&directory).unwrap();
+        let (sender, receiver) = mpsc::channel();
+        for number in 0..2 {
+            let (file, sender) = (directory.join(number.to_string()), sender.clone());
+            std::thread::spawn(move || {
+                for _ in 0..100 {
+                    let _ = start(Options::new(&file));
+                    let _ = stop();
+                }
+                sender.send(()).unwrap();
+            });
+        }
+        for _ in 0..2 {
+            receiver.recv_timeout(Duration::from_secs(120)).expect("a writer that never ends");
+        }
+        assert!(matches!(stop(), Err(Error::NotRecording)));
+        fs::remove_dir_all(directory).unwrap();
+    }
+}

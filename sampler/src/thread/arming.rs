@@ -1,0 +1,166 @@
+//! Arms and disarms threads: each armed one has a slot with a timer or a counter.
+
+use crate::handler::clock;
+use crate::recording::current::Recording;
+use crate::recording::event_name::Counter;
+use crate::recording::options::Clock;
+use crate::thread::slot::Slot;
+use crate::thread::slot_state::State;
+use crate::thread::slots;
+use crate::thread::timer::{self, Timer};
+use crate::transparency::disposition;
+
+/// Starts a timer for a thread. `None` if it already has one, or none is available.
+pub(crate) fn arm(recording: &Recording, tid: u32) -> Option<&'static Slot> {
+    if is_armed(tid, usize::MAX) {
+        return None;
+    }
+    let Some((index, slot)) = slots::claim(tid) else {
+        recording.counters.threads_without_timer.add(1);
+        return None;
+    };
+    // The thread itself and the scan may both arm it at the same time: the lower slot wins.
+    if is_armed(tid, index) {
+        slots::release(index, slot);
+        return None;
+    }
+    start_timer(recording, index, slot, tid).then_some(slot)
+}
+
+/// True if the thread is armed in a slot below `limit`.
+fn is_armed(tid: u32, limit: usize) -> bool {
+    slots::find_by_tid(tid).take_while(|(index, _)| *index < limit).any(|(_, slot)| slot.state.is_owned_by(tid))
+}
+
+/// Returns the slot of an armed thread.
+pub(crate) fn find_armed(tid: u32) -> Option<&'static Slot> {
+    slots::find_by_tid(tid).map(|(_, slot)| slot).find(|slot| slot.state.is_owned_by(tid))
+}
+
+fn start_timer(recording: &Recording, index: usize, slot: &'static Slot, tid: u32) -> bool {
+    let (low, high) = recording.main_stack.get();
+    if tid == std::process::id() && high != 0 {
+        slot.stack.set_exact(low, high);
+    }
+    let is_started = match &recording.counter {
+        Some(counter) => start_counter(counter, recording.hz, index, slot, tid),
+        None => start_clock_timer(recording, index, slot, tid),
+    };
+    if is_started {
+        recording.counters.threads.add(1);
+    } else {
+        slot.state.set(State::Ended);
+        recording.counters.threads_without_timer.add(1);
+    }
+    is_started
+}
+
+/// Arms a thread with a CPU or wall-clock timer.
+fn start_clock_timer(recording: &Recording, index: usize, slot: &'static Slot, tid: u32) -> bool {
+    let (period, clock) = (recording.period_ns(), recording.clock);
+    let value = timer::encode_signal_value(index, slot.state.generation());
+    let first = first_expiry(period, tid);
+    slot.source.prepare_timer(clock, period, first);
+    slot.take_unaccounted();
+    // Set the state before the timer runs: its first signal may come immediately.
+    slot.state.set(State::Armed);
+    let Ok(timer) = Timer::new(clock, tid, disposition::sampling_signal(), value) else { return false };
+    // In wall-clock mode, the writer sets the timer.
+    if clock == Clock::Cpu && timer.set(first, period).is_err() {
+        timer.delete();
+        return false;
+    }
+    slot.source.set_timer(timer);
+    // If sampling ended in the meantime, no timer was found to delete: delete it here.
+    if !slot.state.is_armed() {
+        slot.source.delete_timer();
+    }
+    true
+}
+
+/// Arms a thread with a perf counter.
+fn start_counter(counter: &Counter, hz: u32, index: usize, slot: &'static Slot, tid: u32) -> bool {
+    let signal = disposition::sampling_signal();
+    let Ok(running) = counter.prepare(tid, signal, index, hz) else { return false };
+    slot.source.set_counter(running);
+    // Set the state before the counter runs: its first signal may come immediately.
+    slot.state.set(State::Armed);
+    let is_running = running.resume();
+    if !is_running {
+        slot.source.close_counter();
+    }
+    is_running
+}
+
+/// Returns a random time within the first period, so that threads are not sampled in step.
+fn first_expiry(period: u64, tid: u32) -> u64 {
+    let mut random = clock::monotonic() ^ u64::from(tid) << 32;
+    for shift in [13, 7, 17] {
+        random ^= if shift == 7 { random >> shift } else { random << shift };
+    }
+    (random.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 11).checked_rem(period).unwrap_or(0).max(1)
+}
+
+/// Ends the sampling of the calling thread, which is about to exit and owns this slot.
+pub(crate) fn retire_slot(slot: &Slot) {
+    // Stop the timer first: its handler and this function must never use the slot together.
+    slot.source.stop();
+    // From here on the handler ignores a pending signal.
+    if slot.state.change(State::Armed, State::Claimed) {
+        // SAFETY: called in the slot's thread, and the handler checks the state first.
+        unsafe { slot.close_ring(clock::monotonic()) };
+        slot.state.set(State::Ended);
+    }
+    close_counter(slot);
+}
+
+/// Ends the sampling of the calling thread, if it is sampled.
+pub(crate) fn retire_caller() {
+    if let Some(slot) = find_armed(clock::own_tid()) {
+        retire_slot(slot);
+    }
+}
+
+/// Writes the calling thread's final sample, because an exec will replace the program. If the exec fails, its timer
+/// restarts.
+pub(crate) fn flush_caller() {
+    let Some(slot) = find_armed(clock::own_tid()) else { return };
+    // A signal that arrives in the meantime is ignored.
+    if !slot.state.change(State::Armed, State::Claimed) {
+        return;
+    }
+    // SAFETY: called in the slot's thread, and the handler checks the state first.
+    unsafe { slot.close_ring(clock::monotonic()) };
+    slot.source.restart_timer();
+    slot.state.set(State::Armed);
+}
+
+/// Stops the signals of the calling thread's counter until [`unmute_caller`].
+pub(crate) fn mute_caller() {
+    if let Some(counter) = find_armed(clock::own_tid()).and_then(|slot| slot.source.counter()) {
+        counter.mute();
+    }
+}
+
+/// Undoes [`mute_caller`].
+pub(crate) fn unmute_caller() {
+    let tid = clock::own_tid();
+    if let Some(counter) = find_armed(tid).and_then(|slot| slot.source.counter()) {
+        counter.unmute(tid);
+    }
+}
+
+/// Ends the sampling of a thread. The samples in its ring will still be written.
+pub(crate) fn disarm(slot: &Slot) {
+    if slot.state.change(State::Armed, State::Ended) {
+        slot.source.stop();
+        close_counter(slot);
+    }
+}
+
+/// Closes the counter of a slot that is no longer sampled. Does nothing while a handler may be using it.
+pub(crate) fn close_counter(slot: &Slot) {
+    if slot.state.has_no_handler() {
+        slot.source.close_counter();
+    }
+}

@@ -1,0 +1,228 @@
+//! A perf counter of one thread, which sends the sampler's signal at each overflow.
+//!
+//! `perf_event_open(2)` opens the counter for the thread; `F_SETOWN_EX` and `F_SETSIG` (`fcntl(2)`) direct the signal
+//! to it. After an overflow the counter is disabled until the handler has taken its sample (`PERF_EVENT_IOC_REFRESH`).
+//! So at most one signal is pending, however long the thread blocks signals, and the handler itself is not counted. The
+//! period of a sample is the count since the previous sample.
+//!
+//! The program may close our descriptor and open a file of its own with that number. Therefore each use first reads the
+//! counter's id (`PERF_EVENT_IOC_ID`), which fails for another file.
+
+use std::ffi::c_int;
+use std::io;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use perf_format::{ATTR_DISABLED, ATTR_EXCLUDE_HV, ATTR_EXCLUDE_KERNEL, ATTR_FREQ};
+
+use crate::recording::event_name::Counter;
+use crate::writer::output;
+
+/// Request numbers `PERF_EVENT_IOC_*` of `linux/perf_event.h`.
+const IOC_DISABLE: libc::c_ulong = 0x2401;
+const IOC_REFRESH: libc::c_ulong = 0x2402;
+const IOC_ID: libc::c_ulong = 0x8008_2407;
+/// `fcntl` commands `F_SETSIG` and `F_SETOWN_EX`, and the owner type `F_OWNER_TID`, of `linux/fcntl.h`.
+const F_SETSIG: c_int = 10;
+const F_SETOWN_EX: c_int = 15;
+const F_OWNER_TID: c_int = 0;
+/// `PERF_FLAG_FD_CLOEXEC` of `linux/perf_event.h`.
+const CLOEXEC: libc::c_ulong = 8;
+/// `POLL_IN` and `POLL_HUP`: reasons for which the kernel sends a descriptor's signal.
+const POLL_IN: c_int = 1;
+const POLL_HUP: c_int = 6;
+
+/// Signal codes of file descriptor signals (`F_SETSIG`), from `POLL_IN` to `POLL_HUP`.
+pub(crate) const SIGNAL_CODES: std::ops::RangeInclusive<c_int> = POLL_IN..=POLL_HUP;
+
+/// `struct perf_event_attr` in its first version (`PERF_ATTR_SIZE_VER0`).
+#[repr(C)]
+struct Attributes {
+    kind: u32,
+    size: u32,
+    config: u64,
+    frequency: u64,
+    sample_type: u64,
+    read_format: u64,
+    flags: u64,
+    wakeup: u32,
+    breakpoint: u32,
+    config1: u64,
+}
+
+const _: () = assert!(size_of::<Attributes>() == 64);
+
+/// `struct f_owner_ex`: the thread that receives a descriptor's signals.
+#[repr(C)]
+struct SignalTarget {
+    kind: c_int,
+    tid: c_int,
+}
+
+/// Slot index plus one for each descriptor; 0 if none. A signal carries the descriptor.
+static SLOT_BY_DESCRIPTOR: [AtomicU32; output::MAX_DESCRIPTORS] =
+    [const { AtomicU32::new(0) }; output::MAX_DESCRIPTORS];
+
+/// An open counter of a thread: its descriptor and its id.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct OpenCounter {
+    pub(crate) descriptor: c_int,
+    pub(crate) id: u64,
+}
+
+impl Counter {
+    /// Returns the counter if the kernel permits it; otherwise a variant that excludes the kernel
+    /// (`perf_event_paranoid` above 1).
+    ///
+    /// # Errors
+    /// The error of `perf_event_open(2)`, if the event cannot be counted for a thread.
+    pub fn permitted(self, hz: u32) -> io::Result<Counter> {
+        match self.open(0, hz) {
+            Ok(descriptor) => {
+                close(descriptor);
+                Ok(self)
+            }
+            Err(error) if error.kind() == io::ErrorKind::PermissionDenied && !self.user_only => {
+                self.excluding_kernel().permitted(hz)
+            }
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Explains an error of [`Counter::permitted`] to a user.
+    pub fn reason(error: &io::Error) -> &'static str {
+        match error.raw_os_error() {
+            Some(libc::EACCES | libc::EPERM) => {
+                "the kernel does not allow it (/proc/sys/kernel/perf_event_paranoid above 2, or a container's \
+                 seccomp); recording without an event needs no permission"
+            }
+            Some(libc::ENOENT | libc::ENODEV | libc::EOPNOTSUPP | libc::EINVAL) => {
+                "this machine does not have that counter, as many virtual machines have none; page-faults and other \
+                 software events are everywhere"
+            }
+            _ => "recording without an event needs no counter",
+        }
+    }
+
+    /// Opens the counter for a thread (0: the calling one). It does not count yet.
+    fn open(&self, tid: u32, hz: u32) -> io::Result<c_int> {
+        let attributes = Attributes {
+            kind: self.kind,
+            size: size_of::<Attributes>() as u32,
+            config: self.config,
+            frequency: hz.into(),
+            sample_type: 0,
+            read_format: 0,
+            flags: ATTR_DISABLED | ATTR_FREQ | ATTR_EXCLUDE_HV | if self.user_only { ATTR_EXCLUDE_KERNEL } else { 0 },
+            wakeup: 1,
+            breakpoint: 0,
+            config1: 0,
+        };
+        // SAFETY: `perf_event_open` reads the attributes. Any processor, no group.
+        let descriptor =
+            unsafe { libc::syscall(libc::SYS_perf_event_open, &raw const attributes, tid, -1, -1, CLOEXEC) };
+        if descriptor < 0 {
+            Err(io::Error::last_os_error())
+        } else {
+            Ok(output::move_to_high_descriptor(descriptor as c_int, output::MAX_DESCRIPTORS))
+        }
+    }
+
+    /// Opens a counter for a thread that uses slot `index`. It counts after [`OpenCounter::resume`].
+    pub(crate) fn prepare(&self, tid: u32, signal: c_int, index: usize, hz: u32) -> io::Result<OpenCounter> {
+        let descriptor = self.open(tid, hz)?;
+        let prepared = prepare(descriptor, tid, signal, index);
+        if prepared.is_err() {
+            close(descriptor);
+        }
+        prepared
+    }
+}
+
+fn prepare(descriptor: c_int, tid: u32, signal: c_int, index: usize) -> io::Result<OpenCounter> {
+    let slot = SLOT_BY_DESCRIPTOR.get(descriptor as usize).ok_or_else(|| io::Error::from_raw_os_error(libc::EMFILE))?;
+    // SAFETY: `fcntl` takes an integer here.
+    let has_signal = set_signal_target(descriptor, tid) && unsafe { libc::fcntl(descriptor, F_SETSIG, signal) } == 0;
+    // SAFETY: `fcntl` takes flags here.
+    if !has_signal || unsafe { libc::fcntl(descriptor, libc::F_SETFL, libc::O_ASYNC | libc::O_NONBLOCK) } != 0 {
+        return Err(io::Error::last_os_error());
+    }
+    let id = read_id(descriptor).ok_or_else(io::Error::last_os_error)?;
+    slot.store(index as u32 + 1, Ordering::Release);
+    Ok(OpenCounter { descriptor, id })
+}
+
+/// Sets the thread that receives a descriptor's signals; 0: none. The kernel queues signals under the owner's lock, so
+/// the previous owner receives none after this call.
+fn set_signal_target(descriptor: c_int, tid: u32) -> bool {
+    let owner = SignalTarget { kind: F_OWNER_TID, tid: tid as c_int };
+    // SAFETY: `F_SETOWN_EX` reads the structure.
+    unsafe { libc::fcntl(descriptor, F_SETOWN_EX, &raw const owner) == 0 }
+}
+
+/// Returns the slot whose counter has sent this signal.
+pub(crate) fn find_slot(code: c_int, descriptor: c_int) -> Option<usize> {
+    let is_overflow = matches!(code, POLL_IN | POLL_HUP);
+    let slot = SLOT_BY_DESCRIPTOR.get(usize::try_from(descriptor).ok()?).filter(|_| is_overflow)?;
+    (slot.load(Ordering::Acquire) as usize).checked_sub(1)
+}
+
+fn read_id(descriptor: c_int) -> Option<u64> {
+    let mut id = 0_u64;
+    // SAFETY: a counter writes its id; other files return an error.
+    let result = unsafe { libc::ioctl(descriptor, IOC_ID, &raw mut id) };
+    (result == 0).then_some(id)
+}
+
+impl OpenCounter {
+    fn is_open(self) -> bool {
+        read_id(self.descriptor) == Some(self.id)
+    }
+
+    /// Enables the counter until its next overflow.
+    pub(crate) fn resume(self) -> bool {
+        // SAFETY: `ioctl` takes an integer here; a file other than a counter refuses the request.
+        self.is_open() && unsafe { libc::ioctl(self.descriptor, IOC_REFRESH, 1) } == 0
+    }
+
+    /// Reads the total count.
+    pub(crate) fn read_count(self) -> Option<u64> {
+        let mut count = 0_u64;
+        // SAFETY: `read` writes at most eight bytes.
+        let read = self.is_open().then(|| unsafe { libc::read(self.descriptor, (&raw mut count).cast(), 8) });
+        (read == Some(8)).then_some(count)
+    }
+
+    /// Keeps counting, but sends no further signal. An earlier signal may still be pending.
+    pub(crate) fn mute(self) {
+        let _ = self.is_open() && set_signal_target(self.descriptor, 0);
+    }
+
+    /// Undoes [`OpenCounter::mute`].
+    pub(crate) fn unmute(self, tid: u32) {
+        let _ = self.is_open() && set_signal_target(self.descriptor, tid) && self.resume();
+    }
+
+    /// Stops the signals, and disables the counter.
+    pub(crate) fn stop(self) {
+        self.mute();
+        if self.is_open() {
+            // SAFETY: `ioctl` takes an integer here; a file other than a counter refuses the request.
+            unsafe { libc::ioctl(self.descriptor, IOC_DISABLE, 0) };
+        }
+    }
+
+    /// Closes the descriptor, if it is still ours. No handler may be using it.
+    pub(crate) fn close(self) {
+        if self.is_open() {
+            if let Some(slot) = SLOT_BY_DESCRIPTOR.get(self.descriptor as usize) {
+                slot.store(0, Ordering::Release);
+            }
+            close(self.descriptor);
+        }
+    }
+}
+
+fn close(descriptor: c_int) {
+    // SAFETY: the descriptor is ours.
+    unsafe { libc::close(descriptor) };
+}

@@ -1,0 +1,198 @@
+//! Interposed `pthread_create`: a new thread arms itself before its function runs.
+//!
+//! The preloaded library exports a `pthread_create` that calls this one; outside a recording it only calls the real
+//! one. A periodic scan alone is not enough, because threads may have exited by then: of 100 threads of 20 ms, a scan
+//! every 50 ms saw 40 %.
+
+use std::ffi::{c_int, c_void};
+use std::mem::MaybeUninit;
+use std::ptr;
+use std::sync::atomic::Ordering;
+
+use jitlisten::plumbing::HostStateGuard;
+
+use crate::handler::clock;
+use crate::recording::current::{self, Recording};
+use crate::thread::arming;
+use crate::thread::slot::{SIGNAL_STACK_BYTES, Slot};
+use crate::transparency::exit;
+use crate::transparency::next::{self, ThreadFunction};
+
+/// Start information of a new thread, in memory from `malloc`: it is freed in another thread, or never.
+struct ThreadStart {
+    start: ThreadFunction,
+    argument: *mut c_void,
+    stack_size: usize,
+}
+
+/// Interposed `pthread_create(3)`.
+///
+/// # Safety
+/// Same contract as `pthread_create(3)`.
+pub unsafe fn pthread_create(
+    thread: *mut libc::pthread_t,
+    attributes: *const libc::pthread_attr_t,
+    start: ThreadFunction,
+    argument: *mut c_void,
+) -> c_int {
+    if current::sampling().is_none() {
+        // SAFETY: passes the caller's arguments on.
+        return unsafe { next::pthread_create(thread, attributes, start, argument) };
+    }
+    let Some(start_info) = allocate_start(ThreadStart { start, argument, stack_size: stack_size(attributes) }) else {
+        // SAFETY: passes the caller's arguments on.
+        return unsafe { next::pthread_create(thread, attributes, start, argument) };
+    };
+    // SAFETY: the caller's arguments except for the function: `run_sampled` takes the `ThreadStart` and calls the
+    // caller's function.
+    let error = unsafe { next::pthread_create(thread, attributes, run_sampled, start_info.cast()) };
+    if error != 0 {
+        // SAFETY: no thread was created.
+        unsafe { libc::free(start_info.cast()) };
+    }
+    error
+}
+
+/// Creates a thread of our own, which is not sampled.
+pub(crate) unsafe fn create_unsampled(
+    thread: *mut libc::pthread_t,
+    start: ThreadFunction,
+    argument: *mut c_void,
+) -> c_int {
+    // SAFETY: passes the caller's arguments on.
+    unsafe { next::pthread_create(thread, ptr::null(), start, argument) }
+}
+
+/// Returns the stack size of a thread with these attributes; 0 if unknown.
+fn stack_size(attributes: *const libc::pthread_attr_t) -> usize {
+    let (mut default_attributes, mut size) = (MaybeUninit::<libc::pthread_attr_t>::uninit(), 0);
+    let attributes = if attributes.is_null() {
+        // SAFETY: writes the attributes; glibc allocates nothing for them.
+        if unsafe { libc::pthread_attr_init(default_attributes.as_mut_ptr()) } != 0 {
+            return 0;
+        }
+        default_attributes.as_ptr()
+    } else {
+        attributes
+    };
+    // SAFETY: the caller's attributes, or those initialized above; writes a number.
+    if unsafe { libc::pthread_attr_getstacksize(attributes, &raw mut size) } == 0 { size } else { 0 }
+}
+
+fn allocate_start(start_info: ThreadStart) -> Option<*mut ThreadStart> {
+    // SAFETY: `malloc` has no precondition.
+    let memory = unsafe { libc::malloc(size_of::<ThreadStart>()) }.cast::<ThreadStart>();
+    if memory.is_null() {
+        return None;
+    }
+    // SAFETY: new memory of that size, aligned for any type.
+    unsafe { memory.write(start_info) };
+    Some(memory)
+}
+
+/// Entry point of a sampled thread. Nothing in this frame has a destructor, because `pthread_exit` and cancellation
+/// unwind through it.
+extern "C-unwind" fn run_sampled(start_info: *mut c_void) -> *mut c_void {
+    // SAFETY: created by `pthread_create` for this thread alone.
+    let ThreadStart { start, argument, stack_size } = unsafe { start_info.cast::<ThreadStart>().read() };
+    // SAFETY: the memory is from `malloc`, and has been read.
+    unsafe { libc::free(start_info) };
+    let _ = std::panic::catch_unwind(|| adopt_this_thread(start as usize as u64, stack_size));
+    start(argument)
+}
+
+/// Samples the calling thread until it exits. It runs `start` on a stack of `stack_size` bytes (0: unknown).
+pub(crate) fn adopt_this_thread(start: u64, stack_size: usize) {
+    let Some(recording) = current::sampling() else { return };
+    let _host_state = HostStateGuard::enter();
+    let tid = clock::own_tid();
+    // On a busy machine the scan may have found the thread before it ran.
+    if let Some(slot) = arming::arm(recording, tid).or_else(|| arming::find_armed(tid)) {
+        // The recording may have ended in the meantime, when no timer existed to be deleted.
+        if !recording.is_sampling() {
+            arming::disarm(slot);
+        }
+        slot.thread_function.store(start, Ordering::Relaxed);
+        record_stack_bounds(slot, stack_size as u64);
+        install_signal_stack(recording, slot);
+        if let Some(key) = recording.exit_key {
+            // SAFETY: a key that is never deleted; the slot lives forever.
+            unsafe { libc::pthread_setspecific(key, ptr::from_ref(slot).cast()) };
+        }
+    }
+}
+
+/// Records the bounds of the calling thread's stack. glibc keeps the thread's block (`pthread_self`) right above its
+/// frames, in the same mapping.
+fn record_stack_bounds(slot: &Slot, size: u64) {
+    const PAGE: u64 = 4096;
+    // SAFETY: `pthread_self` has no precondition.
+    let thread_block = unsafe { libc::pthread_self() } as u64;
+    let high = (thread_block & !(PAGE - 1)) + PAGE;
+    let low = high.saturating_sub(size);
+    let local_address = &raw const high as u64;
+    if (low..high).contains(&local_address) {
+        slot.stack.set_exact(low, high);
+    }
+}
+
+/// Installs a signal stack if the thread has none: the thread may be close to overflowing its own stack.
+fn install_signal_stack(recording: &Recording, slot: &Slot) {
+    if recording.gives_signal_stacks && signal_stack().is_null() {
+        let stack = libc::stack_t { ss_sp: slot.signal_stack().cast(), ss_flags: 0, ss_size: SIGNAL_STACK_BYTES };
+        // SAFETY: memory that is never unmapped, and that no other thread uses while this one exists.
+        unsafe { libc::sigaltstack(&raw const stack, ptr::null_mut()) };
+    }
+}
+
+/// Returns the calling thread's signal stack; null if it has none, or it cannot be read.
+pub(crate) fn signal_stack() -> *mut c_void {
+    let mut stack = MaybeUninit::<libc::stack_t>::uninit();
+    // SAFETY: the call only writes the current state to valid memory.
+    if unsafe { libc::sigaltstack(ptr::null(), stack.as_mut_ptr()) } != 0 {
+        return ptr::null_mut();
+    }
+    // SAFETY: the call above has initialized it.
+    let stack = unsafe { stack.assume_init() };
+    if stack.ss_flags & libc::SS_DISABLE != 0 { ptr::null_mut() } else { stack.ss_sp }
+}
+
+/// Ends the sampling of an exiting thread. The slot may date from before a fork: then it belongs to another thread or
+/// to none.
+unsafe extern "C" fn handle_thread_exit(slot: *mut c_void) {
+    let _host_state = HostStateGuard::enter();
+    // SAFETY: set by `adopt_this_thread`; slots live forever.
+    let slot = unsafe { &*slot.cast::<Slot>() };
+    if slot.state.tid() == clock::own_tid() {
+        arming::retire_slot(slot);
+        let _ = std::panic::catch_unwind(exit::end_before_last_thread);
+    }
+}
+
+/// Creates the key whose destructor reports the end of a thread, however it exits. `None` if none is left: then the
+/// scan notices the end of threads.
+pub(crate) fn create_exit_key() -> Option<libc::pthread_key_t> {
+    let mut key = 0;
+    // SAFETY: the destructor is a function of this library, which is never unloaded.
+    (unsafe { libc::pthread_key_create(&raw mut key, Some(handle_thread_exit)) } == 0).then_some(key)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::thread::slot_state::State;
+    use crate::thread::slots;
+
+    /// In a fork child, a slot may have a new owner.
+    #[test]
+    fn a_thread_that_ends_leaves_the_slots_of_others_alone() {
+        let _lock = slots::lock_for_test();
+        for (tid, state) in [(clock::own_tid() + 1, State::Armed), (clock::own_tid(), State::Ended)] {
+            let slot = slots::claim(tid).unwrap().1;
+            slot.state.set(State::Armed);
+            // SAFETY: passes the address of a slot, as the key does.
+            unsafe { handle_thread_exit(ptr::from_ref(slot).cast_mut().cast()) };
+            assert!(slot.state.change(state, State::Free));
+        }
+    }
+}

@@ -1,0 +1,97 @@
+//! Limits the handler to 1/20 of a thread's time, so that the thread makes progress even if the handler is slow.
+//!
+//! A signal that arrives while the handler runs is delivered as soon as it returns. A handler that takes longer than
+//! the interval would block the thread forever.
+
+#![forbid(unsafe_code)]
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// The handler may use this fraction of the time.
+const HANDLER_TIME_DIVISOR: u64 = 20;
+
+/// Pacing state of one thread, for its handler. All zeros before the first sample.
+#[derive(Debug)]
+pub(crate) struct Pace {
+    /// Duration of the last sample in ns.
+    last_cost_ns: AtomicU64,
+    /// Number of intervals that are still to be skipped.
+    intervals_to_skip: AtomicU64,
+    /// Signals skipped since the writer last looked.
+    skipped: AtomicU64,
+}
+
+impl Pace {
+    pub(crate) fn reset(&self) {
+        self.last_cost_ns.store(0, Ordering::Relaxed);
+        self.intervals_to_skip.store(0, Ordering::Relaxed);
+    }
+
+    /// Returns true if this signal, whose period is `intervals` long, is to be skipped.
+    pub(crate) fn take_skip(&self, intervals: u64) -> bool {
+        let to_skip = self.intervals_to_skip.load(Ordering::Relaxed);
+        self.intervals_to_skip.store(to_skip.saturating_sub(intervals), Ordering::Relaxed);
+        let is_skipped = to_skip > 0;
+        self.skipped.fetch_add(u64::from(is_skipped), Ordering::Relaxed);
+        is_skipped
+    }
+
+    /// Returns the number of skipped signals since the last call. Only for the writer.
+    pub(crate) fn take_skipped(&self) -> u64 {
+        self.skipped.swap(0, Ordering::Relaxed)
+    }
+
+    /// Duration of the last sample in ns.
+    pub(crate) fn last_cost_ns(&self) -> u64 {
+        self.last_cost_ns.load(Ordering::Relaxed)
+    }
+
+    /// Records that a sample took `cost` ns of an interval. A single long one may have been preempted, so the cheaper
+    /// of the last two counts.
+    pub(crate) fn record_cost(&self, cost: u64, interval: u64) {
+        let typical_cost = cost.min(self.last_cost_ns.swap(cost, Ordering::Relaxed));
+        let min_interval_sum = typical_cost.saturating_mul(HANDLER_TIME_DIVISOR);
+        self.intervals_to_skip
+            .store(if min_interval_sum > interval { min_interval_sum / interval.max(1) } else { 0 }, Ordering::Relaxed);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Simulates `intervals` signals. Returns the samples, the skipped signals, and the total time of the handlers in
+    /// ns.
+    fn run(intervals: u64, interval: u64, cost: impl Fn(u64) -> u64) -> (u64, u64, u64) {
+        let pace =
+            Pace { last_cost_ns: AtomicU64::new(0), intervals_to_skip: AtomicU64::new(0), skipped: AtomicU64::new(0) };
+        let (mut samples, mut skipped, mut time) = (0, 0, 0);
+        for number in 0..intervals {
+            if pace.take_skip(1) {
+                skipped += 1;
+            } else {
+                samples += 1;
+                time += cost(number);
+                pace.record_cost(cost(number), interval);
+            }
+        }
+        assert_eq!(pace.take_skipped(), skipped);
+        (samples, skipped, time)
+    }
+
+    #[test]
+    fn a_slow_handler_has_a_twentieth_of_the_time() {
+        for cost in [60, 300, 1_000, 10_000] {
+            let (samples, skipped, time) = run(100_000, 1_000, |_| cost);
+            assert!(samples > 100 && skipped > samples / 2, "{cost}: {samples} samples, {skipped} skipped");
+            assert!(time < 100_000 * 1_000 / HANDLER_TIME_DIVISOR + 20 * cost, "{cost}: {time} ns");
+        }
+    }
+
+    #[test]
+    fn a_fast_one_skips_nothing_and_one_that_was_put_aside_is_not_slow() {
+        assert_eq!(run(1_000, 1_000, |_| 50), (1_000, 0, 50_000));
+        let (samples, ..) = run(1_000, 1_000, |number| if number % 10 == 0 { 1_000_000 } else { 20 });
+        assert_eq!(samples, 1_000);
+    }
+}

@@ -1,0 +1,152 @@
+//! Per-thread resources of the sampler: a timer, a sample ring, a rule cache and a signal stack.
+
+use std::cell::UnsafeCell;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+
+use crate::thread::pace::Pace;
+use crate::thread::ring::{MAX_NATIVE_FRAMES, Ring};
+use crate::thread::slot_state::SlotState;
+use crate::thread::source::Source;
+use crate::thread::stack_bounds::StackBounds;
+use crate::thread::wait::Wait;
+use crate::unwind::RuleCache;
+
+/// Limit for the anchors of one stack. Evaluators beyond it are joined in order.
+pub(crate) const MAX_ANCHORS: usize = MAX_NATIVE_FRAMES as usize;
+/// Size of the signal stack for a thread that has none.
+pub(crate) const SIGNAL_STACK_BYTES: usize = 64 << 10;
+/// Size of the buffer for stack memory that the kernel copies.
+pub(crate) const STACK_COPY_BYTES: usize = 64 << 10;
+
+/// The resources of one sampled thread. Zeroed memory is a free slot.
+#[repr(C, align(4096))]
+pub(crate) struct Slot {
+    pub(crate) state: SlotState,
+    pub(crate) source: Source,
+    pub(crate) stack: StackBounds,
+    pub(crate) pace: Pace,
+    pub(crate) wait: Wait,
+    pub(crate) python: PythonThread,
+    /// Number of COMM records written for the owner (saturating).
+    pub(crate) comm_records: AtomicU32,
+    /// Address of the function that `pthread_create` was given; 0 if unknown.
+    pub(crate) thread_function: AtomicU64,
+    pub(crate) ring: Ring,
+    cache: UnsafeCell<RuleCache>,
+    anchors: UnsafeCell<[u64; MAX_ANCHORS]>,
+    signal_stack: UnsafeCell<[u8; SIGNAL_STACK_BYTES]>,
+    /// Stack memory copied by the kernel.
+    stack_copy: UnsafeCell<[u64; STACK_COPY_BYTES / 8]>,
+}
+
+// SAFETY: the handler owns `cache`, `anchors` and `stack_copy`; it runs in one thread and never nests. `signal_stack`
+// is only passed to the kernel.
+unsafe impl Sync for Slot {}
+
+/// CPython's state of a thread, if it had to be searched for in the interpreter's lists. All zeros: not searched.
+#[derive(Debug)]
+pub(crate) struct PythonThread {
+    state: AtomicU64,
+    /// Number of searches that found none.
+    misses: AtomicU32,
+}
+
+impl PythonThread {
+    /// State that the last search has found; 0 if none.
+    pub(crate) fn last(&self) -> u64 {
+        self.state.load(Ordering::Relaxed)
+    }
+
+    /// Returns true if a state is to be searched for: for a thread without one, not at every sample.
+    pub(crate) fn may_search(&self) -> bool {
+        let misses = self.misses.fetch_add(1, Ordering::Relaxed);
+        misses <= 4 || misses.is_multiple_of(32)
+    }
+
+    pub(crate) fn set(&self, state: u64) {
+        self.state.store(state, Ordering::Relaxed);
+    }
+}
+
+impl Slot {
+    /// Resets the slot for a new owner or recording. Returns false if a late handler of the previous owner is still in
+    /// it.
+    pub(super) fn reset_for_owner(&self, tid: u32) -> bool {
+        let is_mine = self.state.change_owner(tid);
+        if is_mine {
+            self.comm_records.store(0, Ordering::Relaxed);
+            self.thread_function.store(0, Ordering::Relaxed);
+            self.python.set(0);
+            self.python.misses.store(0, Ordering::Relaxed);
+            self.ring.forget_last();
+            self.source.reset();
+            self.stack.reset();
+            self.pace.reset();
+            self.wait.reset();
+        }
+        is_mine
+    }
+
+    /// Resets the slot in the child of a fork: the timer is the parent's, and so are the samples.
+    pub(super) fn reset_in_child(&self) {
+        self.state.forget_handlers();
+        self.ring.discard_unread();
+        self.source.forget_timer();
+    }
+
+    /// Returns the thread's time, or its counted events, since the previous call.
+    pub(crate) fn take_unaccounted(&self) -> u64 {
+        self.source.take_unaccounted(self.state.tid())
+    }
+
+    /// Enables the counter again after a signal, if there is one.
+    pub(crate) fn resume_counter(&self) {
+        if let Some(counter) = self.source.counter() {
+            counter.resume();
+        }
+    }
+
+    /// Appends a sample without a stack, for the time that the thread has waited at the last one. Called when the
+    /// thread has moved on.
+    ///
+    /// # Safety
+    /// Same contract as [`Ring::finish_sample`].
+    pub(crate) unsafe fn flush_idle(&self, time: u64) {
+        if self.wait.idle_ns() != 0 && self.ring.free_words().is_some() {
+            // SAFETY: the caller upholds this function's contract, and there is space.
+            unsafe { self.ring.repeat_last(time, self.wait.take_idle()) };
+        }
+    }
+
+    /// Writes the thread's final sample. The time since the last sample is charged to that sample's stack, or to the
+    /// thread's function.
+    ///
+    /// # Safety
+    /// Only call in the slot's thread, when its handler can no longer run.
+    pub(super) unsafe fn close_ring(&self, time: u64) {
+        let period = self.source.take_pending() + self.take_unaccounted();
+        // SAFETY: the caller upholds this function's contract.
+        unsafe { self.flush_idle(time) };
+        // SAFETY: the caller upholds this function's contract.
+        unsafe { self.ring.close(time, period, self.thread_function.load(Ordering::Relaxed)) };
+    }
+
+    /// Rule cache, for the handler of the slot's thread.
+    pub(crate) fn cache(&self) -> *mut RuleCache {
+        self.cache.get()
+    }
+
+    /// Addresses of evaluator data on the C stack, for the handler of the slot's thread.
+    pub(crate) fn anchors(&self) -> *mut [u64; MAX_ANCHORS] {
+        self.anchors.get()
+    }
+
+    pub(crate) fn signal_stack(&self) -> *mut u8 {
+        self.signal_stack.get().cast()
+    }
+
+    /// Buffer of [`STACK_COPY_BYTES`], for the handler of the slot's thread.
+    pub(crate) fn stack_copy(&self) -> *mut u64 {
+        self.stack_copy.get().cast()
+    }
+}

@@ -1,0 +1,137 @@
+//! Interposed functions that end or replace the program: the recording is finished first.
+//!
+//! `_exit(2)`, `_Exit(3)` and `quick_exit(3)` skip the library's destructor, so the recording ends here. It also ends
+//! before the program's last thread exits, by `pthread_exit(3)` or the system call `exit`. `execve(2)` and its variants
+//! kill the writer, so all samples are written first; if the call fails, the recording continues. No counter signal may
+//! be pending in the calling thread at that moment: unlike a timer's, the kernel keeps it for the next program, which
+//! has no handler.
+//!
+//! These functions may be called while any lock is held: in a signal handler, or in a fork child. So they resolve no
+//! symbol, take no lock, and wait for the writer with a timeout.
+
+use std::ffi::{CStr, c_char, c_int};
+
+use jitlisten::plumbing::HostStateGuard;
+
+use crate::handler;
+use crate::recording::current::{self, Recording};
+use crate::thread::{arming, scan};
+use crate::transparency::next::{CStringArray, errno, interpose, set_errno};
+
+/// Limit for waiting for the writer, in ns. The writer usually needs one or two milliseconds, unless the caller's
+/// thread holds a lock of `malloc`.
+pub(crate) const WRITER_TIMEOUT_NS: u64 = 250_000_000;
+
+/// Ends the recording of this process, if there is one.
+pub(crate) fn end_recording() {
+    if let Some(recording) = current::own() {
+        end(recording);
+    }
+}
+
+fn end(recording: &Recording) {
+    let _host_state = HostStateGuard::enter();
+    let _ = std::panic::catch_unwind(|| {
+        arming::retire_caller();
+        recording.request(&recording.requests.stop);
+        recording.wake.wait_until(|| recording.is_written(), WRITER_TIMEOUT_NS);
+    });
+}
+
+/// Prepares for the exit of the calling thread by the system call `exit`, without libc.
+pub(crate) fn end_thread() {
+    if current::own().is_none() {
+        return;
+    }
+    let _host_state = HostStateGuard::enter();
+    let _ = std::panic::catch_unwind(|| {
+        arming::retire_caller();
+        end_before_last_thread();
+    });
+}
+
+/// Ends the recording if the calling thread, whose slot has ended, is the program's last one. Otherwise the writer
+/// would be the last thread, which determines the exit status and runs the handlers of `exit(3)`.
+pub(crate) fn end_before_last_thread() {
+    if let Some(recording) = current::own().filter(|recording| scan::is_last_program_thread(recording)) {
+        end_recording_and_writer(recording);
+    }
+}
+
+/// Ends a recording of this process, and waits until the writer thread has exited.
+pub(crate) fn end_recording_and_writer(recording: &Recording) {
+    end(recording);
+    if recording.is_written() {
+        recording.writer.join_with_timeout(WRITER_TIMEOUT_NS);
+    }
+}
+
+/// Returns true if the exec may succeed. libc searches for a name without a slash in several directories.
+fn may_be_executed(file: *const c_char, is_searched: bool) -> bool {
+    // SAFETY: libc's search reads this string as well.
+    let is_search_name = |file| !unsafe { CStr::from_ptr(file) }.to_bytes().contains(&b'/');
+    // SAFETY: the kernel returns an error for a bad address, as it does for the call itself.
+    !file.is_null() && (is_searched && is_search_name(file) || unsafe { libc::access(file, libc::X_OK) } == 0)
+}
+
+/// Writes all samples, if the exec may succeed, and discards our pending signals.
+pub(crate) fn prepare_exec(may_be_executed: impl FnOnce() -> bool) {
+    let saved_errno = errno();
+    let host_state = HostStateGuard::enter();
+    let _ = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+        if let Some(recording) = current::own() {
+            arming::mute_caller();
+            if may_be_executed() {
+                arming::flush_caller();
+                recording.write_samples(WRITER_TIMEOUT_NS);
+            }
+        }
+        handler::drain_pending_ticks();
+    }));
+    drop(host_state);
+    set_errno(saved_errno);
+}
+
+/// Resumes sampling after an exec has failed.
+pub(crate) fn resume_after_failed_exec() {
+    let saved_errno = errno();
+    if current::own().is_some() {
+        arming::unmute_caller();
+    }
+    set_errno(saved_errno);
+}
+
+/// Executes another program by `call`, with all samples written.
+fn execute(may_be_executed: impl FnOnce() -> bool, call: impl FnOnce() -> c_int) -> c_int {
+    prepare_exec(may_be_executed);
+    let result = call();
+    resume_after_failed_exec();
+    result
+}
+
+type FilePath = *const c_char;
+
+interpose! {
+    execv(file: FilePath, arguments: CStringArray) -> c_int, |call| execute(|| may_be_executed(file, false), call);
+    execve(file: FilePath, arguments: CStringArray, environment: CStringArray) -> c_int,
+        |call| execute(|| may_be_executed(file, false), call);
+    execvp(file: FilePath, arguments: CStringArray) -> c_int, |call| execute(|| may_be_executed(file, true), call);
+    execvpe(file: FilePath, arguments: CStringArray, environment: CStringArray) -> c_int,
+        |call| execute(|| may_be_executed(file, true), call);
+    fexecve(file: c_int, arguments: CStringArray, environment: CStringArray) -> c_int, |call| execute(|| true, call);
+    execveat(directory: c_int, file: FilePath, arguments: CStringArray, environment: CStringArray, flags: c_int)
+        -> c_int, |call| execute(|| true, call);
+    _exit(status: c_int) -> !, |call| {
+        end_recording();
+        call()
+    };
+    _Exit(status: c_int) -> !, |call| {
+        end_recording();
+        call()
+    };
+    // The functions that it calls are not recorded.
+    quick_exit(status: c_int) -> !, |call| {
+        end_recording();
+        call()
+    };
+}

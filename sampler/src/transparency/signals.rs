@@ -1,0 +1,285 @@
+//! Interposed signal functions: for the signal that the sampler uses, they behave as if the sampler were absent.
+//!
+//! The preloaded library exports these functions of libc. For other signals they call the real ones.
+//!
+//! ```text
+//!   sigaction, signal        the program's handler is stored here; the sampler's stays installed and forwards signals
+//!   sigwait, sigwaitinfo, sigtimedwait      a sampler tick is discarded, and the wait continues
+//!   signalfd, sigpending     never report the signal
+//!   sigsuspend               blocks the signal until it returns
+//!   sigaction, signal        for a fatal signal: SIG_DFL may stand for our handler (`fatal.rs`)
+//! ```
+//! Programs that make these system calls directly, or find libc's functions with `dlsym`, are not covered.
+
+use std::ffi::c_int;
+use std::mem::MaybeUninit;
+use std::ptr;
+
+use jitlisten::plumbing::HostStateGuard;
+
+use crate::handler;
+use crate::recording::current;
+use crate::thread::arming;
+use crate::transparency::disposition::{self, sampling_signal};
+use crate::transparency::fatal;
+use crate::transparency::next::{self, SignalInfo, SignalSet, errno, set_errno};
+
+/// True if the sampler uses this signal.
+fn is_sampling_signal(signal: c_int) -> bool {
+    signal != 0 && signal == sampling_signal()
+}
+
+/// Returns a copy of `set` with the signal added or removed.
+fn copy_set(set: *const SignalSet, signal: c_int, is_member: bool) -> SignalSet {
+    // SAFETY: the caller provides a valid set.
+    let mut copy = unsafe { set.read() };
+    if is_member {
+        // SAFETY: `copy` is a valid set.
+        unsafe { libc::sigaddset(&raw mut copy, signal) };
+    } else {
+        // SAFETY: `copy` is a valid set.
+        unsafe { libc::sigdelset(&raw mut copy, signal) };
+    }
+    copy
+}
+
+fn contains(set: *const SignalSet, signal: c_int) -> bool {
+    // SAFETY: the caller provides a valid set.
+    !set.is_null() && unsafe { libc::sigismember(set, signal) } == 1
+}
+
+/// Interposed `sigaction(2)`.
+///
+/// # Safety
+/// Same contract as `sigaction(2)`.
+pub unsafe extern "C-unwind" fn sigaction(
+    signal: c_int,
+    action: *const libc::sigaction,
+    old: *mut libc::sigaction,
+) -> c_int {
+    if !is_sampling_signal(signal) {
+        if !fatal::may_have_handler(signal) {
+            // SAFETY: passes the caller's arguments on.
+            return unsafe { next::sigaction(signal, action, old) };
+        }
+        // SAFETY: the caller guarantees a valid pointer. Read it before writing `old`, which may be the same memory.
+        let sets_default = unsafe { action.as_ref() }.is_some_and(|action| action.sa_sigaction == libc::SIG_DFL);
+        // SAFETY: passes the caller's arguments on.
+        let result = unsafe { next::sigaction(signal, action, old) };
+        if result == 0 {
+            if let Some(old) =
+                // SAFETY: the caller guarantees a valid pointer, and the call has written to it.
+                unsafe { old.as_mut() }
+                    .filter(|old| fatal::visible_handler(old.sa_sigaction) != old.sa_sigaction)
+            {
+                // SAFETY: all zeros is a valid `sigaction`: the default disposition.
+                *old = unsafe { MaybeUninit::zeroed().assume_init() };
+            }
+            if sets_default {
+                fatal::install_handler(signal);
+            }
+        }
+        return result;
+    }
+    // SAFETY: the caller guarantees a valid pointer. Copy it first, because `old` may be the same memory.
+    let new_action = if action.is_null() { None } else { Some(unsafe { action.read() }) };
+    if !old.is_null() {
+        // SAFETY: the caller guarantees a valid pointer.
+        unsafe { old.write(disposition::program_action()) };
+    }
+    if let Some(new_action) = new_action {
+        disposition::set_program_action(&new_action);
+    }
+    0
+}
+
+/// Interposed `signal(2)`.
+///
+/// # Safety
+/// Same contract as `signal(2)`.
+pub unsafe extern "C-unwind" fn signal(signal: c_int, handler: libc::sighandler_t) -> libc::sighandler_t {
+    if !is_sampling_signal(signal) {
+        if !fatal::may_have_handler(signal) {
+            // SAFETY: passes the caller's arguments on.
+            return unsafe { next::signal(signal, handler) };
+        }
+        // SAFETY: passes the caller's arguments on.
+        let old = unsafe { next::signal(signal, handler) };
+        if handler == libc::SIG_DFL && old != libc::SIG_ERR {
+            fatal::install_handler(signal);
+        }
+        return fatal::visible_handler(old);
+    }
+    // SAFETY: all zeros is a valid `sigaction`.
+    let mut action: libc::sigaction = unsafe { MaybeUninit::zeroed().assume_init() };
+    (action.sa_sigaction, action.sa_flags) = (handler, libc::SA_RESTART);
+    disposition::set_program_action(&action)
+}
+
+/// Interposed `sigtimedwait(2)`.
+///
+/// # Safety
+/// Same contract as `sigtimedwait(2)`.
+pub unsafe extern "C-unwind" fn sigtimedwait(
+    set: *const SignalSet,
+    info: *mut SignalInfo,
+    time: *const libc::timespec,
+) -> c_int {
+    let deadline = if time.is_null() {
+        None
+    } else {
+        // SAFETY: the caller guarantees a valid pointer.
+        let time = unsafe { time.read() };
+        let time = (time.tv_sec as u64).saturating_mul(1_000_000_000).saturating_add(time.tv_nsec as u64);
+        Some(crate::handler::clock::monotonic().saturating_add(time))
+    };
+    let mut remaining_time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    let mut time = time;
+    loop {
+        let mut received = MaybeUninit::<SignalInfo>::zeroed();
+        // SAFETY: the caller's arguments, or equally valid ones.
+        let signal = unsafe { next::sigtimedwait(set, received.as_mut_ptr(), time) };
+        // SAFETY: the value is zeroed, or written by the call.
+        let received = unsafe { received.assume_init() };
+        if is_sampling_signal(signal) && handler::discard_tick(&received) {
+            if let Some(deadline) = deadline {
+                let remaining_ns = deadline.saturating_sub(crate::handler::clock::monotonic());
+                remaining_time.tv_sec = (remaining_ns / 1_000_000_000) as libc::time_t;
+                remaining_time.tv_nsec = (remaining_ns % 1_000_000_000) as _;
+                time = &raw const remaining_time;
+            }
+            continue;
+        }
+        if signal > 0 && !info.is_null() {
+            // SAFETY: the caller guarantees a valid pointer.
+            unsafe { info.write(received) };
+        }
+        return signal;
+    }
+}
+
+/// Interposed `sigwaitinfo(2)`.
+///
+/// # Safety
+/// Same contract as `sigwaitinfo(2)`.
+pub unsafe extern "C-unwind" fn sigwaitinfo(set: *const SignalSet, info: *mut SignalInfo) -> c_int {
+    // SAFETY: the caller guarantees a valid pointer.
+    unsafe { sigtimedwait(set, info, ptr::null()) }
+}
+
+/// Interposed `sigwait(3)`, which no signal interrupts.
+///
+/// # Safety
+/// Same contract as `sigwait(3)`.
+pub unsafe extern "C-unwind" fn sigwait(set: *const SignalSet, number: *mut c_int) -> c_int {
+    let saved_errno = errno();
+    loop {
+        // SAFETY: the caller guarantees a valid pointer.
+        let signal = unsafe { sigtimedwait(set, ptr::null_mut(), ptr::null()) };
+        if signal > 0 {
+            // SAFETY: the caller guarantees a valid pointer.
+            unsafe { number.write(signal) };
+        }
+        let error = errno();
+        set_errno(saved_errno);
+        match signal {
+            1.. => return 0,
+            _ if error == libc::EINTR => {}
+            _ => return error,
+        }
+    }
+}
+
+/// Interposed `signalfd(2)`.
+///
+/// # Safety
+/// Same contract as `signalfd(2)`.
+pub unsafe extern "C-unwind" fn signalfd(descriptor: c_int, set: *const SignalSet, flags: c_int) -> c_int {
+    let sampling_signal = sampling_signal();
+    let filtered_set =
+        (sampling_signal != 0 && contains(set, sampling_signal)).then(|| copy_set(set, sampling_signal, false));
+    let set = filtered_set.as_ref().map_or(set, ptr::from_ref);
+    // SAFETY: the caller's arguments, or equally valid ones.
+    unsafe { next::signalfd(descriptor, set, flags) }
+}
+
+/// Interposed `sigpending(2)`.
+///
+/// # Safety
+/// Same contract as `sigpending(2)`.
+pub unsafe extern "C-unwind" fn sigpending(set: *mut SignalSet) -> c_int {
+    // SAFETY: the caller's arguments, or equally valid ones.
+    let result = unsafe { next::sigpending(set) };
+    let sampling_signal = sampling_signal();
+    if result == 0 && sampling_signal != 0 && contains(set, sampling_signal) {
+        // SAFETY: the caller guarantees a valid pointer, and the call has written to it.
+        unsafe { libc::sigdelset(set, sampling_signal) };
+    }
+    result
+}
+
+/// Interposed `sigsuspend(2)`. It returns when a handler has run, so a sampler tick must not interrupt it.
+///
+/// # Safety
+/// Same contract as `sigsuspend(2)`.
+pub unsafe extern "C-unwind" fn sigsuspend(set: *const SignalSet) -> c_int {
+    let sampling_signal = sampling_signal();
+    let is_unused = matches!(disposition::program_action().sa_sigaction, libc::SIG_DFL | libc::SIG_IGN);
+    let extended_set =
+        (sampling_signal != 0 && is_unused && !set.is_null()).then(|| copy_set(set, sampling_signal, true));
+    let set = extended_set.as_ref().map_or(set, ptr::from_ref);
+    // SAFETY: the caller's arguments, or equally valid ones.
+    unsafe { next::sigsuspend(set) }
+}
+
+/// Interposed `sigaltstack(2)`. If the kernel's signal frame does not fit on the new stack, any signal kills the
+/// process: the thread's sampling ends.
+///
+/// # Safety
+/// Same contract as `sigaltstack(2)`.
+pub unsafe extern "C-unwind" fn sigaltstack(stack: *const libc::stack_t, old: *mut libc::stack_t) -> c_int {
+    // SAFETY: the caller guarantees a valid pointer.
+    if let Some(stack) = unsafe { stack.as_ref() }
+        && let Some(recording) = current::sampling()
+        && stack.ss_flags & libc::SS_DISABLE == 0
+        && is_too_small(stack.ss_size)
+        && let Some(slot) = arming::find_armed(crate::handler::clock::own_tid())
+    {
+        let _host_state = HostStateGuard::enter();
+        arming::retire_slot(slot);
+        recording.counters.threads_without_timer.add(1);
+    }
+    // SAFETY: the caller's arguments, or equally valid ones.
+    unsafe { next::sigaltstack(stack, old) }
+}
+
+/// True if a signal stack is too small for the kernel's signal frame. Since Linux 5.14, `AT_MINSIGSTKSZ` is the size of
+/// a frame with all processor state. AMX tiles are subtracted for a process that may not use them: the kernel does not
+/// permit AMX to a process with too small signal stacks.
+fn is_too_small(size: usize) -> bool {
+    const AT_MINSIGSTKSZ: libc::c_ulong = 51;
+    // SAFETY: `getauxval` has no precondition.
+    let full_frame_bytes = unsafe { libc::getauxval(AT_MINSIGSTKSZ) } as usize;
+    size < libc::MINSIGSTKSZ || size < full_frame_bytes && size < full_frame_bytes.saturating_sub(unused_tiles())
+}
+
+/// Size of the AMX tile data that the processor supports and this process may not use.
+#[cfg(target_arch = "x86_64")]
+fn unused_tiles() -> usize {
+    const ARCH_GET_XCOMP_SUPP: c_int = 0x1021;
+    const ARCH_GET_XCOMP_PERM: c_int = 0x1022;
+    const TILE_DATA: u64 = 1 << 18;
+    const TILE_BYTES: usize = 8192;
+    let has_tiles = |request: c_int| {
+        let mut features = 0_u64;
+        // SAFETY: the kernel writes one word, or refuses (before Linux 5.16).
+        let result = unsafe { libc::syscall(libc::SYS_arch_prctl, request, &raw mut features) };
+        result == 0 && features & TILE_DATA != 0
+    };
+    if has_tiles(ARCH_GET_XCOMP_SUPP) && !has_tiles(ARCH_GET_XCOMP_PERM) { TILE_BYTES } else { 0 }
+}
+
+#[cfg(not(target_arch = "x86_64"))]
+fn unused_tiles() -> usize {
+    0
+}

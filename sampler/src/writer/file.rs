@@ -1,0 +1,78 @@
+//! The part of the writer that writes the file.
+
+#![forbid(unsafe_code)]
+
+use std::sync::atomic::Ordering;
+use std::{fs, io};
+
+use jitlisten::log_line;
+
+use super::{MAX_BATCH_BYTES, Writer};
+use crate::recording::process;
+use crate::writer::output::Output;
+use crate::writer::perf_data::{Features, InitialFeatures};
+
+impl Writer {
+    pub(super) fn flush(&mut self) {
+        if self.batch.is_empty() {
+            return;
+        }
+        if self.output.as_ref().is_some_and(Output::is_deferred) {
+            let counters = &self.recording.counters;
+            let has_no_events = counters.has_no_sample() && counters.threads_without_timer.get() == 0;
+            let is_requested = self.recording.requests.file.load(Ordering::Acquire);
+            if has_no_events && !is_requested && self.batch.as_bytes().len() < MAX_BATCH_BYTES {
+                return;
+            }
+            self.create_file();
+        }
+        if let Some(python) = &mut self.python {
+            python.write_images();
+        }
+        self.append();
+    }
+
+    /// Creates the file if it does not exist yet. Until then nothing is written next to it: the images of an earlier
+    /// recording may be there.
+    pub(super) fn create_file(&mut self) {
+        if self.output.as_ref().is_some_and(Output::is_deferred) {
+            self.append();
+            self.pins.pin_deferred();
+            self.recording.set_has_file();
+        }
+    }
+
+    fn append(&mut self) {
+        if let Some(output) = &mut self.output {
+            match output.append(&self.batch) {
+                Ok(()) => self.recording.counters.bytes.set(output.size()),
+                Err(error) => self.give_up(&error),
+            }
+        }
+        self.batch.clear();
+    }
+
+    /// Ends the recording after a write error. The records in the file remain readable.
+    fn give_up(&mut self, error: &io::Error) {
+        let path = self.output.take().map(|output| output.path().to_owned()).unwrap_or_default();
+        self.recording.counters.failures.add(1);
+        log_line!(Error, "the recording stops: write {}: {error}", path.display());
+        self.end_sampling();
+    }
+
+    pub(super) fn features(&self) -> Features {
+        let initial =
+            InitialFeatures { version: format!("{VERSION} ({})", self.recording.counters), ..initial_features() };
+        Features { initial, first_sample: self.first_sample, last_sample: self.last_sample }
+    }
+}
+
+const VERSION: &str = concat!("jitlisten ", env!("CARGO_PKG_VERSION"));
+
+pub(super) fn initial_features() -> InitialFeatures {
+    let (hostname, release) = process::host_and_release();
+    let command_line = fs::read("/proc/self/cmdline").unwrap_or_default();
+    let command_line = command_line.strip_suffix(&[0]).unwrap_or(&command_line);
+    let command_line = command_line.split(|&byte| byte == 0).map(<[u8]>::to_vec).collect();
+    InitialFeatures { hostname, release, version: VERSION.to_owned(), command_line }
+}

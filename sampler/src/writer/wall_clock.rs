@@ -1,0 +1,383 @@
+//! Wall-clock time ([`Clock::Wall`](crate::Clock)): samples waiting threads without disturbing them.
+//!
+//! ```text
+//!   writer, at each interval       has the thread run since its last sample?   no:  repeat its last stack (`idle_ns`)
+//!                                                                              yes: set its timer, to send a signal
+//!   handler                        takes a sample, and restarts the system call that it has interrupted
+//! ```
+//! A thread that starts to wait receives one signal. The kernel then restarts most system calls. Those that fail with
+//! `EINTR` instead, such as `pause` and `poll`, are restarted by [`restart_system_call`], on x86_64. A transfer that
+//! may have begun, such as a `write` to a full pipe, would be cut short. A thread in such a call receives no signal;
+//! the writer reads its stack, without Python frames. The same applies on aarch64 to a thread in `pause`.
+
+#![forbid(unsafe_code)]
+
+use std::fs;
+
+use crate::handler::clock;
+use crate::handler::code_map::{self, ProcessCode};
+use crate::python;
+use crate::recording::current::Recording;
+use crate::thread::ring::MAX_NATIVE_FRAMES;
+use crate::thread::slot::Slot;
+use crate::thread::slots;
+use crate::thread::wait::InterruptedCall;
+use crate::unwind::{Memory, Outcome, Registers, RuleCache, walk};
+use crate::writer::mappings;
+
+/// Longest time between two checks of a waiting thread.
+const MAX_CHECK_INTERVAL_NS: u64 = 50_000_000;
+/// A waiting thread is checked again after this fraction of the time it has waited so far.
+const WAIT_TIME_DIVISOR: u64 = 16;
+/// CPU time that a thread needs to return from the handler into its system call, without the handler itself.
+const SYSCALL_RETURN_NS: u64 = 50_000;
+/// A thread that was in a transfer at the last check and has used less CPU time since is still in it.
+const MAX_BRIEF_RUN_NS: u64 = 200_000;
+/// Checks of a running thread that may find it on no processor before it is signalled anyway.
+const MAX_MISSED_CHECKS: u32 = 3;
+/// Limit for the copied part of a waiting thread's stack.
+const MAX_STACK_COPY_BYTES: u64 = 64 << 10;
+
+/// The system call in which a thread waits, as in `/proc/self/task/TID/syscall`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct SystemCall {
+    number: i64,
+    arguments: [u64; 6],
+    stack: u64,
+    address: u64,
+}
+
+impl SystemCall {
+    /// Reads the system call of a thread. `None` if the thread is running, or the file cannot be read.
+    fn read(tid: u32) -> Option<SystemCall> {
+        SystemCall::parse(&fs::read_to_string(format!("/proc/self/task/{tid}/syscall")).ok()?)
+    }
+
+    /// Parses `NUMBER ARGUMENT... STACK ADDRESS`, or `-1 STACK ADDRESS` for a thread blocked outside a system call.
+    /// `None` for `running`.
+    fn parse(line: &str) -> Option<SystemCall> {
+        let mut words = line.split_whitespace();
+        let number = words.next()?.parse().ok()?;
+        let mut word = || u64::from_str_radix(words.next()?.strip_prefix("0x")?, 16).ok();
+        let mut arguments = [0; 6];
+        if number >= 0 {
+            for argument in &mut arguments {
+                *argument = word()?;
+            }
+        }
+        Some(SystemCall { number, arguments, stack: word()?, address: word()? })
+    }
+
+    /// True if the call has had no effect when it fails with `EINTR`.
+    fn is_restartable(&self) -> bool {
+        /// System calls that aarch64 does not have.
+        #[cfg(target_arch = "x86_64")]
+        const X86_64_CALLS: [i64; 4] = [libc::SYS_epoll_wait, libc::SYS_pause, libc::SYS_poll, libc::SYS_select];
+        #[cfg(not(target_arch = "x86_64"))]
+        const X86_64_CALLS: [i64; 0] = [];
+        const RESTARTABLE_CALLS: [i64; 28] = [
+            libc::SYS_accept,
+            libc::SYS_accept4,
+            libc::SYS_clock_nanosleep,
+            libc::SYS_epoll_pwait,
+            libc::SYS_epoll_pwait2,
+            libc::SYS_fcntl,
+            libc::SYS_flock,
+            libc::SYS_futex,
+            libc::SYS_io_getevents,
+            libc::SYS_mq_timedreceive,
+            libc::SYS_mq_timedsend,
+            libc::SYS_msgrcv,
+            libc::SYS_msgsnd,
+            libc::SYS_nanosleep,
+            libc::SYS_ppoll,
+            libc::SYS_pread64,
+            libc::SYS_preadv,
+            libc::SYS_pselect6,
+            libc::SYS_read,
+            libc::SYS_readv,
+            libc::SYS_recvfrom,
+            libc::SYS_recvmsg,
+            libc::SYS_rt_sigsuspend,
+            libc::SYS_rt_sigtimedwait,
+            libc::SYS_semop,
+            libc::SYS_semtimedop,
+            libc::SYS_wait4,
+            libc::SYS_waitid,
+        ];
+        RESTARTABLE_CALLS.contains(&self.number) || X86_64_CALLS.contains(&self.number)
+    }
+
+    /// True if the program would notice an interruption: part of the work is done, or the call is a `pause` that
+    /// [`restart_system_call`] cannot restart.
+    fn is_interruption_visible(&self) -> bool {
+        self.is_transfer() || cfg!(not(target_arch = "x86_64")) && self.is_pause()
+    }
+
+    /// True for `pause`, which on aarch64 is a `ppoll` without files and timeout, or a `sigsuspend`.
+    fn is_pause(&self) -> bool {
+        let has_no_file_or_timeout = self.arguments[..3] == [0; 3];
+        (self.number == libc::SYS_ppoll && has_no_file_or_timeout) || self.number == libc::SYS_rt_sigsuspend
+    }
+
+    /// True if a signal may end the call with part of the data transferred.
+    fn is_transfer(&self) -> bool {
+        /// System calls that transfer data. `Some`: index of the flags argument; only calls with `MSG_WAITALL` count.
+        const TRANSFERS: [(i64, Option<usize>); 13] = [
+            (libc::SYS_write, None),
+            (libc::SYS_writev, None),
+            (libc::SYS_pwrite64, None),
+            (libc::SYS_pwritev, None),
+            (libc::SYS_sendto, None),
+            (libc::SYS_sendmsg, None),
+            (libc::SYS_sendmmsg, None),
+            (libc::SYS_sendfile, None),
+            (libc::SYS_splice, None),
+            (libc::SYS_vmsplice, None),
+            (libc::SYS_recvmmsg, None),
+            (libc::SYS_recvfrom, Some(3)),
+            (libc::SYS_recvmsg, Some(2)),
+        ];
+        let has_waitall =
+            |argument: usize| self.arguments.get(argument).is_some_and(|flags| flags & libc::MSG_WAITALL as u64 != 0);
+        TRANSFERS.iter().any(|(number, flags)| *number == self.number && flags.is_none_or(has_waitall))
+    }
+}
+
+/// The writer's view of the thread in a slot.
+#[derive(Clone, Copy, Debug, Default)]
+struct WatchedThread {
+    generation: u32,
+    /// Time of the next check.
+    next_check: u64,
+    /// Time at which it was last seen to have run.
+    waiting_since: u64,
+    /// CPU time at the last check.
+    last_cpu_ns: u64,
+    /// CPU time when a sample was last requested; 0 if never.
+    sampled_cpu_ns: u64,
+    call: Option<SystemCall>,
+    /// Number of checks at which it had run since the previous check and was on no processor.
+    missed_checks: u32,
+}
+
+/// A stack that the writer has read, without a signal to the thread.
+#[derive(Debug)]
+pub(crate) struct RemoteSample {
+    pub(crate) period: u64,
+    pub(crate) outcome: Outcome,
+    pub(crate) stack: Vec<u64>,
+}
+
+impl WatchedThread {
+    /// True if the last requested sample has been taken.
+    fn is_sampled(&self, slot: &Slot) -> bool {
+        self.sampled_cpu_ns != 0 && !slot.source.has_pending()
+    }
+
+    /// True if the thread has not run since its last sample, according to its CPU time.
+    fn has_not_run_since_sample(&self, slot: &Slot, cpu_ns: u64) -> bool {
+        self.is_sampled(slot) && cpu_ns == self.last_cpu_ns
+    }
+
+    /// Checks a thread that is due. Returns a system call whose stack the writer is to read.
+    fn check(&mut self, slot: &Slot, now: u64) -> Option<SystemCall> {
+        let elapsed_ns = slot.take_unaccounted();
+        let cpu_ns = clock::thread_cpu(slot.state.tid());
+        if self.has_not_run_since_sample(slot, cpu_ns) {
+            slot.wait.add_idle(elapsed_ns);
+            return None;
+        }
+        let call = SystemCall::read(slot.state.tid());
+        // The thread was awake for a moment, in the middle of a transfer.
+        let was_brief = cpu_ns.saturating_sub(self.last_cpu_ns) < MAX_BRIEF_RUN_NS;
+        let call = call.or(self.call.filter(|call| was_brief && call.is_interruption_visible()));
+        let is_same_call = call.is_some() && call == self.call;
+        let return_cost_ns = SYSCALL_RETURN_NS + slot.pace.last_cost_ns();
+        if !is_same_call || cpu_ns.saturating_sub(self.last_cpu_ns) > return_cost_ns {
+            self.waiting_since = now;
+        }
+        let has_run = std::mem::replace(&mut self.last_cpu_ns, cpu_ns) != cpu_ns;
+        if self.is_sampled(slot) && is_same_call && cpu_ns.saturating_sub(self.sampled_cpu_ns) <= return_cost_ns {
+            slot.wait.add_idle(elapsed_ns);
+            return None;
+        }
+        slot.source.add_pending(elapsed_ns);
+        if call.is_none() && !self.is_on_processor(slot, has_run) {
+            return None;
+        }
+        (self.sampled_cpu_ns, self.call) = (cpu_ns, call);
+        if call.is_none() {
+            self.signal(slot);
+        }
+        call
+    }
+
+    /// True if the thread is running now, according to its CPU time, or has been missed too often. A runnable thread,
+    /// which may be leaving a system call, does not count. On a single processor no other thread ever runs.
+    fn is_on_processor(&mut self, slot: &Slot, has_run: bool) -> bool {
+        let is_running = clock::thread_cpu(slot.state.tid()) > self.last_cpu_ns;
+        self.missed_checks += u32::from(has_run);
+        let is_due = is_running || self.missed_checks > MAX_MISSED_CHECKS;
+        if is_due {
+            self.missed_checks = 0;
+        }
+        is_due
+    }
+
+    /// Makes the thread's timer send its signal now.
+    fn signal(&self, slot: &Slot) {
+        let call = self.call.filter(SystemCall::is_restartable);
+        slot.wait.set_call(call.map(|call| InterruptedCall {
+            address: call.address,
+            number: call.number as u64,
+            stack: call.stack,
+        }));
+        if let Some(timer) = slot.source.timer() {
+            let _ = timer.set(1, 0);
+        }
+    }
+}
+
+/// All sampled threads, as the writer sees them.
+#[derive(Debug, Default)]
+pub(crate) struct Watch {
+    threads: Vec<WatchedThread>,
+    cache: Box<RuleCache>,
+}
+
+impl Watch {
+    /// Checks the threads that are due. Passes stacks that were read to `sample`. Returns the time of the next check.
+    pub(crate) fn check(
+        &mut self,
+        recording: &Recording,
+        now: u64,
+        mut sample: impl FnMut(usize, &Slot, RemoteSample),
+    ) -> u64 {
+        let (period, mut next_check) = (recording.period_ns(), now + MAX_CHECK_INTERVAL_NS);
+        for (index, slot) in slots::iter() {
+            if !slot.state.is_armed() {
+                continue;
+            }
+            if index >= self.threads.len() {
+                self.threads.resize(index + 1, WatchedThread::default());
+            }
+            let Some(thread) = self.threads.get_mut(index) else { break };
+            let generation = slot.state.generation();
+            if thread.generation != generation {
+                *thread = WatchedThread { generation, ..WatchedThread::default() };
+            }
+            if thread.next_check <= now {
+                if let Some(call) = thread.check(slot, now) {
+                    match sample_remotely(&call, thread.last_cpu_ns, slot, &mut self.cache) {
+                        Some(remote_sample) => sample(index, slot, remote_sample),
+                        None if call.is_interruption_visible() => {}
+                        None => thread.signal(slot),
+                    }
+                }
+                let waited_ns = now.saturating_sub(thread.waiting_since);
+                thread.next_check =
+                    now + (waited_ns / WAIT_TIME_DIVISOR).clamp(period, MAX_CHECK_INTERVAL_NS.max(period));
+            }
+            next_check = next_check.min(thread.next_check);
+        }
+        next_check
+    }
+}
+
+impl Watch {
+    /// Charges the time since the last check to waiting threads. Called before the last records are written.
+    pub(crate) fn end(&self) {
+        for ((_, slot), thread) in slots::iter().zip(&self.threads) {
+            let is_armed = slot.state.is_armed();
+            let is_same_owner = slot.state.generation() == thread.generation;
+            if is_armed && is_same_owner && thread.has_not_run_since_sample(slot, clock::thread_cpu(slot.state.tid())) {
+                slot.wait.add_idle(slot.take_unaccounted());
+            }
+        }
+    }
+}
+
+/// Reads the stack of a waiting thread. `None` if the thread no longer waits, or if the stack is incomplete and a
+/// signal would do no harm.
+fn sample_remotely(call: &SystemCall, cpu_ns: u64, slot: &Slot, cache: &mut RuleCache) -> Option<RemoteSample> {
+    let is_interruption_visible = call.is_interruption_visible();
+    // Python frames can only be read by the thread itself.
+    if !is_interruption_visible && python::is_published() {
+        return None;
+    }
+    let high = slot.stack.get().1;
+    let to_end_of_page = 4096 - call.stack % 4096;
+    let sizes = [high.wrapping_sub(call.stack).min(MAX_STACK_COPY_BYTES), MAX_STACK_COPY_BYTES / 4, to_end_of_page];
+    let bytes = sizes.into_iter().find_map(|size| mappings::read_memory(call.stack, size))?;
+    cache.begin(code_map::generation());
+    let (mut stack, registers) = (Vec::new(), Registers::with_stack_and_program(call.stack, call.address));
+    let outcome = walk(registers, &ProcessCode, &mut CopiedStack { start: call.stack, bytes }, cache, |address, _| {
+        stack.push(address);
+        (stack.len() as u64) < MAX_NATIVE_FRAMES
+    });
+    let is_still_waiting = clock::thread_cpu(slot.state.tid()) == cpu_ns;
+    let is_usable = is_interruption_visible || outcome == Outcome::Complete;
+    (is_still_waiting && is_usable).then(|| RemoteSample { period: slot.source.take_pending(), outcome, stack })
+}
+
+/// A copy of the upper part of a stack.
+struct CopiedStack {
+    start: u64,
+    bytes: Vec<u8>,
+}
+
+impl Memory for CopiedStack {
+    fn read(&mut self, address: u64) -> Option<u64> {
+        let offset = usize::try_from(address.checked_sub(self.start)?).ok()?;
+        Some(u64::from_ne_bytes(self.bytes.get(offset..offset.checked_add(8)?)?.try_into().ok()?))
+    }
+}
+
+/// Restarts an interrupted system call that the kernel ended with `EINTR`, unless the program has a pending signal as
+/// well. Called in the handler.
+#[cfg(target_arch = "x86_64")]
+pub(crate) fn restart_system_call(slot: &Slot, context: &mut libc::ucontext_t) {
+    let Some(call) = slot.wait.take_call() else { return };
+    let register_equals = |register: libc::c_int, value: u64| {
+        context.uc_mcontext.gregs.get(register as usize).is_some_and(|register_equals| *register_equals as u64 == value)
+    };
+    let is_interrupted = register_equals(libc::REG_RAX, i64::from(-libc::EINTR) as u64)
+        && register_equals(libc::REG_RIP, call.address)
+        && register_equals(libc::REG_RSP, call.stack);
+    if is_interrupted && !crate::transparency::disposition::is_signal_pending(&raw const context.uc_sigmask) {
+        let registers = &mut context.uc_mcontext.gregs;
+        // Go back to the two-byte `syscall` instruction, and put the call's number into the result register. The
+        // arguments are still in place.
+        registers[libc::REG_RIP as usize] -= 2;
+        registers[libc::REG_RAX as usize] = call.number as i64;
+    }
+}
+
+#[cfg(not(target_arch = "x86_64"))]
+pub(crate) fn restart_system_call(_slot: &Slot, _context: &mut libc::ucontext_t) {}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn calls_as_the_kernel_writes_them() {
+        let call = |number: i64, rest: &str| SystemCall::parse(&format!("{number} {rest} 0x7ffd10 0x7f0040\n"));
+        assert_eq!((SystemCall::parse("running\n"), SystemCall::parse("")), (None, None));
+        let outside_call = SystemCall::parse("-1 0x7ffd10 0x7f0040\n").unwrap();
+        assert_eq!((outside_call.stack, outside_call.address), (0x7ffd10, 0x7f0040));
+        assert!(!outside_call.is_transfer() && !outside_call.is_restartable());
+        let write = call(libc::SYS_write, "0x1 0x5 0x1000 0x0 0x0 0x0").unwrap();
+        assert_eq!((write.arguments, write.stack), ([1, 5, 4096, 0, 0, 0], 0x7ffd10));
+        assert!(write.is_transfer() && !write.is_restartable());
+        let waitall_arguments = format!("0x1 0x5 0x1000 {:#x} 0x0 0x0", libc::MSG_WAITALL);
+        assert!(call(libc::SYS_recvfrom, &waitall_arguments).unwrap().is_transfer());
+        let partial = call(libc::SYS_recvfrom, "0x1 0x5 0x1000 0x0 0x0 0x0").unwrap();
+        assert!(!partial.is_transfer() && partial.is_restartable());
+        assert_eq!(call(libc::SYS_write, "0x1 0x5"), None);
+        let pause = call(libc::SYS_ppoll, "0x0 0x0 0x0 0x0 0x8 0x0").unwrap();
+        let poll = call(libc::SYS_ppoll, "0x7ff0 0x1 0x0 0x0 0x8 0x0").unwrap();
+        assert!(pause.is_pause() && !poll.is_pause());
+    }
+}
