@@ -292,11 +292,9 @@ def test_coverage_may_start_during_a_compilation(place):
 def test_a_numba_that_cannot_be_patched(place):
     """Its code has no stores, and the user reads why."""
     (place / "breaks.py").write_text(textwrap.dedent("""
-        from jitlisten._coverage import patches
-        def fails(module):
-            raise AttributeError("gone")
+        from jitlisten._numba import seams
         def coverage_init(registry, options):
-            patches._PATCHES["numba.core.codegen"] = fails
+            seams.Seam.ADD_MODULE._value_ = "numba.core.codegen", "CPUCodeLibrary.gone"
         """))
     (place / ".coveragerc").write_text("[run]\nplugins = breaks\n    jitlisten.coverage\n")
     done = run(place, "coverage", "run", "prog.py")

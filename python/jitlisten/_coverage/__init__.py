@@ -8,13 +8,14 @@ coverage.py.
     lowering.py     emits the stores
     loops.py        finds loops whose marks are stored when they exit
     marks.py        the bytes that are stored to, and their meaning; code in Numba's cache
-    patches.py      replaced functions of Numba
+    patches.py      whether coverage is on
+    hooks.py        hooks in functions of Numba (`_numba/seams.py`)
     paths.py        measured files
     infer.py        coverage of statements without code
     collect.py      adds the marks to coverage.py's data
     unmeasured.py   names of functions that cannot be measured
 
-`jitlisten._lines.locations` provides the locations of inlined calls.
+`jitlisten._numba.locations` provides the locations of inlined calls.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ PLUGIN = "jitlisten.coverage"
 def install_everywhere() -> None:
     """Adds the plugin to every `Coverage` of this process, as if its configuration named it. For `jitlisten
     coverage`."""
-    from .._lines.imports import Watch
+    from .._numba.imports import Watch
 
     Watch({"coverage.control": _add_plugin}).start()
 
@@ -49,4 +50,4 @@ def is_active() -> bool:
     import sys
 
     patches = sys.modules.get(__name__ + ".patches")
-    return patches is not None and patches.is_installed()
+    return patches is not None and patches.PART.is_on

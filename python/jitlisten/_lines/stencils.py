@@ -11,8 +11,8 @@ from __future__ import annotations
 
 from typing import Any, Callable, Iterable, Tuple
 
+from .._numba.locations import show_at
 from . import sources
-from .locations import show_at
 
 
 def relocate(statements: Iterable[Any], argument: Any, target: Any, func_ir: Any) -> None:

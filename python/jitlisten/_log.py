@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import sys
 
-from .. import _files
+from . import _files
 
 _LEVELS = ("error", "warn", "info", "debug")
 

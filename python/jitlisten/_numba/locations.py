@@ -9,7 +9,7 @@ objmode` is part of the compiled code.
 from __future__ import annotations
 
 import copy
-from typing import Any, Callable, Dict, NamedTuple, Optional
+from typing import Any, Dict, NamedTuple, Optional
 
 FRAME, _SHOWN = "_jitlisten_inlined", "_jitlisten_shown"
 
@@ -76,9 +76,10 @@ def _deep_copy_location(loc: Any, memo: Dict[int, Any]) -> Any:
     return result
 
 
-#: Methods that are added to `ir.Loc`.
-METHODS: Dict[str, Callable[..., Any]] = {
-    "__getstate__": _getstate,
-    "__copy__": _copy_location,
-    "__deepcopy__": _deep_copy_location,
-}
+def add_methods(loc_type: Any) -> None:
+    """Adds methods for copying to `ir.Loc`; further calls have no effect."""
+    methods = {"__getstate__": _getstate, "__copy__": _copy_location, "__deepcopy__": _deep_copy_location}
+    for name, method in methods.items():
+        if loc_type.__dict__.get(name, method) is not method:
+            raise RuntimeError("%s has %s of its own" % (loc_type.__name__, name))
+        setattr(loc_type, name, method)
