@@ -1,8 +1,8 @@
 """Coverage of code compiled by Numba, for coverage.py: the same lines and branches as if it ran as Python.
 
 While Numba lowers a function, a store is added for each line, or for each arc between two lines. The code therefore
-differs from the code that runs without coverage: never measure time with it. `jitlisten.coverage` is the plugin of
-coverage.py.
+differs from the code that runs without coverage: never measure time with it. It may have line tables, for debuggers.
+`jitlisten.coverage` is the plugin of coverage.py.
 
     plan.py         chooses the marks of a function, from Numba's intermediate representation
     lowering.py     emits the stores
@@ -43,11 +43,3 @@ def _add_plugin(module: Any) -> None:
             self.set_option("run:plugins", plugins + [PLUGIN])
 
     module.Coverage.__init__ = __init__
-
-
-def is_active() -> bool:
-    """Returns true if compiled code is measured in this process."""
-    import sys
-
-    patches = sys.modules.get(__name__ + ".patches")
-    return patches is not None and patches.PART.is_on

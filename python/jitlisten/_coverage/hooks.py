@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any, Callable
+from typing import Any, Callable, List, Optional, Set
 
 from numba.core import ir
 from numba.parfors.parfor import Parfor
 
 from .._numba import inlined, locations
-from .._numba.seams import Hooks, Seam
+from .._numba.seams import Hooks, Seam, run_safely
 from . import lowering, marks, plan, unmeasured
 from .patches import KEY, PART, TOO_EARLY
 
@@ -88,11 +88,15 @@ def _strip_phis(original: Original, strip_pass: Any, func_ir: Any) -> Any:
     """Takes the line from the copies at the end of a branch: the line of the value may not have run."""
     original_statements = {id(statement) for block in func_ir.blocks.values() for statement in block.body}
     stripped = original(strip_pass, func_ir)
-    for block in stripped.blocks.values():
+    run_safely("lines of another branch count as run", _hide_copies, stripped, original_statements)
+    return stripped
+
+
+def _hide_copies(func_ir: Any, original_statements: Set[int]) -> None:
+    for block in func_ir.blocks.values():
         for statement in block.body:
             if id(statement) not in original_statements:
-                statement.loc = statement.loc.with_lineno(0)
-    return stripped
+                locations.measure_at(statement, statement.loc.with_lineno(0))
 
 
 def _hoist(original: Original, *args: Any, **kwargs: Any) -> bool:
@@ -143,11 +147,8 @@ def _parallel_stencil(
     stencil: Any,
     *args: Any,
 ) -> Any:
-    # The loop is a copy of the stencil's kernel, with copies of its locations.
-    call = inlined.call_of_ir(stencil.kernel_ir, locations.source_location(target.loc))
-    inlined.mark_call(stencil_ir.blocks.values(), call)
-    last_statements = [block.body[-1] for block in stencil_ir.blocks.values()]
-    returns = [statement.loc for statement in last_statements if isinstance(statement, ir.Return)]
+    consequence = "a stencil is not measured"
+    returns = run_safely(consequence, _mark_stencil, stencil_ir, stencil, target)
     nodes = original(
         stencil_pass,
         label,
@@ -160,13 +161,28 @@ def _parallel_stencil(
         stencil,
         *args,
     )
-    # A `return` becomes an assignment to the result.
+    run_safely(consequence, _mark_result, nodes, returns)
+    return nodes
+
+
+def _mark_stencil(stencil_ir: Any, stencil: Any, target: Any) -> List[Any]:
+    """Marks the loop, a copy of the stencil's kernel with copies of its locations, as a call; returns the locations of
+    `return`."""
+    call = inlined.call_of_ir(stencil.kernel_ir, locations.own_location(target.loc))
+    inlined.mark_call(stencil_ir.blocks.values(), call)
+    last_statements = [block.body[-1] for block in stencil_ir.blocks.values()]
+    return [statement.loc for statement in last_statements if isinstance(statement, ir.Return)]
+
+
+def _mark_result(nodes: Any, returns: Optional[List[Any]]) -> None:
+    """Measures the assignment to the result as the only `return`."""
+    if returns is None or len(returns) != 1:
+        return
     for node in nodes:
         body = node.loop_body if isinstance(node, Parfor) else {}
-        for statement in body[max(body)].body if body and len(returns) == 1 else ():
+        for statement in body[max(body)].body if body else ():
             if isinstance(statement, ir.SetItem):
-                statement.loc = returns[0]
-    return nodes
+                locations.measure_at(statement, returns[0])
 
 
 def all_hooks() -> Hooks:

@@ -10,7 +10,7 @@ from llvmlite import ir as llvm
 from llvmlite.ir import instructions
 from numba.core import cgutils, codegen, cpu, ir
 
-from .._numba.locations import source_location
+from .._numba.locations import own_location
 from . import loops, marks, paths, unmeasured
 from .marks import Mark
 from .plan import PART, Code, Function, Plan, Position, lines_entered_midway
@@ -40,7 +40,7 @@ _loops = _Loops()
 @contextmanager
 def within_loop(lowerer: Any, parfor: Any) -> Iterator[None]:
     """Context in which Numba compiles the kernel of a parallel loop."""
-    source = source_location(parfor.loc)
+    source = own_location(parfor.loc)
     outer = lowerer.__dict__.get("_jitlisten_coverage")
     code = outer.function.code if outer is not None else Code(source.filename, source.line)
     _loops.stack.append(Loop(Position(source.frame, source.line), code))
@@ -119,7 +119,8 @@ class Lowering:
                 self._store_loop_marks(builder)
 
     def store_before(self, statement: Any) -> None:
-        """Emits the stores before a statement."""
+        """Emits the stores before a statement, with its line."""
+        self._lowerer.debuginfo.mark_location(self._lowerer.builder, self._lowerer.loc.line)
         self._store(self._plan.marks_before.get(id(statement), ()))
         if isinstance(statement, ir.Jump):
             self._store_on_edge(statement.target)

@@ -6,7 +6,6 @@ import gc
 import sys
 from typing import Optional
 
-from .. import _lines
 from .._numba import versions
 from .._numba.cache_keys import CacheKey
 from .._numba.seams import Hooks, Layer, Part
@@ -17,8 +16,6 @@ TOO_EARLY = "compiled before coverage.py started"
 def install() -> None:
     """Starts to measure now, or when Numba is imported. Cannot be undone."""
     if not PART.is_on:
-        # Line tables would describe different code.
-        _lines.remove()
         _report_compiled()
         PART.start()
 

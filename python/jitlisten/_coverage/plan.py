@@ -22,7 +22,7 @@ from typing import Any, Callable, Dict, FrozenSet, Iterator, List, NamedTuple, O
 
 from numba.core import ir
 
-from .._numba.locations import Inlined, source_location
+from .._numba.locations import Inlined, own_location
 from .marks import Mark
 
 _RAISE_TYPES = tuple(getattr(ir, name) for name in ("Raise", "StaticRaise", "DynamicRaise") if hasattr(ir, name))
@@ -366,7 +366,7 @@ class Function:
 
     def position(self, loc: Any) -> Optional[Position]:
         """Returns the position of a statement; `None` if its line does not run there."""
-        source = source_location(loc)
+        source = own_location(loc)
         first = self.code.first if source.frame is None else source.frame.first
         if source.line < 1:
             return None

@@ -9,7 +9,8 @@ the LLVM instructions; optimisation passes preserve them.
     status()    whether lines are active, and the reason if not
 
 `JITLISTEN_LINES=0` disables lines, and `force` enables them for Numba 0.56 (see `_numba/versions.py`). Nothing here
-raises. If something is unexpected, such as an untested version of Numba, there are no lines, and one message in the log.
+raises. If something is unexpected, such as an untested version of Numba, there are no lines, and one message in the
+log.
 
     patches.py    whether lines are on
     hooks.py      hooks in functions of Numba (`_numba/seams.py`)
@@ -35,10 +36,7 @@ __all__ = ["install", "remove", "status"]
 
 def install() -> None:
     """Adds lines to code that Numba compiles from now on, in this process. Further calls have no effect."""
-    from .. import _coverage
-
-    # Code compiled for coverage is not the code to profile.
-    if os.environ.get("JITLISTEN_LINES") == "0" or _coverage.is_active():
+    if os.environ.get("JITLISTEN_LINES") == "0":
         return
     try:
         from . import patches

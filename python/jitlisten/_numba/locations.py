@@ -34,7 +34,12 @@ class SourceLocation(NamedTuple):
 
 
 def source_location(loc: Any) -> SourceLocation:
-    loc = shown(loc)
+    """Returns the line that line tables show."""
+    return own_location(shown(loc))
+
+
+def own_location(loc: Any) -> SourceLocation:
+    """Returns the line that coverage measures: the statement's own, wherever line tables show it."""
     return SourceLocation(loc.filename, loc.line, loc.__dict__.get(FRAME))
 
 
@@ -55,6 +60,13 @@ def show_at(statement: Any, loc: Any) -> None:
     """Shows a statement at the location of another one."""
     statement.loc = _copy_location(statement.loc)
     statement.loc.__dict__[_SHOWN] = shown(loc)
+
+
+def measure_at(statement: Any, loc: Any) -> None:
+    """Measures a statement at another location; line tables show it where they did."""
+    shown_loc = shown(statement.loc)
+    statement.loc = _copy_location(loc)
+    statement.loc.__dict__[_SHOWN] = shown_loc
 
 
 def _getstate(loc: Any) -> Dict[str, Any]:
