@@ -26,10 +26,10 @@ import struct
 import sys
 import threading
 import time
-from typing import Any, Callable, Dict, List, Optional, Tuple
+from typing import Any, Dict, List, Optional, Tuple
 
 from ._files import Directory
-from ._numba.seams import Hooks, Layer, Part, Seam
+from ._numba.seams import Hooks, Layer, Original, Part, Seam
 
 #: Limits: compilations per file, and characters per text.
 _MAX_ROWS, _MAX_TEXT_CHARACTERS = 20_000, 400
@@ -107,7 +107,7 @@ def _recording() -> Optional[str]:
 # Hooks in Numba
 
 
-def _compile(original: Callable[[Any], Any], compiler: Any) -> Any:
+def _compile(original: Original, compiler: Any) -> Any:
     if _recording() is None:
         return original(compiler)
     row = _begin_compilation(compiler.state)
@@ -119,7 +119,7 @@ def _compile(original: Callable[[Any], Any], compiler: Any) -> Any:
         _end_compilation(row, result)
 
 
-def _load_overload(original: Callable[..., Any], cache: Any, sig: Any, target_context: Any) -> Any:
+def _load_overload(original: Original, cache: Any, sig: Any, target_context: Any) -> Any:
     if _recording() is None:
         return original(cache, sig, target_context)
     start = _now(), _cpu()
@@ -128,13 +128,13 @@ def _load_overload(original: Callable[..., Any], cache: Any, sig: Any, target_co
     return overload
 
 
-def _object_compiled(original: Callable[..., Any], library_type: Any, module: Any, image: bytes) -> Any:
+def _object_compiled(original: Original, library_type: Any, ll_module: Any, buf: bytes) -> Any:
     try:
         if _thread_state.stack:
-            _thread_state.stack[-1]["size"] += code_size(image)
+            _thread_state.stack[-1]["size"] += code_size(buf)
     except Exception:
         pass
-    return original(library_type, module, image)
+    return original(library_type, ll_module, buf)
 
 
 def _load_hooks() -> Hooks:

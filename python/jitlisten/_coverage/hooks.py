@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any, Callable, List, Optional, Set
+from typing import Any, List, Optional, Set
 
 from numba.core import ir
 from numba.parfors.parfor import Parfor
 
 from .._numba import inlined, locations
-from .._numba.seams import Hooks, Seam, run_safely
+from .._numba.seams import Hooks, Original, Seam, run_safely
 from . import lowering, marks, plan, unmeasured
 from .patches import KEY, PART, TOO_EARLY
-
-Original = Callable[..., Any]
 
 # Stores
 
@@ -40,28 +38,28 @@ def _begin_lowering(lowerer: Any) -> Any:
     return None
 
 
-def _lower_statement(original: Original, lowerer: Any, statement: Any) -> None:
+def _lower_statement(original: Original, lowerer: Any, inst: Any) -> None:
     function_lowering = lowerer.__dict__.get("_jitlisten_coverage")
     if function_lowering is None:
-        original(lowerer, statement)
+        original(lowerer, inst)
         return
-    function_lowering.store_before(statement)
-    with function_lowering.on_edges(statement):
-        original(lowerer, statement)
+    function_lowering.store_before(inst)
+    with function_lowering.on_edges(inst):
+        original(lowerer, inst)
 
 
-def _lower_parallel(original: Original, lowerer: Any, statement: Any) -> None:
+def _lower_parallel(original: Original, lowerer: Any, inst: Any) -> None:
     # All other statements pass through `Lower.lower_inst`.
-    if isinstance(statement, Parfor):
-        _lower_statement(original, lowerer, statement)
+    if isinstance(inst, Parfor):
+        _lower_statement(original, lowerer, inst)
     else:
-        original(lowerer, statement)
+        original(lowerer, inst)
 
 
-def _add_module(original: Original, library: Any, module: Any) -> Any:
+def _add_module(original: Original, library: Any, ir_module: Any) -> Any:
     """Names the table of a function."""
-    lowering.finish(module)
-    return original(library, module)
+    lowering.finish(ir_module)
+    return original(library, ir_module)
 
 
 # Code in Numba's cache
@@ -135,32 +133,12 @@ def _init_stencil(original: Original, stencil: Any, kernel_ir: Any, *args: Any, 
 
 
 def _parallel_stencil(
-    original: Original,
-    stencil_pass: Any,
-    label: int,
-    in_args: Any,
-    out_arr: Any,
-    stencil_ir: Any,
-    index_offsets: Any,
-    target: Any,
-    return_type: Any,
-    stencil: Any,
-    *args: Any,
+    original: Original, stencil_pass: Any, label: int, in_args: Any, out_arr: Any, stencil_ir: Any, *rest: Any
 ) -> Any:
     consequence = "a stencil is not measured"
+    _index_offsets, target, _return_type, stencil = rest[:4]
     returns = run_safely(consequence, _mark_stencil, stencil_ir, stencil, target)
-    nodes = original(
-        stencil_pass,
-        label,
-        in_args,
-        out_arr,
-        stencil_ir,
-        index_offsets,
-        target,
-        return_type,
-        stencil,
-        *args,
-    )
+    nodes = original(stencil_pass, label, in_args, out_arr, stencil_ir, *rest)
     run_safely(consequence, _mark_result, nodes, returns)
     return nodes
 

@@ -8,7 +8,7 @@ A mark is an arc even if only lines are measured: its ends are the lines, and it
 
 Numba's intermediate representation gives some statements a line that does not run there. They get no position:
 
-    copies for phis, which have the line of the copied value   line 0, see hooks.py 
+    copies for phis, which have the line of the copied value   line 0, see hooks.py
     jumps where several paths meet                             see `_find_jumps`
     ends of lines, before Python 3.10                          see `_drop_line_ends`
     statements that are added for `try`

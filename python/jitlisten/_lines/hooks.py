@@ -3,30 +3,29 @@
 from __future__ import annotations
 
 from contextlib import nullcontext
-from typing import Any, Callable
+from typing import Any
 
 from llvmlite import ir
 from numba.core import codegen
 
 from .. import _log
 from .._numba import inlined
-from .._numba.seams import Hooks, Seam, run_safely
-from . import builder, metadata, phis, stencils, verified, wrappers
+from .._numba.seams import Hooks, Original, Seam, run_safely
+from . import metadata, phis, stencils, verified, wrappers
+from .builder import LineBuilder, install_builder, is_head, within_loop
 from .patches import KEY, PART
-
-Original = Callable[..., Any]
 
 
 def _init_lowerer(original: Original, lowerer: Any, *args: Any, **kwargs: Any) -> None:
     """Replaces Numba's empty builder by ours."""
     original(lowerer, *args, **kwargs)
     if KEY.was_on_for(lowerer.library):
-        builder.install_builder(lowerer)
+        install_builder(lowerer)
 
 
 def _lower_object_mode(original: Original, lowerer: Any, inst: Any) -> None:
     """Marks the location, which Numba does not do in object mode."""
-    if isinstance(lowerer.debuginfo, builder.LineBuilder):
+    if isinstance(lowerer.debuginfo, LineBuilder):
         lowerer.debuginfo.mark_location(lowerer.builder, lowerer.loc.line)
     original(lowerer, inst)
 
@@ -45,11 +44,11 @@ def _holds_values(constant: Any) -> bool:
     return isinstance(constant, ir.Value)
 
 
-def _suspend_locations(original: Original, llvm_builder: Any) -> Any:
+def _suspend_locations(original: Original, builder: Any) -> Any:
     """Leaves reference counting the line that causes it."""
-    location = llvm_builder.debug_metadata
-    has_line = type(location) is metadata.Node and not builder.is_head(location)
-    return _NO_SUSPENSION if has_line else original(llvm_builder)
+    location = builder.debug_metadata
+    has_line = type(location) is metadata.Node and not is_head(location)
+    return _NO_SUSPENSION if has_line else original(builder)
 
 
 _NO_SUSPENSION = nullcontext()
@@ -67,42 +66,33 @@ def _strip_phis(original: Original, strip_pass: Any, func_ir: Any) -> Any:
 
 def _compile_kernel(original: Original, lowerer: Any, parfor: Any, *args: Any, **kwargs: Any) -> Any:
     """Remembers the loop of the kernel."""
-    with builder.within_loop(lowerer, parfor):
+    with within_loop(lowerer, parfor):
         return original(lowerer, parfor, *args, **kwargs)
 
 
-def _parallel_stencil(
-    original: Original,
-    stencil_pass: Any,
-    label: Any,
-    in_args: Any,
-    out_arr: Any,
-    stencil_ir: Any,
-    offsets: Any,
-    target: Any,
-    *args: Any,
-) -> Any:
+def _parallel_stencil(original: Original, stencil_pass: Any, label: Any, in_args: Any, *rest: Any) -> Any:
     """Shows the loop of a stencil at its call. It has the location of the argument."""
-    result = original(stencil_pass, label, in_args, out_arr, stencil_ir, offsets, target, *args)
+    _out_arr, _stencil_ir, _index_offsets, target = rest[:4]
+    result = original(stencil_pass, label, in_args, *rest)
     if PART.is_active():
         consequence = "a stencil has other lines"
         run_safely(consequence, stencils.relocate, result, in_args[0], target, stencil_pass.func_ir)
     return result
 
 
-def _add_module(original: Original, library: Any, module: Any) -> Any:
+def _add_module(original: Original, library: Any, ir_module: Any) -> Any:
     """Describes wrappers, returns and calls without a location, and passes the module to LLVM with its lines."""
-    has_lines = KEY.was_on_for(library) or metadata.lines_of(module) is not None
+    has_lines = KEY.was_on_for(library) or metadata.lines_of(ir_module) is not None
     if not has_lines or isinstance(library.codegen, codegen.AOTCPUCodegen):
-        return original(library, module)
-    if wrappers.complete_module(module) and verified.may_have_lines(module):
+        return original(library, ir_module)
+    if wrappers.complete_module(ir_module) and verified.may_have_lines(ir_module):
         try:
-            with verified.without_verification(), metadata.written(module):
-                return original(library, module)
+            with verified.without_verification(), metadata.written(ir_module):
+                return original(library, ir_module)
         except RuntimeError as error:
             # LLVM cannot parse the module or rejects it: nothing has been added yet.
-            _log.warn("no lines for %s: %s" % (module.name, error))
-    return original(library, module)
+            _log.warn("no lines for %s: %s" % (ir_module.name, error))
+    return original(library, ir_module)
 
 
 def all_hooks() -> Hooks:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import threading
 from typing import Any, Callable, Optional
 
-from .seams import Hooks, Seam
+from .seams import Hooks, Original, Seam
 
 
 class CacheKey:
@@ -33,17 +33,17 @@ class CacheKey:
         """Returns true if the library was created in this state."""
         return bool(getattr(library, self._attribute, False))
 
-    def _init_library(self, original: Callable[..., None], library: Any, *args: Any, **kwargs: Any) -> None:
+    def _init_library(self, original: Original, library: Any, *args: Any, **kwargs: Any) -> None:
         setattr(library, self._attribute, self._is_on())
         original(library, *args, **kwargs)
 
-    def _cache_key(self, original: Callable[[Any], Any], codegen: Any) -> Any:
+    def _cache_key(self, original: Original, codegen: Any) -> Any:
         key = original(codegen)
         saved: Optional[bool] = getattr(self._thread_state, "saved", None)
         has_marker = self._is_on() if saved is None else saved
         return tuple(key) + (self.marker,) if has_marker else key
 
-    def _save_overload(self, original: Callable[[Any, Any, Any], Any], cache: Any, sig: Any, data: Any) -> Any:
+    def _save_overload(self, original: Original, cache: Any, sig: Any, data: Any) -> Any:
         thread_state, previous = self._thread_state, getattr(self._thread_state, "saved", None)
         # `data` is the code of a function, or a library with code generated around one.
         thread_state.saved = self.was_on_for(getattr(data, "library", data))

@@ -14,7 +14,7 @@ from numba.core import ir
 
 from . import locations
 from .locations import FRAME, Inlined, SourceLocation
-from .seams import Hooks, Seam, run_safely
+from .seams import Hooks, Original, Seam, run_safely
 
 _MAX_FRAMES = 64
 _CONSEQUENCE = "an inlined call has no frame"
@@ -31,34 +31,20 @@ def hooks(is_needed: Callable[[], bool]) -> Hooks:
 
 
 def _inline_function(
-    original: Callable[..., Any],
-    worker: Any,
-    caller_ir: Any,
-    block: Any,
-    index: int,
-    callee_ir: Any,
-    *args: Any,
-    **kwargs: Any,
+    original: Original, self: Any, caller_ir: Any, block: Any, i: int, callee_ir: Any, *args: Any, **kwargs: Any
 ) -> Any:
-    call = _find_call(block, index)
-    result = original(worker, caller_ir, block, index, callee_ir, *args, **kwargs)
+    call = _find_call(block, i)
+    result = original(self, caller_ir, block, i, callee_ir, *args, **kwargs)
     if call is not None:
         run_safely(_CONSEQUENCE, lambda: mark_call(result[1].values(), call_of_ir(callee_ir, call)))
     return result
 
 
 def _inline_closure(
-    original: Callable[..., Any],
-    func_ir: Any,
-    glbls: Any,
-    block: Any,
-    index: int,
-    callee: Any,
-    *args: Any,
-    **kwargs: Any,
+    original: Original, func_ir: Any, glbls: Any, block: Any, i: int, callee: Any, *args: Any, **kwargs: Any
 ) -> Any:
-    call = _find_call(block, index)
-    result = original(func_ir, glbls, block, index, callee, *args, **kwargs)
+    call = _find_call(block, i)
+    result = original(func_ir, glbls, block, i, callee, *args, **kwargs)
     if call is not None:
         run_safely(_CONSEQUENCE, lambda: mark_call(result[0].values(), call_of_callee(callee, func_ir, call)))
     return result
@@ -66,9 +52,10 @@ def _inline_closure(
 
 def _find_call(block: Any, index: int) -> Optional[SourceLocation]:
     """Returns the location of the call that will be replaced, if a part needs it."""
-    if not any(is_needed() for is_needed in _is_needed):
-        return None
-    return run_safely(_CONSEQUENCE, lambda: locations.source_location(block.body[index].loc))  # type: ignore[no-any-return]
+    call: Optional[SourceLocation] = None
+    if any(is_needed() for is_needed in _is_needed):
+        call = run_safely(_CONSEQUENCE, lambda: locations.source_location(block.body[index].loc))
+    return call
 
 
 def mark_call(blocks: Iterable[Any], frame: Inlined) -> None:

@@ -5,6 +5,8 @@ next one, and the original innermost:
 
     hook(original, *args, **kwargs)
 
+The parameters of a hook have Numba's names, because they may be passed by keyword.
+
 Replacements are permanent, and a hook decides at each call whether it has an effect. Another thread may be compiling
 when a part is started or stopped, and so may the same thread: `jitlisten attach` runs between any two of its
 instructions. Each library of Numba, which is one compiled function and its wrappers, therefore keeps the state in which
@@ -23,6 +25,7 @@ from .. import _log
 from .imports import Watch
 from .versions import Unsupported
 
+Original = Callable[..., Any]
 Hook = Callable[..., Any]
 
 
