@@ -46,8 +46,8 @@ def build(llvm, source, directory):
     definitions = ["-DOLD_CONTEXTS"] if llvm < 21 else []
     subprocess.run(
         [
-            "cc", "-O1", *definitions, source, "-o", program, f"-L{libraries}", f"-Wl,-rpath,{libraries}", name, "-pthread",
-            "-ldl",
+            "cc", "-O1", *definitions, source, "-o", program, f"-L{libraries}", f"-Wl,-rpath,{libraries}", name,
+            "-pthread", "-ldl",
         ],
         check=True,
     )
@@ -192,7 +192,8 @@ def jitlink(llvm, directory):
             read, search = (sums[key] / objects for key in ("read", "found"))
             points.append((functions if name == "functions" else objects, sums["read"] + sums["found"]))
             print(
-                f"| {objects} | {functions} | {mode} | {read:,.0f} | {search:,.0f} | {(read + search) / functions:,.0f} |"
+                f"| {objects} | {functions} | {mode} | {read:,.0f} | {search:,.0f}"
+                f" | {(read + search) / functions:,.0f} |"
             )
         (first_size, first_cost), (last_size, last_cost) = points[0], points[-1]
         growth[name] = math.log(last_cost / first_cost) / math.log(last_size / first_size)

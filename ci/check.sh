@@ -1,15 +1,39 @@
 #!/usr/bin/env bash
-# Checks that run no test: format, lints, prose, documentation, shell scripts.
+# Checks that run no test: format, lints, documentation, shell scripts.
+#
+#   ci/check.sh         all
+#   ci/check.sh quick   those without a build, in seconds: ci/hooks/pre-commit
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
+# missing TOOL: a failure in CI, a message elsewhere.
+missing() {
+    if [ -n "${CI:-}" ]; then
+        echo "check: CI must have $1" >&2
+        exit 1
+    fi
+    echo "SKIPPED check: $1 is not installed" >&2
+}
+
 cargo fmt --all --check
+ruff=target/venv/lint/bin/ruff
+if [ -x $ruff ]; then
+    $ruff check --quiet
+else
+    missing 'ruff (ci/setup.sh lint)'
+fi
+if command -v shellcheck >/dev/null; then
+    shellcheck ci/*.sh ci/hooks/* capi/*.sh demo/*.sh integrations/*/*.sh .ci/run
+else
+    missing shellcheck
+fi
 # Every file that can forbid unsafe code does.
 python3 ci/unsafe.py
 # Files are created in one place.
 python3 ci/files.py
 # Imports have no cycles.
 python3 ci/cycles.py
+[ "${1:-}" != quick ] || exit 0
 # Licences and versions of dependencies; contents and API of the published crates.
 python3 ci/crates.py
 python3 ci/api.py
@@ -30,12 +54,3 @@ fi
 # Includes features newer than the MSRV of Cargo.toml (incompatible_msrv).
 cargo clippy --workspace --all-targets --quiet -- -D warnings
 RUSTDOCFLAGS='-D warnings' cargo doc --workspace --no-deps --quiet
-
-if command -v shellcheck >/dev/null; then
-    shellcheck ci/*.sh capi/*.sh demo/*.sh integrations/*/*.sh .ci/run
-elif [ -n "${CI:-}" ]; then
-    echo "check: CI must have shellcheck" >&2
-    exit 1
-else
-    echo "SKIPPED check: shellcheck is not installed" >&2
-fi

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""Files and directories are made in one place each: by the crate `files`, and in the Python package by `_files.py`. Both
-refuse the links and directories of other users. Names every other place that makes a file or opens one for writing.
-Tests are left out.
+"""Files and directories are made in one place each: by the crate `files`, and in the Python package by `_files.py`.
+Both refuse the links and directories of other users. Names every other place that makes a file or opens one for
+writing. Tests are left out.
 
     ci/files.py
 """

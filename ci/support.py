@@ -160,8 +160,9 @@ Each module runs with and without jitlisten; every test must have the same resul
 
 {suites()}
 `test_debuginfo` expects no debug information without `debug=True`. `test_gdb_dwarf` fails while it is recorded, because
-gdb stops at the sampler's signal. CPython's `test_threading` and `test_subprocess` notice a recording's thread (a warning
-at `fork`), two descriptors in a recorded child, and with `PYTHONUNBUFFERED=1` writes that a signal has cut short.
+gdb stops at the sampler's signal. CPython's `test_threading` and `test_subprocess` notice a recording's thread
+(a warning at `fork`), two descriptors in a recorded child, and with `PYTHONUNBUFFERED=1` writes that a signal has cut
+short.
 
 ## Coverage of compiled code
 

@@ -12,11 +12,10 @@ import re
 # Numba's output must not be optimised yet, since that would target this processor.
 os.environ["NUMBA_OPT"] = "0"
 
+import kernels
 import llvmlite.binding as llvm
 from numba import typeof
 from numba.core import codegen
-
-import kernels
 
 TRIPLE, PROCESSOR = "aarch64-unknown-linux-gnu", "neoverse-n1"
 FILE = pathlib.Path(__file__).resolve().parents[2] / "report/src/loops/aarch64.txt"

@@ -141,7 +141,7 @@ def main():
             if words[0] == "lines" and options.most and (processor > options.most[0] or memory > options.most[1]):
                 missed.append(name)
     if missed:
-        sys.exit("more than %s s or %s MB: %s" % (*wanted.most, ", ".join(missed)))
+        sys.exit("more than %s s or %s MB: %s" % (*options.most, ", ".join(missed)))
 
 
 if __name__ == "__main__":
