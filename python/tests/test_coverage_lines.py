@@ -81,6 +81,33 @@ def test_lines_are_the_same_with_coverage(tmp_path, before, after):
     assert not log.exists()
 
 
+STORES = r"""
+import re
+from numba import njit
+@njit
+def f(x):
+    if x > 1:
+        y = x
+    else:
+        y = 2
+    return y
+f(1)
+(text,) = f.inspect_llvm().values()
+marks = re.search(r"jitlisten[.]coverage[.]1:[^:]+:[^:]+:([^|]+)[|]", text)[1].split(",")
+lines = dict(re.findall(r"^(!\d+) = !DILocation[(]line: (\d+)", text, re.M))
+for store in re.findall(r"store i8 1, .*", text):
+    index = re.search(r"i64 (\d+)[),]", store)
+    print(marks[int(index[1]) if index else 0], lines[store.rpartition(" ")[2]])
+"""
+
+
+def test_stores_have_the_line_that_they_mark(tmp_path):
+    stores = [line.split() for line in run(source(tmp_path, COVERAGE + LINES + STORES)).splitlines()]
+    targets = [(mark.partition(">")[2], line) for mark, line in stores]
+    # Older LLVMs merge the stores of two branches, which then have no line.
+    assert len(stores) >= 4 and all(line in (target, "0") for target, line in targets if int(target) > 0), stores
+
+
 SWITCHED = """
 from numba import njit
 def compile(x):
