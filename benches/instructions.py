@@ -46,8 +46,17 @@ def build(llvm, source, directory):
     definitions = ["-DOLD_CONTEXTS"] if llvm < 21 else []
     subprocess.run(
         [
-            "cc", "-O1", *definitions, source, "-o", program, f"-L{libraries}", f"-Wl,-rpath,{libraries}", name,
-            "-pthread", "-ldl",
+            "cc",
+            "-O1",
+            *definitions,
+            source,
+            "-o",
+            program,
+            f"-L{libraries}",
+            f"-Wl,-rpath,{libraries}",
+            name,
+            "-pthread",
+            "-ldl",
         ],
         check=True,
     )
@@ -58,7 +67,9 @@ def environment(hooks, sinks="perfmap"):
     variables = dict(os.environ)
     if hooks is not None:
         variables |= {
-            "JITLISTEN": sinks, "JITLISTEN_FRAME_POINTERS": "untouched", "JITLISTEN_LLVM": hooks,
+            "JITLISTEN": sinks,
+            "JITLISTEN_FRAME_POINTERS": "untouched",
+            "JITLISTEN_LLVM": hooks,
             "LD_PRELOAD": str(LIBRARY),
         }
     return variables
@@ -67,7 +78,10 @@ def environment(hooks, sinks="perfmap"):
 def run(command, hooks, **options):
     """Runs a command with the library preloaded, also into a tool that starts the program."""
     process = subprocess.Popen(
-        [str(word) for word in command], env=environment(hooks), stdout=subprocess.DEVNULL, stderr=subprocess.PIPE,
+        [str(word) for word in command],
+        env=environment(hooks),
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
         **options,
     )
     stderr = process.communicate()[1].decode(errors="replace")

@@ -20,7 +20,10 @@ import sys
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 CRATES = {
-    "jitlisten": "jitlisten", "jitlisten-files": "files", "jitlisten-names": "names", "jitlisten-unwinder": "unwinder",
+    "jitlisten": "jitlisten",
+    "jitlisten-files": "files",
+    "jitlisten-names": "names",
+    "jitlisten-unwinder": "unwinder",
     "unwind-register": "unwind-register",
 }
 FORMATS = (57,)
@@ -30,7 +33,9 @@ def documented(package):
     environment = dict(os.environ, RUSTC_BOOTSTRAP="1")
     subprocess.run(
         ["cargo", "rustdoc", "-q", "-p", package, "--lib", "--", "-Z", "unstable-options", "--output-format", "json"],
-        check=True, cwd=ROOT, env=environment,
+        check=True,
+        cwd=ROOT,
+        env=environment,
     )
     target = pathlib.Path(os.environ.get("CARGO_TARGET_DIR", ROOT / "target"))
     return json.loads((target / "doc" / f"{package.replace('-', '_')}.json").read_text(encoding="utf-8"))
@@ -51,7 +56,7 @@ class Listing:
                 self.add(item, path)
 
     def add(self, item, path, name=None):
-        (kind, inner), = item["inner"].items()
+        ((kind, inner),) = item["inner"].items()
         full = f"{path}{name or item['name']}"
         if kind == "use":
             target = self.item(inner["id"]) if inner["id"] is not None else None
@@ -156,7 +161,7 @@ class Listing:
         return f"<{', '.join(found)}>" if found else ""
 
     def type(self, kind):
-        (name, inner), = kind.items() if isinstance(kind, dict) else ((kind, None),)
+        ((name, inner),) = kind.items() if isinstance(kind, dict) else ((kind, None),)
         if name == "resolved_path":
             return inner["path"].rpartition("::")[2] + self.arguments(inner["args"])
         if name in ("primitive", "generic"):

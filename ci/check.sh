@@ -18,6 +18,7 @@ missing() {
 cargo fmt --all --check
 ruff=target/venv/lint/bin/ruff
 if [ -x $ruff ]; then
+    $ruff format --check --quiet
     $ruff check --quiet
 else
     missing 'ruff (ci/setup.sh lint)'

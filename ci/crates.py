@@ -19,7 +19,15 @@ ROOT = pathlib.Path(__file__).resolve().parent.parent
 TARGETS = ("x86_64-unknown-linux-gnu", "aarch64-unknown-linux-gnu")
 # Any one of them is enough, of each part of an expression.
 ALLOWED = {
-    "0BSD", "MIT", "Apache-2.0", "BSD-2-Clause", "BSD-3-Clause", "ISC", "Zlib", "Unlicense", "Unicode-3.0",
+    "0BSD",
+    "MIT",
+    "Apache-2.0",
+    "BSD-2-Clause",
+    "BSD-3-Clause",
+    "ISC",
+    "Zlib",
+    "Unlicense",
+    "Unicode-3.0",
     "Apache-2.0 WITH LLVM-exception",
 }
 # The licence stays with the files of that crate, which are used unchanged, in the command only.
@@ -33,7 +41,9 @@ NEEDED = {"LICENSE-MIT", "LICENSE-APACHE", "README.md", "Cargo.toml"}
 def metadata():
     filters = [word for target in TARGETS for word in ("--filter-platform", target)]
     done = subprocess.run(
-        ["cargo", "metadata", "--locked", "--format-version", "1", *filters], cwd=ROOT, check=True,
+        ["cargo", "metadata", "--locked", "--format-version", "1", *filters],
+        cwd=ROOT,
+        check=True,
         stdout=subprocess.PIPE,
     )
     return json.loads(done.stdout)["packages"]
@@ -72,7 +82,10 @@ def published(package):
         if dependency["source"] is None and dependency["req"] == "*":
             yield f"{name} names no version of {dependency['name']}"
     listed = subprocess.run(
-        ["cargo", "package", "--list", "--allow-dirty", "-p", name], cwd=ROOT, check=True, stdout=subprocess.PIPE,
+        ["cargo", "package", "--list", "--allow-dirty", "-p", name],
+        cwd=ROOT,
+        check=True,
+        stdout=subprocess.PIPE,
         text=True,
     ).stdout.split("\n")
     for file in sorted(NEEDED - set(listed)):

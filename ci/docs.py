@@ -83,9 +83,7 @@ def check_mutations():
     with open(ROOT / "tests/mutations.toml", "rb") as file:
         mutations = tomllib.load(file)["mutation"]
     misfits = [
-        one["safeguard"]
-        for one in mutations
-        if (ROOT / one["file"]).read_text(encoding="utf-8").count(one["old"]) != 1
+        one["safeguard"] for one in mutations if (ROOT / one["file"]).read_text(encoding="utf-8").count(one["old"]) != 1
     ]
     for safeguard in misfits:
         print(f"docs: tests/mutations.toml: the edit for {safeguard!r} does not fit one place of its file")
@@ -160,8 +158,15 @@ def run(block, scratch, environment):
     def once():
         # Into a file: where the output is a pipe, perf record writes its data there.
         with tempfile.TemporaryFile("w+", errors="replace") as output:
-            status = subprocess.run(command, cwd=scratch, env=environment, stdin=subprocess.DEVNULL, stdout=output,
-                                    stderr=subprocess.STDOUT, timeout=600).returncode
+            status = subprocess.run(
+                command,
+                cwd=scratch,
+                env=environment,
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                timeout=600,
+            ).returncode
             output.seek(0)
             return status, output.read()
 

@@ -48,8 +48,11 @@ def build():
 def test_programs():
     """The two by name."""
     said = subprocess.run(
-        ["cargo", "test", "--workspace", "--test", "together", "--test", "alone", "--no-run"], cwd=ROOT,
-        stderr=subprocess.PIPE, text=True, check=True,
+        ["cargo", "test", "--workspace", "--test", "together", "--test", "alone", "--no-run"],
+        cwd=ROOT,
+        stderr=subprocess.PIPE,
+        text=True,
+        check=True,
     ).stderr
     return {name: ROOT / path for name, path in re.findall(r"tests/(\w+)/main\.rs \((.*)\)", said)}
 
@@ -79,7 +82,12 @@ def failed_tests(programs, names):
 
 def failed_in(words, directory, names):
     process = subprocess.Popen(
-        words, cwd=directory, env=ENVIRONMENT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+        words,
+        cwd=directory,
+        env=ENVIRONMENT,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
         start_new_session=True,
     )
     try:

@@ -45,7 +45,8 @@ def packaged(directory):
     words = [word for crate in PUBLISHED for word in ("-p", crate)]
     subprocess.run(
         ["cargo", "package", *words, "--no-verify", "--offline", "--allow-dirty", "--quiet", "--target-dir", directory],
-        cwd=ROOT, check=True,
+        cwd=ROOT,
+        check=True,
     )
     return {path.name: path.read_bytes() for path in pathlib.Path(directory, "package").glob("*.crate")}
 

@@ -62,7 +62,9 @@ def systems():
     runs = records("aarch64")
     rows.append(
         [
-            "Debian 13, aarch64, emulated", f"{sum(run['result'] == 'ok' for run in runs)} of {len(runs)}", "",
+            "Debian 13, aarch64, emulated",
+            f"{sum(run['result'] == 'ok' for run in runs)} of {len(runs)}",
+            "",
             runs[0]["date"],
         ]
     )
@@ -76,7 +78,7 @@ def same_code():
     )
     objects = sum(int(run["objects"]) for run in runs)
     other = sum(int(run["objects with other code"].split()[0]) for run in runs)
-    return f"""{objects:,} objects were compiled with and without line tables; {other or 'none'} had other code.
+    return f"""{objects:,} objects were compiled with and without line tables; {other or "none"} had other code.
 
 * Numba {releases}.
 * LLVM {llvms}; Python {pythons}.

@@ -20,8 +20,26 @@ from numba.core import codegen
 TRIPLE, PROCESSOR = "aarch64-unknown-linux-gnu", "neoverse-n1"
 FILE = pathlib.Path(__file__).resolve().parents[2] / "report/src/loops/aarch64.txt"
 KERNELS = (
-    "total", "total_changed", "dot", "scaled", "ratio", "bell", "widened", "bins", "running", "chosen", "iterated",
-    "roots", "smoothed_in_place", "integers", "largest", "present", "refused", "by_scalar", "of_list", "zipped",
+    "total",
+    "total_changed",
+    "dot",
+    "scaled",
+    "ratio",
+    "bell",
+    "widened",
+    "bins",
+    "running",
+    "chosen",
+    "iterated",
+    "roots",
+    "smoothed_in_place",
+    "integers",
+    "largest",
+    "present",
+    "refused",
+    "by_scalar",
+    "of_list",
+    "zipped",
     "complex_product",
 )
 WORDS_PER_LINE = 13
@@ -32,7 +50,8 @@ def generate_ir(kernel, values):
     modules = []
     original = codegen.CPUCodeLibrary._optimize_final_module
     codegen.CPUCodeLibrary._optimize_final_module = lambda library: (
-        modules.append((library.name, str(library._final_module))), original(library)
+        modules.append((library.name, str(library._final_module))),
+        original(library),
     )
     kernel.compile(tuple(map(typeof, values)))
     codegen.CPUCodeLibrary._optimize_final_module = original

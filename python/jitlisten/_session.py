@@ -15,9 +15,7 @@ from ._library import COUNTERS, Options, check, collect, in_process, library, st
 _ALL = ("perfmap", "jitdump", "unwind", "image", "gdb", "modules")
 
 
-def enable(
-    sinks: Union[str, Sequence[str]], lines: bool, directory: Optional[str], log: Optional[str]
-) -> None:
+def enable(sinks: Union[str, Sequence[str]], lines: bool, directory: Optional[str], log: Optional[str]) -> None:
     names = _parse_sinks(sinks)
     if directory is not None and not (os.path.isdir(directory) and os.access(directory, os.W_OK)):
         raise Error(f"{directory!r} is not a writable directory")

@@ -127,8 +127,12 @@ def main():
         out = os.path.join(directory, "out")
         missed = []
         for words in (
-            ["lines"], ["lines", "--all", "--threads"], ["lines", "--html", out], ["lines", "--json", out],
-            ["flamegraph", "-o", out], ["export", "-f", "firefox", "-o", out],
+            ["lines"],
+            ["lines", "--all", "--threads"],
+            ["lines", "--html", out],
+            ["lines", "--json", out],
+            ["flamegraph", "-o", out],
+            ["export", "-f", "firefox", "-o", out],
         ):
             if not words[0].startswith(options.only):
                 continue

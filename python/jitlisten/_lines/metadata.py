@@ -97,7 +97,7 @@ class ModuleLines:
         self._texts[0] = (
             'distinct !DICompileUnit(language: DW_LANG_C_plus_plus, file: %s, producer: "Numba, jitlisten",'
             ' isOptimized: %s, flags: "%s", runtimeVersion: 0, emissionKind: LineTablesOnly, debugInfoForProfiling:'
-            ' true)' % (self._main_file, "true" if self._optimized else "false", _escape(self._hashes))
+            " true)" % (self._main_file, "true" if self._optimized else "false", _escape(self._hashes))
         )
 
     def text(self) -> str:
@@ -145,7 +145,7 @@ class ModuleLines:
         flags = "DISPFlagDefinition | DISPFlagOptimized" if self._optimized else "DISPFlagDefinition"
         return self.add(
             'distinct !DISubprogram(name: "%s"%s, scope: %s, file: %s, line: %d, type: %s, scopeLine: %d, spFlags: %s,'
-            ' unit: %s)' % (_escape(name), linkage_field, file, file, line, self._type, line, flags, self._unit)
+            " unit: %s)" % (_escape(name), linkage_field, file, file, line, self._type, line, flags, self._unit)
         )
 
     def subprogram(self, function: Any, name: str, linkage: str, path: str, line: int) -> Node:
@@ -273,7 +273,7 @@ def _described(module: Any) -> Iterator[Any]:
                 yield holder
 
 
-_ESCAPED_BYTES = re.compile(rb'[^ !#-\[\]-~]')
+_ESCAPED_BYTES = re.compile(rb"[^ !#-\[\]-~]")
 
 
 def _escape(text: str) -> str:

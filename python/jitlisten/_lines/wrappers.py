@@ -127,4 +127,3 @@ def _find_wrapped_function(function: Any) -> Optional[WrappedFunction]:
     if kind in ("gufunc::", "ufunc::") and not config.DEBUGINFO_DEFAULT:
         return WrappedFunction(kind + "kernel", function.name, _UNKNOWN, 0)
     return None
-
