@@ -1,5 +1,5 @@
 # The menu. What each line does is written in the script it calls.
-.PHONY: help demo quick test test-long one test-systems test-hosts test-suites test-lines test-truth test-aarch64 bench bench-growth build wheel wheel-aarch64 test-sdist release-check check fmt setup install uninstall
+.PHONY: help demo quick test test-long one test-systems test-hosts test-suites test-lines test-truth test-aarch64 bench bench-growth build wheel wheel-aarch64 test-sdist release-check check fmt hooks setup install uninstall
 
 help:
 	@echo "make demo    profile a Numba program: the report, and perf with and without jitlisten"
@@ -18,9 +18,10 @@ help:
 	@echo "make build   target/release/libjitlisten.so and .a"
 	@echo "make wheel   target/wheels: the Python wheels and the source distribution"
 	@echo "make wheel-aarch64, make test-sdist   the aarch64 wheel; a build from the source distribution"
-	@echo "make check   format, lints, prose, documentation"
+	@echo "make check   format, lints, documentation"
 	@echo "make release-check  one version, crates packaged, licence texts in the wheel"
 	@echo "make fmt     format the sources"
+	@echo "make hooks   check format, lints and prose before each commit"
 	@echo "make install [PREFIX=/usr/local] [DESTDIR=], make uninstall"
 	@echo "make setup   packages and virtual environments for all of these"
 
@@ -85,6 +86,13 @@ check:
 
 fmt:
 	cargo fmt --all
+	@ci/setup.sh lint
+	target/venv/lint/bin/ruff format
+	target/venv/lint/bin/ruff check --fix
+
+hooks:
+	@ci/setup.sh lint
+	git config core.hooksPath ci/hooks
 
 setup:
 	@ci/setup.sh

@@ -143,8 +143,8 @@ def main():
             read_shares(jitlisten, perf_data, truth),
         )
     print(
-        f"As much as {our_samples:,.0f} samples of one weight in {'compiled code' if truth else 'the kernel'} by jitlisten,"
-        f" {perf_samples:,.0f} by perf; every sum is exact\n"
+        f"As much as {our_samples:,.0f} samples of one weight in {'compiled code' if truth else 'the kernel'} by"
+        f" jitlisten, {perf_samples:,.0f} by perf; every sum is exact\n"
     )
     print("| | | jitlisten, % | perf, % | difference, points | sigma |\n| --- | --- | --- | --- | --- | --- |")
     mismatches = []
@@ -155,7 +155,8 @@ def main():
         mean_share = (our_share + perf_share) / 200
         sigma = 100 * math.sqrt(max(mean_share * (1 - mean_share), 0) * (1 / our_samples + 1 / perf_samples))
         print(
-            f"| {name.rpartition('/')[2]} | {kind} | {our_share:.2f} | {perf_share:.2f} | {our_share - perf_share:+.2f} | {sigma:.2f} |"
+            f"| {name.rpartition('/')[2]} | {kind} | {our_share:.2f} | {perf_share:.2f}"
+            f" | {our_share - perf_share:+.2f} | {sigma:.2f} |"
         )
         if abs(our_share - perf_share) > max(0.5, 3 * sigma):
             mismatches.append(name)

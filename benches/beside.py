@@ -20,7 +20,7 @@ import subprocess
 import sys
 import tempfile
 
-PROGRAM = '''
+PROGRAM = """
 import sys, time, json
 import numpy as np
 from numba import njit, prange
@@ -54,7 +54,7 @@ began, clock = time.process_time(), time.perf_counter()
 for _ in range(int(sys.argv[2])):
     work(out, 2000)
 print(json.dumps([time.process_time() - began, time.perf_counter() - clock]), flush=True)
-'''
+"""
 #: Number of turns, which takes about two seconds of processor time.
 TURNS = 200
 #: Starts profila, with the system's gdb if profila's own is not installed.
@@ -77,7 +77,10 @@ def line_ranges():
 
 def run(command, directory, **variables):
     environment = {
-        **os.environ, "NUMBA_NUM_THREADS": "4", "NUMBA_THREADING_LAYER": "workqueue", "JITLISTEN_DIR": str(directory),
+        **os.environ,
+        "NUMBA_NUM_THREADS": "4",
+        "NUMBA_THREADING_LAYER": "workqueue",
+        "JITLISTEN_DIR": str(directory),
         **variables,
     }
     result = subprocess.run(command, cwd=directory, env=environment, capture_output=True, text=True)
@@ -116,7 +119,19 @@ def run_ours_wall(command, directory):
 def run_perf(command, directory):
     _, times = run(
         [
-            COMMAND, "run", "--", "perf", "record", "-q", "-e", "task-clock:u", "-F", "199", "-g", "-o", "perf.data",
+            COMMAND,
+            "run",
+            "--",
+            "perf",
+            "record",
+            "-q",
+            "-e",
+            "task-clock:u",
+            "-F",
+            "199",
+            "-g",
+            "-o",
+            "perf.data",
             *command,
         ],
         directory,
@@ -135,8 +150,17 @@ def run_py_spy(command, directory):
     path = directory / "spy.txt"
     _, times = run(
         [
-            str(pathlib.Path(sys.executable).parent / "py-spy"), "record", "--native", "-r", "199", "-f", "raw", "-o",
-            str(path), "--", *command,
+            str(pathlib.Path(sys.executable).parent / "py-spy"),
+            "record",
+            "--native",
+            "-r",
+            "199",
+            "-f",
+            "raw",
+            "-o",
+            str(path),
+            "--",
+            *command,
         ],
         directory,
     )

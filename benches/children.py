@@ -46,7 +46,10 @@ def main(library, rounds=5):
             ["cc", "-O1", "-g", f"-I{ROOT}/include", "-o", program, source, "-lm", "-lpthread", "-ldl"], check=True
         )
         recorded_environment = {
-            **os.environ, "LD_PRELOAD": library, "JITLISTEN": "unwind", "JITLISTEN_RECORD": f"{directory}/f,children",
+            **os.environ,
+            "LD_PRELOAD": library,
+            "JITLISTEN": "unwind",
+            "JITLISTEN_RECORD": f"{directory}/f,children",
         }
 
         def run(environment, *command):

@@ -78,7 +78,12 @@ class Session:
             rc.write_text("[run]\nomit = */tests/*\n%s[report]\nexclude_lines = never excluded\n" % plugin)
             command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-c", os.devnull, "--rootdir", "/"]
             command += [
-                "-vv", "--tb=line", "--cov=" + package, "--cov-branch", "--cov-config", rc,
+                "-vv",
+                "--tb=line",
+                "--cov=" + package,
+                "--cov-branch",
+                "--cov-config",
+                rc,
                 "--cov-report=json:" + directory + "/found",
             ]
             if suite == "numba-stats":

@@ -42,11 +42,16 @@ def main():
         subprocess.run(["cc", "-O1", "-fPIC", "-c", source, "-o", object_file], check=True)
         stock = {name: value for name, value in os.environ.items() if not name.startswith("JITLISTEN")}
         preloaded = stock | {
-            "LD_PRELOAD": str(pathlib.Path(library).resolve()), "JITLISTEN_DIR": directory, "JITDUMPDIR": directory
+            "LD_PRELOAD": str(pathlib.Path(library).resolve()),
+            "JITLISTEN_DIR": directory,
+            "JITDUMPDIR": directory,
         }
         environments = {
-            "stock": stock, "stock again": stock, "default": preloaded,
-            "run": preloaded | {"JITLISTEN": "perfmap,image,unwind,modules"}, "all": preloaded | {"JITLISTEN": "all"},
+            "stock": stock,
+            "stock again": stock,
+            "default": preloaded,
+            "run": preloaded | {"JITLISTEN": "perfmap,image,unwind,modules"},
+            "all": preloaded | {"JITLISTEN": "all"},
         }
         print("| | " + " | ".join(environments) + " |\n|" + " --- |" * (1 + len(environments)))
         for label, program in ("a smallest module", SMALLEST), ("20,000 functions", LARGEST):

@@ -46,7 +46,16 @@ def build(llvm, source, directory):
     definitions = ["-DOLD_CONTEXTS"] if llvm < 21 else []
     subprocess.run(
         [
-            "cc", "-O1", *definitions, source, "-o", program, f"-L{libraries}", f"-Wl,-rpath,{libraries}", name, "-pthread",
+            "cc",
+            "-O1",
+            *definitions,
+            source,
+            "-o",
+            program,
+            f"-L{libraries}",
+            f"-Wl,-rpath,{libraries}",
+            name,
+            "-pthread",
             "-ldl",
         ],
         check=True,
@@ -58,7 +67,9 @@ def environment(hooks, sinks="perfmap"):
     variables = dict(os.environ)
     if hooks is not None:
         variables |= {
-            "JITLISTEN": sinks, "JITLISTEN_FRAME_POINTERS": "untouched", "JITLISTEN_LLVM": hooks,
+            "JITLISTEN": sinks,
+            "JITLISTEN_FRAME_POINTERS": "untouched",
+            "JITLISTEN_LLVM": hooks,
             "LD_PRELOAD": str(LIBRARY),
         }
     return variables
@@ -67,7 +78,10 @@ def environment(hooks, sinks="perfmap"):
 def run(command, hooks, **options):
     """Runs a command with the library preloaded, even if a tool such as callgrind starts the program."""
     process = subprocess.Popen(
-        [str(word) for word in command], env=environment(hooks), stdout=subprocess.DEVNULL, stderr=subprocess.PIPE,
+        [str(word) for word in command],
+        env=environment(hooks),
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
         **options,
     )
     stderr = process.communicate()[1].decode(errors="replace")
@@ -192,7 +206,8 @@ def jitlink(llvm, directory):
             read, search = (sums[key] / objects for key in ("read", "found"))
             points.append((functions if name == "functions" else objects, sums["read"] + sums["found"]))
             print(
-                f"| {objects} | {functions} | {mode} | {read:,.0f} | {search:,.0f} | {(read + search) / functions:,.0f} |"
+                f"| {objects} | {functions} | {mode} | {read:,.0f} | {search:,.0f}"
+                f" | {(read + search) / functions:,.0f} |"
             )
         (first_size, first_cost), (last_size, last_cost) = points[0], points[-1]
         growth[name] = math.log(last_cost / first_cost) / math.log(last_size / first_size)

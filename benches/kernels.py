@@ -70,7 +70,7 @@ def mandelbrot(size, depth):
         for column in range(size):
             c = complex(-2.0 + 3.0 * column / size, -1.5 + 3.0 * row / size)
             z = 0j
-            for step in range(depth):
+            for _ in range(depth):
                 z = z * z + c
                 if z.real * z.real + z.imag * z.imag > 4.0:
                     break
@@ -114,7 +114,7 @@ def fib(n):
     return n if n < 2 else fib(n - 1) + fib(n - 2)
 
 
-fib = KERNELS["fib"][0]
+fib = KERNELS["fib"][0]  # noqa: F811
 
 
 def measure_minimum(function, arguments):

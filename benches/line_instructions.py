@@ -20,7 +20,9 @@ import tempfile
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 PARTS = (
-    ("LLVM", r"libllvmlite"), ("Python", r"python"), ("C library", r"/libc[.-]|libm[.-]|libstdc|ld-linux"),
+    ("LLVM", r"libllvmlite"),
+    ("Python", r"python"),
+    ("C library", r"/libc[.-]|libm[.-]|libstdc|ld-linux"),
     ("jitlisten", r"libjitlisten"),
 )
 
@@ -48,7 +50,12 @@ def count_instructions(jitlisten, sinks, mode, modules=None):
     with tempfile.TemporaryDirectory() as directory:
         profile = os.path.join(directory, "profile")
         command = [
-            "valgrind", "-q", "--tool=callgrind", "--instr-atstart=no", "--compress-strings=no", "--compress-pos=no"
+            "valgrind",
+            "-q",
+            "--tool=callgrind",
+            "--instr-atstart=no",
+            "--compress-strings=no",
+            "--compress-pos=no",
         ]
         command += ["--callgrind-out-file=" + profile, sys.executable, os.path.join(HERE, "lines.py"), "--once", mode]
         environment = dict(os.environ, PYTHONHASHSEED="0", NUMBA_CPU_NAME="generic", JITLISTEN_DIR=directory)

@@ -74,7 +74,12 @@ def print_lines(samples, counts):
             shares = sampled[line] / total_samples, counted[line] / total_counts
             if max(shares) > 0.05:
                 row = (
-                    function, file, line, read_line(file, line), 100 * shares[0], sigma(shares[0], total_samples),
+                    function,
+                    file,
+                    line,
+                    read_line(file, line),
+                    100 * shares[0],
+                    sigma(shares[0], total_samples),
                     100 * shares[1],
                 )
                 print("| `%s` | %s:%d | `%s` | %.1f | %.1f | %.1f |" % row)

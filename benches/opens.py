@@ -63,7 +63,7 @@ def make_library(megabytes, fraction, directory):
         file.write(f'.section .rodata\n.globl made_constants\nmade_constants: .incbin "{directory}/constants"\n')
         # Words that the loader relocates; each takes another 24 bytes in the relocation table.
         file.write(f'.section .data.rel.ro,"aw"\n.balign 8\n.rept {data // 32}\n.quad made_local\n.endr\n')
-        file.write('.text\nmade_local: ret\n.globl made_calls\nmade_calls: jmp mprotect@PLT\n')
+        file.write(".text\nmade_local: ret\n.globl made_calls\nmade_calls: jmp mprotect@PLT\n")
         for number in range(symbols):
             file.write(f".globl _ZN4made8anything{number:06}Ev\n.set _ZN4made8anything{number:06}Ev, made_local\n")
     library = directory / f"libmade{megabytes}-{fraction}.so"

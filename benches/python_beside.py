@@ -19,7 +19,7 @@ import subprocess
 import sys
 import tempfile
 
-PROGRAM = '''
+PROGRAM = """
 import json, sys, time
 
 def burn(count):
@@ -52,7 +52,7 @@ for _ in range(int(sys.argv[2])):
         spent[function] += time.thread_time() - before
 shares = [spent[long] / sum(spent.values()), time.process_time() - began, time.perf_counter() - clock]
 print(json.dumps(shares), flush=True)
-'''
+"""
 PROGRAMS = ["interpreted", "calls from C", "in C"]
 #: Number of turns, which takes two or three seconds.
 TURNS = 20000
@@ -80,7 +80,8 @@ def run_ours(program, directory, library):
     measured = run(program, LD_PRELOAD=library, JITLISTEN="image", JITLISTEN_RECORD=f"{data},hz={HZ}")
     text = subprocess.run(
         ["perf", "script", "--no-inline", "--max-stack", "1024", "-F", "period,ip,sym", "-i", data],
-        capture_output=True, text=True,
+        capture_output=True,
+        text=True,
     ).stdout
     stacks = [block.split(None, 1) for block in text.split("\n\n") if block.strip()]
     return measured, [(float(period.rstrip(":")), frames) for period, frames in stacks]
@@ -93,7 +94,16 @@ def run_py_spy(program, directory, _library):
 
 def run_profiling(program, directory, _library):
     command = [
-        sys.executable, "-m", "profiling.sampling", "run", "-r", HZ, "--mode", "cpu", "--collapsed", "-o",
+        sys.executable,
+        "-m",
+        "profiling.sampling",
+        "run",
+        "-r",
+        HZ,
+        "--mode",
+        "cpu",
+        "--collapsed",
+        "-o",
         f"{directory}/collapsed",
     ]
     measured = run([*command, *program[1:]])

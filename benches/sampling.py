@@ -52,7 +52,8 @@ def measure_instructions(program, directory):
     path = directory / "callgrind"
     subprocess.run(
         ["valgrind", "-q", "--tool=callgrind", f"--callgrind-out-file={path}", program, "fixed", "20"],
-        check=True, capture_output=True,
+        check=True,
+        capture_output=True,
     )
     text = subprocess.run(
         ["callgrind_annotate", "--inclusive=yes", "--threshold=100", path], capture_output=True, text=True, check=True
@@ -73,7 +74,17 @@ def print_shares(program, directory):
         our_samples, _ = record([program, scenario, "25"], directory / "ours.data", ",hz=199")
         data = directory / "perf.data"
         command = [
-            "perf", "record", "-q", "-e", "task-clock:u", "-F", "199", "--call-graph", "dwarf,4096", "-o", str(data)
+            "perf",
+            "record",
+            "-q",
+            "-e",
+            "task-clock:u",
+            "-F",
+            "199",
+            "--call-graph",
+            "dwarf,4096",
+            "-o",
+            str(data),
         ]
         subprocess.run([*command, program, scenario, "25"], check=True, capture_output=True)
         perf_samples = read_samples(data)
@@ -118,7 +129,11 @@ def measure_line_instructions(directory, environment):
 
     path = directory / "callgrind-lines"
     valgrind = [
-        "valgrind", "-q", "--tool=callgrind", "--compress-strings=no", "--compress-pos=no",
+        "valgrind",
+        "-q",
+        "--tool=callgrind",
+        "--compress-strings=no",
+        "--compress-pos=no",
         f"--callgrind-out-file={path}",
     ]
     program = [sys.executable, ROOT / "python/tests/lines/truth.py", "0"]
@@ -132,7 +147,10 @@ def measure_line_instructions(directory, environment):
 
 def print_lines(directory, seconds=110):
     environment = {
-        **os.environ, "LD_PRELOAD": LIBRARY, "JITLISTEN": "image", "JITLISTEN_DIR": str(directory),
+        **os.environ,
+        "LD_PRELOAD": LIBRARY,
+        "JITLISTEN": "image",
+        "JITLISTEN_DIR": str(directory),
         "NUMBA_NUM_THREADS": "1",
     }
     data = directory / "lines.data"
@@ -163,7 +181,9 @@ def waves(out, n):
     return out.sum()
 """
 
-PRANGE = WAVES + """
+PRANGE = (
+    WAVES
+    + """
 def spent():
     threads = os.listdir("/proc/self/task")
     return {int(t): int(open(f"/proc/self/task/{t}/schedstat").read().split()[0]) for t in threads}
@@ -174,6 +194,7 @@ while time.process_time() < until:
 # The main thread continues after this point.
 print({tid: time for tid, time in spent().items() if tid != os.getpid()})
 """
+)
 
 
 def print_threads(directory):
@@ -181,8 +202,11 @@ def print_threads(directory):
     print("| --- | --- | --- | --- |")
     for count in (2, 8):
         all_samples, output = record(
-            [sys.executable, "-c", PRANGE], directory / "t.data", ",hz=199",
-            NUMBA_NUM_THREADS=str(count), NUMBA_THREADING_LAYER="workqueue",
+            [sys.executable, "-c", PRANGE],
+            directory / "t.data",
+            ",hz=199",
+            NUMBA_NUM_THREADS=str(count),
+            NUMBA_THREADING_LAYER="workqueue",
         )
         kernel_times = {tid: time for tid, time in eval(output).items() if time > 200_000_000}
         ratios = [
@@ -199,7 +223,9 @@ def print_threads(directory):
         )
 
 
-COST = WAVES + """
+COST = (
+    WAVES
+    + """
 sys.path.insert(0, sys.argv[1])
 import jitlisten
 jitlisten.enable("unwind", lines=False)
@@ -222,6 +248,7 @@ for _ in range(int(sys.argv[3])):
     rows.append(row)
 print(json.dumps(rows))
 """
+)
 
 
 def print_cost(directory, rounds, thread_count):

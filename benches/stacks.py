@@ -28,9 +28,12 @@ def record(work):
         work()
     jitlisten.stop_recording()
 """
-NUMBA = STEADY + """
+NUMBA = (
+    STEADY
+    + """
 from numba import njit
 """
+)
 PRANGE = STEADY + WAVES + "record(lambda: waves(np.arange(64.0), 20_000))\n"
 PYTHON = """
 def inner(n):
@@ -44,7 +47,8 @@ def outer():
 
 ROWS = {
     "compiled code": (
-        NUMBA + """
+        NUMBA
+        + """
 @njit
 def loop(n):
     x = 1.0
@@ -56,7 +60,8 @@ record(lambda: loop(1_000_000))
         {},
     ),
     "libm, called by compiled code": (
-        NUMBA + """
+        NUMBA
+        + """
 @njit
 def loop(n):
     x = 0.0
@@ -84,7 +89,9 @@ record(lambda: loop(200_000))
         {"NUMBA_THREADING_LAYER": "tbb", "NUMBA_NUM_THREADS": "4", "LD_LIBRARY_PATH": sys.prefix + "/lib"},
     ),
     "Python's signal handlers": (
-        STEADY + PYTHON + """
+        STEADY
+        + PYTHON
+        + """
 signal.signal(signal.SIGALRM, lambda *_: inner(2000))
 signal.setitimer(signal.ITIMER_REAL, 0.002, 0.002)
 record(outer)
@@ -93,7 +100,9 @@ signal.setitimer(signal.ITIMER_REAL, 0)
         {},
     ),
     "greenlets": (
-        STEADY + PYTHON + """
+        STEADY
+        + PYTHON
+        + """
 import greenlet
 def switch():
     main = greenlet.getcurrent()
@@ -123,15 +132,21 @@ def print_row(name, program, variables, directory, seconds):
     python = ROOT / "target/venv/numba-0.68.1-python-3.12/bin/python" if "3.12" in name else sys.executable
     data = directory / "f.data"
     environment = {
-        **os.environ, "LD_PRELOAD": LIBRARY, "JITLISTEN": "unwind", "JITLISTEN_LIBRARY": LIBRARY,
-        "JITLISTEN_DIR": str(directory), **variables,
+        **os.environ,
+        "LD_PRELOAD": LIBRARY,
+        "JITLISTEN": "unwind",
+        "JITLISTEN_LIBRARY": LIBRARY,
+        "JITLISTEN_DIR": str(directory),
+        **variables,
     }
     if name in WHOLE_PROCESSES:
         environment["JITLISTEN_RECORD"] = f"{data},hz=499"
     all_samples = []
     for _ in range(REPETITIONS if name in WHOLE_PROCESSES else 1):
         result = subprocess.run(
-            [python, "-c", program, str(ROOT / "python"), data, str(seconds)], env=environment, capture_output=True,
+            [python, "-c", program, str(ROOT / "python"), data, str(seconds)],
+            env=environment,
+            capture_output=True,
             text=True,
         )
         if result.returncode:

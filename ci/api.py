@@ -19,7 +19,10 @@ import sys
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 CRATES = {
-    "jitlisten": "jitlisten", "jitlisten-files": "files", "jitlisten-names": "names", "jitlisten-unwinder": "unwinder",
+    "jitlisten": "jitlisten",
+    "jitlisten-files": "files",
+    "jitlisten-names": "names",
+    "jitlisten-unwinder": "unwinder",
     "unwind-register": "unwind-register",
 }
 RUSTDOC_FORMATS = (57,)
@@ -29,7 +32,9 @@ def rustdoc_json(package):
     environment = dict(os.environ, RUSTC_BOOTSTRAP="1")
     subprocess.run(
         ["cargo", "rustdoc", "-q", "-p", package, "--lib", "--", "-Z", "unstable-options", "--output-format", "json"],
-        check=True, cwd=ROOT, env=environment,
+        check=True,
+        cwd=ROOT,
+        env=environment,
     )
     target = pathlib.Path(os.environ.get("CARGO_TARGET_DIR", ROOT / "target"))
     return json.loads((target / "doc" / f"{package.replace('-', '_')}.json").read_text(encoding="utf-8"))
@@ -50,7 +55,7 @@ class Listing:
                 self.add_item(item, path)
 
     def add_item(self, item, path, name=None):
-        (kind, inner), = item["inner"].items()
+        ((kind, inner),) = item["inner"].items()
         full_path = f"{path}{name or item['name']}"
         if kind == "use":
             target = self.find_item(inner["id"]) if inner["id"] is not None else None
@@ -163,7 +168,7 @@ class Listing:
         return f"<{', '.join(formatted)}>" if formatted else ""
 
     def format_type(self, type_json):
-        (name, inner), = type_json.items() if isinstance(type_json, dict) else ((type_json, None),)
+        ((name, inner),) = type_json.items() if isinstance(type_json, dict) else ((type_json, None),)
         if name == "resolved_path":
             return inner["path"].rpartition("::")[2] + self.format_arguments(inner["args"])
         if name in ("primitive", "generic"):
@@ -212,9 +217,7 @@ def main():
         if "--write" in sys.argv:
             file.write_text("\n".join(lines) + "\n", encoding="utf-8")
         expected_lines = file.read_text(encoding="utf-8").splitlines() if file.exists() else []
-        diff = list(
-            difflib.unified_diff(expected_lines, lines, str(file.relative_to(ROOT)), package, n=0, lineterm="")
-        )
+        diff = list(difflib.unified_diff(expected_lines, lines, str(file.relative_to(ROOT)), package, n=0, lineterm=""))
         changed_crates += bool(diff)
         print("\n".join(diff), end="\n" if diff else "")
         print(f"api: {package}: {len(lines)} items")

@@ -1,9 +1,33 @@
 #!/usr/bin/env bash
-# Checks that run no test: format, lints, prose, documentation, shell scripts.
+# Checks that run no test: format, lints, documentation, shell scripts.
+#
+#   ci/check.sh         all
+#   ci/check.sh quick   those without a build, in seconds: ci/hooks/pre-commit
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
+# missing TOOL: a failure in CI, a message elsewhere.
+missing() {
+    if [ -n "${CI:-}" ]; then
+        echo "check: CI must have $1" >&2
+        exit 1
+    fi
+    echo "SKIPPED check: $1 is not installed" >&2
+}
+
 cargo fmt --all --check
+ruff=target/venv/lint/bin/ruff
+if [ -x $ruff ]; then
+    $ruff format --check --quiet
+    $ruff check --quiet
+else
+    missing 'ruff (ci/setup.sh lint)'
+fi
+if command -v shellcheck >/dev/null; then
+    shellcheck ci/*.sh ci/hooks/* capi/*.sh demo/*.sh integrations/*/*.sh .ci/run
+else
+    missing shellcheck
+fi
 # Every file that can forbid unsafe code must do so.
 python3 ci/unsafe.py
 # Comments and names are plain English, and comments name files that exist.
@@ -12,6 +36,7 @@ python3 ci/prose.py
 python3 ci/files.py
 # Modules must not import each other in a cycle.
 python3 ci/cycles.py
+[ "${1:-}" != quick ] || exit 0
 # Check the licences and versions of dependencies, and the contents and APIs of the published crates.
 python3 ci/crates.py
 python3 ci/api.py
@@ -32,12 +57,3 @@ fi
 # Also reports features newer than the MSRV in Cargo.toml (incompatible_msrv).
 cargo clippy --workspace --all-targets --quiet -- -D warnings
 RUSTDOCFLAGS='-D warnings' cargo doc --workspace --no-deps --quiet
-
-if command -v shellcheck >/dev/null; then
-    shellcheck ci/*.sh capi/*.sh demo/*.sh integrations/*/*.sh .ci/run
-elif [ -n "${CI:-}" ]; then
-    echo "check: CI must have shellcheck" >&2
-    exit 1
-else
-    echo "SKIPPED check: shellcheck is not installed" >&2
-fi

@@ -19,7 +19,15 @@ ROOT = pathlib.Path(__file__).resolve().parent.parent
 TARGETS = ("x86_64-unknown-linux-gnu", "aarch64-unknown-linux-gnu")
 # Licences of which every part of an AND expression needs at least one.
 ALLOWED_LICENCES = {
-    "0BSD", "MIT", "Apache-2.0", "BSD-2-Clause", "BSD-3-Clause", "ISC", "Zlib", "Unlicense", "Unicode-3.0",
+    "0BSD",
+    "MIT",
+    "Apache-2.0",
+    "BSD-2-Clause",
+    "BSD-3-Clause",
+    "ISC",
+    "Zlib",
+    "Unlicense",
+    "Unicode-3.0",
     "Apache-2.0 WITH LLVM-exception",
 }
 # Licences accepted for a single crate. inferno is used unmodified and only by the command; its files keep their
@@ -34,7 +42,9 @@ REQUIRED_FILES = {"LICENSE-MIT", "LICENSE-APACHE", "README.md", "Cargo.toml"}
 def read_metadata():
     filters = [argument for target in TARGETS for argument in ("--filter-platform", target)]
     output = subprocess.run(
-        ["cargo", "metadata", "--locked", "--format-version", "1", *filters], cwd=ROOT, check=True,
+        ["cargo", "metadata", "--locked", "--format-version", "1", *filters],
+        cwd=ROOT,
+        check=True,
         stdout=subprocess.PIPE,
     )
     return json.loads(output.stdout)["packages"]
@@ -74,7 +84,10 @@ def publication_problems(package):
         if dependency["source"] is None and dependency["req"] == "*":
             yield f"{name} names no version of {dependency['name']}"
     packaged_files = subprocess.run(
-        ["cargo", "package", "--list", "--allow-dirty", "-p", name], cwd=ROOT, check=True, stdout=subprocess.PIPE,
+        ["cargo", "package", "--list", "--allow-dirty", "-p", name],
+        cwd=ROOT,
+        check=True,
+        stdout=subprocess.PIPE,
         text=True,
     ).stdout.split("\n")
     for file in sorted(REQUIRED_FILES - set(packaged_files)):

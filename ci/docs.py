@@ -162,8 +162,15 @@ def run(block, scratch, environment):
     def run_command():
         # Use a file for the output, because perf record writes its data to standard output if that is a pipe.
         with tempfile.TemporaryFile("w+", errors="replace") as output:
-            status = subprocess.run(command, cwd=scratch, env=environment, stdin=subprocess.DEVNULL, stdout=output,
-                                    stderr=subprocess.STDOUT, timeout=600).returncode
+            status = subprocess.run(
+                command,
+                cwd=scratch,
+                env=environment,
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                timeout=600,
+            ).returncode
             output.seek(0)
             return status, output.read()
 

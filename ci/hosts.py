@@ -69,55 +69,130 @@ class Host:
 # One program of each kind. `program`, `llvm`, `linker` and `note` are columns of records/hosts.tsv.
 HOSTS = [
     Host(
-        "RTTI", "Taichi 1.7.4", "15", "RuntimeDyld", "", ["taichi==1.7.4"], ["kernels_of_taichi.py"], names=120,
-        objects=3, wanted=[r"^fill_with_steps_", r"^sum_of_squares_"],
+        "RTTI",
+        "Taichi 1.7.4",
+        "15",
+        "RuntimeDyld",
+        "",
+        ["taichi==1.7.4"],
+        ["kernels_of_taichi.py"],
+        names=120,
+        objects=3,
+        wanted=[r"^fill_with_steps_", r"^sum_of_squares_"],
     ),
     Host(
-        "JITLink", "Halide 21", "21", "JITLink", "stripped", ["halide==21.0.0", "numpy==2.4.6"], ["pipelines.py", "3"],
-        typed="\n\n", names=220, objects=4, wanted=[r"^pipeline0$", r"^pipeline1$", r"^pipeline2$"],
+        "JITLink",
+        "Halide 21",
+        "21",
+        "JITLink",
+        "stripped",
+        ["halide==21.0.0", "numpy==2.4.6"],
+        ["pipelines.py", "3"],
+        typed="\n\n",
+        names=220,
+        objects=4,
+        wanted=[r"^pipeline0$", r"^pipeline1$", r"^pipeline2$"],
     ),
     Host(
-        "no RTTI", "ddx 4.3", "20.1", "JITLink", "no symbols, no RTTI: addresses for names",
-        ["ddx-ad==4.3.0", "numpy==2.4.6"], ["models_of_ddx.py", "3"], names=3, objects=3,
+        "no RTTI",
+        "ddx 4.3",
+        "20.1",
+        "JITLink",
+        "no symbols, no RTTI: addresses for names",
+        ["ddx-ad==4.3.0", "numpy==2.4.6"],
+        ["models_of_ddx.py", "3"],
+        names=3,
+        objects=3,
         wanted=[r"^libddx\.so\.4\+jit@[0-9a-f]+$"],
     ),
     Host(
-        "no RTTI", "apache-tvm-ffi-orcjit 0.1.3", "23", "JITLink", "no symbols, no RTTI: addresses for names",
-        ["apache-tvm-ffi-orcjit==0.1.3", "numpy==2.4.6"], ["object_of_orcjit.py"], names=5, objects=5,
+        "no RTTI",
+        "apache-tvm-ffi-orcjit 0.1.3",
+        "23",
+        "JITLink",
+        "no symbols, no RTTI: addresses for names",
+        ["apache-tvm-ffi-orcjit==0.1.3", "numpy==2.4.6"],
+        ["object_of_orcjit.py"],
+        names=5,
+        objects=5,
         wanted=[r"^libtvm_ffi_orcjit\.so\+jit@[0-9a-f]+$"],
     ),
     Host(
-        "own memory manager", "drjit 1.5", "22", "RuntimeDyld", "copies its code", ["drjit==1.5.0", "numpy==2.4.6"],
-        ["kernels_of_drjit.py"], names=2, objects=2, wanted=[r"^drjit_[0-9a-f]{32}$"], is_cold=True,
+        "own memory manager",
+        "drjit 1.5",
+        "22",
+        "RuntimeDyld",
+        "copies its code",
+        ["drjit==1.5.0", "numpy==2.4.6"],
+        ["kernels_of_drjit.py"],
+        names=2,
+        objects=2,
+        wanted=[r"^drjit_[0-9a-f]{32}$"],
+        is_cold=True,
     ),
     Host(
-        "cached", "drjit 1.5, from its cache", "none", "its own", "addresses for names",
-        ["drjit==1.5.0", "numpy==2.4.6"], ["kernels_of_drjit.py"], names=2, objects=2,
+        "cached",
+        "drjit 1.5, from its cache",
+        "none",
+        "its own",
+        "addresses for names",
+        ["drjit==1.5.0", "numpy==2.4.6"],
+        ["kernels_of_drjit.py"],
+        names=2,
+        objects=2,
         wanted=[r"^libdrjit-core\.so\+jit@[0-9a-f]+$"],
     ),
     Host(
-        "cached", "IREE 3.13, `llvm-cpu`", "bundled", "its own", "an ELF file in memory: addresses for names",
-        ["iree-base-compiler==3.13.0", "iree-base-runtime==3.13.0", "numpy==2.4.6"], ["module_of_iree.py"], names=3,
-        objects=1, wanted=[r"^_runtime\..*\.so\+jit@[0-9a-f]+$"],
+        "cached",
+        "IREE 3.13, `llvm-cpu`",
+        "bundled",
+        "its own",
+        "an ELF file in memory: addresses for names",
+        ["iree-base-compiler==3.13.0", "iree-base-runtime==3.13.0", "numpy==2.4.6"],
+        ["module_of_iree.py"],
+        names=3,
+        objects=1,
+        wanted=[r"^_runtime\..*\.so\+jit@[0-9a-f]+$"],
     ),
     Host(
-        "list only", "DawDreamer 0.9 (Faust, stripped)", "bundled", "GDB JIT list", "with `JITLISTEN_LLVM=list`",
-        ["dawdreamer==0.9.0", "numpy==2.4.6"], ["sound_of_dawdreamer.py"], names=9, objects=1,
-        wanted=[r"^computemydsp$"], variables={"JITLISTEN_LLVM": "list"},
+        "list only",
+        "DawDreamer 0.9 (Faust, stripped)",
+        "bundled",
+        "GDB JIT list",
+        "with `JITLISTEN_LLVM=list`",
+        ["dawdreamer==0.9.0", "numpy==2.4.6"],
+        ["sound_of_dawdreamer.py"],
+        names=9,
+        objects=1,
+        wanted=[r"^computemydsp$"],
+        variables={"JITLISTEN_LLVM": "list"},
     ),
     Host(
-        "BPF", "bpftrace 0.17 (Debian 12)", "14", "none", "code for the kernel", None,
-        ["/usr/bin/bpftrace", "-e", 'BEGIN { printf("begun\\n"); exit(); }'], names=0, objects=0, wanted=[],
+        "BPF",
+        "bpftrace 0.17 (Debian 12)",
+        "14",
+        "none",
+        "code for the kernel",
+        None,
+        ["/usr/bin/bpftrace", "-e", 'BEGIN { printf("begun\\n"); exit(); }'],
+        names=0,
+        objects=0,
+        wanted=[],
     ),
 ]
 # A statically linked program, into which nothing can be preloaded. `jitlisten run` must report that.
 STATIC = ["/sbin/ldconfig", "--version"]
 
+
 def run(host, **changes):
     host.prepare()
     process = subprocess.Popen(
-        host.command(), env={**os.environ, "HOME": str(HOME), **changes}, text=True,
-        stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+        host.command(),
+        env={**os.environ, "HOME": str(HOME), **changes},
+        text=True,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
     )
     out, err = process.communicate(host.typed, timeout=600)
     return process.pid, (process.returncode, out, err)
@@ -128,7 +203,15 @@ def count_linked_objects(host):
     host.prepare()
     trace_file = ROOT / "target" / f"hosts-{os.getpid()}.calls"
     command = [
-        "strace", "-f", "-qq", "-e", "trace=mprotect,pkey_mprotect", "-e", "signal=none", "-o", trace_file,
+        "strace",
+        "-f",
+        "-qq",
+        "-e",
+        "trace=mprotect,pkey_mprotect",
+        "-e",
+        "signal=none",
+        "-o",
+        trace_file,
         *host.command(),
     ]
     environment = {**os.environ, "HOME": str(HOME)}
@@ -148,8 +231,12 @@ def check(host):
     directory = ROOT / "target" / f"hosts-{os.getpid()}"
     directory.mkdir()
     pid, with_library = run(
-        host, LD_PRELOAD=str(LIBRARY), JITLISTEN="perfmap,image", JITLISTEN_DIR=str(directory),
-        JITLISTEN_LOG=f"debug:{log}", **host.variables,
+        host,
+        LD_PRELOAD=str(LIBRARY),
+        JITLISTEN="perfmap,image",
+        JITLISTEN_DIR=str(directory),
+        JITLISTEN_LOG=f"debug:{log}",
+        **host.variables,
     )
     images = list(directory.glob(f"image-{pid}-*/object-*.so"))
     image_symbols = subprocess.run(["nm", *images], capture_output=True, text=True).stdout if images else ""
@@ -206,8 +293,14 @@ def record(counts):
     rows_by_program = {row["program"]: row for row in rows}
     for host, (linked, _, final, *_) in counts.items():
         row = {
-            "program": host.program, "llvm": host.llvm, "linker": host.linker, "found": f"{final} of {linked}",
-            "counted by": "strace", "note": host.note, "run by": LANE, "date": today,
+            "program": host.program,
+            "llvm": host.llvm,
+            "linker": host.linker,
+            "found": f"{final} of {linked}",
+            "counted by": "strace",
+            "note": host.note,
+            "run by": LANE,
+            "date": today,
         }
         if host.program in rows_by_program:
             rows_by_program[host.program].update(row)

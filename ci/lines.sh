@@ -52,7 +52,7 @@ all | same-code)
     tests=(python/tests/test_lines.py python/tests/test_lines_same_code.py)
     if [ "$part" = same-code ]; then
         tests=(python/tests/test_lines_same_code.py)
-        JITLISTEN_LINES_BUILDER=$(git rev-parse --short HEAD:python/jitlisten/_lines)
+        JITLISTEN_LINES_BUILDER=$(git rev-parse HEAD:python/jitlisten/_lines HEAD:python/jitlisten/_numba | git hash-object --stdin | cut -c 1-7)
         export JITLISTEN_LINES_BUILDER
     fi
     compared=0 skipped=() failed=()

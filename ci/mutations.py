@@ -47,8 +47,11 @@ def build():
 def test_programs():
     """Returns the paths of the two test binaries by name."""
     cargo_output = subprocess.run(
-        ["cargo", "test", "--workspace", "--test", "together", "--test", "alone", "--no-run"], cwd=ROOT,
-        stderr=subprocess.PIPE, text=True, check=True,
+        ["cargo", "test", "--workspace", "--test", "together", "--test", "alone", "--no-run"],
+        cwd=ROOT,
+        stderr=subprocess.PIPE,
+        text=True,
+        check=True,
     ).stderr
     return {name: ROOT / path for name, path in re.findall(r"tests/(\w+)/main\.rs \((.*)\)", cargo_output)}
 
@@ -82,7 +85,12 @@ def find_failed_tests(programs, names):
 
 def run_tests(command, directory, names):
     process = subprocess.Popen(
-        command, cwd=directory, env=ENVIRONMENT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+        command,
+        cwd=directory,
+        env=ENVIRONMENT,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
         start_new_session=True,
     )
     try:

@@ -1,6 +1,8 @@
 #!/usr/bin/env python3
 """Checks the English of comments and names against the rates in ci/prose.toml, and that files named in comments exist.
 
+Usage:
+
     ci/prose.py               fails if a rate is above its limit
     ci/prose.py --list NAME   prints the hits of one pattern
 """

@@ -27,7 +27,14 @@ sys.path.insert(0, str(ROOT / "python/build"))
 import third_party  # noqa: E402
 
 WHEELS = ROOT / "target/wheels"
-PUBLISHED = ["jitlisten-files", "jitlisten-names", "jitlisten-unwinder", "unwind-register", "jitlisten", "jitlisten-llvm"]
+PUBLISHED = [
+    "jitlisten-files",
+    "jitlisten-names",
+    "jitlisten-unwinder",
+    "unwind-register",
+    "jitlisten",
+    "jitlisten-llvm",
+]
 
 
 def workspace_version():
@@ -46,10 +53,18 @@ def package_crates(directory):
     arguments = [argument for crate in PUBLISHED for argument in ("-p", crate)]
     subprocess.run(
         [
-            "cargo", "package", *arguments, "--no-verify", "--offline", "--allow-dirty", "--quiet", "--target-dir",
+            "cargo",
+            "package",
+            *arguments,
+            "--no-verify",
+            "--offline",
+            "--allow-dirty",
+            "--quiet",
+            "--target-dir",
             directory,
         ],
-        cwd=ROOT, check=True,
+        cwd=ROOT,
+        check=True,
     )
     return {path.name: path.read_bytes() for path in pathlib.Path(directory, "package").glob("*.crate")}
 

@@ -6,6 +6,7 @@
 #   ci/setup.sh demo     perf and the first environment
 #   ci/setup.sh bench    the first environment
 #   ci/setup.sh gdb      gdb
+#   ci/setup.sh lint     formatter and linter for Python
 #   ci/setup.sh wheel    tools that build and test the wheel, in target/wheel/tools
 #   ci/setup.sh quick    requirements of ci/quick.sh
 #   ci/setup.sh suites   requirements of ci/suites.sh
@@ -171,6 +172,11 @@ other_venvs() {
     make_venv numba-0.68.1-python-3.13 "3.13" numba==0.68.1 llvmlite==0.50.0 numpy==2.4.6
 }
 
+# Formats and lints Python (pyproject.toml).
+lint_venv() {
+    make_venv lint "3.11 3.12 3.13 3.10" ruff==0.17.6
+}
+
 # zig can link against an old glibc.
 wheel_venv() {
     local venvs=target/wheel
@@ -191,10 +197,14 @@ demo)
 gdb)
     install_packages gdb
     ;;
+lint)
+    lint_venv
+    ;;
 quick)
     install_packages build-essential pkg-config python3-venv gdb binutils shellcheck libunwind-dev
     install_perf
     first_venv
+    lint_venv
     ;;
 suites)
     install_packages build-essential python3-venv gdb
@@ -216,6 +226,7 @@ all)
     install_perf
     first_venv
     other_venvs
+    lint_venv
     wheel_venv
     ci/lines.sh environment || fail "make the environment of ci/lines.sh"
     ;;

@@ -62,7 +62,9 @@ def render_systems():
     runs = read_records("aarch64")
     rows.append(
         [
-            "Debian 13, aarch64, emulated", f"{sum(run['result'] == 'ok' for run in runs)} of {len(runs)}", "",
+            "Debian 13, aarch64, emulated",
+            f"{sum(run['result'] == 'ok' for run in runs)} of {len(runs)}",
+            "",
             runs[0]["date"],
         ]
     )
@@ -76,7 +78,7 @@ def render_same_code():
     )
     objects = sum(int(run["objects"]) for run in runs)
     different = sum(int(run["objects with other code"].split()[0]) for run in runs)
-    return f"""{objects:,} objects were compiled with and without line tables; {different or 'none'} had other code.
+    return f"""{objects:,} objects were compiled with and without line tables; {different or "none"} had other code.
 
 * Numba {releases}.
 * LLVM {llvms}; Python {pythons}.
@@ -103,7 +105,10 @@ def render_suites():
         ]
         rows.append(
             [
-                environment, mode, len(runs), sum(int(run["tests"]) for run in runs),
+                environment,
+                mode,
+                len(runs),
+                sum(int(run["tests"]) for run in runs),
                 ", ".join(differing_modules) or "none",
             ]
         )
@@ -167,8 +172,9 @@ Each module runs with and without jitlisten; every test must have the same resul
 
 {render_suites()}
 `test_debuginfo` expects no debug information without `debug=True`. `test_gdb_dwarf` fails while it is recorded, because
-gdb stops at the sampler's signal. CPython's `test_threading` and `test_subprocess` notice a recording's thread (a warning
-at `fork`), two descriptors in a recorded child, and with `PYTHONUNBUFFERED=1` writes that a signal has cut short.
+gdb stops at the sampler's signal. CPython's `test_threading` and `test_subprocess` notice a recording's thread
+(a warning at `fork`), two descriptors in a recorded child, and with `PYTHONUNBUFFERED=1` writes that a signal has cut
+short.
 
 ## Coverage of compiled code
 
@@ -222,9 +228,7 @@ def main(arguments):
             print("support: not seen in this run:", pair.replace("\t", ", "))
         return 1 if missing else 0
     stale = [
-        path
-        for path, text in render_pages().items()
-        if not path.exists() or path.read_text(encoding="utf-8") != text
+        path for path, text in render_pages().items() if not path.exists() or path.read_text(encoding="utf-8") != text
     ]
     if arguments == ["--check"]:
         for path in stale:

@@ -96,7 +96,8 @@ def main():
             status = 1 if verdict else status
             size_cell = ", ".join(f"{size:,}" for size in sizes)
             print(
-                f"| {unit} (`{sinks}`) | {size_cell} | {time_cells[0]} | {time_cells[1]} | {our_exponent:.2f} | {verdict} |",
+                f"| {unit} (`{sinks}`) | {size_cell} | {time_cells[0]} | {time_cells[1]}"
+                f" | {our_exponent:.2f} | {verdict} |",
                 flush=True,
             )
     return status

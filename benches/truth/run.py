@@ -31,7 +31,9 @@ LINE_ZERO = 3.0
 #: Phases that perf cannot measure: OpenBLAS's assembly code lacks unwind tables, so its callers are unknown; Python
 #: functions have no lines.
 UNMEASURABLE = {
-    ("perf", "linear_algebra", "norm"), ("perf", "ahead_of_time", "divided"), ("perf", "ahead_of_time", "hypotenuse")
+    ("perf", "linear_algebra", "norm"),
+    ("perf", "ahead_of_time", "divided"),
+    ("perf", "ahead_of_time", "hypotenuse"),
 }
 
 Phase = collections.namedtuple("Phase", "name truth measured sigma")
@@ -60,7 +62,17 @@ def record(program, recorder, seconds, seed, rate, directory):
     else:
         run = [COMMAND, "run", "--"] + python
         command = [
-            "perf", "record", "-q", "-e", "cpu-clock", "-F", str(rate), "--call-graph", "dwarf,16384", "-o", str(data),
+            "perf",
+            "record",
+            "-q",
+            "-e",
+            "cpu-clock",
+            "-F",
+            str(rate),
+            "--call-graph",
+            "dwarf,16384",
+            "-o",
+            str(data),
             "--",
         ] + run
     result = subprocess.run(
@@ -145,10 +157,18 @@ def main():
                 is_good = is_true(phase)
                 failures += not is_good and (recorder, program.stem, phase.name) not in UNMEASURABLE
                 row = (
-                    numba.__version__, recorder, program.stem, phase.name, "%.3f" % phase.truth,
-                    "%.3f" % phase.measured, "%.3f" % (phase.measured / phase.truth),
-                    "%.3f" % (phase.sigma / phase.truth), "%.1f" % verdict.line_zero,
-                    "yes" if is_good and verdict.line_zero <= LINE_ZERO else "no", commit, time.strftime("%Y-%m-%d"),
+                    numba.__version__,
+                    recorder,
+                    program.stem,
+                    phase.name,
+                    "%.3f" % phase.truth,
+                    "%.3f" % phase.measured,
+                    "%.3f" % (phase.measured / phase.truth),
+                    "%.3f" % (phase.sigma / phase.truth),
+                    "%.1f" % verdict.line_zero,
+                    "yes" if is_good and verdict.line_zero <= LINE_ZERO else "no",
+                    commit,
+                    time.strftime("%Y-%m-%d"),
                 )
                 print("\t".join(row), flush=True)
                 if options.write:

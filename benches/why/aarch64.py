@@ -12,17 +12,34 @@ import re
 # Keep Numba from optimising the IR, because it would target this machine's processor.
 os.environ["NUMBA_OPT"] = "0"
 
+import kernels
 import llvmlite.binding as llvm
 from numba import typeof
 from numba.core import codegen
 
-import kernels
-
 TRIPLE, PROCESSOR = "aarch64-unknown-linux-gnu", "neoverse-n1"
 FILE = pathlib.Path(__file__).resolve().parents[2] / "report/src/loops/aarch64.txt"
 KERNELS = (
-    "total", "total_changed", "dot", "scaled", "ratio", "bell", "widened", "bins", "running", "chosen", "iterated",
-    "roots", "smoothed_in_place", "integers", "largest", "present", "refused", "by_scalar", "of_list", "zipped",
+    "total",
+    "total_changed",
+    "dot",
+    "scaled",
+    "ratio",
+    "bell",
+    "widened",
+    "bins",
+    "running",
+    "chosen",
+    "iterated",
+    "roots",
+    "smoothed_in_place",
+    "integers",
+    "largest",
+    "present",
+    "refused",
+    "by_scalar",
+    "of_list",
+    "zipped",
     "complex_product",
 )
 WORDS_PER_LINE = 13
@@ -33,7 +50,8 @@ def generate_ir(kernel, values):
     modules = []
     original = codegen.CPUCodeLibrary._optimize_final_module
     codegen.CPUCodeLibrary._optimize_final_module = lambda library: (
-        modules.append((library.name, str(library._final_module))), original(library)
+        modules.append((library.name, str(library._final_module))),
+        original(library),
     )
     kernel.compile(tuple(map(typeof, values)))
     codegen.CPUCodeLibrary._optimize_final_module = original

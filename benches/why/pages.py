@@ -1,6 +1,8 @@
 #!/usr/bin/env python3
 """Generates the sections of docs/why-rules.md: a kernel of kernels.py, and its variant that follows the rule.
 
+Usage:
+
     pages.py            writes the sections, with the figures of records/why-speedups.tsv
     pages.py --check    only checks that the page is up to date
     pages.py --run BIN  runs the code blocks of the page with BIN/jitlisten and BIN/python; the first function must get
@@ -116,7 +118,8 @@ def run(directory):
         # Use a low rate, because a busy machine skips samples of deep stacks that would take too long.
         subprocess.run(
             [jitlisten, "record", "-r", "499", "-o", data, "--", *program],
-            check=True, env=dict(os.environ, NUMBA_NUM_THREADS="1"),
+            check=True,
+            env=dict(os.environ, NUMBA_NUM_THREADS="1"),
         )
         report = subprocess.run([jitlisten, "lines", "--json", "-", data], check=True, capture_output=True)
         lines = {file["path"]: file["lines"] for file in json.loads(report.stdout)["files"]}

@@ -42,8 +42,12 @@ def column(command, python, processor, kernels, directory):
     rules_by_kernel, names = {}, list(kernels)
     directory.mkdir(parents=True, exist_ok=True)
     environment = dict(
-        os.environ, NUMBA_CPU_NAME=processor, NUMBA_CPU_FEATURES="", NUMBA_CACHE_DIR=str(directory),
-        NUMBA_NUM_THREADS="1", JITLISTEN_DIR=str(directory),
+        os.environ,
+        NUMBA_CPU_NAME=processor,
+        NUMBA_CPU_FEATURES="",
+        NUMBA_CACHE_DIR=str(directory),
+        NUMBA_NUM_THREADS="1",
+        JITLISTEN_DIR=str(directory),
     )
     for start in range(0, len(names), BATCH):
         batch = names[start : start + BATCH]

@@ -104,11 +104,17 @@ def bill_of_materials(version):
         for crate in linked_crates()
     ]
     component = {
-        "type": "application", "name": "jitlisten", "version": version, "purl": f"pkg:pypi/jitlisten@{version}"
+        "type": "application",
+        "name": "jitlisten",
+        "version": version,
+        "purl": f"pkg:pypi/jitlisten@{version}",
     }
     return json.dumps(
         {
-            "bomFormat": "CycloneDX", "specVersion": "1.5", "version": 1, "metadata": {"component": component},
+            "bomFormat": "CycloneDX",
+            "specVersion": "1.5",
+            "version": 1,
+            "metadata": {"component": component},
             "components": crates,
         },
         indent=1,

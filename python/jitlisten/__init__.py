@@ -9,9 +9,23 @@ Importing this module has no side effects.
 """
 
 import os
-from typing import TYPE_CHECKING, Any, ContextManager, Dict, List, NamedTuple, Optional, Sequence, Tuple, Union
+from typing import (
+    TYPE_CHECKING,
+    Any,
+    ContextManager,
+    Dict,
+    List,
+    NamedTuple,
+    Optional,
+    Sequence,
+    Tuple,
+    TypedDict,
+    Union,
+)
 
 if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
     from ._read import Report
 
 __version__ = "0.1.0"
@@ -19,6 +33,7 @@ __all__ = [
     "Error",
     "Function",
     "Llvm",
+    "RecordOptions",
     "Recording",
     "Status",
     "disable",
@@ -74,6 +89,28 @@ class Status(NamedTuple):
     llvms: Tuple[Llvm, ...]
     #: True if Numba's code gets line tables.
     lines: bool
+
+
+class RecordOptions(TypedDict, total=False):
+    """Keyword arguments of :func:`record` and :func:`start_recording`; each may be omitted."""
+
+    #: Samples per second of CPU time, or of wall-clock time with ``wall``. 199 by default.
+    hz: int
+    #: Sample wall-clock time, and so waiting threads, too.
+    wall: bool
+    #: Record forked children, too, each into a file of its own.
+    children: bool
+    #: End the recording after this many seconds; 0, the default: never.
+    seconds: int
+    #: Add Python functions as frames with lines (Python 3.8 or newer). True by default.
+    python: bool
+    #: Argument of :func:`enable`, which is called if necessary. True by default.
+    lines: bool
+    #: Event to count instead of time, if the kernel permits it: ``"cache-misses"``, ``"page-faults"``, or another event
+    #: of ``perf list``.
+    event: Optional[str]
+    #: Process whose exit ends the recording: ``"PID:START"``, where START is field 22 of ``/proc/PID/stat``.
+    recorder: Optional[str]
 
 
 class Recording(NamedTuple):
@@ -146,30 +183,16 @@ def functions() -> List[Function]:
     return _session.functions()
 
 
-def start_recording(
-    path: "Union[str, os.PathLike[str]]",
-    *,
-    hz: int = 199,
-    wall: bool = False,
-    children: bool = False,
-    seconds: int = 0,
-    python: bool = True,
-    lines: bool = True,
-    event: Optional[str] = None,
-    recorder: Optional[str] = None,
-) -> None:
+def start_recording(path: "Union[str, os.PathLike[str]]", **options: "Unpack[RecordOptions]") -> None:
     """Starts to sample every thread of this process into a ``perf.data`` file, for ``perf report`` and ``jitlisten
     lines``.
 
-    ``hz`` is the number of samples per second of CPU time, or of wall-clock time with ``wall``. ``python`` adds Python
-    functions as frames with lines (Python 3.8 or newer). ``lines`` is the argument of :func:`enable`, which is called
-    if necessary. ``event`` is counted instead of time, if the kernel permits it: ``"cache-misses"``, ``"page-faults"``,
-    or another event of ``perf list``. ``recorder`` is a process whose exit ends the recording: ``"PID:START"``, where
-    START is field 22 of ``/proc/PID/stat``.
+    Options, as keyword arguments with their defaults: ``hz=199``, ``wall=False``, ``children=False``, ``seconds=0``,
+    ``python=True``, ``lines=True``, ``event=None``, ``recorder=None``. :class:`RecordOptions` describes them.
     """
     from . import _record
 
-    _record.start(os.fspath(path), hz, wall, children, seconds, python, lines, event, recorder)
+    _record.start(os.fspath(path), **options)
 
 
 def stop_recording() -> Recording:
@@ -179,17 +202,7 @@ def stop_recording() -> Recording:
     return _record.stop()
 
 
-def record(
-    path: "Union[str, os.PathLike[str]]",
-    *,
-    hz: int = 199,
-    wall: bool = False,
-    children: bool = False,
-    seconds: int = 0,
-    python: bool = True,
-    lines: bool = True,
-    event: Optional[str] = None,
-) -> "ContextManager[None]":
+def record(path: "Union[str, os.PathLike[str]]", **options: "Unpack[RecordOptions]") -> "ContextManager[None]":
     """Records the body of a ``with`` statement. The arguments are those of :func:`start_recording`.
 
     >>> with jitlisten.record("part.data"):
@@ -197,7 +210,7 @@ def record(
     """
     from . import _record
 
-    return _record.during(os.fspath(path), hz, wall, children, seconds, python, lines, event)
+    return _record.during(os.fspath(path), **options)
 
 
 def read(path: Union[str, "os.PathLike[str]"], *other_paths: Union[str, "os.PathLike[str]"]) -> "Report":

@@ -13,24 +13,23 @@ enclosing compilations. `why` is `cache` for code loaded from Numba's cache. Oth
 compilation: `off` (cache=True is not set), `new` (no cache entry), `lines` (the entry has no lines), `dynamic` or
 `lifted` (Numba does not cache such code). `report/src/compilations.rs` reads the file.
 
-Numba's compiler and its caches are wrapped when they are imported. The wrappers never raise and never change a result.
-A process that is not recorded has no wrappers.
+The hooks in Numba's compiler and its caches (`_numba/seams.py`) never raise and never change a result. A process that
+is not recorded has no hooks.
 """
 
 from __future__ import annotations
 
 import atexit
-import functools
 import json
 import os
 import struct
 import sys
 import threading
 import time
-from typing import Any, Callable, Dict, List, Optional, Tuple
+from typing import Any, Dict, List, Optional, Tuple
 
 from ._files import Directory
-from ._lines.imports import Watch
+from ._numba.seams import Hooks, Layer, Original, Part, Seam
 
 #: Limits: compilations per file, and characters per text.
 _MAX_ROWS, _MAX_TEXT_CHARACTERS = 20_000, 400
@@ -43,7 +42,6 @@ _now, _cpu, _thread = time.monotonic_ns, time.thread_time_ns, threading.get_nati
 
 class _State:
     def __init__(self) -> None:
-        self.watch: Optional[Watch] = None
         #: Recording whose file was started, and the number of rows in it.
         self.recording: Optional[str] = None
         self.row_count = 0
@@ -69,12 +67,11 @@ _thread_state = _ThreadState()
 def begin() -> None:
     """Starts to log compilations. The library knows the current recording, even in the child of a fork."""
     _reset_file(None)
-    if _state.watch is None:
-        _state.watch = Watch({name: functools.partial(_run_safely, patch) for name, patch in _PATCHES.items()})
-        _state.watch.start()
+    if not _PART.is_on:
+        _PART.start()
         os.register_at_fork(after_in_child=_reset_in_child)
         # Writes the rows of a recording whose path became final after the last compilation.
-        atexit.register(_run_safely, lambda _: _write_rows([]), None)
+        atexit.register(_write_pending_rows)
 
 
 def _reset_file(recording: Optional[str]) -> None:
@@ -82,9 +79,9 @@ def _reset_file(recording: Optional[str]) -> None:
     _state.pending = []
 
 
-def _run_safely(function: Callable[[Any], None], argument: Any) -> None:
+def _write_pending_rows() -> None:
     try:
-        function(argument)
+        _write_rows([])
     except Exception:
         pass
 
@@ -110,8 +107,38 @@ def _recording() -> Optional[str]:
 # Hooks in Numba
 
 
-def _patch_compiler(module: Any) -> None:
-    from numba.core import codegen, event
+def _compile(original: Original, compiler: Any) -> Any:
+    if _recording() is None:
+        return original(compiler)
+    row = _begin_compilation(compiler.state)
+    result = None
+    try:
+        result = original(compiler)
+        return result
+    finally:
+        _end_compilation(row, result)
+
+
+def _load_overload(original: Original, cache: Any, sig: Any, target_context: Any) -> Any:
+    if _recording() is None:
+        return original(cache, sig, target_context)
+    start = _now(), _cpu()
+    overload = original(cache, sig, target_context)
+    _record_lookup(cache, sig, target_context, overload, start)
+    return overload
+
+
+def _object_compiled(original: Original, library_type: Any, ll_module: Any, buf: bytes) -> Any:
+    try:
+        if _thread_state.stack:
+            _thread_state.stack[-1]["size"] += code_size(buf)
+    except Exception:
+        pass
+    return original(library_type, ll_module, buf)
+
+
+def _load_hooks() -> Hooks:
+    from numba.core import event
 
     class LlvmTimer(event.Listener):  # type: ignore[misc]
         def on_start(self, event: Any) -> None:
@@ -128,62 +155,17 @@ def _patch_compiler(module: Any) -> None:
                 if thread_state.llvm_depth == 0:
                     thread_state.llvm_ns += _cpu() - thread_state.llvm_start
 
-    def make_wrapper(original: Callable[[Any], Any]) -> Callable[[Any], Any]:
-        def _compile_core(self: Any) -> Any:
-            if _recording() is None:
-                return original(self)
-            row = _begin_compilation(self.state)
-            result = None
-            try:
-                result = original(self)
-                return result
-            finally:
-                _end_compilation(row, result)
-
-        return _compile_core
-
-    _wrap(module.CompilerBase, "_compile_core", make_wrapper)
     event.register("numba:llvm_lock", LlvmTimer())
-    _patch_codegen(codegen)
+    return {
+        Seam.COMPILE: _compile,
+        Seam.LOAD_OVERLOAD: _load_overload,
+        Seam.LOAD_NO_OVERLOAD: _load_overload,
+        Seam.OBJECT_COMPILED: _object_compiled,
+    }
 
 
-def _patch_caching(module: Any) -> None:
-    def make_wrapper(original: Callable[..., Any]) -> Callable[..., Any]:
-        def load_overload(self: Any, sig: Any, target_context: Any) -> Any:
-            if _recording() is None:
-                return original(self, sig, target_context)
-            start = _now(), _cpu()
-            overload = original(self, sig, target_context)
-            _record_lookup(self, sig, target_context, overload, start)
-            return overload
-
-        return load_overload
-
-    _wrap(module.Cache, "load_overload", make_wrapper)
-    _wrap(module.NullCache, "load_overload", make_wrapper)
-
-
-def _patch_codegen(module: Any) -> None:
-    original = module.CPUCodeLibrary.__dict__["_object_compiled_hook"].__func__
-
-    @functools.wraps(original)
-    def _object_compiled_hook(cls: Any, ll_module: Any, buf: bytes) -> Any:
-        try:
-            if _thread_state.stack:
-                _thread_state.stack[-1]["size"] += code_size(buf)
-        except Exception:
-            pass
-        return original(cls, ll_module, buf)
-
-    module.CPUCodeLibrary._object_compiled_hook = classmethod(_object_compiled_hook)
-
-
-_PATCHES = {"numba.core.caching": _patch_caching, "numba.core.compiler": _patch_compiler}
-
-
-def _wrap(owner: Any, name: str, make_wrapper: Callable[[Any], Any]) -> None:
-    original = owner.__dict__[name]
-    setattr(owner, name, functools.wraps(original)(make_wrapper(original)))
+# Without the hooks nothing is logged, and the program continues.
+_PART = Part(Layer.COMPILATIONS, _load_hooks, lambda failure: None)
 
 
 def code_size(image: bytes) -> int:
@@ -255,7 +237,7 @@ def _record_lookup(cache: Any, sig: Any, context: Any, overload: Any, start: Tup
 
 def _why_missed(cache: Any, sig: Any, context: Any) -> str:
     """Returns `new` if the cache has no entry, `lines` if it only has one from before lines were enabled
-    (`_lines/patches.py`)."""
+    (`_numba/cache_keys.py`)."""
 
     def without_marker(key: Any) -> Any:
         return key[0], tuple(part for part in key[1] if not str(part).startswith("jitlisten-lines-"))

@@ -45,7 +45,7 @@ def use_hooks() -> None:
     library = _opened_library()
     if library is None:
         return
-    dlsym: Any = getattr(_ctypes, "dlsym")
+    dlsym: Any = _ctypes.dlsym
     for name in _FUNCTIONS:
         word = _address_word(library, name)
         if word is None:

@@ -4,6 +4,7 @@ The sampler in this process records the cell. The installed command reads the re
 """
 
 import ast
+import functools
 import glob
 import html
 import linecache
@@ -243,14 +244,14 @@ def _with_cell_names(output: "_Output", cells: Dict[str, str]) -> "_Output":
             stem = os.path.basename(file).rpartition(".")[0]
             # Code compiled by Numba refers to a copy of the text, with a hash in its file name (`_lines`).
             pattern = re.compile(r"(?:/[\w.@+~/-]*/)?\b" + re.escape(stem) + r"(?:-[0-9a-f]{12})?\.py(:\d+)?( *)")
-            text = pattern.sub(lambda match: _replace_match(match, cell), text)
+            text = pattern.sub(functools.partial(_replace_match, cell), text)
             text = re.sub(r"\b" + re.escape(stem) + r"\.(?=\w)", "", text)
         return text
 
     return _Output(replace_names(output.text), replace_names(output.page))
 
 
-def _replace_match(match: "re.Match[str]", cell: str) -> str:
+def _replace_match(cell: str, match: "re.Match[str]") -> str:
     replacement = cell + (match[1] or "")
     return replacement.ljust(len(match[0])) if match[2] else replacement
 

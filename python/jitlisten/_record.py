@@ -3,10 +3,13 @@
 import ctypes
 import os
 from contextlib import contextmanager, suppress
-from typing import Any, Iterator, Optional
+from typing import TYPE_CHECKING, Iterator, Optional
 
-from . import SINKS, Error, Recording, _compilations, enable
+from . import SINKS, Error, Recording, RecordOptions, _compilations, enable
 from ._library import check, library, statistics
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
 
 _WALL, _CHILDREN, _NO_PYTHON = 1, 2, 8
 
@@ -28,7 +31,14 @@ class Statistics(ctypes.Structure):
 
 
 def start(
-    path: str, hz: int, wall: bool, children: bool, seconds: int, python: bool, lines: bool, event: Optional[str],
+    path: str,
+    hz: int = 199,
+    wall: bool = False,
+    children: bool = False,
+    seconds: int = 0,
+    python: bool = True,
+    lines: bool = True,
+    event: Optional[str] = None,
     recorder: Optional[str] = None,
 ) -> None:
     if statistics() is None:
@@ -52,9 +62,9 @@ def stop() -> Recording:
 
 
 @contextmanager
-def during(*arguments: Any) -> Iterator[None]:
+def during(path: str, **options: "Unpack[RecordOptions]") -> Iterator[None]:
     """Context that records its body. The arguments are those of :func:`start`."""
-    start(*arguments)
+    start(path, **options)
     pid = os.getpid()
     try:
         yield

@@ -7,7 +7,7 @@ import os
 import re
 import sys
 from types import ModuleType
-from typing import List, Optional, Sequence, Tuple, Union
+from typing import Any, List, Optional, Sequence, Tuple, Union
 
 from . import Error, Function, Llvm, Status, _llvmlite
 from ._library import COUNTERS, Options, check, collect, in_process, library, statistics
@@ -15,9 +15,7 @@ from ._library import COUNTERS, Options, check, collect, in_process, library, st
 _ALL = ("perfmap", "jitdump", "unwind", "image", "gdb", "modules")
 
 
-def enable(
-    sinks: Union[str, Sequence[str]], lines: bool, directory: Optional[str], log: Optional[str]
-) -> None:
+def enable(sinks: Union[str, Sequence[str]], lines: bool, directory: Optional[str], log: Optional[str]) -> None:
     names = _parse_sinks(sinks)
     if directory is not None and not (os.path.isdir(directory) and os.access(directory, os.W_OK)):
         raise Error(f"{directory!r} is not a writable directory")
@@ -102,15 +100,15 @@ def _is_on(name: str) -> bool:
     return bool(enabled.value)
 
 
-def _make_llvm(record: "object") -> Llvm:
-    path = os.fsdecode(getattr(record, "path"))
-    discovered_by = {1: "call", 2: "list"}.get(getattr(record, "discovered_by"), "unknown")
-    facts = json.loads(getattr(record, "facts").decode("utf-8", "replace"))
+def _make_llvm(record: Any) -> Llvm:
+    path = os.fsdecode(record.path)
+    discovered_by = {1: "call", 2: "list"}.get(record.discovered_by, "unknown")
+    facts = json.loads(record.facts.decode("utf-8", "replace"))
     return Llvm(
         path,
         _llvm_version(path) or facts["version"],
         discovered_by,
-        getattr(record, "objects"),
+        record.objects,
         tuple(facts["heard_by"]),
         facts["linked"],
         tuple(facts["missing"]),
@@ -135,12 +133,12 @@ def functions() -> List[Function]:
     return collect(library().jitlisten_functions, _make_function)
 
 
-def _make_function(record: "object") -> Function:
-    file = getattr(record, "file")
+def _make_function(record: Any) -> Function:
+    file = record.file
     return Function(
-        getattr(record, "name").decode("utf-8", "replace"),
-        getattr(record, "address"),
-        getattr(record, "size"),
+        record.name.decode("utf-8", "replace"),
+        record.address,
+        record.size,
         os.fsdecode(file) if file else None,
-        getattr(record, "line") or None,
+        record.line or None,
     )

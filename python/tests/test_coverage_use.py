@@ -295,11 +295,9 @@ def test_coverage_may_start_during_a_compilation(project):
 def test_a_numba_that_cannot_be_patched(project):
     """If a patch fails, compiled code is not instrumented, and the error output states the reason."""
     (project / "breaks.py").write_text(textwrap.dedent("""
-        from jitlisten._coverage import patches
-        def fails(module):
-            raise AttributeError("gone")
+        from jitlisten._numba import seams
         def coverage_init(registry, options):
-            patches._PATCHES["numba.core.codegen"] = fails
+            seams.Seam.ADD_MODULE._value_ = "numba.core.codegen", "CPUCodeLibrary.gone"
         """))
     (project / ".coveragerc").write_text("[run]\nplugins = breaks\n    jitlisten.coverage\n")
     result = run(project, "coverage", "run", "prog.py")

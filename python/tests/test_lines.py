@@ -136,7 +136,7 @@ def test_numba_may_be_half_imported():
 
 
 def test_every_version_that_gets_lines_is_one_that_is_compared():
-    program = "from jitlisten._lines.versions import COMPARED\nfor v in sorted(COMPARED): print('%d.%d.%d' % v)"
+    program = "from jitlisten._numba.versions import COMPARED\nfor v in sorted(COMPARED): print('%d.%d.%d' % v)"
     with open(os.path.join(PACKAGE, os.pardir, "ci", "lines.sh")) as file:
         compared_versions = set(re.findall(r"^(\d+\.\d+\.\d+)\S* \d\.\d+ numba==\1\b", file.read(), re.M))
     assert compared_versions == set(run_python(program).split())
@@ -274,7 +274,7 @@ def test_code_cached_by_an_older_builder_is_compiled_again(tmp_path):
     program = CACHE_PROGRAM.format(directory=str(tmp_path))
     cache = str(tmp_path / "cache")
     # The marker of an older builder, which had no frames for inlined calls.
-    older_builder = "import jitlisten._lines.patches as patches\npatches.MARKER = 'jitlisten-lines-1'\n" + program
+    older_builder = "import jitlisten._lines.patches as patches\npatches.KEY.marker = 'jitlisten-lines-1'\n" + program
     assert [
         run_python(code, NUMBA_CACHE_DIR=cache).strip() for code in (older_builder, older_builder, program, program)
     ] == ["0", "1", "0", "1"]

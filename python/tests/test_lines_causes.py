@@ -165,7 +165,7 @@ def test_the_returns_of_a_function_have_one_line(tmp_path):
 
 PRINT_COPY_LINES = """
 import prog, numba.core.typed_passes as passes
-from jitlisten._lines.locations import shown
+from jitlisten._numba.locations import shown
 original = passes.PreLowerStripPhis._strip_phi_nodes
 def strip(self, func_ir):
     known = {id(inst) for block in func_ir.blocks.values() for inst in block.body}

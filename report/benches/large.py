@@ -127,8 +127,12 @@ def main():
         out = os.path.join(directory, "out")
         missed = []
         for words in (
-            ["lines"], ["lines", "--all", "--threads"], ["lines", "--html", out], ["lines", "--json", out],
-            ["flamegraph", "-o", out], ["export", "-f", "firefox", "-o", out],
+            ["lines"],
+            ["lines", "--all", "--threads"],
+            ["lines", "--html", out],
+            ["lines", "--json", out],
+            ["flamegraph", "-o", out],
+            ["export", "-f", "firefox", "-o", out],
         ):
             if not words[0].startswith(options.only):
                 continue
@@ -141,7 +145,7 @@ def main():
             if words[0] == "lines" and options.most and (processor > options.most[0] or memory > options.most[1]):
                 missed.append(name)
     if missed:
-        sys.exit("more than %s s or %s MB: %s" % (*wanted.most, ", ".join(missed)))
+        sys.exit("more than %s s or %s MB: %s" % (*options.most, ", ".join(missed)))
 
 
 if __name__ == "__main__":

@@ -13,7 +13,7 @@ import sys
 from numba import njit
 
 FILE = "/home/user/project/kernels.py"
-SOURCE = '''def smooth(values, weights, rounds):
+SOURCE = """def smooth(values, weights, rounds):
     total = 0.0
     for _ in range(rounds):
         for i in range(1, values.size - 1):
@@ -26,7 +26,7 @@ SOURCE = '''def smooth(values, weights, rounds):
             values[i] = -values[i]
         total += values[i] / (1.0 + values[i])
     return total
-'''
+"""
 
 linecache.cache[FILE] = (len(SOURCE), None, SOURCE.splitlines(True), FILE)
 scope = {"__name__": "kernels"}

@@ -1,20 +1,21 @@
 """Coverage of code compiled by Numba, for coverage.py: the same lines and branches as if it ran as Python.
 
 While Numba lowers a function, a store is added for each line, or for each arc between two lines. The code therefore
-differs from the code that runs without coverage: never measure time with it. `jitlisten.coverage` is the plugin of
-coverage.py.
+differs from the code that runs without coverage: never measure time with it. It may have line tables, for debuggers.
+`jitlisten.coverage` is the plugin of coverage.py.
 
     plan.py         chooses the marks of a function, from Numba's intermediate representation
     lowering.py     emits the stores
     loops.py        finds loops whose marks are stored when they exit
     marks.py        the bytes that are stored to, and their meaning; code in Numba's cache
-    patches.py      replaced functions of Numba
+    patches.py      whether coverage is on
+    hooks.py        hooks in functions of Numba (`_numba/seams.py`)
     paths.py        measured files
     infer.py        coverage of statements without code
     collect.py      adds the marks to coverage.py's data
     unmeasured.py   names of functions that cannot be measured
 
-`jitlisten._lines.locations` provides the locations of inlined calls.
+`jitlisten._numba.locations` provides the locations of inlined calls.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ PLUGIN = "jitlisten.coverage"
 def install_everywhere() -> None:
     """Adds the plugin to every `Coverage` of this process, as if its configuration named it. For `jitlisten
     coverage`."""
-    from .._lines.imports import Watch
+    from .._numba.imports import Watch
 
     Watch({"coverage.control": _add_plugin}).start()
 
@@ -42,11 +43,3 @@ def _add_plugin(module: Any) -> None:
             self.set_option("run:plugins", plugins + [PLUGIN])
 
     module.Coverage.__init__ = __init__
-
-
-def is_active() -> bool:
-    """Returns true if compiled code is measured in this process."""
-    import sys
-
-    patches = sys.modules.get(__name__ + ".patches")
-    return patches is not None and patches.is_installed()

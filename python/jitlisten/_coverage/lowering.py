@@ -8,18 +8,18 @@ from typing import Any, Dict, FrozenSet, Iterator, List, NamedTuple, Optional, T
 
 from llvmlite import ir as llvm
 from llvmlite.ir import instructions
-
 from numba.core import cgutils, codegen, cpu, ir
 
-from .._lines.locations import source_location
+from .._numba.locations import own_location
 from . import loops, marks, paths, unmeasured
 from .marks import Mark
-from .patches import STENCILS
 from .plan import PART, Code, Function, Plan, Position, lines_entered_midway
 
 # The marks of a loop are bits of one variable: several variables keep LLVM from converting branches to arithmetic.
 _BYTE, _BITS = llvm.IntType(8), llvm.IntType(32)
 _GENERATED = "<string>"
+# Stencils by the end of the name of the function generated around them, which contains their statements.
+stencils: Dict[str, Any] = {}
 
 
 class Loop(NamedTuple):
@@ -40,7 +40,7 @@ _loops = _Loops()
 @contextmanager
 def within_loop(lowerer: Any, parfor: Any) -> Iterator[None]:
     """Context in which Numba compiles the kernel of a parallel loop."""
-    source = source_location(parfor.loc)
+    source = own_location(parfor.loc)
     outer = lowerer.__dict__.get("_jitlisten_coverage")
     code = outer.function.code if outer is not None else Code(source.filename, source.line)
     _loops.stack.append(Loop(Position(source.frame, source.line), code))
@@ -119,7 +119,8 @@ class Lowering:
                 self._store_loop_marks(builder)
 
     def store_before(self, statement: Any) -> None:
-        """Emits the stores before a statement."""
+        """Emits the stores before a statement, with its line."""
+        self._lowerer.debuginfo.mark_location(self._lowerer.builder, self._lowerer.loc.line)
         self._store(self._plan.marks_before.get(id(statement), ()))
         if isinstance(statement, ir.Jump):
             self._store_on_edge(statement.target)
@@ -258,7 +259,7 @@ def _generated_function(lowerer: Any, name: str) -> Optional[Function]:
     if name.startswith("__numba_parfor_gufunc") and _loops.stack:
         loop = _loops.stack[-1]
         return Function(loop.code, paths.measured_path, loop.position)
-    stencil = STENCILS.get(name.rpartition("_")[2]) if name.startswith("__numba_stencil_") else None
+    stencil = stencils.get(name.rpartition("_")[2]) if name.startswith("__numba_stencil_") else None
     if stencil is not None:
         code = Code(stencil.filename, stencil.firstlineno)
         return Function(code, paths.measured_path, Position(None, -code.first))

@@ -1,14 +1,14 @@
 """Chooses the marks of a function: before which statements of Numba's intermediate representation, and on which edges
 between its blocks.
 
-    position    a line, and the inlined call that it belongs to (`jitlisten._lines.locations`)
+    position    a line, and the inlined call that it belongs to (`jitlisten._numba.locations`)
     step        from one position to the next: the arcs that coverage.py would see, out of inlined calls and into others
 
 A mark is an arc even if only lines are measured: its ends are the lines, and it costs no more.
 
 Numba's intermediate representation gives some statements a line that does not run there. They get no position:
 
-    copies for phis, which have the line of the copied value   line 0, see patches.py
+    copies for phis, which have the line of the copied value   line 0, see hooks.py
     jumps where several paths meet                             see `_find_jumps`
     ends of lines, before Python 3.10                          see `_drop_line_ends`
     statements that are added for `try`
@@ -22,7 +22,7 @@ from typing import Any, Callable, Dict, FrozenSet, Iterator, List, NamedTuple, O
 
 from numba.core import ir
 
-from .._lines.locations import Inlined, source_location
+from .._numba.locations import Inlined, own_location
 from .marks import Mark
 
 _RAISE_TYPES = tuple(getattr(ir, name) for name in ("Raise", "StaticRaise", "DynamicRaise") if hasattr(ir, name))
@@ -366,7 +366,7 @@ class Function:
 
     def position(self, loc: Any) -> Optional[Position]:
         """Returns the position of a statement; `None` if its line does not run there."""
-        source = source_location(loc)
+        source = own_location(loc)
         first = self.code.first if source.frame is None else source.frame.first
         if source.line < 1:
             return None

@@ -8,16 +8,13 @@ the LLVM instructions; optimisation passes preserve them.
     remove()    no lines for functions whose compilation begins later
     status()    whether lines are active, and the reason if not
 
-`JITLISTEN_LINES=0` disables lines, and `force` enables them for Numba 0.56 (see versions.py). Nothing here raises. If
-something is unexpected, such as an untested version of Numba, there are no lines, and one message in the log.
+`JITLISTEN_LINES=0` disables lines, and `force` enables them for Numba 0.56 (see `_numba/versions.py`). Nothing here
+raises. If something is unexpected, such as an untested version of Numba, there are no lines, and one message in the
+log.
 
-    imports.py    runs a patch when a module of Numba has been imported
-    patches.py    replaced functions of Numba
-    cache_keys.py keeps code with and without lines apart in Numba's cache
-    versions.py   supported versions
+    patches.py    whether lines are on
+    hooks.py      hooks in functions of Numba (`_numba/seams.py`)
     names.py      names of functions
-    locations.py  additional data of Numba's locations
-    inlined.py    calls that Numba inlines itself
     stencils.py   lines of stencils
     returns.py    lines of returns
     phis.py       lines of copies where branches join
@@ -26,7 +23,6 @@ something is unexpected, such as an untested version of Numba, there are no line
     wrappers.py   functions that Numba generates around others
     verified.py   modules that LLVM rejects
     sources.py    files that locations refer to; saved texts of notebook cells
-    log.py        JITLISTEN_LOG
 """
 
 from __future__ import annotations
@@ -40,15 +36,12 @@ __all__ = ["install", "remove", "status"]
 
 def install() -> None:
     """Adds lines to code that Numba compiles from now on, in this process. Further calls have no effect."""
-    from .. import _coverage
-
-    # Code compiled for coverage is not the code to profile.
-    if os.environ.get("JITLISTEN_LINES") == "0" or _coverage.is_active():
+    if os.environ.get("JITLISTEN_LINES") == "0":
         return
     try:
         from . import patches
 
-        patches.install()
+        patches.PART.start()
     except Exception as error:  # the program continues without lines
         _log_failure(error)
 
@@ -61,14 +54,15 @@ def remove() -> None:
         finder = _waiting_finder()
         if finder is not None:
             sys.meta_path.remove(finder)  # type: ignore[arg-type]
-        patches.remove()
+        patches.PART.stop()
     except Exception as error:
         _log_failure(error)
 
 
 def status() -> Dict[str, Optional[object]]:
     """Returns `{"numba": version or None, "active": bool, "reason": reason if inactive, or None}`."""
-    from . import patches, versions
+    from .._numba import versions
+    from . import patches
 
     reason = patches.reason()
     if reason == patches.NOT_INSTALLED and _waiting_finder() is not None:
@@ -85,8 +79,8 @@ def _waiting_finder() -> Optional[object]:
 
 def _log_failure(error: BaseException) -> None:
     try:
-        from . import log
+        from .. import _log
 
-        log.warn("no lines: %s: %s" % (type(error).__name__, error))
+        _log.warn("no lines: %s: %s" % (type(error).__name__, error))
     except Exception:
         pass

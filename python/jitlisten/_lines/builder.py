@@ -11,8 +11,9 @@ import threading
 from contextlib import contextmanager
 from typing import Any, Dict, Iterator, List, Optional, Tuple
 
-from . import log, names, sources, wrappers
-from .locations import Inlined, SourceLocation, outermost, source_location
+from .. import _log
+from .._numba.locations import Inlined, SourceLocation, outermost, source_location
+from . import names, sources, wrappers
 from .metadata import ModuleLines, Node, ensure_lines
 from .names import ARRAY_EXPRESSION, GENERATED, Origin
 
@@ -83,7 +84,7 @@ def install_builder(lowerer: Any) -> None:
             return
         lowerer.debuginfo = LineBuilder(lowerer, lowerer.debuginfo)
     except Exception as error:
-        log.warn("no lines for a function: %s: %s" % (type(error).__name__, error))
+        _log.warn("no lines for a function: %s: %s" % (type(error).__name__, error))
 
 
 class LineBuilder:
@@ -208,7 +209,7 @@ class LineBuilder:
         return lines.location(scope, line, known_call[1])
 
     def _log_failure(self, error: Exception) -> None:
-        log.warn("no lines for %s: %s: %s" % (self._source, type(error).__name__, error))
+        _log.warn("no lines for %s: %s: %s" % (self._source, type(error).__name__, error))
 
     def __getattr__(self, name: str) -> Any:
         # Other methods have no effect.

@@ -21,7 +21,6 @@ from typing import Any, Callable, Dict, Iterator, List, Optional, Tuple
 
 from llvmlite.ir import Function
 from llvmlite.ir._utils import _HasMetadata
-
 from numba.core import config
 
 from . import sources
@@ -98,7 +97,7 @@ class ModuleLines:
         self._texts[0] = (
             'distinct !DICompileUnit(language: DW_LANG_C_plus_plus, file: %s, producer: "Numba, jitlisten",'
             ' isOptimized: %s, flags: "%s", runtimeVersion: 0, emissionKind: LineTablesOnly, debugInfoForProfiling:'
-            ' true)' % (self._main_file, "true" if self._optimized else "false", _escape(self._hashes))
+            " true)" % (self._main_file, "true" if self._optimized else "false", _escape(self._hashes))
         )
 
     def text(self) -> str:
@@ -146,7 +145,7 @@ class ModuleLines:
         flags = "DISPFlagDefinition | DISPFlagOptimized" if self._optimized else "DISPFlagDefinition"
         return self.add(
             'distinct !DISubprogram(name: "%s"%s, scope: %s, file: %s, line: %d, type: %s, scopeLine: %d, spFlags: %s,'
-            ' unit: %s)' % (_escape(name), linkage_field, file, file, line, self._type, line, flags, self._unit)
+            " unit: %s)" % (_escape(name), linkage_field, file, file, line, self._type, line, flags, self._unit)
         )
 
     def subprogram(self, function: Any, name: str, linkage: str, path: str, line: int) -> Node:
@@ -228,35 +227,27 @@ def _is_written(module: Any) -> bool:
     return lines is not None and lines.is_written
 
 
-def wrap_stringify_metadata(original: Callable[..., str]) -> Callable[..., str]:
-    """Wraps `llvmlite.ir._utils._HasMetadata._stringify_metadata`, which is called for each instruction and function.
-    `wrap_descr` writes the locations of instructions."""
-
-    def _stringify_metadata(self: Any, leading_comma: bool = False) -> str:
-        own = self.metadata
-        if type(own.get("dbg")) is not Node or (isinstance(self, Function) and _is_written(self.parent)):
-            return original(self, leading_comma)
-        if len(own) == 1:
-            return ""
-        other_metadata = _HasMetadata()
-        other_metadata.metadata = {name: node for name, node in own.items() if name != "dbg"}
-        return original(other_metadata, leading_comma)
-
-    return _stringify_metadata
+def stringify_metadata(original: Callable[..., str], holder: Any, leading_comma: bool = False) -> str:
+    """Formats the metadata of an instruction or a function, around llvmlite's `_HasMetadata._stringify_metadata`.
+    `format_block` writes the locations of instructions."""
+    own = holder.metadata
+    if type(own.get("dbg")) is not Node or (isinstance(holder, Function) and _is_written(holder.parent)):
+        return original(holder, leading_comma)
+    if len(own) == 1:
+        return ""
+    other_metadata = _HasMetadata()
+    other_metadata.metadata = {name: node for name, node in own.items() if name != "dbg"}
+    return original(other_metadata, leading_comma)
 
 
-def wrap_descr(original: Callable[[Any, List[str]], None]) -> Callable[[Any, List[str]], None]:
-    """Wraps `llvmlite.ir.Block.descr`, which formats each instruction."""
-
-    def descr(self: Any, texts: List[str]) -> None:
-        original(self, texts)
-        if _is_written(self.parent.parent):
-            for number, instruction in enumerate(self.instructions, len(texts) - len(self.instructions)):
-                location = instruction.metadata.get("dbg")
-                if type(location) is Node:
-                    texts[number] = texts[number][:-1] + location + "\n"
-
-    return descr
+def format_block(original: Callable[[Any, List[str]], None], block: Any, texts: List[str]) -> None:
+    """Formats the instructions of a block, around llvmlite's `Block.descr`."""
+    original(block, texts)
+    if _is_written(block.parent.parent):
+        for number, instruction in enumerate(block.instructions, len(texts) - len(block.instructions)):
+            location = instruction.metadata.get("dbg")
+            if type(location) is Node:
+                texts[number] = texts[number][:-1] + location + "\n"
 
 
 @contextmanager
@@ -282,7 +273,7 @@ def _described(module: Any) -> Iterator[Any]:
                 yield holder
 
 
-_ESCAPED_BYTES = re.compile(rb'[^ !#-\[\]-~]')
+_ESCAPED_BYTES = re.compile(rb"[^ !#-\[\]-~]")
 
 
 def _escape(text: str) -> str:

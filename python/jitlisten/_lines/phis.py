@@ -11,7 +11,7 @@ from typing import Any, Dict, Set, Tuple
 
 from numba.core import ir
 
-from .locations import show_at
+from .._numba.locations import show_at
 
 # Location after the phis, by name of the assigned variable; and identities of all statements before the change.
 Joins = Tuple[Dict[str, Any], Set[int]]

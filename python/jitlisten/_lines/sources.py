@@ -17,8 +17,8 @@ from typing import Any, Dict, Optional
 
 import numba
 
+from .. import _log
 from .._files import Directory
-from . import log
 
 _MAX_BYTES = 4 << 20
 # `jitlisten clean` removes old texts only from a directory that contains this file (cli/src/clean.rs): a directory
@@ -118,7 +118,7 @@ def _save_if_available(filename: str) -> Optional[str]:
         return _save(filename, text.encode("utf-8", "surrogateescape"))
     except OSError as error:
         _cannot_save = True
-        log.warn("cannot save the sources of notebook cells: %s" % error)
+        _log.warn("cannot save the sources of notebook cells: %s" % error)
         return None
 
 

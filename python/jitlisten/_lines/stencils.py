@@ -11,8 +11,8 @@ from __future__ import annotations
 
 from typing import Any, Callable, Iterable, Tuple
 
+from .._numba.locations import show_at
 from . import sources
-from .locations import show_at
 
 
 def relocate(statements: Iterable[Any], argument: Any, target: Any, func_ir: Any) -> None:
@@ -36,9 +36,8 @@ def correct_lines(func_ir: Any, generated: str) -> Tuple[str, int]:
     user_locations = [inst.loc for inst in statements if inst.loc.filename != generated]
     if not user_locations:
         return generated, func_ir.loc.line
-    path, first = user_locations[0].filename, min(
-        loc.line for loc in user_locations if loc.filename == user_locations[0].filename
-    )
+    path = user_locations[0].filename
+    first = min(loc.line for loc in user_locations if loc.filename == path)
     head = range(first, sources.def_line(path, first) + 1)
     body = [loc for loc in user_locations if loc.filename == path and loc.line not in head]
     if not body:

@@ -16,7 +16,6 @@ from contextlib import contextmanager
 from typing import Any, Iterator
 
 from llvmlite import binding
-
 from numba.core import cgutils
 
 _HAS_OPTION = binding.llvm_version_info[0] >= 16

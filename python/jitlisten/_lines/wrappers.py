@@ -12,10 +12,10 @@ from collections import OrderedDict
 from typing import Any, Iterator, NamedTuple, Optional
 
 from llvmlite.ir import instructions
-
 from numba.core import config
 
-from . import log, returns
+from .. import _log
+from . import returns
 from .metadata import ensure_lines, lines_of
 
 _UNKNOWN = "<numba>"
@@ -67,7 +67,7 @@ def complete_module(module: Any) -> bool:
                 _complete_function(module, function)
         return lines_of(module) is not None
     except Exception as error:
-        log.warn("no lines for %s: %s: %s" % (module.name, type(error).__name__, error))
+        _log.warn("no lines for %s: %s: %s" % (module.name, type(error).__name__, error))
         return False
 
 
@@ -127,4 +127,3 @@ def _find_wrapped_function(function: Any) -> Optional[WrappedFunction]:
     if kind in ("gufunc::", "ufunc::") and not config.DEBUGINFO_DEFAULT:
         return WrappedFunction(kind + "kernel", function.name, _UNKNOWN, 0)
     return None
-

@@ -9,7 +9,7 @@ objmode` is part of the compiled code.
 from __future__ import annotations
 
 import copy
-from typing import Any, Callable, Dict, NamedTuple, Optional
+from typing import Any, Dict, NamedTuple, Optional
 
 FRAME, _SHOWN = "_jitlisten_inlined", "_jitlisten_shown"
 
@@ -34,7 +34,12 @@ class SourceLocation(NamedTuple):
 
 
 def source_location(loc: Any) -> SourceLocation:
-    loc = shown(loc)
+    """Returns the line that line tables show."""
+    return own_location(shown(loc))
+
+
+def own_location(loc: Any) -> SourceLocation:
+    """Returns the line that coverage measures: the statement's own, wherever line tables show it."""
     return SourceLocation(loc.filename, loc.line, loc.__dict__.get(FRAME))
 
 
@@ -57,6 +62,13 @@ def show_at(statement: Any, loc: Any) -> None:
     statement.loc.__dict__[_SHOWN] = shown(loc)
 
 
+def measure_at(statement: Any, loc: Any) -> None:
+    """Measures a statement at another location; line tables show it where they did."""
+    shown_loc = shown(statement.loc)
+    statement.loc = _copy_location(loc)
+    statement.loc.__dict__[_SHOWN] = shown_loc
+
+
 def _getstate(loc: Any) -> Dict[str, Any]:
     """Returns the state without our attributes."""
     return {name: value for name, value in loc.__dict__.items() if name not in (FRAME, _SHOWN)}
@@ -76,9 +88,10 @@ def _deep_copy_location(loc: Any, memo: Dict[int, Any]) -> Any:
     return result
 
 
-#: Methods that are added to `ir.Loc`.
-METHODS: Dict[str, Callable[..., Any]] = {
-    "__getstate__": _getstate,
-    "__copy__": _copy_location,
-    "__deepcopy__": _deep_copy_location,
-}
+def add_methods(loc_type: Any) -> None:
+    """Adds methods for copying to `ir.Loc`; further calls have no effect."""
+    methods = {"__getstate__": _getstate, "__copy__": _copy_location, "__deepcopy__": _deep_copy_location}
+    for name, method in methods.items():
+        if loc_type.__dict__.get(name, method) is not method:
+            raise RuntimeError("%s has %s of its own" % (loc_type.__name__, name))
+        setattr(loc_type, name, method)

@@ -8,13 +8,54 @@ Locations are modified in place, because the pickled text of a `with objmode` sh
 
 from __future__ import annotations
 
-from typing import Any, Dict, Iterable, Optional, Set
+from typing import Any, Callable, Dict, Iterable, List, Optional, Set
 
 from numba.core import ir
 
+from . import locations
 from .locations import FRAME, Inlined, SourceLocation
+from .seams import Hooks, Original, Seam, run_safely
 
 _MAX_FRAMES = 64
+_CONSEQUENCE = "an inlined call has no frame"
+# One for lines, one for coverage: true while it needs the frames.
+_is_needed: List[Callable[[], bool]] = []
+
+
+def hooks(is_needed: Callable[[], bool]) -> Hooks:
+    """Returns the hooks of a part that needs the frames while `is_needed()` returns true."""
+    locations.add_methods(ir.Loc)
+    if is_needed not in _is_needed:
+        _is_needed.append(is_needed)
+    return {Seam.INLINE_FUNCTION: _inline_function, Seam.INLINE_CLOSURE: _inline_closure}
+
+
+def _inline_function(
+    original: Original, self: Any, caller_ir: Any, block: Any, i: int, callee_ir: Any, *args: Any, **kwargs: Any
+) -> Any:
+    call = _find_call(block, i)
+    result = original(self, caller_ir, block, i, callee_ir, *args, **kwargs)
+    if call is not None:
+        run_safely(_CONSEQUENCE, lambda: mark_call(result[1].values(), call_of_ir(callee_ir, call)))
+    return result
+
+
+def _inline_closure(
+    original: Original, func_ir: Any, glbls: Any, block: Any, i: int, callee: Any, *args: Any, **kwargs: Any
+) -> Any:
+    call = _find_call(block, i)
+    result = original(func_ir, glbls, block, i, callee, *args, **kwargs)
+    if call is not None:
+        run_safely(_CONSEQUENCE, lambda: mark_call(result[0].values(), call_of_callee(callee, func_ir, call)))
+    return result
+
+
+def _find_call(block: Any, index: int) -> Optional[SourceLocation]:
+    """Returns the location of the call that will be replaced, if a part needs it."""
+    call: Optional[SourceLocation] = None
+    if any(is_needed() for is_needed in _is_needed):
+        call = run_safely(_CONSEQUENCE, lambda: locations.source_location(block.body[index].loc))
+    return call
 
 
 def mark_call(blocks: Iterable[Any], frame: Inlined) -> None:

@@ -1,6 +1,6 @@
 """The log of the native library, `JITLISTEN_LOG=[LEVEL:]PATH` or `[LEVEL:]stderr`; silent without the variable.
 
-    jitlisten[4711] warn: no lines: unsupported Numba 0.99.0
+A line of it: `jitlisten[4711] warn: no lines: unsupported Numba 0.99.0`
 """
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import sys
 
-from .. import _files
+from . import _files
 
 _LEVELS = ("error", "warn", "info", "debug")
 

@@ -5,7 +5,13 @@ all`).
 from __future__ import annotations
 
 import re
+import sys
 from typing import Optional
+
+
+class Unsupported(Exception):
+    """This Numba is not supported; the message is the reason."""
+
 
 COMPARED = frozenset(
     {
@@ -60,3 +66,10 @@ def unsupported_reason(version: Optional[str], force: bool) -> Optional[str]:
     if release[:2] == PADDED_DIFFERENTLY and not force:
         return "numba %s pads code that has lines otherwise (JITLISTEN_LINES=force accepts that)" % version
     return None
+
+
+def check(force: bool = False) -> None:
+    """Raises `Unsupported` if the imported Numba is not supported."""
+    reason = unsupported_reason(numba_version(sys.modules.get("numba")), force)
+    if reason is not None:
+        raise Unsupported(reason)

@@ -1,0 +1,9 @@
+"""What lines, coverage and the log of compilations share in Numba. Importing this package does not import Numba.
+
+seams.py        functions of Numba that are replaced, and who subscribes to them
+imports.py      calls a function when a module has been imported
+versions.py     supported versions
+cache_keys.py   keeps code with lines, or with marks, apart in Numba's cache
+locations.py    additional data of Numba's locations
+inlined.py      calls that Numba inlines itself
+"""

@@ -1,0 +1,154 @@
+"""Coverage and line tables at the same time: neither changes what the other one says."""
+
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+sys.path.insert(0, os.path.join(HERE, "lines"))
+
+from compiled import PACKAGE, rows, run, source
+
+LINES = "import jitlisten._lines as lines; lines.install()\n"
+COVERAGE = "from jitlisten._coverage import patches; patches.install()\n"
+
+KERNELS = """
+import numpy as np
+from numba import njit, prange, stencil
+
+@njit(inline="always")
+def clamp(x):
+    if x < 0:
+        return 0.0
+    return x
+
+@stencil
+def mean(a):
+    return (a[-1] + a[1]) / 2
+
+@njit(parallel=True)
+def kernel(a):
+    total = 0.0
+    for i in prange(a.size):
+        if a[i] > 3:
+            weight = 2.0
+        else:
+            weight = a[i] + 1
+        total += clamp(a[i]) * weight
+    smooth = mean(a)
+    return total, smooth
+
+@njit(forceobj=True, looplift=False)
+def interpreted(items):
+    total = 0
+    for item in items:
+        total += item
+    return total
+
+kernel(np.arange(9.0)), interpreted([1, 2])
+"""
+
+
+def measure(tmp_path, program):
+    """Missing lines and arcs of the cases of `test_coverage_equal.py`."""
+    out = tmp_path / "measured"
+    program += "import runpy, sys; sys.argv[1:] = ['cases', %r, 'branch']\n" % str(out)
+    program += "runpy.run_path(%r, run_name='__main__')\n" % os.path.join(HERE, "coverage_cases", "measure.py")
+    program += "assert %r not in globals() or lines.status()['active']\n" % "lines"
+    environment = dict(os.environ, PYTHONPATH=PACKAGE, PYTHONDONTWRITEBYTECODE="1")
+    subprocess.run([sys.executable, "-c", program], check=True, env=environment)
+    return json.loads(out.read_text())
+
+
+def test_coverage_is_the_same_with_lines(tmp_path):
+    assert measure(tmp_path, LINES) == measure(tmp_path, "")
+
+
+@pytest.mark.parametrize("before, after", [(COVERAGE, ""), ("", COVERAGE)])
+def test_lines_are_the_same_with_coverage(tmp_path, before, after):
+    log = tmp_path / "log"
+    stock, both = tmp_path / "stock", tmp_path / "both"
+    for directory in (stock, both):
+        directory.mkdir()
+    without = rows(source(stock, KERNELS), stock)
+    program = before + "import numba\n" + after + source(both, KERNELS)
+    with_coverage = rows(program, both, JITLISTEN_LOG=str(log))
+    # Coverage has code for statements that LLVM removes otherwise.
+    assert without <= with_coverage and {name for name, _ in with_coverage} == {name for name, _ in without}
+    assert not log.exists()
+
+
+STORES = r"""
+import re
+from numba import njit
+@njit
+def f(x):
+    if x > 1:
+        y = x
+    else:
+        y = 2
+    return y
+f(1)
+(text,) = f.inspect_llvm().values()
+marks = re.search(r"jitlisten[.]coverage[.]1:[^:]+:[^:]+:([^|]+)[|]", text)[1].split(",")
+lines = dict(re.findall(r"^(!\d+) = !DILocation[(]line: (\d+)", text, re.M))
+for store in re.findall(r"store i8 1, .*", text):
+    index = re.search(r"i64 (\d+)[),]", store)
+    print(marks[int(index[1]) if index else 0], lines[store.rpartition(" ")[2]])
+"""
+
+
+def test_stores_have_the_line_that_they_mark(tmp_path):
+    stores = [line.split() for line in run(source(tmp_path, COVERAGE + LINES + STORES)).splitlines()]
+    targets = [(mark.partition(">")[2], line) for mark, line in stores]
+    # Older LLVMs merge the stores of two branches, which then have no line.
+    assert len(stores) >= 4 and all(line in (target, "0") for target, line in targets if int(target) > 0), stores
+
+
+SWITCHED = """
+from numba import njit
+def compile(x):
+    f = njit(lambda x: x + 1)
+    f(x)
+    (text,) = f.inspect_llvm().values()
+    return "LineTablesOnly" in text, "jitlisten.coverage" in text
+print(compile(1))
+lines.remove()
+print(compile(1))
+lines.install()
+print(compile(1))
+"""
+
+
+def test_lines_are_switched_while_coverage_is_on(tmp_path):
+    program = source(tmp_path, COVERAGE + LINES + SWITCHED)
+    assert run(program).splitlines() == ["(True, True)", "(False, True)", "(True, True)"]
+
+
+DEFECTS = """
+from jitlisten._coverage import hooks
+from jitlisten._lines import phis, stencils
+from jitlisten._numba import inlined, locations
+def fail(*arguments): raise ValueError("a defect")
+phis.find_joins = phis.relocate = stencils.relocate = inlined.mark_call = locations.measure_at = fail
+"""
+
+
+def test_a_defect_costs_lines_or_marks_but_no_compilation(tmp_path):
+    log = tmp_path / "log"
+    program = (
+        LINES + COVERAGE + "import numba\n" + DEFECTS + source(tmp_path, KERNELS) + "print(prog.kernel.signatures)\n"
+    )
+    assert run(program, JITLISTEN_LOG=str(log)) == "[(Array(float64, 1, 'C', False, aligned=True),)]\n"
+    messages = log.read_text()
+    for consequence in (
+        "copies at joins have other lines",
+        "a stencil has other lines",
+        "an inlined call has no frame",
+        "lines of another branch count as run",
+        "a stencil is not measured",
+    ):
+        assert consequence + ": ValueError: a defect" in messages, messages
