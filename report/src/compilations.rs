@@ -9,8 +9,8 @@ use jitlisten_files::open_regular;
 use perf_format::recording::{COMPILATIONS, images};
 use serde_json::Value;
 
-use crate::printable::printable;
 use crate::recording::{Recording, Selection};
+use crate::sanitize::sanitize;
 
 /// Limit on the compilations that are read from a file. The writer stops earlier.
 const MAX_COMPILATIONS: usize = 1 << 16;
@@ -45,10 +45,10 @@ pub struct Compilation {
     /// Elapsed time in ns, including waits.
     pub lasted: u64,
     /// CPU time of the thread in ns, including nested compilations.
-    pub took: u64,
+    pub cpu_ns: u64,
     /// CPU time in ns without nested compilations.
     pub exclusive: u64,
-    /// CPU time in LLVM in ns; part of `took`.
+    /// CPU time in LLVM in ns; part of `cpu_ns`.
     pub llvm: u64,
     /// Size of the machine code in bytes, including nested compilations.
     pub size: u64,
@@ -132,12 +132,12 @@ impl Compilation {
 
     fn parse(line: &[u8], pid: u32) -> Option<Compilation> {
         let row: Value = serde_json::from_slice(line).ok()?;
-        let text = |name: &str| Some(printable(row.get(name)?.as_str()?));
+        let text = |name: &str| Some(sanitize(row.get(name)?.as_str()?));
         let number = |name: &str| row.get(name).and_then(Value::as_u64);
         let number_u32 = |name: &str| u32::try_from(number(name)?).ok();
         let (begin, end) = (number("begin")?, number("end")?);
         let lasted = end.checked_sub(begin).filter(|lasted| *lasted <= MAX_FIELD_VALUE)?;
-        let took = number("cpu")?.min(MAX_FIELD_VALUE);
+        let cpu_ns = number("cpu")?.min(MAX_FIELD_VALUE);
         Some(Compilation {
             function: text("function")?,
             file: text("file")?,
@@ -148,9 +148,9 @@ impl Compilation {
             depth: number_u32("depth")?,
             begin,
             lasted,
-            took,
-            exclusive: took,
-            llvm: number("llvm").unwrap_or_default().min(took),
+            cpu_ns,
+            exclusive: cpu_ns,
+            llvm: number("llvm").unwrap_or_default().min(cpu_ns),
             size: number("size").unwrap_or_default().min(MAX_FIELD_VALUE),
             caller: text("caller"),
             why: Why::from_word(row.get("why").and_then(Value::as_str)),
@@ -176,7 +176,7 @@ impl GrowingCompilations {
     }
 
     /// Reads the lines added since the last call, if `is_recorded` accepts the process of the file.
-    pub fn look(&mut self, recording: &Path, is_recorded: impl Fn(u32) -> bool) {
+    pub fn read_new(&mut self, recording: &Path, is_recorded: impl Fn(u32) -> bool) {
         let Some(mut file) = open_compilations(recording) else { return };
         let length = file.metadata().map_or(0, |metadata| metadata.len());
         let mut header = Vec::new();
@@ -250,7 +250,7 @@ pub(crate) fn read(
         }
     }
     if damaged > 0 {
-        notes.push(format!("{damaged} lines of {} are damaged", printable(&compilations_path(path).to_string_lossy())));
+        notes.push(format!("{damaged} lines of {} are damaged", sanitize(&compilations_path(path).to_string_lossy())));
     }
     rows.sort_by_key(|row| (row.tid, row.begin, row.depth));
     subtract_nested(&mut rows);
@@ -264,7 +264,7 @@ pub(crate) fn read(
 fn subtract_nested(rows: &mut [Compilation]) {
     let mut enclosing: Vec<usize> = Vec::new();
     for index in 0..rows.len() {
-        let (tid, begin, took) = (rows[index].tid, rows[index].begin, rows[index].took);
+        let (tid, begin, cpu_ns) = (rows[index].tid, rows[index].begin, rows[index].cpu_ns);
         while enclosing.last().is_some_and(|&outer| {
             let outer = &rows[outer];
             outer.tid != tid || outer.depth >= rows[index].depth || outer.begin + outer.lasted < begin
@@ -272,7 +272,7 @@ fn subtract_nested(rows: &mut [Compilation]) {
             enclosing.pop();
         }
         if let Some(&outer) = enclosing.last() {
-            rows[outer].exclusive = rows[outer].exclusive.saturating_sub(took);
+            rows[outer].exclusive = rows[outer].exclusive.saturating_sub(cpu_ns);
         }
         enclosing.push(index);
     }
@@ -337,7 +337,7 @@ mod tests {
         let mut growing = GrowingCompilations::default();
         let mut names = |text: &str| {
             fs::write(&path, text).expect("a file");
-            growing.look(&recording, |pid| pid < 9);
+            growing.read_new(&recording, |pid| pid < 9);
             growing.rows().iter().map(|row| row.function.clone()).collect::<Vec<_>>().join(" ")
         };
         let header = "{\"pid\": 7}\n";

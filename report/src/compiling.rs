@@ -20,8 +20,8 @@ pub struct CompiledFunction {
     /// CPU time of the longest compilation in ns.
     pub longest: u64,
     /// CPU time of all compilations in ns, including nested ones.
-    pub took: u64,
-    /// CPU time in LLVM in ns; part of `took`.
+    pub cpu_ns: u64,
+    /// CPU time in LLVM in ns; part of `cpu_ns`.
     pub llvm: u64,
 }
 
@@ -32,14 +32,15 @@ impl Report {
         for row in self.compilations.iter().filter(|row| row.is_outermost()) {
             let name = row.name();
             let total = functions.entry(name.clone()).or_default();
-            if total.count == 0 || row.took > total.longest {
-                (total.longest, total.signature) = (row.took, row.signature.clone());
+            if total.count == 0 || row.cpu_ns > total.longest {
+                (total.longest, total.signature) = (row.cpu_ns, row.signature.clone());
             }
             total.function = name;
-            (total.count, total.took, total.llvm) = (total.count + 1, total.took + row.took, total.llvm + row.llvm);
+            (total.count, total.cpu_ns, total.llvm) =
+                (total.count + 1, total.cpu_ns + row.cpu_ns, total.llvm + row.llvm);
         }
         let mut functions: Vec<CompiledFunction> = functions.into_values().collect();
-        functions.sort_by(|a, b| b.took.cmp(&a.took).then_with(|| a.function.cmp(&b.function)));
+        functions.sort_by(|a, b| b.cpu_ns.cmp(&a.cpu_ns).then_with(|| a.function.cmp(&b.function)));
         functions
     }
 }
@@ -60,7 +61,7 @@ pub(crate) fn to_json(row: &Compilation, start: u64) -> Value {
     json!({
         "function": row.name(), "file": row.file, "line": row.line, "signature": row.signature, "pid": row.pid,
         "tid": row.tid, "depth": row.depth, "when": row.begin.saturating_sub(start), "lasted": row.lasted,
-        "took": row.took, "exclusive": row.exclusive,
+        "took": row.cpu_ns, "exclusive": row.exclusive,
         "llvm": row.llvm, "size": row.size, "caller": row.caller, "failed": row.failed,
         "cached": row.why == Why::Cached, "why": row.why.words(),
     })
@@ -74,8 +75,8 @@ pub fn compilations_to_text(report: &Report, width: Option<usize>, all: bool) ->
             .to_owned();
     }
     let outermost = || rows.iter().filter(|row| row.is_outermost());
-    let total: u64 = outermost().map(|row| row.took).sum();
-    let is_shown = |row: &Compilation| all || row.took * 200 >= total;
+    let total: u64 = outermost().map(|row| row.cpu_ns).sum();
+    let is_shown = |row: &Compilation| all || row.cpu_ns * 200 >= total;
     let shown: Vec<&Compilation> = rows.iter().filter(|row| is_shown(row)).collect();
     let is_wide = width.is_none_or(|width| width >= MIN_WIDE_COLUMNS);
     let start_time = start_time(report);
@@ -116,8 +117,8 @@ pub fn compilations_to_text(report: &Report, width: Option<usize>, all: bool) ->
     line(format_row(figures, "function", "signature", "why"));
     for row in &shown {
         let unless_cached = |text: String| if row.why == Why::Cached { String::new() } else { text };
-        let [when, took] = [row.begin.saturating_sub(start_time), row.took].map(format_seconds);
-        let [numba, llvm] = [row.took - row.llvm, row.llvm].map(|part| unless_cached(format_seconds(part)));
+        let [when, took] = [row.begin.saturating_sub(start_time), row.cpu_ns].map(format_seconds);
+        let [numba, llvm] = [row.cpu_ns - row.llvm, row.llvm].map(|part| unless_cached(format_seconds(part)));
         let figures = match is_wide {
             true => format!("{when:>8} {took:>8} {numba:>8} {llvm:>8} {:>8}  ", unless_cached(format_bytes(row.size))),
             false => format!("{when:>8} {took:>8} {llvm:>8}  "),
@@ -137,7 +138,7 @@ pub fn compilations_to_text(report: &Report, width: Option<usize>, all: bool) ->
 /// Summarises all compilations in one sentence.
 pub(crate) fn summary(report: &Report) -> String {
     let rows = &report.compilations;
-    let total = rows.iter().filter(|row| row.is_outermost()).map(|row| row.took).sum();
+    let total = rows.iter().filter(|row| row.is_outermost()).map(|row| row.cpu_ns).sum();
     let count = |matches: &dyn Fn(&Compilation) -> bool| rows.iter().filter(|row| matches(row)).count();
     let plural = |count: usize, noun: &str| format!("{count} {noun}{}", if count == 1 { "" } else { "s" });
     let llvm: u64 = rows.iter().filter(|row| row.is_outermost()).map(|row| row.llvm).sum();

@@ -4,9 +4,9 @@ use std::collections::BTreeMap;
 use std::fmt::Write;
 
 use crate::activity::is_user_source;
-use crate::printable::printable;
 use crate::profile::{Count, FunctionRow, Line, Shares};
 use crate::report::{Report, file_name};
+use crate::sanitize::sanitize;
 use crate::symbols::Kind;
 use crate::text::{MIN_WIDE_COLUMNS, truncate, wrap};
 
@@ -22,7 +22,7 @@ pub struct Change {
     /// Source text of a line.
     pub source: String,
     /// Self time in percent, before and after.
-    pub own: (f64, f64),
+    pub self_percent: (f64, f64),
     /// Total time in percent, before and after.
     pub total: (f64, f64),
     /// Self time in seconds, before and after, if both recordings measure time.
@@ -31,7 +31,7 @@ pub struct Change {
 
 impl Change {
     fn size(&self) -> f64 {
-        (self.own.1 - self.own.0).abs().max((self.total.1 - self.total.0).abs())
+        (self.self_percent.1 - self.self_percent.0).abs().max((self.total.1 - self.total.0).abs())
     }
 }
 
@@ -53,7 +53,8 @@ pub struct Difference {
 pub fn diff(before: &Report, after: &Report) -> Difference {
     let activities = compare_rows(before, after, |report| {
         let rows = report.profile.summary.rows().into_iter();
-        rows.map(|(activity, count)| (activity.words().to_owned(), Shares { own: count, total: count })).collect()
+        rows.map(|(activity, count)| (activity.words().to_owned(), Shares { self_count: count, total: count }))
+            .collect()
     });
     let functions = compare_rows(before, after, |report| {
         let is_shown = |row: &&FunctionRow| match row.kind {
@@ -109,25 +110,25 @@ fn compare_rows(before: &Report, after: &Report, rows: impl Fn(&Report) -> Vec<(
     let mut changes_by_name: BTreeMap<String, Change> = BTreeMap::new();
     let percents = |report: &Report, shares: &Shares| {
         let percent = |count: Count| count.percent_of(report.profile.all);
-        (percent(shares.own), percent(shares.total))
+        (percent(shares.self_count), percent(shares.total))
     };
     let seconds = (before.is_time() && after.is_time()).then_some((0.0, 0.0));
     let change = |name: &String| Change {
         name: name.clone(),
         source: String::new(),
-        own: (0.0, 0.0),
+        self_percent: (0.0, 0.0),
         total: (0.0, 0.0),
         seconds,
     };
-    let in_seconds = |shares: &Shares| shares.own.weight as f64 / 1e9;
+    let in_seconds = |shares: &Shares| shares.self_count.weight as f64 / 1e9;
     for (name, shares) in rows(before) {
         let entry = changes_by_name.entry(name.clone()).or_insert_with(|| change(&name));
-        (entry.own.0, entry.total.0) = percents(before, &shares);
+        (entry.self_percent.0, entry.total.0) = percents(before, &shares);
         entry.seconds.iter_mut().for_each(|seconds| seconds.0 = in_seconds(&shares));
     }
     for (name, shares) in rows(after) {
         let entry = changes_by_name.entry(name.clone()).or_insert_with(|| change(&name));
-        (entry.own.1, entry.total.1) = percents(after, &shares);
+        (entry.self_percent.1, entry.total.1) = percents(after, &shares);
         entry.seconds.iter_mut().for_each(|seconds| seconds.1 = in_seconds(&shares));
     }
     let mut changes: Vec<Change> = changes_by_name.into_values().filter(|change| change.total != (0.0, 0.0)).collect();
@@ -141,12 +142,12 @@ pub fn diff_to_text(before: &Report, after: &Report, width: Option<usize>, all: 
     let mut text = String::new();
     let columns = width.unwrap_or(usize::MAX);
     for (label, report) in [("before", before), ("after", after)] {
-        let title = format!("{label}: {}", printable(&report.title()));
+        let title = format!("{label}: {}", sanitize(&report.title()));
         for line in wrap(&title, " · ", columns) {
             let _ = writeln!(text, "{line}");
         }
         for note in &report.notes {
-            for line in wrap(&printable(&format!("note: {note}")), " ", columns.saturating_sub(2).max(20)) {
+            for line in wrap(&sanitize(&format!("note: {note}")), " ", columns.saturating_sub(2).max(20)) {
                 let _ = writeln!(text, "  {line}");
             }
         }
@@ -155,7 +156,7 @@ pub fn diff_to_text(before: &Report, after: &Report, width: Option<usize>, all: 
         let _ = writeln!(text, "the recordings count different events: their shares are not comparable");
     }
     for path in &difference.changed {
-        let path = printable(path);
+        let path = sanitize(path);
         let _ = writeln!(text, "note: {path} was changed in between: equal line numbers may be different lines");
     }
     write_table(&mut text, "what was done", &difference.activities, width, true);
@@ -186,14 +187,16 @@ fn write_table(text: &mut String, heading: &str, changes: &[Change], width: Opti
             format!("{before:>width$.digits$} {after:>width$.digits$} {:>+width$.digits$}", after - before)
         };
         let seconds = change.seconds.map(|pair| columns(pair, 2, if is_wide { 10 } else { 9 }));
-        let (own, total) = (columns(change.own, 1, 9), change.total.1 - change.total.0);
+        let (self_percent, total) = (columns(change.self_percent, 1, 9), change.total.1 - change.total.0);
         let shares = match (is_wide, seconds) {
-            (true, Some(seconds)) => format!(" {seconds} |   {own} | {total:>+7.1} |"),
-            (false, Some(seconds)) => format!("   {seconds} | {:>+7.1} |", change.own.1 - change.own.0),
-            (_, None) => format!("  {own} | {total:>+7.1} |"),
+            (true, Some(seconds)) => format!(" {seconds} |   {self_percent} | {total:>+7.1} |"),
+            (false, Some(seconds)) => {
+                format!("   {seconds} | {:>+7.1} |", change.self_percent.1 - change.self_percent.0)
+            }
+            (_, None) => format!("  {self_percent} | {total:>+7.1} |"),
         };
         // The file name is enough to identify a line.
-        let name = printable(file_name(&change.name));
+        let name = sanitize(file_name(&change.name));
         let _ = writeln!(text, "{}", truncate_to(&format!("{shares} {name}  {}", change.source), width).trim_end());
     }
     if count == 0 {

@@ -8,7 +8,7 @@ use inferno::flamegraph::{self, Direction, Options, TextTruncateDirection};
 use rustc_hash::FxHasher;
 use std::hash::Hasher;
 
-use crate::export::{Unit, collapsed, shown::shown_frames};
+use crate::export::{Unit, collapsed, frames::shown_frames};
 use crate::report::Report;
 use crate::symbols::{Frame, Kind};
 
@@ -57,7 +57,7 @@ fn draw(report: &Report, out: &mut impl io::Write) -> io::Result<()> {
     (options.count_name, options.factor) = match Unit::for_report(report) {
         // Stacks are weighted in ns.
         Unit::Time => ("microseconds".to_owned(), 1e-3),
-        Unit::Events => (crate::printable::printable(report.event()), 1.0),
+        Unit::Events => (crate::sanitize::sanitize(report.event()), 1.0),
         Unit::Samples => ("samples".to_owned(), 1.0),
     };
     options.palette_map = Some(&mut colours);

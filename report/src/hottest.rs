@@ -10,7 +10,7 @@ pub struct HotLine {
     /// File, as an index into [`Profile::files`], and line.
     pub position: SourcePosition,
     /// Self time, including the C functions that the line calls and the code that Numba compiles in for it.
-    pub own: Count,
+    pub self_count: Count,
     /// Self time plus the time in everything that the line calls.
     pub total: Count,
     /// Part of [`own`](HotLine::own) that was in C functions.
@@ -44,14 +44,20 @@ pub fn hottest(report: &Report, max_rows: usize) -> Vec<HotLine> {
             if !compiled && !report.is_user_source(&lines.path) && line.generated_by.is_none() {
                 continue;
             }
-            let own = line.hot;
-            if own.weight != 0 {
+            let self_count = line.hot;
+            if self_count.weight != 0 {
                 let position = (file as u32, *number);
-                hot.push(HotLine { position, own, total: line.shares.total.max(own), in_c: line.in_c, compiled });
+                hot.push(HotLine {
+                    position,
+                    self_count,
+                    total: line.shares.total.max(self_count),
+                    in_c: line.in_c,
+                    compiled,
+                });
             }
         }
     }
-    hot.sort_by(|a, b| b.own.cmp(&a.own).then(a.position.cmp(&b.position)));
+    hot.sort_by(|a, b| b.self_count.cmp(&a.self_count).then(a.position.cmp(&b.position)));
     hot.truncate(max_rows);
     hot
 }

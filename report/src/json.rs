@@ -98,9 +98,9 @@ fn hot_lines(report: &Report) -> Vec<Value> {
                 "line": number,
                 "source": report.sources[file].line(number),
                 "kind": if line.compiled { "compiled" } else { "python" },
-                "self": line.own.samples,
-                "self_weight": line.own.weight,
-                "self_percent": percent(report, line.own),
+                "self": line.self_count.samples,
+                "self_weight": line.self_count.weight,
+                "self_percent": percent(report, line.self_count),
                 "total": line.total.samples,
                 "total_percent": percent(report, line.total),
                 "in_c": line.in_c.samples,
@@ -149,7 +149,7 @@ fn line_value(report: &Report, number: u32, line: &Line, source: Option<&str>) -
     let mut value = shares(report, &line.shares);
     value.insert("line".to_owned(), json!(number));
     value.insert("approximate".to_owned(), json!(line.approximate.samples));
-    value.insert("self_weight".to_owned(), json!(line.shares.own.weight));
+    value.insert("self_weight".to_owned(), json!(line.shares.self_count.weight));
     value.insert("in_c".to_owned(), json!(line.in_c.samples));
     value.insert("source".to_owned(), json!(source));
     value.insert("inlined".to_owned(), inlined(report, &line.inlined));
@@ -175,7 +175,7 @@ fn loop_value(report: &Report, hot_loop: &Loop) -> Value {
         "function": hot_loop.function,
         "first": hot_loop.first,
         "last": hot_loop.last,
-        "self": hot_loop.own.samples,
+        "self": hot_loop.self_count.samples,
         "total": hot_loop.total.samples,
         "total_percent": percent(report, hot_loop.total),
         "ran": if hot_loop.facts.is_vectorised() { "vector" } else { "scalar" },
@@ -220,9 +220,9 @@ fn inlined(report: &Report, calls: &[Inlined]) -> Value {
 
 fn shares(report: &Report, shares: &Shares) -> Map<String, Value> {
     let mut value = Map::new();
-    value.insert("self".to_owned(), json!(shares.own.samples));
+    value.insert("self".to_owned(), json!(shares.self_count.samples));
     value.insert("total".to_owned(), json!(shares.total.samples));
-    value.insert("self_percent".to_owned(), json!(percent(report, shares.own)));
+    value.insert("self_percent".to_owned(), json!(percent(report, shares.self_count)));
     value.insert("total_percent".to_owned(), json!(percent(report, shares.total)));
     value
 }

@@ -26,11 +26,11 @@ mod json;
 mod lookup;
 mod loops;
 mod machine;
-mod printable;
 mod profile;
 mod recording;
 mod report;
 mod roots;
+mod sanitize;
 mod segments;
 mod source;
 mod source_hashes;
@@ -51,7 +51,6 @@ pub use html::to_html;
 pub use json::to_json;
 pub use lookup::Lookup;
 pub use loops::{Advice, Facts as LoopFacts, Instruction, Loop, Remark, Version};
-pub use printable::printable;
 pub use profile::{
     Count, Detail, Extent, FunctionRow, Inlined, LibraryRow, Line, Profile, Shares, SourceLines, Summary, ThreadRow,
 };
@@ -59,6 +58,7 @@ pub use recording::{
     Event, Facts, FilePosition, Follower, Location, MappedFile, Origin, Recording, Sample, Selection, Stacks, Thread,
 };
 pub use report::{Group, Options, RecordingFile, Report};
+pub use sanitize::sanitize;
 pub use source::{Compiled, SourceText};
 pub use source_hashes::hash as source_hash;
 pub use symbols::{FileSymbols, Frame, Function, Kind, SourceFrame, SymbolCache, Symbols};

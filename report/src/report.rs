@@ -127,11 +127,11 @@ impl Report {
 
     /// Builds a report from a recording in memory. `recorded` is the time at which it ended.
     pub fn new(recording: Recording, recorded: Option<SystemTime>, options: &Options) -> Report {
-        Report::with(&mut SymbolCache::default(), recording, recorded, options)
+        Report::with_cache(&mut SymbolCache::default(), recording, recorded, options)
     }
 
     /// Same as [`new`](Report::new), with a cache of open files.
-    pub fn with(
+    pub fn with_cache(
         cache: &mut SymbolCache,
         mut recording: Recording,
         recorded: Option<SystemTime>,
@@ -194,7 +194,7 @@ impl Report {
             (Kind::Compiled | Kind::Python, Some(lines)) => {
                 let path = &self.profile.files[lines.file as usize].path;
                 self.is_user_source(path)
-                    || activity::is_generated(path) && !row.shares.own.is_zero() && !row.is_library_function
+                    || activity::is_generated(path) && !row.shares.self_count.is_zero() && !row.is_library_function
             }
             _ => false,
         }

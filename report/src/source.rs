@@ -4,7 +4,7 @@ use std::io::Read as _;
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
-use crate::printable::{MAX_LINE_CHARACTERS, printable};
+use crate::sanitize::{MAX_LINE_CHARACTERS, sanitize};
 use crate::source_hashes::hash as source_hash;
 use jitlisten_files::open_regular;
 
@@ -119,7 +119,7 @@ fn split_lines(bytes: &[u8]) -> Vec<String> {
                 true => line.iter().map(|byte| char::from(*byte)).collect(),
                 false => String::from_utf8_lossy(line).into_owned(),
             };
-            printable(text.strip_suffix('\r').unwrap_or(&text))
+            sanitize(text.strip_suffix('\r').unwrap_or(&text))
         })
         .collect();
     if lines.last().is_some_and(String::is_empty) {

@@ -5,9 +5,9 @@ use std::path::Path;
 use std::str::FromStr;
 
 use crate::loops::{Loop, MIN_PERCENT, MIN_SAMPLES};
-use crate::printable::printable;
 use crate::profile::{Count, SourceLines};
 use crate::report::{Report, file_name, group_digits, plural};
+use crate::sanitize::sanitize;
 
 /// Requested source line, such as `prog.py:16`.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -141,14 +141,14 @@ fn write_loop(report: &Report, hot_loop: &Loop, text: &mut String) {
         "{} ({}), {inlined}{}",
         hot_loop.name(),
         file_name(&hot_loop.loop_path),
-        printable(&hot_loop.function)
+        sanitize(&hot_loop.function)
     );
     let samples = plural(hot_loop.total.samples as usize, "sample");
     let _ = writeln!(
         text,
         "{samples}, {} of all; without calls {}",
         percent(hot_loop.total, total),
-        percent(hot_loop.own, total)
+        percent(hot_loop.self_count, total)
     );
     for advice in &hot_loop.advice {
         let _ = writeln!(text, "⚑ {}: {}", advice.rule, advice.text);
@@ -158,7 +158,7 @@ fn write_loop(report: &Report, hot_loop: &Loop, text: &mut String) {
     }
     text.push('\n');
     for (name, row) in hot_loop.rows() {
-        let _ = writeln!(text, "  {name:<15} {}", printable(&row));
+        let _ = writeln!(text, "  {name:<15} {}", sanitize(&row));
     }
     text.push('\n');
     write_source(report, hot_loop, text);
@@ -175,7 +175,7 @@ fn write_loop(report: &Report, hot_loop: &Loop, text: &mut String) {
             count => (percent(instruction.total, hot_loop.total), group_digits(count)),
         };
         let line = if instruction.line == 0 { String::new() } else { instruction.line.to_string() };
-        let calls = instruction.calls.first().map_or(String::new(), |(name, _)| format!("  → {}", printable(name)));
+        let calls = instruction.calls.first().map_or(String::new(), |(name, _)| format!("  → {}", sanitize(name)));
         let _ = writeln!(text, "{share:>8} {count:>8}  {line:>5}  {}{calls}", instruction.text);
     }
     if let Some(more) = hot_loop.instructions.len().checked_sub(MAX_INSTRUCTIONS).filter(|more| *more != 0) {
@@ -191,11 +191,12 @@ fn write_source(report: &Report, hot_loop: &Loop, text: &mut String) {
     let Some((file, source)) = files.into_iter().find(|(file, _)| file.path == hot_loop.loop_path) else { return };
     let lines = hot_loop.first..=hot_loop.last.min(hot_loop.first.saturating_add(MAX_SOURCE_LINES - 1));
     for number in lines {
-        let self_count = file.lines.get(&number).map(|line| line.shares.own).filter(|self_count| !self_count.is_zero());
+        let self_count =
+            file.lines.get(&number).map(|line| line.shares.self_count).filter(|self_count| !self_count.is_zero());
         let share = self_count
             .map_or(String::new(), |self_count| format!("{:.1} %", self_count.percent_of(report.profile.all)));
         let _ =
-            writeln!(text, "{share:>8} {number:>5}  {}", printable(source.line(number).unwrap_or_default()).trim_end());
+            writeln!(text, "{share:>8} {number:>5}  {}", sanitize(source.line(number).unwrap_or_default()).trim_end());
     }
     text.push('\n');
 }

@@ -21,7 +21,7 @@ fn use_page(name: &str, report: &Report, hottest: &[HotLine]) -> Option<String> 
     let page = scratch_directory(name).join("page.html");
     fs::write(&page, to_html(report)).unwrap();
     if !hottest.is_empty() {
-        let lines: Vec<_> = hottest.iter().map(|line| (line.position, line.own.weight)).collect();
+        let lines: Vec<_> = hottest.iter().map(|line| (line.position, line.self_count.weight)).collect();
         let expected = serde_json::json!({"all": report.profile.all.weight, "hottest": lines});
         fs::write(page.with_extension("json"), expected.to_string()).unwrap();
     }

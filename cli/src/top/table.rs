@@ -154,7 +154,7 @@ impl Table {
         }
         for function in &profile.functions {
             let row = self.function_row_mut(&display_name(report, function), function.kind);
-            row.shares.self_time.add(function.shares.own.weight);
+            row.shares.self_time.add(function.shares.self_count.weight);
             row.shares.total.add(function.shares.total.weight);
         }
         self.add_lines(report, with_sources);
@@ -196,7 +196,7 @@ impl Table {
                 for function in line.functions.iter().filter_map(|function| profile.functions.get(*function as usize)) {
                     let row = self.function_row_mut(&display_name(report, function), function.kind);
                     let row = row.lines.entry((file.path.clone(), *number)).or_default();
-                    row.shares.self_time.add(line.shares.own.weight);
+                    row.shares.self_time.add(line.shares.self_count.weight);
                     row.shares.total.add(line.shares.total.weight);
                     if row.text != text {
                         text.clone_into(&mut row.text);

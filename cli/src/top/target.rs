@@ -138,7 +138,7 @@ impl Target {
 
     /// Reads Numba's new compilations of processes for which `is_recorded` is true.
     pub(crate) fn compilations(&self, so_far: &mut GrowingCompilations, is_recorded: impl Fn(u32) -> bool) {
-        so_far.look(&self.recording, is_recorded);
+        so_far.read_new(&self.recording, is_recorded);
     }
 
     /// Reason for a missing recording: the last line that the recorder printed.

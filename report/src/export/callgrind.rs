@@ -8,9 +8,9 @@ use std::fmt::Write;
 
 use rustc_hash::{FxHashMap, FxHashSet};
 
-use crate::printable::printable;
 use crate::profile::{Count, stack_counts};
 use crate::report::Report;
+use crate::sanitize::sanitize;
 use crate::symbols::Frame;
 
 use super::{label, path, stack_frames};
@@ -21,7 +21,7 @@ type FunctionKey = (Option<u32>, u32);
 /// Costs of one function: its own lines, and its calls by line and callee.
 #[derive(Default)]
 struct Costs {
-    own: BTreeMap<u32, Count>,
+    lines: BTreeMap<u32, Count>,
     calls: BTreeMap<(u32, FunctionKey), (Count, u32)>,
 }
 
@@ -38,7 +38,7 @@ pub(crate) fn to_callgrind(report: &Report) -> String {
     let event: String =
         report.event().chars().map(|letter| if letter.is_alphanumeric() { letter } else { '_' }).collect();
     let event = if event.starts_with(char::is_alphabetic) { event } else { format!("event_{event}") };
-    let command = printable(&report.recording.facts.command.join(" "));
+    let command = sanitize(&report.recording.facts.command.join(" "));
     let mut out = format!(
         "# callgrind format\nversion: 1\ncreator: jitlisten {}\ncmd: {command}\npositions: line\nevents: {event} \
          Samples\nsummary: {} {}\n",
@@ -55,7 +55,7 @@ pub(crate) fn to_callgrind(report: &Report) -> String {
             names.file_reference(report, frame),
             names.function_reference(report, frame, key)
         );
-        for (line, count) in &costs.own {
+        for (line, count) in &costs.lines {
             let _ = writeln!(out, "{line} {} {}", count.weight, count.samples);
         }
         for ((line, callee), (count, callee_line)) in &costs.calls {
@@ -79,7 +79,7 @@ fn add_stack(functions: &mut BTreeMap<FunctionKey, (Frame, Costs)>, frames: &[Fr
         functions.entry(key_of(frame)).or_insert_with(|| (*frame, Costs::default()));
     }
     if let Some((_, costs)) = functions.get_mut(&key_of(leaf)) {
-        *costs.own.entry(leaf.line.unwrap_or_default()).or_default() += count;
+        *costs.lines.entry(leaf.line.unwrap_or_default()).or_default() += count;
     }
     // A recursive call counts once per sample.
     let mut seen: FxHashSet<(FunctionKey, u32, FunctionKey)> = FxHashSet::default();
@@ -106,7 +106,7 @@ struct Names {
 
 impl Names {
     fn file_reference(&mut self, report: &Report, frame: &Frame) -> String {
-        let file = path(report, frame).map_or_else(|| "???".to_owned(), printable);
+        let file = path(report, frame).map_or_else(|| "???".to_owned(), sanitize);
         let next = self.files.len() + 1;
         match self.files.get(&file) {
             Some(number) => format!("({number})"),

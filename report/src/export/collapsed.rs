@@ -9,7 +9,7 @@ use crate::profile::{Count, stack_counts};
 use crate::report::Report;
 use crate::symbols::{Frame, Kind};
 
-use super::shown::{is_entry_of, shown_frames};
+use super::frames::{is_entry_of, shown_frames};
 use super::{Unit, label, stack_frames};
 
 /// Limit on the bits of the sum of all counts, which readers must be able to add up. A recording may claim anything.
@@ -60,5 +60,5 @@ pub(crate) fn frame_name(report: &Report, frame: &Frame) -> String {
 }
 
 pub(crate) fn escape(name: &str) -> String {
-    crate::printable::printable(name).replace(';', ":")
+    crate::sanitize::sanitize(name).replace(';', ":")
 }

@@ -3,13 +3,13 @@
 pub(crate) mod callgrind;
 pub(crate) mod collapsed;
 pub(crate) mod firefox;
-pub(crate) mod shown;
+pub(crate) mod frames;
 pub(crate) mod speedscope;
 
-use crate::printable::printable;
 use crate::profile::Count;
 use crate::recording::Sample;
 use crate::report::Report;
+use crate::sanitize::sanitize;
 use crate::symbols::{Frame, Kind};
 
 /// Returns the frames of a stack, innermost first. Frames beyond the last known caller are dropped: a frame-pointer
@@ -35,9 +35,9 @@ pub(crate) fn label(report: &Report, frame: &Frame) -> String {
                 Some(package) if last == "__init__.py" => format!("{package}/{last}"),
                 _ => last.to_owned(),
             };
-            printable(&format!("{} ({file})", function.name))
+            sanitize(&format!("{} ({file})", function.name))
         }
-        _ => printable(&function.name),
+        _ => sanitize(&function.name),
     }
 }
 

@@ -42,7 +42,7 @@ pub(crate) fn to_speedscope(report: &Report) -> Value {
         let row = &report.recording.threads[thread as usize];
         profiles.push(json!({
             "type": "sampled",
-            "name": crate::printable::printable(&format!("{} {}", row.name, row.tid)),
+            "name": crate::sanitize::sanitize(&format!("{} {}", row.name, row.tid)),
             "unit": if unit == Unit::Time { "nanoseconds" } else { "none" },
             "startValue": 0,
             "endValue": weights.iter().fold(0_u64, |sum, weight| sum.saturating_add(*weight)),

@@ -11,9 +11,9 @@ use crate::activity::python_library;
 use crate::assembly::Assembly;
 use crate::compilations::Compilation;
 use crate::compiling;
-use crate::printable::printable;
 use crate::profile::{Count, FunctionRow, Inlined, Line, Shares, SourceLines};
 use crate::report::Report;
+use crate::sanitize::sanitize;
 use crate::source::SourceText;
 use crate::symbols::Kind;
 
@@ -38,15 +38,15 @@ pub(super) fn data(report: &Report) -> Value {
     let mut loops = loops::by_line(report);
     let (program, title) = (report.program(), report.title());
     json!({
-        "program": printable(&program),
-        "command": printable(&report.recording.facts.command.join(" ")),
+        "program": sanitize(&program),
+        "command": sanitize(&report.recording.facts.command.join(" ")),
         "recorded": report.recorded.and_then(|time| Some(time.duration_since(SystemTime::UNIX_EPOCH).ok()?.as_secs())),
-        "title": printable(title.strip_prefix(&program).unwrap_or(&title).trim_start_matches(" · ")),
+        "title": sanitize(title.strip_prefix(&program).unwrap_or(&title).trim_start_matches(" · ")),
         "weight": profile.all.weight,
         "facts": facts(report),
-        "notes": report.notes.iter().map(|note| printable(note)).collect::<Vec<_>>(),
+        "notes": report.notes.iter().map(|note| sanitize(note)).collect::<Vec<_>>(),
         "threads": profile.threads.iter().map(|row| {
-            json!([printable(&report.thread_name(&row.thread)), row.all.weight])
+            json!([sanitize(&report.thread_name(&row.thread)), row.all.weight])
         }).collect::<Vec<_>>(),
         "functions": functions(report),
         "files": profile.files.iter().zip(&report.sources).map(|(file, source)| {
@@ -70,7 +70,7 @@ fn facts(report: &Report) -> Value {
 }
 
 fn counts_value(shares: &Shares) -> Value {
-    json!([shares.own.samples, shares.own.weight, shares.total.samples, shares.total.weight])
+    json!([shares.self_count.samples, shares.self_count.weight, shares.total.samples, shares.total.weight])
 }
 
 fn functions(report: &Report) -> Vec<Value> {
@@ -96,16 +96,16 @@ fn functions(report: &Report) -> Vec<Value> {
                 remaining != 0 && (matches!(row.kind, Kind::Compiled | Kind::Python) || row.lines.is_some());
             remaining -= usize::from(is_listed);
             let mut value = json!({
-                "name": printable(&row.name),
+                "name": sanitize(&row.name),
                 "kind": crate::json::kind_name(row.kind),
                 "n": counts_value(&row.shares),
             });
             let mut add = |key: &str, field: Value| value.as_object_mut().map(|map| map.insert(key.to_owned(), field));
             if !module.is_empty() {
-                add("module", json!(printable(module)));
+                add("module", json!(sanitize(module)));
             }
             if let Some(library) = library {
-                add("library", json!(printable(library)));
+                add("library", json!(sanitize(library)));
             }
             if report.is_user_function(row) {
                 add("yours", json!(true));
@@ -125,7 +125,7 @@ fn functions(report: &Report) -> Vec<Value> {
                 let compilations = row.several_compilations().iter();
                 add(
                     "compilations",
-                    compilations.map(|(name, shares)| json!([printable(name), counts_value(shares)])).collect(),
+                    compilations.map(|(name, shares)| json!([sanitize(name), counts_value(shares)])).collect(),
                 );
             }
             value
@@ -136,7 +136,7 @@ fn functions(report: &Report) -> Vec<Value> {
 /// Returns the longest compilations, ordered by start, and a summary of all of them.
 fn compiling(report: &Report) -> Value {
     let mut rows: Vec<&Compilation> = report.compilations.iter().collect();
-    rows.sort_by_key(|row| std::cmp::Reverse(row.took));
+    rows.sort_by_key(|row| std::cmp::Reverse(row.cpu_ns));
     let left_out = rows.len().saturating_sub(MAX_COMPILATIONS);
     rows.truncate(MAX_COMPILATIONS);
     rows.sort_by_key(|row| (row.begin, row.depth));
@@ -161,9 +161,9 @@ fn file_value<'a>(
     file: &'a SourceLines,
     source: &SourceText,
 ) -> Value {
-    let mut own = Count::default();
+    let mut self_count = Count::default();
     for line in file.lines.values() {
-        own += line.shares.own;
+        self_count += line.shares.self_count;
     }
     let lines: Map<String, Value> = file
         .lines
@@ -174,10 +174,10 @@ fn file_value<'a>(
         })
         .collect();
     json!({
-        "path": printable(&file.path),
+        "path": sanitize(&file.path),
         "library": !report.is_user_source(&file.path),
-        "note": source.note.as_deref().map(printable),
-        "n": [own.samples, own.weight, null, null],
+        "note": source.note.as_deref().map(sanitize),
+        "n": [self_count.samples, self_count.weight, null, null],
         "parts": source_parts(report, file, source),
         "lines": lines,
     })

@@ -17,7 +17,7 @@ const SCRIPT: &str = concat!(
     include_str!("stacks.js"),
     include_str!("loops.js"),
     include_str!("table.js"),
-    include_str!("pictures.js"),
+    include_str!("graphs.js"),
     include_str!("compilations.js"),
     include_str!("page.js")
 );

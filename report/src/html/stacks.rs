@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 use crate::activity::Activity;
 use crate::export::{
     Unit,
-    shown::{is_entry_of, shown_frames},
+    frames::{is_entry_of, shown_frames},
 };
 use crate::hottest::{HotLine, hottest};
 use crate::profile::{Count, SourcePosition};

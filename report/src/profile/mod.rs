@@ -58,7 +58,7 @@ impl AddAssign for Count {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Shares {
     /// Time at the program counter.
-    pub own: Count,
+    pub self_count: Count,
     /// Time including callees.
     pub total: Count,
 }

@@ -4,14 +4,14 @@
 //! the addresses and stacks of the samples.
 
 mod address_space;
-mod beside;
 mod bytes;
 mod compressed;
 mod event;
 mod follower;
 mod format;
-mod interned;
-mod merged;
+mod interner;
+mod merge;
+mod moved_images;
 mod origin;
 mod record;
 mod records;
@@ -24,7 +24,7 @@ use std::path::{Path, PathBuf};
 pub use event::Event;
 pub use follower::Follower;
 pub use format::Facts;
-pub use interned::{FilePosition, Location, Stacks};
+pub use interner::{FilePosition, Location, Stacks};
 pub use origin::Origin;
 pub use tasks::{MappedFile, Thread};
 
@@ -37,7 +37,7 @@ use crate::unwind::{Machine, Unwinder};
 
 use event::EventIds;
 use format::Container;
-use interned::Interner;
+use interner::Interner;
 use record::Record;
 use records::End;
 use tasks::Tasks;
@@ -214,7 +214,7 @@ impl Recording {
             if !selection.matches(sample.pid, sample.tid) {
                 return;
             }
-            let walked = sample.stack_copy.filter(|_| !interned::has_user_part(&sample)).map(|stack_copy| {
+            let walked = sample.stack_copy.filter(|_| !interner::has_user_part(&sample)).map(|stack_copy| {
                 unwinder.walk(&stack_copy, |address| interner.find_file(files, sample.pid, address, sample.time))
             });
             let stack = interner.intern_stack(&sample, is_kernel(record), &walked.unwrap_or_default());

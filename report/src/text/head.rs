@@ -4,9 +4,9 @@ use super::{Table, heat_colour, percent, truncate, wrap};
 use crate::activity::Activity;
 use crate::compilations::{Compilation, Why};
 use crate::hottest::{CallingLine, HotLine, calling_lines, hottest};
-use crate::printable::printable;
 use crate::profile::{Count, SourcePosition};
 use crate::report::{duration, file_name, group_digits, plural};
+use crate::sanitize::sanitize;
 
 /// Limit on the hottest lines.
 const MAX_HOT_LINES: usize = 10;
@@ -26,15 +26,15 @@ impl Table<'_> {
     pub(super) fn write_head(&mut self) {
         let report = self.report;
         let columns = self.style.width.unwrap_or(usize::MAX);
-        for line in wrap(&printable(&report.title()), " · ", columns) {
+        for line in wrap(&sanitize(&report.title()), " · ", columns) {
             self.write_coloured(&line, "1");
         }
         let command = report.recording.facts.command.join(" ");
         if self.style.all && !command.is_empty() {
-            self.write_coloured(&printable(&format!("recorded by: {command}")), "2");
+            self.write_coloured(&sanitize(&format!("recorded by: {command}")), "2");
         }
         for note in &report.notes {
-            for (index, line) in wrap(&printable(note), " ", columns.saturating_sub(6).max(20)).iter().enumerate() {
+            for (index, line) in wrap(&sanitize(note), " ", columns.saturating_sub(6).max(20)).iter().enumerate() {
                 self.write_coloured(&format!("{} {line}", if index == 0 { "note:" } else { "     " }), "33");
             }
         }
@@ -60,7 +60,7 @@ impl Table<'_> {
             };
             let label = activity.words();
             let row = format!("{} {}  {label:<18}  {remark}", self.seconds(*count), self.percent(*count));
-            self.write_line(&printable(&row));
+            self.write_line(&sanitize(&row));
             if *activity == Activity::Compiling {
                 self.write_compiled_functions();
             }
@@ -124,7 +124,7 @@ impl Table<'_> {
                 Why::NotCached | Why::Dynamic | Why::Lifted => !is_cached,
                 Why::Cached | Why::Other => false,
             };
-            rows().filter(matches).fold((0, 0), |(count, took), row| (count + 1, took + row.took))
+            rows().filter(matches).fold((0, 0), |(count, took), row| (count + 1, took + row.cpu_ns))
         };
         let reason = if rows().any(|row| row.why == Why::NotCached) { "; cache=True not set" } else { "" };
         for ((count, took), source, reason) in
@@ -140,16 +140,17 @@ impl Table<'_> {
     /// Reports the functions that took longest to compile, including nested compilations.
     fn write_compiled_functions(&mut self) {
         let functions = self.report.compiling_by_function();
-        let total: u64 = functions.iter().map(|function| function.took).sum();
+        let total: u64 = functions.iter().map(|function| function.cpu_ns).sum();
         for function in functions
             .iter()
             .take(MAX_COMPILED_FUNCTIONS)
-            .filter(|function| function.took >= total / COMPILED_SHARE_DIVISOR)
+            .filter(|function| function.cpu_ns >= total / COMPILED_SHARE_DIVISOR)
         {
             let times = if function.count == 1 { String::new() } else { format!(", and {} more", function.count - 1) };
-            let row = format!("{:>18}  {:<18}  ", duration(function.took), format!("LLVM {}", duration(function.llvm)));
+            let row =
+                format!("{:>18}  {:<18}  ", duration(function.cpu_ns), format!("LLVM {}", duration(function.llvm)));
             let name = format!("{}{}{times}", function.function, function.signature);
-            self.write_coloured(&printable(&format!("{row}{name}")), "2");
+            self.write_coloured(&sanitize(&format!("{row}{name}")), "2");
         }
         self.write_next_run();
     }
@@ -195,11 +196,15 @@ impl Table<'_> {
         let total = if self.is_wide() { "  total %" } else { "" };
         self.write_coloured(&format!("  {:>7}   self %{total}  hottest lines", self.unit()), "1");
         for (line, position) in lines.iter().zip(&positions) {
-            let HotLine { own, total, .. } = *line;
+            let HotLine { self_count, total, .. } = *line;
             let total = if self.is_wide() { format!(" {}", self.percent(total)) } else { String::new() };
             let kind = if line.compiled { "compiled" } else { "Python" };
-            let row = format!("{} {}{total}  {position:<columns$}  {kind:<8}  ", self.seconds(own), self.percent(own));
-            let colour = heat_colour(own.percent_of(self.report.profile.all));
+            let row = format!(
+                "{} {}{total}  {position:<columns$}  {kind:<8}  ",
+                self.seconds(self_count),
+                self.percent(self_count)
+            );
+            let colour = heat_colour(self_count.percent_of(self.report.profile.all));
             let row = self.append_source(&row, line.position, &self.remark(line));
             self.write_coloured(&row, colour);
         }
@@ -238,7 +243,7 @@ impl Table<'_> {
     /// Returns `prog.py:12`. For generated code without a file, also returns its caller's line.
     fn format_position(&self, (file, line): SourcePosition) -> String {
         let path = self.report.profile.files.get(file as usize).map_or("", |file| file.path.as_str());
-        let position = format!("{}:{line}", printable(file_name(path)));
+        let position = format!("{}:{line}", sanitize(file_name(path)));
         let line = self.report.profile.files.get(file as usize).and_then(|file| file.lines.get(&line));
         if let Some(caller) = line.and_then(|line| line.generated_by) {
             return format!("{position} by {}", self.format_position(caller));
@@ -248,7 +253,7 @@ impl Table<'_> {
 
     /// Returns remarks on a line: time in C functions, and a flag for advice.
     fn remark(&self, line: &HotLine) -> String {
-        let share = line.in_c.percent_of(line.own);
+        let share = line.in_c.percent_of(line.self_count);
         let in_c_remark = match share {
             _ if !self.is_wide() => "",
             90.0.. => "nearly all in C",
@@ -270,7 +275,7 @@ impl Table<'_> {
         let generated_by = || self.report.profile.files.get(file as usize)?.lines.get(&line)?.generated_by;
         let source = source_line((file, line)).or_else(|| source_line(generated_by()?)).unwrap_or_default();
         let source = if line == 0 { "(code of no line)" } else { source.trim() };
-        let source = printable(source);
+        let source = sanitize(source);
         let width_of = unicode_width::UnicodeWidthStr::width;
         let remark = if remark.is_empty() { String::new() } else { format!("  {remark}") };
         match self.style.width {

@@ -6,9 +6,9 @@ use std::fmt::Write;
 
 use unicode_width::{UnicodeWidthChar as _, UnicodeWidthStr as _};
 
-use crate::printable::printable;
 use crate::profile::{Count, Extent, FunctionRow, Inlined, LibraryRow, Line, Shares, SourceLines};
 use crate::report::{Group, Report, group_digits};
+use crate::sanitize::sanitize;
 use crate::source::SourceText;
 use crate::symbols::Kind;
 
@@ -143,15 +143,15 @@ impl Table<'_> {
     }
 
     fn write_function(&mut self, row: &FunctionRow) {
-        self.write_line(&printable(&format!("{} | {}", self.columns(&row.shares), row.name)));
-        let is_hot = row.shares.own.percent_of(self.report.profile.all) >= MIN_PERCENT;
+        self.write_line(&sanitize(&format!("{} | {}", self.columns(&row.shares), row.name)));
+        let is_hot = row.shares.self_count.percent_of(self.report.profile.all) >= MIN_PERCENT;
         let compilations = match self.style.all {
             true => &row.compilations,
             false if is_hot => row.several_compilations(),
             false => &[],
         };
         for (name, shares) in compilations.iter().filter(|_| row.compilations.len() > 1) {
-            self.write_coloured(&printable(&format!("{} |   {name}", self.columns(shares))), "2");
+            self.write_coloured(&sanitize(&format!("{} |   {name}", self.columns(shares))), "2");
         }
     }
 
@@ -163,7 +163,7 @@ impl Table<'_> {
                 && count.percent_of(profile.summary.compiled) >= MIN_COMPILED_PERCENT
         };
         let is_shown = |row: &&LibraryRow| {
-            let is_hot = row.shares.own.percent_of(profile.all) >= MIN_PERCENT;
+            let is_hot = row.shares.self_count.percent_of(profile.all) >= MIN_PERCENT;
             self.style.all || is_hot || row.functions.iter().any(is_hot_code)
         };
         let max_rows = if self.style.all { usize::MAX } else { MAX_LIBRARIES };
@@ -171,7 +171,7 @@ impl Table<'_> {
         if rows.is_empty() {
             return;
         }
-        let names: Vec<String> = rows.iter().map(|row| printable(&row.name)).collect();
+        let names: Vec<String> = rows.iter().map(|row| sanitize(&row.name)).collect();
         let columns = names.iter().map(|name| name.width()).max().unwrap_or_default();
         self.write_line("");
         self.write_titles("libraries, with their functions", "1");
@@ -187,7 +187,7 @@ impl Table<'_> {
             });
             let functions = functions.collect::<Vec<_>>().join(" · ");
             let text = format!("{} | {name:<columns$}  {functions}", self.columns(&row.shares));
-            self.write_line(&printable(&text));
+            self.write_line(&sanitize(&text));
         }
     }
 
@@ -202,8 +202,8 @@ impl Table<'_> {
     }
 
     fn columns(&self, shares: &Shares) -> String {
-        let columns = format!("{} {}", self.percent(shares.own), self.percent(shares.total));
-        if self.is_wide() { format!("{columns} {:>9}", group_digits(shares.own.samples)) } else { columns }
+        let columns = format!("{} {}", self.percent(shares.self_count), self.percent(shares.total));
+        if self.is_wide() { format!("{columns} {:>9}", group_digits(shares.self_count.samples)) } else { columns }
     }
 
     /// Returns blanks as wide as [`columns`](Table::columns).
@@ -216,7 +216,7 @@ impl Table<'_> {
         self.write_coloured(&format!("  self %  in compiled code   samples | {heading}"), "1");
         let has_hosts = self.report.hosts().len() > 1;
         for group in groups {
-            let (name, host) = (printable(&group.name), printable(&group.host));
+            let (name, host) = (sanitize(&group.name), sanitize(&group.host));
             let name_and_process = match group.pid {
                 0 => host,
                 pid => format!("{name} (process {pid}{})", host_suffix(has_hosts, &group.host)),
@@ -239,7 +239,7 @@ impl Table<'_> {
         let has_hosts = self.report.hosts().len() > 1;
         for row in rows {
             let thread = &row.thread;
-            let name = printable(&thread.name);
+            let name = sanitize(&thread.name);
             let compiled = percent(row.compiled.percent_of(row.all));
             self.write_line(&format!(
                 "{} {compiled:>18} {:>9} | {name} (process {}, thread {}{})",
@@ -266,9 +266,9 @@ impl Table<'_> {
                 continue;
             }
             self.write_line("");
-            self.write_coloured(&printable(&file.path), "1");
+            self.write_coloured(&sanitize(&file.path), "1");
             if let Some(note) = &source.note {
-                self.write_coloured(&printable(&format!("note: this file {note}")), "33");
+                self.write_coloured(&sanitize(&format!("note: this file {note}")), "33");
             }
             self.write_titles(" line | source", "2");
             for (index, block) in blocks.iter().enumerate() {
@@ -313,7 +313,7 @@ impl Table<'_> {
     fn is_hot(&self, line: &Line) -> bool {
         let summary = &self.report.profile.summary;
         line.shares.total.percent_of(self.report.profile.all) >= 0.1
-            || line.shares.own.percent_of(summary.compiled) >= MIN_COMPILED_PERCENT
+            || line.shares.self_count.percent_of(summary.compiled) >= MIN_COMPILED_PERCENT
     }
 
     fn write_source_line(&mut self, line: Option<&Line>, number: u32, source: &SourceText) {
@@ -322,10 +322,10 @@ impl Table<'_> {
         let Some(line) = line else {
             return self.write_line(&format!("{} | {number:>5} | {text}", self.blank_columns()));
         };
-        let share = line.shares.own.percent_of(self.report.profile.all);
+        let share = line.shares.self_count.percent_of(self.report.profile.all);
         let columns = self.columns(&line.shares);
         // `~` marks lines of which at least a tenth of the self time was inferred from surrounding instructions.
-        let marker = if line.approximate.weight > line.shares.own.weight / 10 { '~' } else { ' ' };
+        let marker = if line.approximate.weight > line.shares.self_count.weight / 10 { '~' } else { ' ' };
         self.write_coloured(
             &self.append_bar(&format!("{columns} | {number:>5}{marker}| {text}"), share),
             heat_colour(share),
@@ -353,7 +353,7 @@ impl Table<'_> {
         for (text, colour) in rows {
             let prefix = format!("{} |       |   ", self.blank_columns());
             let columns = self.style.width.map_or(usize::MAX, |width| width.saturating_sub(prefix.width() + 2).max(20));
-            for (index, part) in wrap(&printable(&text), " ", columns).iter().enumerate() {
+            for (index, part) in wrap(&sanitize(&text), " ", columns).iter().enumerate() {
                 let indent = if index == 0 { "" } else { "  " };
                 self.write_coloured(&format!("{prefix}{indent}{part}"), colour);
             }
@@ -378,7 +378,7 @@ impl Table<'_> {
     fn write_line_threads(&mut self, line: &Line) {
         for (thread, shares) in &line.by_thread {
             let Some(row) = self.report.profile.threads.get(*thread as usize) else { continue };
-            let name = printable(&self.report.thread_name(&row.thread));
+            let name = sanitize(&self.report.thread_name(&row.thread));
             self.write_coloured(&format!("{} |       |   thread {name}", self.columns(shares)), "2");
         }
     }
@@ -405,7 +405,7 @@ impl Table<'_> {
                 line => format!("{path}:{line}  {text}"),
             };
             let row = format!("{} |       | {indent}↳ {short_name} {position}", self.columns(&call.shares));
-            self.write_coloured(&printable(&row), "36");
+            self.write_coloured(&sanitize(&row), "36");
             if depth < 12 {
                 self.write_inlined(&call.inlined, depth + 1);
             }
@@ -443,7 +443,7 @@ pub(crate) fn truncate(text: &str, columns: usize) -> String {
 
 /// Returns ` on HOST` if there are several machines.
 fn host_suffix(has_several: bool, host: &str) -> String {
-    if has_several { format!(" on {}", printable(host)) } else { String::new() }
+    if has_several { format!(" on {}", sanitize(host)) } else { String::new() }
 }
 
 fn percent(percent: f64) -> String {
@@ -474,7 +474,8 @@ fn shown_functions<'a>(report: &'a Report, style: Style<'a>) -> [Vec<&'a Functio
                 && style.file.is_none_or(|name_part| path.is_some_and(|path| path.contains(name_part)));
         }
         let is_hot = row.shares.total.percent_of(all) >= MIN_PERCENT;
-        let is_hot_code = row.kind == Kind::Compiled && row.shares.own.percent_of(compiled) >= MIN_COMPILED_PERCENT;
+        let is_hot_code =
+            row.kind == Kind::Compiled && row.shares.self_count.percent_of(compiled) >= MIN_COMPILED_PERCENT;
         // Python's own files and installed packages are summarised in the rows of libraries.
         style.all || is_hot_code || is_hot && (row.kind == Kind::Compiled || report.is_user_function(row))
     };

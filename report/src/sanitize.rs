@@ -5,7 +5,7 @@ pub(crate) const MAX_LINE_CHARACTERS: usize = 1000;
 
 /// Returns text that is safe for a terminal and a browser. Control characters become visible symbols, tabs become
 /// spaces, and characters that change the direction of text are replaced.
-pub fn printable(text: &str) -> String {
+pub fn sanitize(text: &str) -> String {
     let mut safe_text = String::with_capacity(text.len());
     for (count, character) in text.chars().enumerate() {
         if count >= MAX_LINE_CHARACTERS {

@@ -48,7 +48,7 @@ pub struct Loop {
     /// All lines that the loop has code for, including those of inlined functions.
     pub lines: BTreeSet<(String, u32)>,
     /// Samples in the loop's own instructions.
-    pub own: Count,
+    pub self_count: Count,
     /// Samples including calls made from the loop.
     pub total: Count,
     /// Called functions, the hottest first.
@@ -86,7 +86,7 @@ pub struct Instruction {
     /// Line in the user's files; 0 if none.
     pub line: u32,
     /// Samples at the instruction.
-    pub own: Count,
+    pub self_count: Count,
     /// Samples including the functions that it calls.
     pub total: Count,
     /// Called functions, the hottest first.
@@ -115,7 +115,7 @@ impl Loop {
             first: 0,
             last: 0,
             lines: BTreeSet::new(),
-            own: Count::default(),
+            self_count: Count::default(),
             total: Count::default(),
             calls: Vec::new(),
             below: Vec::new(),
