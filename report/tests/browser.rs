@@ -8,7 +8,7 @@ use std::path::Path;
 use std::process::Command;
 
 use common::{Writer, find_program, fixture_options, scratch_directory, skip, testdata};
-use jitlisten_report::{HotLine, Options, Report, hottest, to_html};
+use jitlisten_report::{HotLine, Options, Report, to_html};
 
 /// Runs the page in the browser. Returns the features that were used, which depend on the recording.
 fn use_page(name: &str, report: &Report, hottest: &[HotLine]) -> Option<String> {
@@ -37,7 +37,7 @@ fn use_page(name: &str, report: &Report, hottest: &[HotLine]) -> Option<String> 
 fn the_page_of_a_recording_works() {
     let options = Options { by_thread: true, ..fixture_options() };
     let report = Report::open(&testdata().join("perf.data"), &options).unwrap();
-    if let Some(features) = use_page("browser", &report, &hottest(&report, 10)) {
+    if let Some(features) = use_page("browser", &report, &report.profile.hottest(10)) {
         assert!(features.starts_with("ok, time, inlined calls, callers, search, threads;"), "{features}");
     }
 }

@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use std::fs;
 
 use common::{Writer, fixture_options, scratch_directory, testdata};
-use jitlisten_report::{HotLine, Options, Report, hottest, to_flamegraph, to_html};
+use jitlisten_report::{HotLine, Options, Report, to_flamegraph, to_html};
 use serde_json::Value;
 
 fn data(report: &Report) -> Value {
@@ -86,7 +86,7 @@ fn hottest_lines(report: &Report) -> Vec<(u64, u64, bool, u64, u64)> {
     let line = |line: &HotLine| {
         (line.position.0.into(), line.position.1.into(), line.compiled, line.self_count.weight, line.in_c.weight)
     };
-    hottest(report, usize::MAX).iter().map(line).collect()
+    report.profile.hottest(usize::MAX).iter().map(line).collect()
 }
 
 fn assert_adds_up(report: &Report) -> (Value, Stacks) {

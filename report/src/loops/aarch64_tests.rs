@@ -3,7 +3,7 @@
 use super::facts::Facts;
 use super::hot_loop::Loop;
 use super::{advice, analysis};
-use crate::graph;
+use crate::machine::graph;
 use crate::machine::{Flow, Machine};
 
 /// Returns the facts of the innermost loops.

@@ -3,7 +3,7 @@
 use std::ops::Range;
 
 use super::facts::{Elements, Facts};
-use crate::graph::NaturalLoop;
+use crate::machine::graph::NaturalLoop;
 use crate::machine::{Class, FIRST_VECTOR, Flow, Instruction, Memory, Operation, Registers};
 
 pub(super) fn loop_facts(instructions: &[Instruction], natural_loop: &NaturalLoop) -> Facts {
@@ -309,8 +309,8 @@ fn accumulator_operand(instruction: &Instruction, target: usize, values: &[Value
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::graph;
     use crate::machine::Machine;
+    use crate::machine::graph;
 
     /// Returns the facts of the only loop in the code.
     fn facts_of(bytes: &[u8]) -> Facts {

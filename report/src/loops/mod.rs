@@ -1,7 +1,7 @@
 //! Loops of compiled code that ran: facts from their machine code, and advice.
 //!
 //! ```text
-//!  samples ─ address ─┬─ crate::graph: natural loops of a function ┐
+//!  samples ─ address ─┬─ graph: natural loops of a function        ┐
 //!                     └─ called from there, by name                ├─ Loop ─ advice
 //!  image ── machine: instructions ── analysis: facts of the loop   ┘
 //! ```
@@ -28,11 +28,11 @@ pub use facts::Facts;
 pub use hot_loop::{Advice, Instruction, Loop, Remark, Version};
 use remarks::Remarks;
 
-use crate::graph;
+use crate::machine::graph;
 use crate::machine::{self, Machine};
 use crate::profile::{Count, Profile};
 use crate::recording::Recording;
-use crate::roots::Roots;
+use crate::symbols::Roots;
 use crate::symbols::{ImageCode, Kind, Symbols};
 
 /// Loops with fewer samples, or a lower percentage of the samples in compiled code, are not analysed.

@@ -4,11 +4,12 @@ use std::collections::BTreeMap;
 
 use rustc_hash::{FxHashMap, FxHashSet};
 
+use super::activity::{Activities, Activity, StackActivity};
 use super::libraries::{Libraries, frames};
+use super::owners::is_generated;
 use super::summary::Sums;
 use super::tree::{Parent, Trees};
 use super::{Count, Detail, Extent, FunctionRow, Inlined, Line, Profile, Shares, SourceLines, ThreadRow, stack_counts};
-use crate::activity::{Activities, Activity, StackActivity, is_generated};
 use crate::recording::Recording;
 use crate::symbols::{Frame, Kind, Symbols, is_entry};
 

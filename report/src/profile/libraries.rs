@@ -2,8 +2,8 @@
 
 use rustc_hash::FxHashMap;
 
+use super::activity::{Activities, Activity, StackActivity};
 use super::{Count, Shares};
-use crate::activity::{Activities, Activity, StackActivity};
 use crate::symbols::{Frame, Symbols};
 
 /// Row of a library with its compiled and interpreted code.

@@ -8,8 +8,11 @@
 //! Inlined calls come from the line table. If `g` was inlined into line 20 of `f`, a sample there is self time of `g`'s
 //! own line and total time of line 20. The tree below line 20 shows how much of its total that is.
 
+pub(crate) mod activity;
 mod build;
+pub(crate) mod hottest;
 mod libraries;
+pub(crate) mod owners;
 mod summary;
 mod tree;
 
@@ -18,9 +21,9 @@ use std::ops::AddAssign;
 
 use rustc_hash::FxHashMap;
 
-use crate::activity::Activities;
 use crate::recording::{Recording, Thread};
 use crate::symbols::{Kind, Symbols, is_entry};
+use activity::Activities;
 
 pub use libraries::LibraryRow;
 pub use summary::Summary;

@@ -18,7 +18,7 @@ use perf_format::*;
 
 use super::bytes::Bytes;
 use super::event::{Event, EventIds};
-use crate::Error;
+use crate::error::Error;
 use crate::sanitize::sanitize;
 
 /// Longer feature sections are not read.

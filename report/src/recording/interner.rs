@@ -9,7 +9,7 @@ use super::Recording;
 use super::address_space::{KERNEL, Space};
 use super::sample::RawSample;
 use super::tasks::{MappedFile, Thread};
-use crate::unwind::MappedAddress;
+use super::unwind::MappedAddress;
 
 const NONE: u32 = u32::MAX;
 /// Limit on the earlier entries of an address that are searched. If more has been mapped there, a position may have

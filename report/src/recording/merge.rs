@@ -4,7 +4,7 @@ use rustc_hash::FxHashMap;
 
 use super::Origin;
 use super::{FilePosition, Location, MappedFile, Recording, Sample, Thread};
-use crate::Error;
+use crate::error::Error;
 
 impl Recording {
     /// Merges recordings of the same event.

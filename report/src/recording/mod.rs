@@ -5,6 +5,7 @@
 
 mod address_space;
 mod bytes;
+pub(crate) mod compilations;
 mod compressed;
 mod event;
 mod follower;
@@ -17,6 +18,7 @@ mod record;
 mod records;
 mod sample;
 mod tasks;
+mod unwind;
 
 use std::io::{Read, Seek};
 use std::path::{Path, PathBuf};
@@ -32,8 +34,7 @@ use jitlisten_files::open_regular;
 use perf_format::*;
 use rustc_hash::FxHashMap;
 
-use crate::Error;
-use crate::unwind::{Machine, Unwinder};
+use crate::error::Error;
 
 use event::EventIds;
 use format::Container;
@@ -41,6 +42,7 @@ use interner::Interner;
 use record::Record;
 use records::End;
 use tasks::Tasks;
+use unwind::{Machine, Unwinder};
 
 /// Selected part of a recording.
 #[derive(Clone, Debug, Default)]

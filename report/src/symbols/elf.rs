@@ -14,9 +14,9 @@ use rustc_hash::FxHashMap;
 
 use super::line_zero::Blocks;
 use super::source_frame::SourceFrame;
+use crate::lookup::segments::Segments;
+use crate::lookup::source_hashes;
 use crate::machine::Machine;
-use crate::segments::Segments;
-use crate::source_hashes;
 
 type Slice = EndianArcSlice<RunTimeEndian>;
 type Parsed<'a> = ElfFile64<'a, Endianness, &'a ReadCache<File>>;

@@ -4,11 +4,11 @@ use std::path::Path;
 
 use super::elf::Elf;
 use super::line_zero::is_line_zero;
+use super::roots::Roots;
 use super::source_frame::SourceFrame;
 use crate::lookup::{Lookup, build_ids_match, candidates};
 use crate::machine::Machine;
 use crate::recording::{MappedFile, Recording};
-use crate::roots::Roots;
 
 /// Files of a recording, by index.
 #[derive(Default)]

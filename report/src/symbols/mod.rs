@@ -7,6 +7,7 @@ mod kernel;
 mod line_zero;
 mod names;
 mod perf_map;
+mod roots;
 mod source_frame;
 
 use rustc_hash::FxHashMap;
@@ -15,6 +16,7 @@ use std::collections::BTreeSet;
 pub use files::FileSymbols;
 pub(crate) use files::ImageCode;
 pub(crate) use names::is_entry;
+pub(crate) use roots::Roots;
 pub use source_frame::SourceFrame;
 
 use crate::lookup::Lookup;
@@ -39,6 +41,19 @@ pub enum Kind {
     Kernel,
     /// Nothing is known about the address.
     Unknown,
+}
+
+impl Kind {
+    /// Name in JSON.
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Kind::Compiled => "compiled",
+            Kind::Python => "python",
+            Kind::Native => "native",
+            Kind::Kernel => "kernel",
+            Kind::Unknown => "unknown",
+        }
+    }
 }
 
 /// Symbolized function.
