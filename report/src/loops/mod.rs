@@ -66,20 +66,9 @@ pub(crate) fn find_loops(recording: &Recording, symbols: &Symbols, profile: &Pro
     }
     for hot_loop in &mut hot_loops {
         hot_loop.advice = advice::advice(hot_loop);
-        move_to_sampled_line(hot_loop, profile);
     }
     hot_loops.sort_by(|a, b| b.total.cmp(&a.total).then_with(|| (&a.path, a.line).cmp(&(&b.path, b.line))));
     hot_loops
-}
-
-/// Moves a loop to the hottest of its lines that the profile has. Samples at line 0 may be charged to another line than
-/// the instructions say.
-fn move_to_sampled_line(hot_loop: &mut Loop, profile: &Profile) {
-    let Some(file) = profile.files.iter().find(|file| file.path == hot_loop.path) else { return };
-    if hot_loop.path == hot_loop.loop_path && !file.lines.contains_key(&hot_loop.line) {
-        let hottest = file.lines.range(hot_loop.first..=hot_loop.last).max_by_key(|(_, line)| line.shares.self_count);
-        hot_loop.line = hottest.map_or(hot_loop.line, |(line, _)| *line);
-    }
 }
 
 /// Returns the instructions of compiled code with samples in them or in their callees, by image and offset.

@@ -3,7 +3,6 @@
 use std::path::Path;
 
 use super::elf::Elf;
-use super::line_zero::is_line_zero;
 use super::roots::Roots;
 use super::source_frame::SourceFrame;
 use crate::lookup::{Lookup, build_ids_match, candidates};
@@ -96,10 +95,7 @@ impl Files {
         let State::Open(elf) = &mut entry.state else { return None };
         let is_image = is_image || elf.is_image;
         let address = elf.address_of_offset(offset)?;
-        let mut frames = if is_image || native_lines { elf.frames(address) } else { Vec::new() };
-        let inferred = if is_line_zero(&frames) { elf.infer_frames(address) } else { None };
-        let approximate = inferred.is_some();
-        frames = inferred.unwrap_or(frames);
+        let (frames, approximate) = if is_image || native_lines { elf.locate(address) } else { Default::default() };
         let symbol = elf.function(address).map(|(name, _)| name.to_owned());
         Some(Symbolized { symbol, frames, is_image, approximate })
     }
@@ -187,7 +183,7 @@ pub struct FileSymbols(Elf);
 impl FileSymbols {
     /// Opens an ELF file.
     ///
-    /// Returns a sentence that says why the file is not a valid ELF file.
+    /// # Errors
     /// Returns a message if the file is not a valid ELF file.
     pub fn open(path: &Path) -> Result<FileSymbols, String> {
         Elf::open(path).map(FileSymbols)
@@ -245,7 +241,7 @@ impl ImageCode {
     /// Returns path and line of each inlined call at an instruction, innermost first. Numba's own files are omitted
     /// unless there are no others.
     pub(crate) fn user_lines(&mut self, address: u64) -> Vec<(String, u32)> {
-        let frames = self.0.frames(address).into_iter();
+        let frames = self.0.locate(address).0.into_iter();
         let lines = frames.filter_map(|frame| Some((frame.file?, frame.line.filter(|line| *line != 0)?)));
         let (library, users): (Vec<_>, Vec<_>) = lines.partition(|(file, _)| file.contains("/numba/"));
         if users.is_empty() { library } else { users }
@@ -253,7 +249,7 @@ impl ImageCode {
 
     /// Returns path and line of an instruction.
     pub(crate) fn line(&mut self, address: u64) -> Option<(String, u32)> {
-        let frame = self.0.frames(address).into_iter().next()?;
+        let frame = self.0.locate(address).0.into_iter().next()?;
         Some((frame.file?, frame.line.unwrap_or_default()))
     }
 }
