@@ -79,22 +79,6 @@ impl Order {
     }
 }
 
-/// Display name of a function. Python functions get their file name, because every module has a `<module>`.
-fn display_name(report: &Report, function: &jitlisten_report::FunctionRow) -> String {
-    match (function.kind, function.lines) {
-        (Kind::Python, Some(location)) => {
-            let path = &report.profile.files[location.file as usize].path;
-            let name = path.rsplit('/').next().unwrap_or(path);
-            let folder = path.strip_suffix("/__init__.py").and_then(|folder| folder.rsplit('/').next());
-            match folder {
-                Some(folder) => format!("{} ({folder}/{name})", function.name),
-                None => format!("{} ({name})", function.name),
-            }
-        }
-        _ => function.name.clone(),
-    }
-}
-
 /// Rows of the screen.
 #[derive(Debug, Default)]
 pub(crate) struct Table {
@@ -153,7 +137,7 @@ impl Table {
             *sum = sum.saturating_add(*weight);
         }
         for function in &profile.functions {
-            let row = self.function_row_mut(&display_name(report, function), function.kind);
+            let row = self.function_row_mut(&report.name_with_file(function), function.kind);
             row.shares.self_time.add(function.shares.self_count.weight);
             row.shares.total.add(function.shares.total.weight);
         }
@@ -194,7 +178,7 @@ impl Table {
             for (number, line) in &file.lines {
                 let text = source.line(*number).unwrap_or_default().trim();
                 for function in line.functions.iter().filter_map(|function| profile.functions.get(*function as usize)) {
-                    let row = self.function_row_mut(&display_name(report, function), function.kind);
+                    let row = self.function_row_mut(&report.name_with_file(function), function.kind);
                     let row = row.lines.entry((file.path.clone(), *number)).or_default();
                     row.shares.self_time.add(line.shares.self_count.weight);
                     row.shares.total.add(line.shares.total.weight);

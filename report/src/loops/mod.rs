@@ -30,7 +30,7 @@ use remarks::Remarks;
 
 use crate::machine::graph;
 use crate::machine::{self, Machine};
-use crate::profile::{Count, Profile};
+use crate::profile::{Count, Profile, stack_counts};
 use crate::recording::Recording;
 use crate::symbols::Roots;
 use crate::symbols::{ImageCode, Kind, Symbols};
@@ -38,8 +38,6 @@ use crate::symbols::{ImageCode, Kind, Symbols};
 /// Loops with fewer samples, or a lower percentage of the samples in compiled code, are not analysed.
 pub(crate) const MIN_PERCENT: f64 = 1.0;
 pub(crate) const MIN_SAMPLES: u64 = 5;
-/// Code of a function after this limit is not decoded.
-const MAX_FUNCTION_BYTES: u64 = 64 << 10;
 /// Image section with LLVM's remarks, and the maximum size that is read.
 const REMARKS: (&str, u64) = (".jitlisten.remarks", 1 << 20);
 
@@ -73,13 +71,9 @@ pub(crate) fn find_loops(recording: &Recording, symbols: &Symbols, profile: &Pro
 
 /// Returns the instructions of compiled code with samples in them or in their callees, by image and offset.
 fn sampled_instructions(recording: &Recording, symbols: &Symbols) -> BTreeMap<u32, BTreeMap<u64, Sampled>> {
-    let mut weights: FxHashMap<u32, Count> = FxHashMap::default();
-    for sample in &recording.samples {
-        *weights.entry(sample.stack).or_default() += Count { weight: sample.weight, samples: 1 };
-    }
     let mut sampled_by_file: BTreeMap<u32, BTreeMap<u64, Sampled>> = BTreeMap::new();
     let mut seen = FxHashSet::default();
-    for (stack, count) in weights {
+    for (stack, count) in stack_counts(recording) {
         let stack = recording.stacks.get(stack);
         seen.clear();
         for (depth, location) in stack.iter().enumerate() {
@@ -117,17 +111,13 @@ fn add_image_loops(
         offsets.into_iter().filter_map(|(offset, sampled)| Some((code.address(offset)?, sampled))).collect();
     let is_hot = |total: Count| total.samples >= MIN_SAMPLES && total.percent_of(profile.compiled) >= MIN_PERCENT;
     let remarks = Remarks::parse(&code.section(REMARKS.0, REMARKS.1));
-    let mut decoded_until = 0;
-    for address in sampled.keys() {
-        let Some((name, range)) = code.function(*address).filter(|_| *address >= decoded_until) else { continue };
-        decoded_until = range.end;
+    for (name, range) in code.functions_at(sampled.keys()) {
         let mut function_total = Count::default();
         sampled.range(range.clone()).for_each(|(_, instruction)| function_total += instruction.total);
         if !is_hot(function_total) {
             continue;
         }
-        let length = (range.end - range.start).min(MAX_FUNCTION_BYTES);
-        let bytes = code.bytes(range.start, length as usize);
+        let bytes = code.bytes(&range);
         let instructions = machine.instructions(&bytes, range.start);
         let loops = graph::find_loops(&instructions.iter().map(|instruction| instruction.step).collect::<Vec<_>>());
         let mut function_loops: Vec<(Loop, FxHashSet<Origin>)> = loops

@@ -9,7 +9,9 @@ use super::libraries::{Libraries, frames};
 use super::owners::is_generated;
 use super::summary::Sums;
 use super::tree::{Parent, Trees};
-use super::{Count, Detail, Extent, FunctionRow, Inlined, Line, Profile, Shares, SourceLines, ThreadRow, stack_counts};
+use super::{
+    Count, Detail, Extent, FunctionRow, Inlined, Line, Profile, Shares, SourceLines, ThreadRow, thread_stack_counts,
+};
 use crate::recording::Recording;
 use crate::symbols::{Frame, Kind, Symbols, is_entry};
 
@@ -22,7 +24,7 @@ type Edge = (u32, Option<Spot>, u32);
 pub(super) fn build(recording: &Recording, symbols: &Symbols, activities: Activities, detail: Detail) -> Profile {
     let mut builder = Builder::new(symbols, &activities, detail);
     let mut by_stack: FxHashMap<u32, Vec<(u32, Count)>> = FxHashMap::default();
-    for ((stack, thread), count) in stack_counts(recording) {
+    for ((stack, thread), count) in thread_stack_counts(recording) {
         by_stack.entry(stack).or_default().push((thread, count));
     }
     builder.threads = vec![(Count::default(), Count::default()); recording.threads.len()];

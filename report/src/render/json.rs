@@ -124,7 +124,6 @@ fn percent(report: &Report, count: Count) -> f64 {
 }
 
 fn files(report: &Report) -> Vec<Value> {
-    let loops = report.loops();
     let files = report.profile.files.iter().zip(&report.sources);
     files
         .map(|(file, source)| {
@@ -133,8 +132,7 @@ fn files(report: &Report) -> Vec<Value> {
                 .iter()
                 .map(|(number, line)| {
                     let mut value = line_value(report, *number, line, source.line(*number));
-                    let line_loops =
-                        loops.iter().filter(|hot_loop| hot_loop.path == file.path && hot_loop.line == *number);
+                    let line_loops = report.loops_at(&file.path, *number);
                     value.insert("loops".to_owned(), line_loops.map(|hot_loop| loop_value(report, hot_loop)).collect());
                     Value::Object(value)
                 })

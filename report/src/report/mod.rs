@@ -25,7 +25,7 @@ use crate::profile::{Detail, FunctionRow, Profile, owners};
 use crate::recording::compilations::{self, Compilation};
 use crate::recording::{Recording, Selection};
 use crate::symbols::{Kind, Roots, SymbolCache, Symbols};
-use crate::words::group_digits;
+use crate::words::{group_digits, python_name};
 
 /// Options for reading a recording.
 #[derive(Clone, Debug, Default)]
@@ -163,6 +163,11 @@ impl Report {
         self.loops.get_or_init(|| find_loops(&self.recording, &self.symbols, &self.profile, &self.roots))
     }
 
+    /// Returns the loops whose hottest line this is.
+    pub(crate) fn loops_at(&self, path: &str, line: u32) -> impl Iterator<Item = &Loop> {
+        self.loops().iter().filter(move |hot_loop| hot_loop.line == line && hot_loop.path == path)
+    }
+
     /// Returns the name of the event.
     pub fn event(&self) -> &str {
         self.recording.events.get(self.recording.event).map_or("", |(event, _)| event.name.as_str())
@@ -190,6 +195,14 @@ impl Report {
                     || owners::is_generated(path) && !row.shares.self_count.is_zero() && !row.is_library_function
             }
             _ => false,
+        }
+    }
+
+    /// Returns a function's name, for Python with that of its file, because every module has a `<module>`.
+    pub fn name_with_file(&self, row: &FunctionRow) -> String {
+        match (row.kind, row.lines) {
+            (Kind::Python, Some(lines)) => python_name(&row.name, &self.profile.files[lines.file as usize].path),
+            _ => row.name.clone(),
         }
     }
 

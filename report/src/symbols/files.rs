@@ -1,8 +1,10 @@
 //! Files that a recording names. They are opened on first use.
 
+use std::ops::Range;
 use std::path::Path;
 
 use super::elf::Elf;
+use super::line_zero::has_line;
 use super::roots::Roots;
 use super::source_frame::SourceFrame;
 use crate::lookup::{Lookup, build_ids_match, candidates};
@@ -206,6 +208,9 @@ impl std::fmt::Debug for FileSymbols {
     }
 }
 
+/// Code of a function after this limit is not decoded.
+const MAX_FUNCTION_BYTES: u64 = 64 << 10;
+
 /// Code of one image, for a disassembler.
 pub(crate) struct ImageCode(Elf);
 
@@ -225,24 +230,35 @@ impl ImageCode {
         self.0.address_of_offset(offset)
     }
 
-    /// Returns readable name and address range of the function at an address.
-    pub(crate) fn function(&self, address: u64) -> Option<(String, std::ops::Range<u64>)> {
-        self.0.function(address).map(|(name, range)| (super::names::readable(name), range))
+    /// Returns readable name and address range of each function that contains one of the ascending addresses.
+    pub(crate) fn functions_at<'a>(&self, addresses: impl Iterator<Item = &'a u64>) -> Vec<(String, Range<u64>)> {
+        let mut functions: Vec<(String, Range<u64>)> = Vec::new();
+        for address in addresses {
+            if functions.last().is_none_or(|(_, previous)| *address >= previous.end) {
+                let function = self.0.function(*address);
+                functions.extend(function.map(|(name, range)| (super::names::readable(name), range)));
+            }
+        }
+        functions
     }
 
     pub(crate) fn section(&self, name: &str, max_bytes: u64) -> Vec<u8> {
         self.0.section(name, max_bytes)
     }
 
-    pub(crate) fn bytes(&self, address: u64, length: usize) -> Vec<u8> {
-        self.0.code(address, length)
+    /// Returns the code of a function, up to a limit.
+    pub(crate) fn bytes(&self, function: &Range<u64>) -> Vec<u8> {
+        self.0.code(function.start, (function.end - function.start).min(MAX_FUNCTION_BYTES) as usize)
     }
 
-    /// Returns path and line of each inlined call at an instruction, innermost first. Numba's own files are omitted
-    /// unless there are no others.
+    /// Returns path and line of each inlined call at an instruction, innermost first; none if the innermost line is
+    /// unknown. Numba's own files are omitted unless there are no others.
     pub(crate) fn user_lines(&mut self, address: u64) -> Vec<(String, u32)> {
-        let frames = self.0.locate(address).0.into_iter();
-        let lines = frames.filter_map(|frame| Some((frame.file?, frame.line.filter(|line| *line != 0)?)));
+        let (frames, _) = self.0.locate(address);
+        if !has_line(&frames) {
+            return Vec::new();
+        }
+        let lines = frames.into_iter().filter_map(|frame| Some((frame.file?, frame.line.filter(|line| *line != 0)?)));
         let (library, users): (Vec<_>, Vec<_>) = lines.partition(|(file, _)| file.contains("/numba/"));
         if users.is_empty() { library } else { users }
     }

@@ -26,11 +26,7 @@ struct Costs {
 /// Returns a profile for KCachegrind and `callgrind_annotate`.
 pub fn to_callgrind(report: &Report) -> String {
     let mut functions: BTreeMap<FunctionKey, (Frame, Costs)> = BTreeMap::new();
-    let mut counts: FxHashMap<u32, Count> = FxHashMap::default();
-    for ((stack, _), count) in stack_counts(&report.recording) {
-        *counts.entry(stack).or_default() += count;
-    }
-    for (stack, count) in counts {
+    for (stack, count) in stack_counts(&report.recording) {
         add_stack(&mut functions, &report.stack_frames(stack), count);
     }
     let event: String =

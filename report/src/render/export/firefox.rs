@@ -140,10 +140,7 @@ fn cpu_time_deltas(report: &Report, samples: &[Sample]) -> Value {
 fn weights(report: &Report, samples: &[Sample]) -> (Value, &'static str) {
     match report.unit() {
         Unit::Time => (samples.iter().map(|sample| sample.weight as f64 / 1e6).collect(), "tracing-ms"),
-        unit => {
-            let amount = |sample: &Sample| unit.amount(Count { weight: sample.weight, samples: 1 });
-            (samples.iter().map(amount).collect(), "samples")
-        }
+        unit => (samples.iter().map(|sample| unit.amount(Count::of(sample))).collect(), "samples"),
     }
 }
 

@@ -6,13 +6,11 @@ use rustc_hash::FxHashMap;
 use serde_json::{Value, json};
 
 use crate::machine::{Machine, Step};
-use crate::profile::Count;
+use crate::profile::{Count, stack_counts};
 use crate::recording::Recording;
 use crate::symbols::Roots;
 use crate::symbols::{ImageCode, Symbols};
 
-/// Code of a function after this limit is not disassembled.
-const MAX_FUNCTION_BYTES: u64 = 64 << 10;
 /// Limit on the instructions that are shown for one line.
 const MAX_INSTRUCTIONS_PER_LINE: usize = 300;
 /// Limit on the instructions of the whole report.
@@ -52,14 +50,8 @@ impl Assembly {
         // Samples have file offsets; the image's functions have addresses.
         let counts: BTreeMap<u64, Count> =
             addresses.iter().filter_map(|(offset, count)| Some((code.address(*offset)?, *count))).collect();
-        let mut disassembled_until = 0;
-        for address in counts.keys() {
-            let Some((name, range)) = code.function(*address).filter(|_| *address >= disassembled_until) else {
-                continue;
-            };
-            disassembled_until = range.end;
-            let length = (range.end - range.start).min(MAX_FUNCTION_BYTES);
-            let bytes = code.bytes(range.start, length as usize);
+        for (name, range) in code.functions_at(counts.keys()) {
+            let bytes = code.bytes(&range);
             for Step { address, end, .. } in machine.steps(&bytes, range.start) {
                 *remaining = match remaining.checked_sub(1) {
                     Some(remaining) => remaining,
@@ -97,12 +89,11 @@ impl Assembly {
 /// Returns the sampled leaf addresses, as file offsets, with their sample counts, for each image.
 fn sampled_addresses(recording: &Recording, symbols: &Symbols) -> BTreeMap<u32, BTreeMap<u64, Count>> {
     let mut offsets_by_file: BTreeMap<u32, BTreeMap<u64, Count>> = BTreeMap::new();
-    for sample in &recording.samples {
-        let Some(leaf) = recording.stacks.get(sample.stack).first() else { continue };
+    for (stack, count) in stack_counts(recording) {
+        let Some(leaf) = recording.stacks.get(stack).first() else { continue };
         let has_source = symbols.frames(*leaf).first().is_some_and(|frame| frame.source.is_some());
         let Some(position) = recording.locations[*leaf as usize].position.filter(|_| has_source) else { continue };
-        *offsets_by_file.entry(position.file).or_default().entry(position.offset).or_default() +=
-            Count { weight: sample.weight, samples: 1 };
+        *offsets_by_file.entry(position.file).or_default().entry(position.offset).or_default() += count;
     }
     offsets_by_file
 }

@@ -4,7 +4,6 @@
 
 use std::time::SystemTime;
 
-use rustc_hash::FxHashMap;
 use serde_json::{Map, Value, json};
 
 use crate::lookup::source::SourceText;
@@ -17,7 +16,7 @@ use crate::symbols::Kind;
 
 use super::assembly::Assembly;
 use super::barriers::is_parallel;
-use super::loops;
+use super::loops::loop_value;
 use super::stacks::stacks;
 
 /// Longer sources are cut to the context of their samples.
@@ -34,7 +33,6 @@ const MAX_COMPILATIONS: usize = 2000;
 pub(super) fn data(report: &Report) -> Value {
     let profile = &report.profile;
     let assembly = Assembly::new(&report.recording, &report.symbols, &report.roots);
-    let mut loops = loops::by_line(report);
     let (program, title) = (report.program(), report.title());
     json!({
         "program": sanitize(&program),
@@ -49,7 +47,7 @@ pub(super) fn data(report: &Report) -> Value {
         }).collect::<Vec<_>>(),
         "functions": functions(report),
         "files": profile.files.iter().zip(&report.sources).map(|(file, source)| {
-            file_value(report, &assembly, &mut loops, file, source)
+            file_value(report, &assembly, file, source)
         }).collect::<Vec<_>>(),
         "stacks": stacks(report),
         "compiling": compiling(report),
@@ -91,8 +89,7 @@ fn functions(report: &Report) -> Vec<Value> {
         .iter()
         .zip(modules.into_iter().zip(libraries))
         .map(|(row, (module, library))| {
-            let is_listed =
-                remaining != 0 && (matches!(row.kind, Kind::Compiled | Kind::Python) || row.lines.is_some());
+            let is_listed = remaining != 0 && row.is_listed();
             remaining -= usize::from(is_listed);
             let mut value = json!({
                 "name": sanitize(&row.name),
@@ -153,13 +150,7 @@ fn compiling(report: &Report) -> Value {
     })
 }
 
-fn file_value<'a>(
-    report: &Report,
-    assembly: &Assembly,
-    loops: &mut FxHashMap<(&'a str, u32), Vec<Value>>,
-    file: &'a SourceLines,
-    source: &SourceText,
-) -> Value {
+fn file_value(report: &Report, assembly: &Assembly, file: &SourceLines, source: &SourceText) -> Value {
     let mut self_count = Count::default();
     for line in file.lines.values() {
         self_count += line.shares.self_count;
@@ -168,7 +159,7 @@ fn file_value<'a>(
         .lines
         .iter()
         .map(|(number, line)| {
-            let loops = loops.remove(&(file.path.as_str(), *number));
+            let loops = report.loops_at(&file.path, *number).map(loop_value).collect();
             (number.to_string(), line_value(report, assembly.line(&file.path, *number), loops, line))
         })
         .collect();
@@ -182,7 +173,7 @@ fn file_value<'a>(
     })
 }
 
-fn line_value(report: &Report, assembly: Option<Value>, loops: Option<Vec<Value>>, line: &Line) -> Value {
+fn line_value(report: &Report, assembly: Option<Value>, loops: Vec<Value>, line: &Line) -> Value {
     let mut value = Map::new();
     value.insert("n".to_owned(), counts_value(&line.shares));
     value.insert("f".to_owned(), json!(line.functions));
@@ -194,7 +185,7 @@ fn line_value(report: &Report, assembly: Option<Value>, loops: Option<Vec<Value>
             line.calls.iter().take(MAX_CALLERS).map(|(callee, count)| json!([callee, count.weight])).collect();
         value.insert("c".to_owned(), json!(calls));
     }
-    if let Some(loops) = loops {
+    if !loops.is_empty() {
         value.insert("o".to_owned(), json!(loops));
     }
     if let Some(assembly) = assembly {

@@ -1,25 +1,14 @@
 //! Loops of a line, as JSON for the page.
 
-use rustc_hash::FxHashMap;
 use serde_json::{Value, json};
 
 use crate::loops::Loop;
-use crate::report::Report;
 use crate::sanitize::sanitize;
 
 /// Later instructions of a loop are not shown.
 const MAX_INSTRUCTIONS: usize = 300;
 
-/// Returns the loops by path and line, the hottest first.
-pub(super) fn by_line(report: &Report) -> FxHashMap<(&str, u32), Vec<Value>> {
-    let mut loops_by_line: FxHashMap<(&str, u32), Vec<Value>> = FxHashMap::default();
-    for hot_loop in report.loops() {
-        loops_by_line.entry((&hot_loop.path, hot_loop.line)).or_default().push(loop_value(hot_loop));
-    }
-    loops_by_line
-}
-
-fn loop_value(hot_loop: &Loop) -> Value {
+pub(super) fn loop_value(hot_loop: &Loop) -> Value {
     let instructions = hot_loop.instructions.iter().take(MAX_INSTRUCTIONS).map(|instruction| {
         let callee = instruction.calls.first().map(|(name, _)| sanitize(name));
         json!([instruction.line, instruction.total.weight, instruction.text, callee])

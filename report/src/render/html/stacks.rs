@@ -224,7 +224,7 @@ pub(super) fn stacks(report: &Report) -> Value {
             }
             (node, activity_index(report, sample.stack), hot.line_code(report, &indices, sample.stack))
         });
-        tree.add_weight(node, unit.amount(Count { weight: sample.weight, samples: 1 }));
+        tree.add_weight(node, unit.amount(Count::of(sample)));
     }
     let representatives = tree.merge_light_nodes();
     let timeline = Timeline::new(recording);
@@ -284,8 +284,7 @@ fn collect_parts(
     for sample in &recording.samples {
         let time = sample.time.saturating_sub(starts[sample.thread as usize]);
         let (node, activity, hot) = leaf(sample.stack);
-        *parts.entry((time / slice, sample.thread, node, activity, hot)).or_default() +=
-            Count { weight: sample.weight, samples: 1 };
+        *parts.entry((time / slice, sample.thread, node, activity, hot)).or_default() += Count::of(sample);
     }
     parts.into_iter().collect()
 }

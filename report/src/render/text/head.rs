@@ -263,9 +263,11 @@ impl Table<'_> {
             _ => "",
         };
         let path = &self.report.profile.files[line.position.0 as usize].path;
-        let mut loops =
-            self.report.loops().iter().filter(|hot_loop| hot_loop.line == line.position.1 && hot_loop.path == *path);
-        let flag = if loops.any(|hot_loop| !hot_loop.advice.is_empty()) { "⚑" } else { "" };
+        let flag = if self.report.loops_at(path, line.position.1).any(|hot_loop| !hot_loop.advice.is_empty()) {
+            "⚑"
+        } else {
+            ""
+        };
         [in_c_remark, flag].iter().filter(|word| !word.is_empty()).copied().collect::<Vec<_>>().join(" ")
     }
 

@@ -104,14 +104,16 @@ impl Table<'_> {
             self.lines.write(match report.profile.all.samples {
                 0 => "no samples",
                 _ if is_selected => "no function of such a file or name",
-                _ if report.profile.functions.iter().any(is_listed) => "no hot function of yours (use --all)",
+                _ if report.profile.functions.iter().any(FunctionRow::is_listed) => {
+                    "no hot function of yours (use --all)"
+                }
                 _ => "no function has a name; below perf, run the program by `jitlisten run`",
             });
         }
         if is_selected {
             return;
         }
-        let hidden = report.profile.functions.iter().filter(|row| is_listed(row) && report.is_user_function(row));
+        let hidden = report.profile.functions.iter().filter(|row| row.is_listed() && report.is_user_function(row));
         let hidden = hidden.count().saturating_sub(yours.len());
         if hidden != 0 && !yours.is_empty() {
             self.lines.write_coloured(&format!("{hidden} more functions with smaller shares (use --all)"), "2");
@@ -247,10 +249,6 @@ fn heat_colour(share: f64) -> &'static str {
     }
 }
 
-fn is_listed(row: &FunctionRow) -> bool {
-    matches!(row.kind, Kind::Compiled | Kind::Python) || row.lines.is_some()
-}
-
 /// Returns the functions of a table: the user's, and those of libraries. Without `all`, only hot ones that are the
 /// user's or compiled.
 fn shown_functions<'a>(report: &'a Report, style: Style<'a>) -> [Vec<&'a FunctionRow>; 2] {
@@ -268,7 +266,7 @@ fn shown_functions<'a>(report: &'a Report, style: Style<'a>) -> [Vec<&'a Functio
         // Python's own files and installed packages are summarised in the rows of libraries.
         style.all || is_hot_code || is_hot && (row.kind == Kind::Compiled || report.is_user_function(row))
     };
-    let rows = report.profile.functions.iter().filter(|row| is_listed(row)).filter(is_shown);
+    let rows = report.profile.functions.iter().filter(|row| row.is_listed()).filter(is_shown);
     let (yours, theirs): (Vec<_>, Vec<_>) = rows.partition(|row| is_selected || report.is_user_function(row));
     let max_rows = if style.all { usize::MAX } else { MAX_FUNCTIONS };
     [yours, theirs].map(|rows| rows.into_iter().take(max_rows).collect())

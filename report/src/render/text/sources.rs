@@ -102,7 +102,7 @@ impl Table<'_> {
     /// Writes the advice for loops whose hottest line this is; with [`Style::all`], also how the other loops run.
     fn write_loops(&mut self, path: &str, line: u32) {
         let mut rows: Vec<(String, &str)> = Vec::new();
-        for hot_loop in self.report.loops().iter().filter(|hot_loop| hot_loop.line == line && hot_loop.path == path) {
+        for hot_loop in self.report.loops_at(path, line) {
             for advice in &hot_loop.advice {
                 rows.push((format!("⚑ {}: {}", hot_loop.name_at_line(), advice.text), "35"));
             }
