@@ -6,11 +6,8 @@
 
 use rustc_hash::FxHashMap;
 
-use super::owners::{
-    BASE_LIBRARIES, FOR_GIL, FOR_THREADS, GC_FUNCTIONS, IDLE_THREADS, POOL_LIBRARIES, STANDARD_LIBRARY,
-    find_wait_reason, is_compiler_entry, is_generated, is_llvm_function, is_user_source, native_library,
-    packages_of_files, python_library,
-};
+use super::owners::{STANDARD_LIBRARY, is_generated, is_user_source, packages_of_files, python_library};
+use super::role::{Role, Roles, Wait, native_library};
 use crate::recording::Recording;
 use crate::symbols::{Frame, Function, Kind, Symbols};
 
@@ -99,41 +96,45 @@ pub struct Activities {
     stacks: Vec<StackActivity>,
 }
 
-/// Properties of a function that determine the activity of a stack.
-#[derive(Clone, Copy, Debug, Default)]
-struct Role {
-    compiles: bool,
-    is_llvm: bool,
-    imports: bool,
-    collects: bool,
-    wait_reason: Option<&'static str>,
-    /// True for a function of Python itself, which waits on a condition variable only for the GIL.
-    is_python_itself: bool,
-    is_condition: bool,
-    /// True for a thread pool's library. Its threads do nothing there but wait.
-    is_pool: bool,
-    /// Library of the function, as an index into the names.
-    library: Option<u32>,
+/// Library of a function.
+#[derive(Clone, Copy, Debug)]
+struct Library {
+    /// Index into the names.
+    name: u32,
     /// True for a library that all others use. It is named only if no other library is on the stack.
     is_base: bool,
-    /// True for a function of an installed package.
+    /// True for an installed package.
     is_package: bool,
-    is_python: bool,
+}
+
+/// Line of a code location.
+#[derive(Clone, Copy, Debug)]
+struct Line {
+    source: u32,
+    number: u32,
+    /// Package of the line's file.
+    package: Option<u32>,
+    /// True in generated code, which has no file.
+    is_generated: bool,
+}
+
+/// Properties of a function that determine the activity of a stack.
+#[derive(Clone, Copy, Debug, Default)]
+struct FunctionRole {
+    roles: Roles,
+    wait: Option<Wait>,
+    library: Option<Library>,
 }
 
 /// Properties of a code location, merged from its function and all calls inlined there.
 #[derive(Clone, Copy, Debug, Default)]
 struct LocationRole {
-    role: Role,
+    role: FunctionRole,
     owner: Option<(Frame, Kind)>,
     user: Option<(u32, u32)>,
     is_user_code: bool,
     has_file: bool,
-    line: Option<(u32, u32)>,
-    /// Package of `line`'s file.
-    package: Option<u32>,
-    /// True if `line` is in generated code, which has no file.
-    is_generated: bool,
+    line: Option<Line>,
 }
 
 impl Activities {
@@ -146,13 +147,17 @@ impl Activities {
         };
         let mut names = Names::default();
         let packages = packages_of_files(recording);
-        let role = |function| Role::new(function, &packages, &mut names);
-        let roles: Vec<Role> = symbols.functions.iter().map(role).collect();
+        let role = |function| FunctionRole::new(function, &packages, &mut names);
+        let roles: Vec<FunctionRole> = symbols.functions.iter().map(role).collect();
         let package = |path: &String| python_library(path).map(|name| names.intern(name));
         activities.source_packages = symbols.sources.iter().map(package).collect();
-        activities.function_packages =
-            roles.iter().map(|role| role.library.filter(|_| role.is_python || role.is_package)).collect();
-        activities.function_libraries = roles.iter().map(|role| role.library.filter(|_| !role.is_base)).collect();
+        let is_python = |function: &Function| function.kind == Kind::Python;
+        let package = |(function, role): (_, &FunctionRole)| {
+            role.library.filter(|library| is_python(function) || library.is_package).map(|library| library.name)
+        };
+        activities.function_packages = symbols.functions.iter().zip(&roles).map(package).collect();
+        let library = |role: &FunctionRole| role.library.filter(|library| !library.is_base).map(|library| library.name);
+        activities.function_libraries = roles.iter().map(library).collect();
         let locations = 0..recording.locations.len() as u32;
         let location_roles: Vec<LocationRole> =
             locations.map(|location| activities.location_role(symbols, &roles, location)).collect();
@@ -171,22 +176,13 @@ impl Activities {
         &self.stacks[stack as usize]
     }
 
-    fn location_role(&self, symbols: &Symbols, roles: &[Role], location: u32) -> LocationRole {
+    fn location_role(&self, symbols: &Symbols, roles: &[FunctionRole], location: u32) -> LocationRole {
         let mut merged = LocationRole::default();
         for frame in symbols.frames(location) {
             let (function, role) = (symbols.function(frame), roles[frame.function as usize]);
-            merged.role.compiles |= role.compiles;
-            merged.role.is_llvm |= role.is_llvm;
-            merged.role.imports |= role.imports;
-            merged.role.collects |= role.collects;
-            merged.role.wait_reason = merged.role.wait_reason.or(role.wait_reason);
-            merged.role.is_condition |= role.is_condition;
-            merged.role.is_python_itself |= role.is_python_itself;
-            merged.role.is_pool |= role.is_pool;
-            if merged.role.library.is_none() {
-                (merged.role.library, merged.role.is_base) = (role.library, role.is_base);
-                merged.role.is_package = role.is_package;
-            }
+            merged.role.roles.add(role.roles);
+            merged.role.wait = merged.role.wait.or(role.wait);
+            merged.role.library = merged.role.library.or(role.library);
             if !matches!(function.kind, Kind::Compiled | Kind::Python) {
                 continue;
             }
@@ -200,9 +196,12 @@ impl Activities {
             if let (None, Some((source, line)), false) =
                 (merged.line, frame.source.zip(frame.line), self.is_from_numba(frame))
             {
-                merged.line = Some((source, line));
-                merged.package = self.source_packages[source as usize];
-                merged.is_generated = is_generated(&symbols.sources[source as usize]);
+                merged.line = Some(Line {
+                    source,
+                    number: line,
+                    package: self.source_packages[source as usize],
+                    is_generated: is_generated(&symbols.sources[source as usize]),
+                });
             }
             if is_user_code {
                 merged.user = merged.user.or(frame.source.zip(frame.line));
@@ -245,37 +244,27 @@ impl Names {
     }
 }
 
-impl Role {
-    fn new(function: &Function, packages: &FxHashMap<&str, &str>, names: &mut Names) -> Role {
-        let mut role = Role::default();
-        match function.kind {
-            Kind::Python => {
-                role.compiles = is_compiler_entry(&function.module, &function.base);
-                role.imports = function.module.starts_with("<frozen importlib") && function.base == "_find_and_load";
-                let library = python_library(&function.module);
-                role.library = library.map(|name| names.intern(name));
-                role.is_python = true;
-                role.is_package = library.is_some_and(|name| name != STANDARD_LIBRARY);
-            }
+impl FunctionRole {
+    fn new(function: &Function, packages: &FxHashMap<&str, &str>, names: &mut Names) -> FunctionRole {
+        let library = match function.kind {
+            Kind::Python => python_library(&function.module).map(|name| Library {
+                name: names.intern(name),
+                is_base: false,
+                is_package: name != STANDARD_LIBRARY,
+            }),
             Kind::Native => {
                 let name = native_library(&function.module);
-                role.is_llvm = name == "libllvmlite" || name.starts_with("libLLVM") || is_llvm_function(&function.name);
-                role.compiles = role.is_llvm;
-                role.collects = GC_FUNCTIONS.contains(&function.base.as_str());
-                role.wait_reason = find_wait_reason(&function.base);
-                role.is_condition = function.base.trim_start_matches('_').starts_with("pthread_cond_");
-                role.is_python_itself = name.starts_with("libpython") || name.starts_with("python");
-                role.is_base = BASE_LIBRARIES.contains(&name);
-                // A wheel's copy has a hash: libgomp-a34b3233.
-                role.is_pool = POOL_LIBRARIES.contains(&name.split('-').next().unwrap_or(name));
                 let package = packages.get(function.module.as_str());
-                role.is_package = package.is_some_and(|name| *name != STANDARD_LIBRARY);
-                role.library = Some(names.intern(package.unwrap_or(&name)));
+                Some(Library {
+                    name: names.intern(package.unwrap_or(&name)),
+                    is_base: BASE_LIBRARIES.contains(&name),
+                    is_package: package.is_some_and(|name| *name != STANDARD_LIBRARY),
+                })
             }
-            Kind::Kernel => (role.library, role.is_base) = (Some(names.intern("kernel")), true),
-            Kind::Compiled | Kind::Unknown => {}
-        }
-        role
+            Kind::Kernel => Some(Library { name: names.intern("kernel"), is_base: true, is_package: false }),
+            Kind::Compiled | Kind::Unknown => None,
+        };
+        FunctionRole { roles: Roles::of(function), wait: Wait::of(function), library }
     }
 }
 
@@ -284,15 +273,13 @@ impl Role {
 struct StackSummary {
     owner: Option<(Frame, Kind)>,
     in_c: bool,
-    /// True if the owner, or a function that it called, belongs to a compiler; `compiles` covers the whole stack.
-    owner_compiles: bool,
-    compiles: bool,
-    in_llvm: bool,
+    /// Roles of the owner and of the functions that it called.
+    owner_roles: Roles,
+    /// Roles of the whole stack.
+    roles: Roles,
+    /// True if a module is imported, and no file of the user's runs for that.
     imports: bool,
-    collects: bool,
-    wait_reason: Option<&'static str>,
-    /// True if the previous location waits on a condition variable.
-    in_condition: bool,
+    wait: Option<Wait>,
     /// Innermost library; and innermost library among those that all others use.
     library: Option<u32>,
     base: Option<u32>,
@@ -302,80 +289,92 @@ struct StackSummary {
     /// Innermost package outside of Python's standard library.
     package: Option<u32>,
     user: Option<(u32, u32)>,
-    line: Option<(u32, u32)>,
-    /// Package of `line`'s file, and true if `line` is in generated code without a file.
-    line_package: Option<u32>,
-    is_generated: bool,
+    line: Option<Line>,
 }
 
 impl StackSummary {
     fn new<'a>(locations: impl Iterator<Item = &'a LocationRole>) -> StackSummary {
         let mut summary = StackSummary::default();
+        let mut calls_condition = false;
         for location in locations {
             let role = &location.role;
-            summary.in_llvm |= role.is_llvm;
-            summary.compiles |= role.compiles;
+            summary.roles.add(role.roles);
             if summary.owner.is_none() {
-                summary.owner_compiles |= role.compiles;
-                summary.collects |= role.collects;
-                let in_pool = role.is_pool && summary.library.is_none();
-                // The reason why Python waits is more useful than the system call it waits in.
-                let reacquires_gil = summary.in_condition && role.is_python_itself;
-                summary.in_condition = role.is_condition;
-                match role.wait_reason {
-                    _ if reacquires_gil => summary.wait_reason = Some(FOR_GIL),
-                    Some(FOR_GIL) => summary.wait_reason = Some(FOR_GIL),
-                    reason => summary.wait_reason = summary.wait_reason.or(reason).or(in_pool.then_some(FOR_THREADS)),
-                }
+                summary.owner_roles.add(role.roles);
+                summary.add_wait(role, calls_condition);
+                calls_condition = role.roles.contains(Role::Condition);
                 summary.owner = location.owner;
                 summary.in_c |= location.owner.is_none();
-                if location.owner.is_none() {
-                    let name = if role.is_base { &mut summary.base } else { &mut summary.library };
-                    *name = name.or(role.library);
+                if location.owner.is_none()
+                    && let Some(library) = role.library
+                {
+                    let name = if library.is_base { &mut summary.base } else { &mut summary.library };
+                    *name = name.or(Some(library.name));
                 }
             }
             if summary.file_owner.is_none() && location.has_file {
-                summary.file_owner = Some((location.is_user_code, role.library));
+                summary.file_owner = Some((location.is_user_code, role.library.map(|library| library.name)));
             }
-            summary.package = summary.package.or(role.library.filter(|_| role.is_package));
+            let package = role.library.filter(|library| library.is_package);
+            summary.package = summary.package.or(package.map(|library| library.name));
             // Time that the user's own files take while they are imported is charged to them.
-            summary.imports |= role.imports && summary.user.is_none();
+            summary.imports |= role.roles.contains(Role::Importer) && summary.user.is_none();
             summary.user = summary.user.or(location.user);
-            if summary.line.is_none() && location.line.is_some() {
-                summary.line = location.line;
-                (summary.line_package, summary.is_generated) = (location.package, location.is_generated);
-            }
+            summary.line = summary.line.or(location.line);
         }
         summary
+    }
+
+    /// Adds the reason for which a location up to the owner waits.
+    fn add_wait(&mut self, role: &FunctionRole, calls_condition: bool) {
+        // The reason why Python waits is more useful than the system call it waits in.
+        let reacquires_gil = calls_condition && role.roles.contains(Role::Interpreter);
+        let in_pool = role.roles.contains(Role::Pool) && self.library.is_none();
+        self.wait = match role.wait {
+            _ if reacquires_gil => Some(Wait::Gil),
+            Some(Wait::Gil) => Some(Wait::Gil),
+            wait => self.wait.or(wait).or(in_pool.then_some(Wait::Threads)),
+        };
     }
 
     fn classify(self, is_wall: bool, names: &mut Names) -> StackActivity {
         let is_compiled = self.owner.is_some_and(|(_, kind)| kind == Kind::Compiled);
         let (is_user_code, library) = self.file_owner.unwrap_or((true, None));
-        let (activity, name) = match (self.wait_reason, self.owner) {
-            (Some(FOR_THREADS), None) if is_wall => (Activity::Waiting, Some(names.intern(IDLE_THREADS))),
-            (Some(reason), _) if is_wall => (Activity::Waiting, Some(names.intern(reason))),
-            _ if self.owner_compiles || (self.compiles && !is_compiled) => (Activity::Compiling, library),
-            _ if self.collects => (Activity::Collecting, None),
+        let compiles = self.owner_roles.contains(Role::Compiler) || self.roles.contains(Role::Compiler) && !is_compiled;
+        let (activity, name) = match (self.wait, self.owner) {
+            (Some(Wait::Threads), None) if is_wall => (Activity::Waiting, Some(names.intern(Wait::Idle.words()))),
+            (Some(wait), _) if is_wall => (Activity::Waiting, Some(names.intern(wait.words()))),
+            _ if compiles => (Activity::Compiling, library),
+            _ if self.owner_roles.contains(Role::Collector) => (Activity::Collecting, None),
             _ if is_compiled => (Activity::Compiled, None),
             _ if self.imports => (Activity::Importing, self.package.or(library)),
             (_, None) => (Activity::Library, self.library.or(self.base)),
             _ if is_user_code => (Activity::Interpreted, None),
             _ => (Activity::Library, library),
         };
+        // Generated code belongs to its caller.
+        let package = self.line.and_then(|line| if line.is_generated { library } else { line.package });
         StackActivity {
             activity,
             name: name.unwrap_or_else(|| names.intern("[unknown]")),
-            // Generated code belongs to its caller.
-            package: if self.is_generated { library } else { self.line_package }.filter(|_| is_compiled),
-            in_llvm: self.in_llvm,
+            package: package.filter(|_| is_compiled),
+            in_llvm: self.roles.contains(Role::Llvm),
             in_c: self.in_c,
             owner: self.owner.map(|(frame, _)| frame),
             user: self.user,
             line: match self.owner {
-                Some((_, Kind::Compiled)) => self.line,
+                Some((_, Kind::Compiled)) => self.line.map(|line| (line.source, line.number)),
                 owner => owner.and_then(|(frame, _)| frame.source.zip(frame.line)),
             },
         }
     }
 }
+
+/// Returns true if the thread waited for other threads.
+pub(crate) fn is_wait_for_threads(name: &str) -> bool {
+    [Wait::Threads, Wait::Idle].iter().any(|wait| wait.words() == name)
+}
+
+/// Libraries that every other library uses.
+const BASE_LIBRARIES: [&str; 8] =
+    ["libc", "libm", "libpthread", "libgcc_s", "libstdc++", "ld-linux", "[vdso]", "kernel"];

@@ -13,6 +13,7 @@ mod build;
 pub(crate) mod hottest;
 mod libraries;
 pub(crate) mod owners;
+mod role;
 mod summary;
 mod tree;
 

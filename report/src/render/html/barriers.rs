@@ -8,8 +8,7 @@ use std::collections::BTreeMap;
 use rustc_hash::{FxHashMap, FxHashSet};
 
 use crate::profile::FunctionRow;
-use crate::profile::activity::Activity;
-use crate::profile::owners::is_wait_for_threads;
+use crate::profile::activity::{Activity, is_wait_for_threads};
 use crate::report::Report;
 use crate::symbols::Kind;
 
