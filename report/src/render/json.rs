@@ -26,8 +26,10 @@
 
 use serde_json::{Map, Value, json};
 
+use crate::lookup::source::SourceText;
 use crate::loops::Loop;
-use crate::profile::{Count, Inlined, Line, Shares};
+use crate::profile::{Count, Inlined, Line, Shares, SourceLines};
+use crate::recording::Thread;
 use crate::report::{Group, Report};
 
 /// Creator of the file. The key sorts before all others, so that it is at the start.
@@ -125,45 +127,38 @@ fn percent(report: &Report, count: Count) -> f64 {
 
 fn files(report: &Report) -> Vec<Value> {
     let files = report.profile.files.iter().zip(&report.sources);
-    files
-        .map(|(file, source)| {
-            let lines: Vec<Value> = file
-                .lines
-                .iter()
-                .map(|(number, line)| {
-                    let mut value = line_value(report, *number, line, source.line(*number));
-                    let line_loops = report.loops_at(&file.path, *number);
-                    value.insert("loops".to_owned(), line_loops.map(|hot_loop| loop_value(report, hot_loop)).collect());
-                    Value::Object(value)
-                })
-                .collect();
-            let mut value = json!({"path": file.path, "lines": lines});
-            if let (Some(note), Some(map)) = (&source.note, value.as_object_mut()) {
-                map.insert("note".to_owned(), json!(note));
-            }
+    let value = |(file, source): (&SourceLines, &SourceText)| {
+        let lines = file.lines.iter().map(|(number, line)| {
+            let mut value = line_value(report, *number, line, source.line(*number));
+            let loops = report.loops_at(&file.path, *number);
+            value["loops"] = loops.map(|hot_loop| loop_value(report, hot_loop)).collect();
             value
-        })
-        .collect()
+        });
+        let mut value = json!({"path": file.path, "lines": lines.collect::<Vec<_>>()});
+        if let Some(note) = &source.note {
+            value["note"] = json!(note);
+        }
+        value
+    };
+    files.map(value).collect()
 }
 
-fn line_value(report: &Report, number: u32, line: &Line, source: Option<&str>) -> Map<String, Value> {
-    let mut value = shares(report, &line.shares);
-    value.insert("line".to_owned(), json!(number));
-    value.insert("approximate".to_owned(), json!(line.approximate.samples));
-    value.insert("self_weight".to_owned(), json!(line.shares.self_count.weight));
-    value.insert("in_c".to_owned(), json!(line.in_c.samples));
-    value.insert("source".to_owned(), json!(source));
-    value.insert("inlined".to_owned(), inlined(report, &line.inlined));
+fn line_value(report: &Report, number: u32, line: &Line, source: Option<&str>) -> Value {
+    let fields = json!({
+        "line": number,
+        "approximate": line.approximate.samples,
+        "self_weight": line.shares.self_count.weight,
+        "in_c": line.in_c.samples,
+        "source": source,
+        "inlined": inlined(report, &line.inlined),
+    });
+    let mut value = with_shares(report, &line.shares, fields);
     if !line.by_thread.is_empty() {
         let threads = line.by_thread.iter().filter_map(|(thread, parts)| {
-            let row = report.profile.threads.get(*thread as usize)?;
-            let mut value = shares(report, parts);
-            value.insert("pid".to_owned(), json!(row.thread.pid));
-            value.insert("tid".to_owned(), json!(row.thread.tid));
-            value.insert("host".to_owned(), json!(row.thread.host));
-            Some(Value::Object(value))
+            let Thread { pid, tid, host, .. } = &report.profile.threads.get(*thread as usize)?.thread;
+            Some(with_shares(report, parts, json!({"pid": pid, "tid": tid, "host": host})))
         });
-        value.insert("threads".to_owned(), threads.collect());
+        value["threads"] = threads.collect();
     }
     value
 }
@@ -207,40 +202,36 @@ fn loop_value(report: &Report, hot_loop: &Loop) -> Value {
 
 fn inlined(report: &Report, calls: &[Inlined]) -> Value {
     let calls = calls.iter().map(|call| {
-        let mut value = shares(report, &call.shares);
         let file = call.file.map(|file| file as usize);
-        value.insert("function".to_owned(), json!(report.profile.functions[call.function as usize].name));
-        value.insert("path".to_owned(), json!(file.map(|file| &report.profile.files[file].path)));
-        value.insert("line".to_owned(), json!(call.line));
-        value.insert("source".to_owned(), json!(file.and_then(|file| report.sources[file].line(call.line))));
-        value.insert("inlined".to_owned(), inlined(report, &call.inlined));
-        Value::Object(value)
+        let fields = json!({
+            "function": report.profile.functions[call.function as usize].name,
+            "path": file.map(|file| &report.profile.files[file].path),
+            "line": call.line,
+            "source": file.and_then(|file| report.sources[file].line(call.line)),
+            "inlined": inlined(report, &call.inlined),
+        });
+        with_shares(report, &call.shares, fields)
     });
     calls.collect()
 }
 
-fn shares(report: &Report, shares: &Shares) -> Map<String, Value> {
-    let mut value = Map::new();
-    value.insert("self".to_owned(), json!(shares.self_count.samples));
-    value.insert("total".to_owned(), json!(shares.total.samples));
-    value.insert("self_percent".to_owned(), json!(percent(report, shares.self_count)));
-    value.insert("total_percent".to_owned(), json!(percent(report, shares.total)));
+/// Adds self and total time to an object.
+fn with_shares(report: &Report, shares: &Shares, mut value: Value) -> Value {
+    value["self"] = json!(shares.self_count.samples);
+    value["total"] = json!(shares.total.samples);
+    value["self_percent"] = json!(percent(report, shares.self_count));
+    value["total_percent"] = json!(percent(report, shares.total));
     value
 }
 
 fn functions(report: &Report) -> Vec<Value> {
     let rows = report.profile.functions.iter();
     rows.map(|row| {
-        let mut value = shares(report, &row.shares);
-        value.insert("name".to_owned(), json!(row.name));
-        value.insert("kind".to_owned(), json!(row.kind.name()));
-        let compilations = row.compilations.iter().map(|(name, parts)| {
-            let mut value = shares(report, parts);
-            value.insert("name".to_owned(), json!(name));
-            Value::Object(value)
-        });
-        value.insert("compilations".to_owned(), compilations.collect());
-        Value::Object(value)
+        let compilations = row.compilations.iter();
+        let compilations = compilations.map(|(name, parts)| with_shares(report, parts, json!({"name": name})));
+        let compilations = compilations.collect::<Vec<_>>();
+        let fields = json!({"name": row.name, "kind": row.kind.name(), "compilations": compilations});
+        with_shares(report, &row.shares, fields)
     })
     .collect()
 }
@@ -270,9 +261,9 @@ fn groups(report: &Report, groups: &[Group], are_processes: bool) -> Vec<Value> 
             "compiled": group.compiled.samples,
             "percent": percent(report, group.all),
         });
-        if let (true, Some(map)) = (are_processes, value.as_object_mut()) {
-            map.insert("pid".to_owned(), json!(group.pid));
-            map.insert("name".to_owned(), json!(group.name));
+        if are_processes {
+            value["pid"] = json!(group.pid);
+            value["name"] = json!(group.name);
         }
         value
     };

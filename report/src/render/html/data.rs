@@ -96,33 +96,30 @@ fn functions(report: &Report) -> Vec<Value> {
                 "kind": row.kind.name(),
                 "n": counts_value(&row.shares),
             });
-            let mut add = |key: &str, field: Value| value.as_object_mut().map(|map| map.insert(key.to_owned(), field));
             if !module.is_empty() {
-                add("module", json!(sanitize(module)));
+                value["module"] = json!(sanitize(module));
             }
             if let Some(library) = library {
-                add("library", json!(sanitize(library)));
+                value["library"] = json!(sanitize(library));
             }
             if report.is_user_function(row) {
-                add("yours", json!(true));
+                value["yours"] = json!(true);
             }
             if let Some(lines) = row.lines {
-                add("at", json!([lines.file, lines.first, lines.last]));
+                value["at"] = json!([lines.file, lines.first, lines.last]);
             }
             if !row.callers.is_empty() {
                 let callers = row.callers.iter().take(MAX_CALLERS);
-                add("callers", callers.map(|(caller, from, count)| json!([caller, from, count.weight])).collect());
+                value["callers"] = callers.map(|(caller, from, count)| json!([caller, from, count.weight])).collect();
             }
             if is_parallel(row) {
-                add("parallel", json!(true));
+                value["parallel"] = json!(true);
             }
             if is_listed {
-                add("listed", json!(true));
+                value["listed"] = json!(true);
                 let compilations = row.several_compilations().iter();
-                add(
-                    "compilations",
-                    compilations.map(|(name, shares)| json!([sanitize(name), counts_value(shares)])).collect(),
-                );
+                value["compilations"] =
+                    compilations.map(|(name, shares)| json!([sanitize(name), counts_value(shares)])).collect();
             }
             value
         })
@@ -142,9 +139,7 @@ fn compiling(report: &Report) -> Value {
         "left_out": left_out,
         "rows": rows.into_iter().map(|row| {
             let mut value = row.to_value(start);
-            if let Some(map) = value.as_object_mut() {
-                map.insert("for".to_owned(), json!(row.reason()));
-            }
+            value["for"] = json!(row.reason());
             value
         }).collect::<Vec<_>>(),
     })
@@ -174,40 +169,38 @@ fn file_value(report: &Report, assembly: &Assembly, file: &SourceLines, source: 
 }
 
 fn line_value(report: &Report, assembly: Option<Value>, loops: Vec<Value>, line: &Line) -> Value {
-    let mut value = Map::new();
-    value.insert("n".to_owned(), counts_value(&line.shares));
-    value.insert("f".to_owned(), json!(line.functions));
+    let mut value = json!({"n": counts_value(&line.shares), "f": line.functions});
     if !line.inlined.is_empty() {
-        value.insert("i".to_owned(), inlined_calls(report, &line.inlined));
+        value["i"] = inlined_calls(report, &line.inlined);
     }
     if !line.calls.is_empty() {
-        let calls: Vec<Value> =
-            line.calls.iter().take(MAX_CALLERS).map(|(callee, count)| json!([callee, count.weight])).collect();
-        value.insert("c".to_owned(), json!(calls));
+        let calls = line.calls.iter().take(MAX_CALLERS);
+        value["c"] = calls.map(|(callee, count)| json!([callee, count.weight])).collect();
     }
     if !loops.is_empty() {
-        value.insert("o".to_owned(), json!(loops));
+        value["o"] = json!(loops);
     }
     if let Some(assembly) = assembly {
-        value.insert("a".to_owned(), assembly);
+        value["a"] = assembly;
     }
-    Value::Object(value)
+    value
 }
 
 fn inlined_calls(report: &Report, calls: &[Inlined]) -> Value {
     let calls = calls.iter().map(|call| {
         let file = call.file.map(|file| file as usize);
         let text = file.and_then(|file| report.sources[file].line(call.line)).unwrap_or_default();
-        let mut value = Map::new();
-        value.insert("f".to_owned(), json!(call.function));
-        value.insert("p".to_owned(), json!(file.map_or(-1, |file| file as i64)));
-        value.insert("l".to_owned(), json!(call.line));
-        value.insert("s".to_owned(), json!(text.trim_start()));
-        value.insert("n".to_owned(), counts_value(&call.shares));
+        let mut value = json!({
+            "f": call.function,
+            "p": file.map_or(-1, |file| file as i64),
+            "l": call.line,
+            "s": text.trim_start(),
+            "n": counts_value(&call.shares),
+        });
         if !call.inlined.is_empty() {
-            value.insert("i".to_owned(), inlined_calls(report, &call.inlined));
+            value["i"] = inlined_calls(report, &call.inlined);
         }
-        Value::Object(value)
+        value
     });
     calls.collect()
 }
