@@ -15,7 +15,7 @@ use rustc_hash::FxHashMap;
 
 pub(crate) use machine::Machine;
 use machine::Registers;
-use module::{Module, Step};
+use module::{End, Module};
 
 /// Limit on the frames of a stack.
 const MAX_FRAMES: usize = 1024;
@@ -55,18 +55,6 @@ pub(crate) struct Unwinder {
     pub(crate) truncated_walks: u64,
 }
 
-/// Result of a step to the caller.
-enum Outcome {
-    Caller {
-        is_exact: bool,
-    },
-    /// The outermost frame is reached.
-    Outermost,
-    /// A required value is after the end of the copy.
-    BeyondCopy,
-    Failed,
-}
-
 impl Unwinder {
     pub(crate) fn new(roots: &[PathBuf], machine: Machine) -> Unwinder {
         Unwinder { roots: roots.to_vec(), machine, ..Unwinder::default() }
@@ -97,17 +85,15 @@ impl Unwinder {
             frames.push(address);
             let previous = (registers.pc, registers.stack_pointer());
             match self.step(&mut registers, mapped, callee, frames.len() == 1, &find_mapping, &read) {
-                Outcome::Caller { is_exact: caller_is_exact }
-                    if (registers.pc, registers.stack_pointer()) != previous =>
-                {
+                Ok(caller_is_exact) if (registers.pc, registers.stack_pointer()) != previous => {
                     is_exact = caller_is_exact;
                 }
-                Outcome::Outermost => break,
-                Outcome::BeyondCopy => {
+                Err(End::Outermost) => break,
+                Err(End::BeyondCopy) => {
                     self.truncated_walks += 1;
                     break;
                 }
-                Outcome::Caller { .. } | Outcome::Failed => {
+                Ok(_) | Err(End::Failed) => {
                     self.failed_walks += 1;
                     break;
                 }
@@ -117,6 +103,7 @@ impl Unwinder {
         frames
     }
 
+    /// Steps to the caller, and returns true if its address is exact.
     fn step<'m>(
         &mut self,
         registers: &mut Registers,
@@ -125,17 +112,12 @@ impl Unwinder {
         is_first: bool,
         find_mapping: &impl Fn(u64) -> Option<MappedAddress<'m>>,
         read: &impl Fn(u64) -> Option<u64>,
-    ) -> Outcome {
+    ) -> Result<bool, End> {
         if let Some(mapped) = mapped
             && let Some(module) = self.module(mapped)
             && let Some(step) = module.step(registers, mapped.offset, is_first, read)
         {
-            return match step {
-                Step::Caller { is_signal_frame } => Outcome::Caller { is_exact: is_signal_frame },
-                Step::Outermost => Outcome::Outermost,
-                Step::BeyondCopy => Outcome::BeyondCopy,
-                Step::Failed => Outcome::Failed,
-            };
+            return step;
         }
         // Trampolines occur between two frames of the interpreter.
         let in_interpreter = |address: u64| {
@@ -143,12 +125,9 @@ impl Unwinder {
         };
         if mapped.is_none_or(|mapped| is_anonymous(mapped.path)) && registers.step_over_trampoline(read, in_interpreter)
         {
-            return Outcome::Caller { is_exact: false };
+            return Ok(false);
         }
-        match registers.step_by_frame_pointer(read) {
-            true => Outcome::Caller { is_exact: false },
-            false => Outcome::Failed,
-        }
+        if registers.step_by_frame_pointer(read) { Ok(false) } else { Err(End::Failed) }
     }
 
     fn module(&mut self, mapped: MappedAddress<'_>) -> Option<&mut Module> {

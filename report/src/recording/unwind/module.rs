@@ -43,16 +43,11 @@ impl std::fmt::Debug for Module {
     }
 }
 
-/// Result of a step to the caller.
-pub(super) enum Step {
-    Caller { is_signal_frame: bool },
+/// Reason why a walk ends.
+pub(super) enum End {
+    /// The outermost frame is reached.
     Outermost,
-    BeyondCopy,
-    Failed,
-}
-
-/// Reason why a rule cannot be evaluated.
-enum StepError {
+    /// A required value is after the end of the copy.
     BeyondCopy,
     Failed,
 }
@@ -86,28 +81,24 @@ impl Module {
         Some(Module { segments, section, address, machine, entries })
     }
 
-    /// Replaces `registers` by the caller's. Returns `None` if there is no rule for the address.
+    /// Replaces `registers` by the caller's, and returns true if a signal interrupted the caller there, so that its
+    /// address is exact. Returns `None` if there is no rule for the address.
     pub(super) fn step(
         &self,
         registers: &mut Registers,
         offset: u64,
         is_first: bool,
         read: &impl Fn(u64) -> Option<u64>,
-    ) -> Option<Step> {
+    ) -> Option<Result<bool, End>> {
         let address = self.segments.address_of_offset(offset)?;
         let index = self.entries.partition_point(|function| function.start <= address).checked_sub(1)?;
         let function = self.entries.get(index).filter(|function| address < function.end)?;
         let entry = table(&self.section, self.address).entry(function.offset).ok()?;
         let row = Row::find(&entry, address, self.machine)?;
-        Some(match caller(&entry, &row, registers, is_first, read) {
-            Ok(Some(caller)) => {
-                *registers = caller;
-                Step::Caller { is_signal_frame: entry.common.is_signal_frame }
-            }
-            Ok(None) => Step::Outermost,
-            Err(StepError::BeyondCopy) => Step::BeyondCopy,
-            Err(StepError::Failed) => Step::Failed,
-        })
+        Some(caller(&entry, &row, registers, is_first, read).map(|caller| {
+            *registers = caller;
+            entry.common.is_signal_frame
+        }))
     }
 }
 
@@ -125,14 +116,14 @@ fn entries(section: Section<'_>) -> Vec<FunctionEntry> {
     functions
 }
 
-/// Returns the caller's registers; `None` for the outermost frame.
+/// Returns the caller's registers.
 fn caller(
     entry: &Entry<'_>,
     row: &Row,
     registers: &Registers,
     is_first: bool,
     read: &impl Fn(u64) -> Option<u64>,
-) -> Result<Option<Registers>, StepError> {
+) -> Result<Registers, End> {
     let stack = registers.stack_pointer();
     let register_value = |number: u64| u16::try_from(number).ok().and_then(|number| registers.get(number));
     let mut is_beyond_copy = false;
@@ -142,10 +133,10 @@ fn caller(
         value
     };
     let frame_address = row.frame_address(entry.section, &register_value, &mut load);
-    let frame_address = frame_address.ok_or(if is_beyond_copy { StepError::BeyondCopy } else { StepError::Failed })?;
+    let frame_address = frame_address.ok_or(if is_beyond_copy { End::BeyondCopy } else { End::Failed })?;
     // The stack grows downwards, so a caller's frame has a higher address.
     if frame_address < stack {
-        return Err(StepError::Failed);
+        return Err(End::Failed);
     }
     let mut caller = registers.clone();
     for ((number, value), rule) in caller.values.iter_mut().enumerate().zip(&row.rules) {
@@ -171,16 +162,16 @@ fn caller(
         caller.values[stack_column] = Some(frame_address);
     }
     // A leaf may have its return address in a register. Any other frame has saved it, or is the outermost one.
-    let column = usize::try_from(entry.common.return_address).map_err(|_| StepError::Failed)?;
+    let column = usize::try_from(entry.common.return_address).map_err(|_| End::Failed)?;
     let return_address = match row.rules.get(column) {
-        Some(Rule::Undefined) => return Ok(None),
-        None | Some(Rule::Same) if !is_first => return Ok(None),
+        Some(Rule::Undefined) => return Err(End::Outermost),
+        None | Some(Rule::Same) if !is_first => return Err(End::Outermost),
         _ => caller.values.get(column).copied().flatten(),
     };
-    let return_address = caller.code_address(return_address.ok_or(StepError::BeyondCopy)?);
+    let return_address = caller.code_address(return_address.ok_or(End::BeyondCopy)?);
     if return_address == 0 {
-        return Ok(None);
+        return Err(End::Outermost);
     }
     caller.pc = return_address;
-    Ok(Some(caller))
+    Ok(caller)
 }
