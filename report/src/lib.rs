@@ -15,6 +15,7 @@
 //! the requested output. It trusts no file: damaged or missing parts become notes, and the rest is read.
 #![forbid(unsafe_code)]
 
+mod distinct;
 mod error;
 mod lookup;
 mod loops;

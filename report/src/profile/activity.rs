@@ -8,6 +8,7 @@ use rustc_hash::FxHashMap;
 
 use super::owners::{STANDARD_LIBRARY, is_generated, is_user_source, packages_of_files, python_library};
 use super::role::{Role, Roles, Wait, native_library};
+use crate::distinct::Distinct;
 use crate::recording::Recording;
 use crate::symbols::{Frame, Function, Kind, Symbols};
 
@@ -145,11 +146,11 @@ impl Activities {
             is_from_numba: symbols.sources.iter().map(|path| python_library(path) == Some("numba")).collect(),
             ..Activities::default()
         };
-        let mut names = Names::default();
+        let mut names = Distinct::default();
         let packages = packages_of_files(recording);
         let role = |function| FunctionRole::new(function, &packages, &mut names);
         let roles: Vec<FunctionRole> = symbols.functions.iter().map(role).collect();
-        let package = |path: &String| python_library(path).map(|name| names.intern(name));
+        let package = |path: &String| python_library(path).map(|name| names.number(name.to_owned()));
         activities.source_packages = symbols.sources.iter().map(package).collect();
         let is_python = |function: &Function| function.kind == Kind::Python;
         let package = |(function, role): (_, &FunctionRole)| {
@@ -167,7 +168,7 @@ impl Activities {
                 .classify(is_wall, &mut names)
         };
         activities.stacks = (0..recording.stacks.len() as u32).map(stack).collect();
-        activities.names = names.all;
+        activities.names = names.values;
         activities
     }
 
@@ -226,29 +227,11 @@ impl Activities {
     }
 }
 
-/// Interned names.
-#[derive(Debug, Default)]
-struct Names {
-    all: Vec<String>,
-    indices: FxHashMap<String, u32>,
-}
-
-impl Names {
-    fn intern(&mut self, name: &str) -> u32 {
-        if let Some(intern) = self.indices.get(name) {
-            return *intern;
-        }
-        self.indices.insert(name.to_owned(), self.all.len() as u32);
-        self.all.push(name.to_owned());
-        self.all.len() as u32 - 1
-    }
-}
-
 impl FunctionRole {
-    fn new(function: &Function, packages: &FxHashMap<&str, &str>, names: &mut Names) -> FunctionRole {
+    fn new(function: &Function, packages: &FxHashMap<&str, &str>, names: &mut Distinct<String>) -> FunctionRole {
         let library = match function.kind {
             Kind::Python => python_library(&function.module).map(|name| Library {
-                name: names.intern(name),
+                name: names.number(name.to_owned()),
                 is_base: false,
                 is_package: name != STANDARD_LIBRARY,
             }),
@@ -256,12 +239,12 @@ impl FunctionRole {
                 let name = native_library(&function.module);
                 let package = packages.get(function.module.as_str());
                 Some(Library {
-                    name: names.intern(package.unwrap_or(&name)),
+                    name: names.number((*package.unwrap_or(&name)).to_owned()),
                     is_base: BASE_LIBRARIES.contains(&name),
                     is_package: package.is_some_and(|name| *name != STANDARD_LIBRARY),
                 })
             }
-            Kind::Kernel => Some(Library { name: names.intern("kernel"), is_base: true, is_package: false }),
+            Kind::Kernel => Some(Library { name: names.number("kernel".to_owned()), is_base: true, is_package: false }),
             Kind::Compiled | Kind::Unknown => None,
         };
         FunctionRole { roles: Roles::of(function), wait: Wait::of(function), library }
@@ -337,13 +320,15 @@ impl StackSummary {
         };
     }
 
-    fn classify(self, is_wall: bool, names: &mut Names) -> StackActivity {
+    fn classify(self, is_wall: bool, names: &mut Distinct<String>) -> StackActivity {
         let is_compiled = self.owner.is_some_and(|(_, kind)| kind == Kind::Compiled);
         let (is_user_code, library) = self.file_owner.unwrap_or((true, None));
         let compiles = self.owner_roles.contains(Role::Compiler) || self.roles.contains(Role::Compiler) && !is_compiled;
         let (activity, name) = match (self.wait, self.owner) {
-            (Some(Wait::Threads), None) if is_wall => (Activity::Waiting, Some(names.intern(Wait::Idle.words()))),
-            (Some(wait), _) if is_wall => (Activity::Waiting, Some(names.intern(wait.words()))),
+            (Some(Wait::Threads), None) if is_wall => {
+                (Activity::Waiting, Some(names.number(Wait::Idle.words().to_owned())))
+            }
+            (Some(wait), _) if is_wall => (Activity::Waiting, Some(names.number(wait.words().to_owned()))),
             _ if compiles => (Activity::Compiling, library),
             _ if self.owner_roles.contains(Role::Collector) => (Activity::Collecting, None),
             _ if is_compiled => (Activity::Compiled, None),
@@ -356,7 +341,7 @@ impl StackSummary {
         let package = self.line.and_then(|line| if line.is_generated { library } else { line.package });
         StackActivity {
             activity,
-            name: name.unwrap_or_else(|| names.intern("[unknown]")),
+            name: name.unwrap_or_else(|| names.number("[unknown]".to_owned())),
             package: package.filter(|_| is_compiled),
             in_llvm: self.roles.contains(Role::Llvm),
             in_c: self.in_c,

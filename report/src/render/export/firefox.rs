@@ -7,6 +7,7 @@
 use rustc_hash::FxHashMap;
 use serde_json::{Value, json};
 
+use crate::distinct::Distinct;
 use crate::profile::Count;
 use crate::recording::Sample;
 use crate::report::{Report, Unit};
@@ -67,26 +68,16 @@ fn interval(report: &Report) -> f64 {
 
 #[derive(Default)]
 struct Tables {
-    strings: Vec<String>,
-    string_indices: FxHashMap<String, usize>,
-    functions: Vec<(usize, Option<usize>)>,
+    strings: Distinct<String>,
+    functions: Vec<(u32, Option<u32>)>,
     function_indices: FxHashMap<(u32, Option<u32>), usize>,
     frames: Vec<(usize, usize, u32, Option<u32>)>,
     frame_indices: FxHashMap<(Frame, u32), usize>,
-    stacks: Vec<(Option<usize>, usize)>,
-    stack_indices: FxHashMap<(Option<usize>, usize), usize>,
+    /// Prefix and frame of each stack.
+    stacks: Distinct<(Option<u32>, usize)>,
 }
 
 impl Tables {
-    fn intern_string(&mut self, text: &str) -> usize {
-        let next = self.strings.len();
-        let strings = &mut self.strings;
-        *self.string_indices.entry(text.to_owned()).or_insert_with(|| {
-            strings.push(text.to_owned());
-            next
-        })
-    }
-
     fn intern_frame(&mut self, report: &Report, frame: &Frame, depth: u32) -> usize {
         if let Some(index) = self.frame_indices.get(&(*frame, depth)) {
             return *index;
@@ -95,8 +86,8 @@ impl Tables {
         let function = match self.function_indices.get(&key) {
             Some(index) => *index,
             None => {
-                let name = self.intern_string(&report.label(frame));
-                let file = report.source_path(frame).map(|path| self.intern_string(path));
+                let name = self.strings.number(report.label(frame));
+                let file = report.source_path(frame).map(|path| self.strings.number(path.to_owned()));
                 self.functions.push((name, file));
                 self.function_indices.insert(key, self.functions.len() - 1);
                 self.functions.len() - 1
@@ -109,19 +100,13 @@ impl Tables {
     }
 
     /// Interns a stack, whose outermost frame comes first.
-    fn intern_stack(&mut self, report: &Report, frames: &[Frame]) -> Option<usize> {
+    fn intern_stack(&mut self, report: &Report, frames: &[Frame]) -> Option<u32> {
         let mut prefix = None;
         let mut depth = 0;
         for frame in frames.iter().rev() {
             depth = if frame.inlined { depth + 1 } else { 0 };
             let frame = self.intern_frame(report, frame, depth);
-            let next = self.stacks.len();
-            let stacks = &mut self.stacks;
-            let index = *self.stack_indices.entry((prefix, frame)).or_insert_with(|| {
-                stacks.push((prefix, frame));
-                next
-            });
-            prefix = Some(index);
+            prefix = Some(self.stacks.number((prefix, frame)));
         }
         prefix
     }
@@ -156,8 +141,8 @@ fn category(kind: Kind) -> usize {
 
 fn thread_value(report: &Report, thread: u32, samples: &[Sample], start: u64) -> Value {
     let mut tables = Tables::default();
-    let mut stack_by_number: FxHashMap<u32, Option<usize>> = FxHashMap::default();
-    let stacks: Vec<Option<usize>> = samples
+    let mut stack_by_number: FxHashMap<u32, Option<u32>> = FxHashMap::default();
+    let stacks: Vec<Option<u32>> = samples
         .iter()
         .map(|sample| {
             *stack_by_number
@@ -220,11 +205,11 @@ fn thread_value(report: &Report, thread: u32, samples: &[Sample], start: u64) ->
             "threadCPUDelta": cpu_time_deltas(report, samples),
         },
         "stackTable": {
-            "length": tables.stacks.len(),
-            "prefix": tables.stacks.iter().map(|stack| stack.0).collect::<Vec<_>>(),
-            "frame": tables.stacks.iter().map(|stack| stack.1).collect::<Vec<_>>(),
+            "length": tables.stacks.values.len(),
+            "prefix": tables.stacks.values.iter().map(|stack| stack.0).collect::<Vec<_>>(),
+            "frame": tables.stacks.values.iter().map(|stack| stack.1).collect::<Vec<_>>(),
         },
-        "stringArray": tables.strings,
+        "stringArray": tables.strings.values,
         "tid": row.tid,
         "unregisterTime": Value::Null,
         "showMarkersInTimeline": false,

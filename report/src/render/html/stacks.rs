@@ -9,6 +9,7 @@ use std::collections::BTreeMap;
 use rustc_hash::FxHashMap;
 use serde_json::{Value, json};
 
+use crate::distinct::Distinct;
 use crate::profile::activity::Activity;
 use crate::profile::hottest::HotLine;
 use crate::profile::{Count, SourcePosition};
@@ -40,8 +41,7 @@ struct Node {
 const ROOT: u32 = 0;
 
 struct Tree {
-    spots: Vec<Spot>,
-    spot_numbers: FxHashMap<Spot, u32>,
+    spots: Distinct<Spot>,
     nodes: Vec<Node>,
     node_numbers: FxHashMap<(u32, u32), u32>,
 }
@@ -49,22 +49,9 @@ struct Tree {
 impl Tree {
     fn new() -> Tree {
         let root = Node { parent: ROOT, spot: 0, weight: 0 };
-        let mut tree = Tree {
-            spots: Vec::new(),
-            spot_numbers: FxHashMap::default(),
-            nodes: vec![root],
-            node_numbers: FxHashMap::default(),
-        };
-        tree.intern_spot((-1, -1, 0, false));
+        let mut tree = Tree { spots: Distinct::default(), nodes: vec![root], node_numbers: FxHashMap::default() };
+        tree.spots.number((-1, -1, 0, false));
         tree
-    }
-
-    fn intern_spot(&mut self, spot: Spot) -> u32 {
-        let next = self.spots.len() as u32;
-        *self.spot_numbers.entry(spot).or_insert_with(|| {
-            self.spots.push(spot);
-            next
-        })
     }
 
     fn child(&mut self, parent: u32, spot: u32) -> u32 {
@@ -219,7 +206,7 @@ pub(super) fn stacks(report: &Report) -> Value {
             let mut node = ROOT;
             for (depth, frame) in frames.iter().enumerate().rev() {
                 let is_entry = depth != 0 && report.is_entry_of(frame, &frames[depth - 1]);
-                let spot = tree.intern_spot(indices.spot(report, frame, is_entry));
+                let spot = tree.spots.number(indices.spot(report, frame, is_entry));
                 node = tree.child(node, spot);
             }
             (node, activity_index(report, sample.stack), hot.line_code(report, &indices, sample.stack))
@@ -261,7 +248,7 @@ pub(super) fn stacks(report: &Report) -> Value {
         "slice": slice,
         "slices": timeline.length / slice + 1,
         "activities": Activity::ALL.map(Activity::words),
-        "spots": tree.spots.iter().flat_map(|(function, file, line, is_entry)| {
+        "spots": tree.spots.values.iter().flat_map(|(function, file, line, is_entry)| {
             [*function, *file, i64::from(*line), i64::from(*is_entry)]
         }).collect::<Vec<_>>(),
         "nodes": depths.iter().flat_map(|(depth, spot)| [*depth, *spot]).collect::<Vec<_>>(),
